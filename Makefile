@@ -1,0 +1,69 @@
+# Thin on purpose: it sets up .venv and calls what lies there. All configuration is in pyproject.toml.
+#
+#   make demo        two workers, one store, a real model   (ARGS='--model tiny' for the small one)
+#   make test        every test, and the coverage of kvstore/core
+#   make test-fast   unit, property and static tests with few examples, under 90 seconds
+#   make lint        ruff and mypy
+#   make bench       every benchmark, quickly
+#   make clean       removes .venv, caches and build outputs
+#
+# PYTHON picks the interpreter of .venv, PIP_ARGS is handed to pip, ARGS to the demo or to pytest.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -ec
+.DEFAULT_GOAL := test
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
+PIP_ARGS ?=
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+EXTRAS := server,worker,demo,dev
+PIP = $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off \
+    --constraint constraints.txt $(PIP_ARGS)
+PYTEST := $(BIN)/pytest -n 2
+
+.PHONY: venv demo test test-fast lint bench clean
+
+venv: $(STAMP)
+
+# The build backend comes first and pinned, so that the editable install builds with that one.
+# pip says several lines for each package: here are the large ones, all of it is in setup.log.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v < (3, 14) \
+	    else f"kvstore needs Python 3.11 to 3.13, and $(PYTHON) is %d.%d: set PYTHON" % v)'
+	@echo "Setting up $(VENV) with $(PYTHON): takes a minute or a few, once"
+	@$(PYTHON) -m venv $(VENV)
+	@{ $(PIP) hatchling editables && $(PIP) --no-build-isolation --editable '.[$(EXTRAS)]'; } 2>&1 \
+	    | tee $(VENV)/setup.log \
+	    | awk '/ MB\)$$/ || /Processing .*[.]whl/ { sub(/^ +/, ""); print "  " $$0; fflush() } \
+	           /^Installing collected/ { print "  Installing packages: " NF - 3; fflush() }' \
+	    || { grep -Ev '^(WARNING|Requirement already)' $(VENV)/setup.log | tail -n 30; exit 1; }
+	@touch $@
+
+demo: $(STAMP)
+	@$(BIN)/kvstore-worker demo $(ARGS)
+
+# Of the two processes one runs all the tests that start processes, one after another, and the
+# other the rest: see tests/conftest.py.
+test: $(STAMP)
+	@KVSTORE_HYPOTHESIS_PROFILE=ci $(PYTEST) --cov --cov-report=term --durations=10 $(ARGS)
+
+test-fast: $(STAMP)
+	@KVSTORE_HYPOTHESIS_PROFILE=dev $(PYTEST) -m 'not (slow or integration or e2e or gpu)' $(ARGS)
+
+lint: $(STAMP)
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+
+bench: $(STAMP)
+	@shopt -s nullglob; found=(benchmarks/*.py); \
+	if [ $${#found[@]} -eq 0 ]; then echo "No benchmarks yet: benchmarks/ has no scripts."; fi; \
+	for script in "$${found[@]}"; do echo "== $$script"; $(BIN)/python "$$script" --quick; done
+
+clean:
+	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

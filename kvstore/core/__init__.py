@@ -1,0 +1,1 @@
+"""The pure core: standard library only, single-threaded, time passed in."""

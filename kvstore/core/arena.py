@@ -1,0 +1,90 @@
+"""An arena's slots: extents, counts by state, and the policy that makes room."""
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from kvstore.core.eviction import EvictionPolicy
+from kvstore.core.slots import INDEX_BITS, INDEX_MASK, ExtentSlots, Slots, SlotState
+from kvstore.errors import PoolExhausted
+
+
+class ArenaKey(NamedTuple):
+    """What makes an arena: a tenant's pages of one size, on one set of devices."""
+
+    tenant: str
+    page_bytes: int
+    tensor_parallel_size: int
+
+
+class Arena:
+    """The slots of one (tenant, bytes per page, ranks); grows by extents.
+
+    Not thread-safe. ``counts[state]`` is the number of slots in a state.
+    """
+
+    tier = 1
+
+    def __init__(self, arena_id: int, key: ArenaKey, policy: EvictionPolicy) -> None:
+        self.arena_id = arena_id
+        self.key = key
+        self.policy = policy
+        self.extents: dict[int, ExtentSlots] = {}
+        self.counts = [0] * len(SlotState)
+
+    @property
+    def tenant(self) -> str:
+        """The tenant whose pages these are."""
+        return self.key.tenant
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of one slot."""
+        return self.key.page_bytes
+
+    @property
+    def slot_count(self) -> int:
+        """Number of slots in all extents."""
+        return sum(self.counts)
+
+    @property
+    def free_count(self) -> int:
+        """Number of slots that can be reserved at once."""
+        return self.counts[SlotState.FREE]
+
+    def add_extent(self, extent: ExtentSlots) -> None:
+        """Add an extent whose slots are all FREE."""
+        self.extents[extent.extent_id] = extent
+        self.counts[SlotState.FREE] += extent.slot_count
+
+    def take(self, count: int, extent_ids: Collection[int], into: Slots) -> None:
+        """Reserve ``count`` slots of the given extents, earlier extents first.
+
+        FREE to RESERVED. Raises :class:`PoolExhausted` and changes nothing where
+        they are not available.
+        """
+        usable = [extent for each, extent in self.extents.items() if each in extent_ids]
+        available = sum(len(extent.available) for extent in usable)
+        if available < count:
+            raise PoolExhausted(requested=count, available=available)
+        self.counts[SlotState.FREE] -= count
+        self.counts[SlotState.RESERVED] += count
+        for extent in usable:
+            part = min(count, len(extent.available))
+            if part:
+                into.extend(extent.take(part))
+                count -= part
+
+    def change(self, slots: Slots, before: SlotState, after: SlotState) -> None:
+        """Move ``slots`` from one state to another, neither of them FREE."""
+        self.counts[before] -= len(slots)
+        self.counts[after] += len(slots)
+        for slot in slots:
+            self.extents[slot >> INDEX_BITS].states[slot & INDEX_MASK] = after
+
+    def recycle(self, slots: Slots, before: SlotState) -> None:
+        """Give ``slots`` back: generation + 1, FREE."""
+        self.counts[before] -= len(slots)
+        self.counts[SlotState.FREE] += len(slots)
+        # From the end, so that the next to reserve gets them in order again.
+        for slot in reversed(slots):
+            self.extents[slot >> INDEX_BITS].recycle(slot & INDEX_MASK)

@@ -1,0 +1,277 @@
+"""The cache as a state machine: every verb of the request path.
+
+A method either does all of what it says or raises and changes nothing. Single
+owner, not thread-safe: the service calls it under one mutex, with the time.
+"""
+
+from array import array
+from collections.abc import Sequence as Items
+
+from kvstore.core.caller import Caller, Identity
+from kvstore.core.directory import Directory
+from kvstore.core.holds import Pin, Reservation
+from kvstore.core.lease import Lease
+from kvstore.core.lookup import base_of, covered_position, longest, page_position
+from kvstore.core.namespace import Namespace
+from kvstore.core.node import Position
+from kvstore.core.pages import evict, publish
+from kvstore.core.radix import path_slots
+from kvstore.core.requests import Grant, Inserted, Match, ReservationRequest, Sequence
+from kvstore.core.runs import runs_of
+from kvstore.core.slots import Slots
+from kvstore.core.tokens import matchable_pages
+from kvstore.errors import (
+    IdReused,
+    InsertExceedsReservation,
+    InvalidField,
+    LimitExceeded,
+    ParentDetached,
+    ParentNotCovered,
+    PoolExhausted,
+)
+
+
+class PrefixCache(Directory):
+    """One epoch's cache: match, reserve, insert, release."""
+
+    _uses = 0
+
+    def match(
+        self, caller: Caller, namespace_id: bytes, sequence: Sequence, pin_id: int, now: float
+    ) -> Match:
+        """Pin the longest cached prefix and return it; a miss takes no pin."""
+        lease = self.member(caller)
+        return self._match(lease, self._own(lease, namespace_id), sequence, pin_id, now)
+
+    def reserve(
+        self,
+        caller: Caller,
+        namespace_id: bytes,
+        requests: Items[ReservationRequest],
+        now: float,
+    ) -> list[Grant]:
+        """Reserve slots for all requests, evicting what is needed, or raise PoolExhausted."""
+        lease = self.member(caller)
+        self._require_batch(requests)
+        if len({each.reservation_id for each in requests}) < len(requests):
+            raise InvalidField(field="reservations", why="an id stands there twice")
+        return self._reserve(lease, self._own(lease, namespace_id), requests, now)
+
+    def acquire(
+        self,
+        caller: Caller,
+        namespace_id: bytes,
+        sequence: Sequence,
+        *,
+        pin_id: int,
+        reservation_id: int,
+        total_page_count: int,
+        now: float,
+    ) -> tuple[Match, Grant | None]:
+        """Match, and reserve the rest of ``total_page_count`` pages; None if it can't be had.
+
+        A repeated call whose first made a reservation and no pin is answered
+        with that first call's miss.
+        """
+        lease = self.member(caller)
+        namespace = self._own(lease, namespace_id)
+        existing = lease.reservations.get(reservation_id)
+        start = existing.start_page if existing else 0
+        request = ReservationRequest(reservation_id, start, max(total_page_count - start, 0))
+        self._missing(lease, namespace, request)
+        lease.require_room(2)
+        if pin_id not in lease.pins:
+            lease.pin_tombstones.require_none(pin_id, id=pin_id)
+        if existing is not None and pin_id not in lease.pins:
+            match = Match(0, ())
+        else:
+            match = self._match(lease, namespace, sequence, pin_id, now)
+        if existing is None:
+            start = match.matched_token_count // namespace.layout.page_tokens
+            request = ReservationRequest(reservation_id, start, max(total_page_count - start, 0))
+        try:
+            return match, self._reserve(lease, namespace, [request], now)[0]
+        except PoolExhausted:
+            return match, None
+
+    def insert(
+        self, caller: Caller, reservation_id: int, sequence: Sequence, now: float
+    ) -> Inserted:
+        """Publish the next pages of a reservation; what was inserted before is answered again.
+
+        ``now`` is unused yet: kept so that every verb is called alike.
+        """
+        del now
+        lease = self.member(caller)
+        reservation = lease.reservation(reservation_id)
+        namespace = reservation.namespace
+        first = page_position(namespace, sequence.position)
+        count = self.length(sequence.tokens, sequence.position) - sequence.position
+        pages, rest = divmod(count, namespace.layout.page_tokens)
+        if rest:
+            raise InvalidField(field="tokens", value=count, why="not in whole pages")
+        end, reserved_end = first + pages, reservation.start_page + len(reservation.reserved)
+        if first < reservation.start_page or end > reserved_end:
+            raise InsertExceedsReservation(
+                page_position=first, page_count=pages, reserved_end=reserved_end
+            )
+        if first > reservation.inserted_end:
+            raise ParentNotCovered(page_position=first, covered=reservation.inserted_end)
+        known = min(end, reservation.inserted_end) - first
+        width = namespace.index.width
+        cut = known * width
+        if known:
+            start = first * width
+            if reservation.tokens()[start : start + cut] != sequence.tokens[:cut]:
+                raise IdReused(id=reservation_id)
+        if known < pages:
+            self._publish(lease, reservation, sequence, sequence.tokens[cut:])
+        flags = reservation.published[first - reservation.start_page : end - reservation.start_page]
+        extents = namespace.arena.extents
+        runs = runs_of(reservation.slots()[first:end], extents, namespace.arena.tier)
+        return Inserted(runs, sum(flags))
+
+    def release(self, caller: Caller, pin_ids: Items[int], now: float) -> None:
+        """Release pins; each id leaves a tombstone, known or not."""
+        lease = self.lease_of(caller)
+        self._require_batch(pin_ids)
+        for pin_id in pin_ids:
+            lease.pin_tombstones.leave(pin_id, now)
+            if pin_id in lease.pins:
+                self.drop_pin(lease, lease.pins[pin_id])
+
+    def abort(self, caller: Caller, reservation_ids: Items[int], now: float) -> None:
+        """End reservations; each id leaves a tombstone, known or not."""
+        lease = self.lease_of(caller)
+        self._require_batch(reservation_ids)
+        for reservation_id in reservation_ids:
+            lease.reservation_tombstones.leave(reservation_id, now)
+            if reservation_id in lease.reservations:
+                self.drop_reservation(lease, lease.reservations[reservation_id])
+
+    def _own(self, lease: Lease, namespace_id: bytes) -> Namespace:
+        return self.namespace(Identity(lease.tenant), namespace_id)
+
+    def _require_batch(self, items: Items[object]) -> None:
+        if len(items) > self.limits.max_batch_size:
+            maximum = self.limits.max_batch_size
+            raise LimitExceeded(limit="max_batch_size", maximum=maximum, value=len(items))
+
+    def _touch(self, at: Position) -> None:
+        """Make ``at``'s node the most recently used; its ancestors inherit when it goes."""
+        self._uses += 1
+        at.node.last_use = self._uses
+
+    def _match(
+        self, lease: Lease, namespace: Namespace, sequence: Sequence, pin_id: int, now: float
+    ) -> Match:
+        fingerprint = hash((namespace.namespace_id, sequence))
+        pin = lease.pins.get(pin_id)
+        if pin is not None:
+            if pin.fingerprint != fingerprint:
+                raise IdReused(id=pin_id)
+            return _answer(namespace, pin.slots())
+        lease.pin_tombstones.require_none(pin_id, id=pin_id)
+        lease.require_room(1)
+        page_tokens = namespace.layout.page_tokens
+        asked = self.length(sequence.tokens, sequence.position)
+        matchable = matchable_pages(asked, page_tokens)
+        at = longest(lease, namespace, sequence, matchable)
+        for counters in (self.counters, namespace.counters, lease.counters):
+            counters.count_lookup(
+                asked=asked, matched=at.depth * page_tokens, matchable=matchable * page_tokens
+            )
+        if at.depth == 0:
+            return Match(0, ())
+        self._touch(at)
+        at.node.hits += 1
+        lease.pins[pin_id] = Pin(pin_id, namespace, at, fingerprint, now)
+        return _answer(namespace, path_slots(at))
+
+    def _missing(self, lease: Lease, namespace: Namespace, request: ReservationRequest) -> int:
+        """Return how many slots a request lacks, after checking that it may have them."""
+        reservation_id = request.reservation_id
+        lease.reservation_tombstones.require_none(reservation_id, id=reservation_id)
+        page_tokens = namespace.layout.page_tokens
+        total = (request.start_page + request.page_count) * page_tokens
+        # One page more than the longest sequence has: its last may be begun.
+        if total >= self.limits.max_tokens + page_tokens:
+            raise LimitExceeded(limit="max_tokens", maximum=self.limits.max_tokens, value=total)
+        existing = lease.reservations.get(reservation_id)
+        if existing is None:
+            return request.page_count
+        if existing.namespace is not namespace or existing.start_page != request.start_page:
+            raise IdReused(id=reservation_id)
+        return max(request.page_count - len(existing.reserved), 0)
+
+    def _reserve(
+        self,
+        lease: Lease,
+        namespace: Namespace,
+        requests: Items[ReservationRequest],
+        now: float,
+    ) -> list[Grant]:
+        missing = [self._missing(lease, namespace, each) for each in requests]
+        lease.require_room(sum(each.reservation_id not in lease.reservations for each in requests))
+        slots = self._take(lease, namespace, sum(missing))
+        cursor = 0
+        for request, count in zip(requests, missing, strict=True):
+            if request.reservation_id not in lease.reservations:
+                lease.reservations[request.reservation_id] = Reservation(
+                    request.reservation_id, namespace, request.start_page, now
+                )
+            lease.reservations[request.reservation_id].grow(slots[cursor : cursor + count])
+            cursor += count
+        return [_grant(lease.reservations[each.reservation_id]) for each in requests]
+
+    def _take(self, lease: Lease, namespace: Namespace, count: int) -> Slots:
+        """Return ``count`` slots reserved now, evicting for them if the lease can use what goes."""
+        arena = namespace.arena
+        usable = lease.usable_extents(arena)
+        missing = count - arena.free_count
+        if missing > 0 and len(usable) == len(arena.extents):
+            evicted = evict(arena.policy.nominate(missing))
+            self.counters.evicted_page_count += evicted
+            lease.counters.evicted_page_count += evicted
+        slots = array("Q")
+        try:
+            arena.take(count, usable, into=slots)
+        except PoolExhausted:
+            for counters in (self.counters, namespace.counters, lease.counters):
+                counters.exhausted_count += 1
+            raise
+        return slots
+
+    def _publish(
+        self, lease: Lease, reservation: Reservation, sequence: Sequence, tokens: bytes
+    ) -> None:
+        """Insert ``tokens``, whole pages, at the reservation's inserted end."""
+        namespace = reservation.namespace
+        base = reservation if reservation.inserted else base_of(lease, namespace, sequence)
+        parent = covered_position(namespace, base, reservation.inserted_end)
+        if parent.node.detached:
+            raise ParentDetached(page_position=reservation.inserted_end)
+        pages = len(tokens) // namespace.index.width
+        at = namespace.index.descend(parent, tokens, pages)
+        duplicates = at.depth - parent.depth
+        done = reservation.inserted
+        own = reservation.reserved[done + duplicates : done + pages]
+        if own:
+            at = publish(namespace, at, tokens[duplicates * namespace.index.width :], own)
+        reservation.record([False] * duplicates + [True] * len(own), at)
+        self._touch(at)
+        for counters in (self.counters, namespace.counters, lease.counters):
+            counters.inserted_page_count += len(own)
+            counters.duplicate_page_count += duplicates
+
+
+def _answer(namespace: Namespace, slots: Slots) -> Match:
+    """Return a match of the path that ``slots`` are."""
+    runs = runs_of(slots, namespace.arena.extents, namespace.arena.tier)
+    return Match(len(slots) * namespace.layout.page_tokens, runs)
+
+
+def _grant(reservation: Reservation) -> Grant:
+    arena = reservation.namespace.arena
+    runs = runs_of(reservation.reserved, arena.extents, arena.tier)
+    return Grant(reservation.hold_id, reservation.start_page, runs)

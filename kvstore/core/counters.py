@@ -1,0 +1,45 @@
+"""Counters of what was asked and what was given."""
+
+from dataclasses import astuple, dataclass, fields, replace
+
+
+@dataclass
+class Counters:
+    """What was asked of the cache and what it gave; each only grows."""
+
+    lookup_count: int = 0
+    full_hit_count: int = 0
+    partial_hit_count: int = 0
+    miss_count: int = 0
+    asked_token_count: int = 0
+    matched_token_count: int = 0
+    inserted_page_count: int = 0
+    duplicate_page_count: int = 0
+    evicted_page_count: int = 0
+    removed_page_count: int = 0
+    exhausted_count: int = 0
+
+    def count_lookup(self, *, asked: int, matched: int, matchable: int) -> None:
+        """Count a match of ``matched`` tokens of ``asked``, of which ``matchable`` could."""
+        self.lookup_count += 1
+        self.asked_token_count += asked
+        self.matched_token_count += matched
+        if matched == 0:
+            self.miss_count += 1
+        elif matched == matchable:
+            self.full_hit_count += 1
+        else:
+            self.partial_hit_count += 1
+
+    def add(self, other: "Counters") -> None:
+        """Add another's counts to these."""
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+    def copy(self) -> "Counters":
+        """Return the counts of now."""
+        return replace(self)
+
+    def is_zero(self) -> bool:
+        """Return whether nothing was counted."""
+        return not any(astuple(self))

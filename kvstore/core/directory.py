@@ -1,0 +1,129 @@
+"""The namespaces and arenas of a store, and what an administrator does to them."""
+
+from kvstore.core.arena import Arena, ArenaKey
+from kvstore.core.caller import Caller, Identity
+from kvstore.core.counters import Counters
+from kvstore.core.eviction import LeastRecentlyUsed, PolicyFactory
+from kvstore.core.layout import NamespaceIdentity, PageLayout
+from kvstore.core.limits import Limits
+from kvstore.core.membership import Membership
+from kvstore.core.namespace import Namespace
+from kvstore.core.node import Position
+from kvstore.core.pages import remove
+from kvstore.core.requests import Removed
+from kvstore.core.slots import ExtentSlots
+from kvstore.core.tokens import matchable_pages, token_count
+from kvstore.errors import InvalidField, LimitExceeded, NamespaceNotFound, QuotaExceeded
+
+
+class Directory(Membership):
+    """Namespaces by id and by identity, and the arenas that their pages live in.
+
+    Memory comes by ``add_extent``; a new arena has none. ``policy`` makes the
+    eviction policy of each arena. ``counters`` are the totals.
+    """
+
+    def __init__(
+        self, epoch: int, limits: Limits, policy: PolicyFactory = LeastRecentlyUsed
+    ) -> None:
+        super().__init__(epoch, limits)
+        self.limits = limits
+        self.counters = Counters()
+        self.namespaces: dict[bytes, Namespace] = {}
+        self.arenas: dict[int, Arena] = {}
+        self._policy = policy
+        self._by_identity: dict[tuple[str, bytes, bytes, bytes], Namespace] = {}
+        self._by_arena_key: dict[ArenaKey, Arena] = {}
+
+    def open_namespace(
+        self,
+        caller: Caller,
+        identity: NamespaceIdentity,
+        layout: PageLayout,
+        fresh_id: bytes,
+        now: float,
+    ) -> Namespace:
+        """Return the namespace of this identity, made under ``fresh_id`` if it is new.
+
+        From now on the lease's processes are owed the extents of its arena.
+        Raises LayoutMismatch or QuotaExceeded, besides those of ``member``.
+        """
+        lease = self.member(caller)
+        key = identity.key(lease.tenant)
+        namespace = self._by_identity.get(key)
+        if namespace is None:
+            mine = sum(each.tenant == lease.tenant for each in self.namespaces.values())
+            if mine >= self.limits.max_namespaces:
+                raise QuotaExceeded(quota="namespaces", maximum=self.limits.max_namespaces)
+            arena = self._arena_of(lease.tenant, layout)
+            namespace = Namespace(fresh_id, identity, layout, arena, now)
+            self.namespaces[fresh_id] = self._by_identity[key] = namespace
+        namespace.layout.require_equal(layout)
+        lease.arenas[namespace.arena.arena_id] = namespace.arena
+        return namespace
+
+    def _arena_of(self, tenant: str, layout: PageLayout) -> Arena:
+        key = ArenaKey(tenant, layout.page_bytes, layout.tensor_parallel_size)
+        if key not in self._by_arena_key:
+            arena = Arena(len(self.arenas) + 1, key, self._policy())
+            self.arenas[arena.arena_id] = self._by_arena_key[key] = arena
+        return self._by_arena_key[key]
+
+    def add_extent(self, arena_id: int, extent_id: int, slot_count: int) -> None:
+        """Give an arena ``slot_count`` more slots, all FREE."""
+        self.arenas[arena_id].add_extent(ExtentSlots(extent_id, slot_count))
+
+    def namespace(self, identity: Identity, namespace_id: bytes) -> Namespace:
+        """Return a namespace that the identity may see; raises NamespaceNotFound."""
+        namespace = self.namespaces.get(namespace_id)
+        if namespace is None or not identity.sees(namespace.tenant):
+            raise NamespaceNotFound(namespace_id=namespace_id.hex())
+        return namespace
+
+    def peek(self, identity: Identity, namespace_id: bytes, tokens: bytes) -> int:
+        """Return how many tokens a match would cover. No effect at all."""
+        namespace = self.namespace(identity, namespace_id)
+        page_tokens = namespace.layout.page_tokens
+        pages = matchable_pages(self.length(tokens, 0), page_tokens)
+        root = Position(namespace.index.root, 0)
+        return namespace.index.descend(root, tokens, pages).depth * page_tokens
+
+    def evict_prefix(self, identity: Identity, namespace_id: bytes, tokens: bytes) -> Removed:
+        """Remove the last page of a cached prefix and all that continues it.
+
+        Without tokens: all pages of the namespace. A prefix that is not cached
+        whole removes nothing. Raises InvalidField unless tokens are whole pages.
+        """
+        namespace = self.namespace(identity, namespace_id)
+        index = namespace.index
+        pages, rest = divmod(self.length(tokens, 0), namespace.layout.page_tokens)
+        if rest:
+            raise InvalidField(field="tokens", value=len(tokens), why="not in whole pages")
+        if pages == 0:
+            tops = list(index.root.children.values())
+        else:
+            at = index.descend(Position(index.root, 0), tokens, pages)
+            tops = []
+            if at.depth == pages:
+                if at.pages > 1:
+                    index.split(at.node, at.pages - 1)
+                tops.append(at.node)
+        removals = [remove(top) for top in tops]
+        removed = Removed(
+            sum(each.evicted_page_count for each in removals),
+            sum(each.detached_page_count for each in removals),
+        )
+        total = removed.evicted_page_count + removed.detached_page_count
+        namespace.counters.removed_page_count += total
+        self.counters.removed_page_count += total
+        return removed
+
+    def length(self, tokens: bytes, position: int) -> int:
+        """Return the tokens of a sequence whose ``tokens`` start at ``position``.
+
+        Raises InvalidField, or LimitExceeded above ``max_tokens``.
+        """
+        count = position + token_count(tokens)
+        if count > self.limits.max_tokens:
+            raise LimitExceeded(limit="max_tokens", maximum=self.limits.max_tokens, value=count)
+        return count

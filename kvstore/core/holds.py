@@ -1,0 +1,143 @@
+"""What a lease owns: pins and reservations, and the tombstones that they leave.
+
+A hold protects a path by one anchor at its deepest page, since only tails of
+leaf edges are evicted. When an operator removes a part of the path, the hold
+keeps an anchor on the removed part and gets another on what remains above.
+"""
+
+from array import array
+from collections.abc import Iterable
+
+from kvstore.core.namespace import Namespace
+from kvstore.core.node import Anchor, Position
+from kvstore.core.radix import ancestor, path_slots, path_tokens
+from kvstore.core.slots import Slots
+from kvstore.errors import Tombstoned
+
+
+class Hold:
+    """A hold of a lease on a path. ``anchors`` are its ends, the deepest first."""
+
+    __slots__ = ("anchors", "hold_id", "namespace", "taken_at")
+
+    def __init__(self, hold_id: int, namespace: Namespace, now: float) -> None:
+        self.hold_id = hold_id
+        self.namespace = namespace
+        self.taken_at = now
+        self.anchors: list[Anchor] = []
+
+    @property
+    def held_end(self) -> int:
+        """Pages from the sequence's beginning through the deepest one held."""
+        return self.anchors[0].end if self.anchors else 0
+
+    def position_at(self, depth: int) -> Position:
+        """Return the place on the held path ``depth`` pages from the beginning.
+
+        It is in the tree or in a removed part of it, as the path is there.
+        ``depth`` MUST NOT be beyond ``held_end``.
+        """
+        if depth == 0:
+            return Position(self.namespace.index.root, 0)
+        anchor = next(each for each in reversed(self.anchors) if each.end >= depth)
+        return ancestor(Position(anchor.node, anchor.pages), depth)
+
+    def slots(self) -> Slots:
+        """Return all slots of the held path, in prefix order."""
+        slots = array("Q")
+        for anchor in reversed(self.anchors):
+            slots.extend(path_slots(Position(anchor.node, anchor.pages)))
+        return slots
+
+    def tokens(self) -> bytes:
+        """Return the token bytes of the held path."""
+        width = self.namespace.index.width
+        parts = [path_tokens(Position(a.node, a.pages), width) for a in reversed(self.anchors)]
+        return b"".join(parts)
+
+
+class Pin(Hold):
+    """A hold on a matched path. ``fingerprint`` tells a repeated call from a reused id."""
+
+    __slots__ = ("fingerprint",)
+
+    def __init__(
+        self, hold_id: int, namespace: Namespace, at: Position, fingerprint: object, now: float
+    ) -> None:
+        super().__init__(hold_id, namespace, now)
+        self.fingerprint = fingerprint
+        self.anchors.append(Anchor(self, at.node, at.pages))
+
+
+class Reservation(Hold):
+    """Slots that one worker may write, for pages from ``start_page`` on.
+
+    ``inserted`` of them, from the first, went through an insert; slot k of those
+    is the index's own if ``published[k]``, else a duplicate that stays reserved.
+    Once inserted it is a hold on the path through its last inserted page.
+    """
+
+    __slots__ = ("inserted", "published", "reserved", "start_page")
+
+    def __init__(self, hold_id: int, namespace: Namespace, start_page: int, now: float) -> None:
+        super().__init__(hold_id, namespace, now)
+        self.start_page = start_page
+        self.reserved: Slots = array("Q")
+        self.published = bytearray()
+        self.inserted = 0
+
+    @property
+    def inserted_end(self) -> int:
+        """Pages from the sequence's beginning through the last one inserted."""
+        return self.start_page + self.inserted
+
+    def unpublished(self) -> Slots:
+        """Return the slots that are still the reservation's own."""
+        pairs = zip(self.reserved, self.published, strict=True)
+        return array("Q", [slot for slot, published in pairs if not published])
+
+    def grow(self, slots: Iterable[int]) -> None:
+        """Take more slots."""
+        self.reserved.extend(slots)
+        self.published.extend(bytes(len(self.reserved) - len(self.published)))
+
+    def record(self, published: Iterable[bool], at: Position) -> None:
+        """Note that the next pages were inserted, ending at ``at``, and hold the path."""
+        for flag in published:
+            self.published[self.inserted] = flag
+            self.inserted += 1
+        if self.anchors:
+            self.anchors[0].move(at.node, at.pages)
+        else:
+            self.anchors.append(Anchor(self, at.node, at.pages))
+
+
+class Tombstones:
+    """Ids that were released, kept for longer than any call can be under way."""
+
+    def __init__(self, lifetime: float) -> None:
+        self._lifetime = lifetime
+        self._until: dict[object, float] = {}
+
+    def leave(self, key: object, now: float) -> None:
+        """Leave a tombstone; a newer one replaces an older one."""
+        self._until.pop(key, None)
+        self._until[key] = now + self._lifetime
+
+    def require_none(self, key: object, **metadata: object) -> None:
+        """Raise :class:`Tombstoned` if the id was released before."""
+        if key in self._until:
+            raise Tombstoned(**metadata)
+
+    def expire(self, now: float) -> None:
+        """Drop those past their lifetime; cost is that of those dropped."""
+        old = []
+        for key, until in self._until.items():
+            if until > now:
+                break
+            old.append(key)
+        for key in old:
+            del self._until[key]
+
+    def __len__(self) -> int:
+        return len(self._until)

@@ -1,0 +1,193 @@
+"""The laws of the cache, each one sentence, each checked from scratch.
+
+``check`` costs the whole cache: it is for tests and for a debug mode. A law that
+does not hold is a bug of the store and never a caller's fault.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from kvstore.core.arena import Arena
+from kvstore.core.cache import PrefixCache
+from kvstore.core.counters import Counters
+from kvstore.core.holds import Hold
+from kvstore.core.lease import Lease, LeaseState
+from kvstore.core.node import Node
+from kvstore.core.radix import RadixIndex, subtree
+from kvstore.core.slots import INDEX_BITS, INDEX_MASK, SlotState
+
+
+class LawBroken(AssertionError):
+    """A law of the cache does not hold."""
+
+
+class Laws:
+    """Checks one cache again and again; remembers what may only grow."""
+
+    def __init__(self, cache: PrefixCache) -> None:
+        self._cache = cache
+        self._generations: dict[int, list[int]] = {}
+
+    def check(self) -> None:
+        """Raise :class:`LawBroken`, naming the law, unless every law holds."""
+        holds = list(_holds(self._cache))
+        for namespace in self._cache.namespaces.values():
+            _check_tree(namespace.index)
+        _check_anchors(self._cache, holds)
+        _check_detached(self._cache, holds)
+        for arena in self._cache.arenas.values():
+            _check_states(self._cache, arena, holds)
+            self._check_generations(arena)
+            _check_reach(self._cache, arena)
+        _check_counters(self._cache)
+        _check_leases(self._cache)
+
+    def _check_generations(self, arena: Arena) -> None:
+        for extent in arena.extents.values():
+            before = self._generations.get(extent.extent_id, [0] * extent.slot_count)
+            now = list(extent.generations)
+            grown = all(a <= b for a, b in zip(before, now, strict=True))
+            _law(grown, "a generation only grows")
+            self._generations[extent.extent_id] = now
+
+
+def _law(holds: bool, sentence: str, *details: object) -> None:  # noqa: FBT001 - reads as a law
+    if not holds:
+        raise LawBroken(f"{sentence}: {details}" if details else sentence)
+
+
+def _holds(cache: PrefixCache) -> Iterator[Hold]:
+    for lease in cache.table.leases.values():
+        yield from lease.pins.values()
+        yield from lease.reservations.values()
+
+
+def _check_tree(index: RadixIndex) -> None:
+    nodes = list(subtree(index.root))[1:]
+    _law({n.number for n in nodes} == set(index.nodes), "only nodes of the tree are listed")
+    for node in nodes:
+        parent = node.parent
+        _law(parent is not None, "a page is cached only if its parent is", node.number)
+        assert parent is not None
+        key = node.edge[: index.width]
+        _law(parent.children.get(key) is node, "a child stands under its first page", node.number)
+        _law(
+            node.start == parent.start + len(parent.slots),
+            "a node starts where its parent ends",
+            node.number,
+        )
+        _law(bool(node.slots), "a node has pages", node.number)
+        _law(
+            len(node.edge) == len(node.slots) * index.width,
+            "an edge has its pages' tokens",
+            node.number,
+        )
+        _law(not node.detached, "a page in the index is not detached", node.number)
+    pages = sum(len(node.slots) for node in nodes)
+    _law(pages == index.page_count, "the index counts its pages", pages, index.page_count)
+
+
+def _check_anchors(cache: PrefixCache, holds: list[Hold]) -> None:
+    standing = {id(anchor) for hold in holds for anchor in hold.anchors}
+    for hold in holds:
+        ends = [anchor.end for anchor in hold.anchors]
+        _law(ends == sorted(ends, reverse=True), "a hold's anchors go upward", hold.hold_id)
+        for anchor in hold.anchors:
+            _law(anchor in anchor.node.anchors, "a node knows its anchors", hold.hold_id)
+            _law(
+                0 < anchor.pages <= len(anchor.node.slots),
+                "a held page is not recycled",
+                hold.hold_id,
+            )
+        attached = [anchor for anchor in hold.anchors if not anchor.node.detached]
+        _law(attached in ([], hold.anchors[-1:]), "one anchor at most is in the index")
+        _law(len(hold.slots()) == hold.held_end, "a held path is whole", hold.hold_id)
+    for namespace in cache.namespaces.values():
+        for node in subtree(namespace.index.root):
+            gone = [anchor for anchor in node.anchors if id(anchor) not in standing]
+            _law(not gone, "a lease that is gone owns nothing", node.number)
+
+
+def _detached_nodes(holds: list[Hold]) -> list[Node]:
+    tops: dict[int, Node] = {}
+    for hold in holds:
+        for anchor in hold.anchors:
+            node = anchor.node
+            while node.parent is not None:
+                node = node.parent
+            if node.detached:
+                tops[id(node)] = node
+    return [node for top in tops.values() for node in subtree(top)]
+
+
+def _owned(cache: PrefixCache, arena: Arena, holds: list[Hold]) -> Iterator[tuple[int, SlotState]]:
+    """Yield every slot that something owns, with the state that this gives it."""
+    for namespace in cache.namespaces.values():
+        if namespace.arena is arena:
+            for node in subtree(namespace.index.root):
+                yield from ((slot, SlotState.CACHED) for slot in node.slots)
+    for node in _detached_nodes(holds):
+        if node.namespace.arena is arena:
+            yield from ((slot, SlotState.DETACHED) for slot in node.slots)
+    for lease in cache.table.leases.values():
+        expired = lease.state is LeaseState.EXPIRED
+        state = SlotState.QUARANTINED if expired else SlotState.RESERVED
+        for reservation in lease.reservations.values():
+            if reservation.namespace.arena is arena:
+                yield from ((slot, state) for slot in reservation.unpublished())
+    for extent in arena.extents.values():
+        base = extent.extent_id << INDEX_BITS
+        yield from ((base | index, SlotState.FREE) for index in extent.available)
+
+
+def _check_states(cache: PrefixCache, arena: Arena, holds: list[Hold]) -> None:
+    owned = list(_owned(cache, arena, holds))
+    expected = dict(owned)
+    total = sum(extent.slot_count for extent in arena.extents.values())
+    _law(len(expected) == len(owned), "every slot is in exactly one state")
+    _law(len(expected) == total, "every slot is in some state", len(expected), total)
+    for slot, state in expected.items():
+        actual = arena.extents[slot >> INDEX_BITS].states[slot & INDEX_MASK]
+        _law(actual == state, "a slot's state is what owns it", slot, actual, state)
+    counts = Counter(expected.values())
+    _law(
+        all(arena.counts[state] == counts[state] for state in SlotState),
+        "the states sum to the slots of the arena",
+        arena.counts,
+    )
+
+
+def _check_detached(cache: PrefixCache, holds: list[Hold]) -> None:
+    nodes = _detached_nodes(holds)
+    for node in nodes:
+        held = bool(node.children) or node.held_pages == len(node.slots)
+        _law(held, "a detached page is held", node.number)
+    for namespace in cache.namespaces.values():
+        count = sum(len(node.slots) for node in nodes if node.namespace is namespace)
+        _law(count == namespace.detached_page_count, "detached pages are counted")
+
+
+def _check_reach(cache: PrefixCache, arena: Arena) -> None:
+    for namespace in cache.namespaces.values():
+        if namespace.arena is arena:
+            for node in namespace.index.nodes.values():
+                evictable = not node.children and node.held_pages < len(node.slots)
+                _law(node.queued or not evictable, "no page is beyond eviction", node.number)
+
+
+def _check_counters(cache: PrefixCache) -> None:
+    by_namespace, by_lease = Counters(), cache.ended.copy()
+    for namespace in cache.namespaces.values():
+        by_namespace.add(namespace.counters)
+    for lease in cache.table.leases.values():
+        by_lease.add(lease.counters)
+    _law(by_namespace == cache.counters, "sums over namespaces equal the totals")
+    by_lease.removed_page_count = cache.counters.removed_page_count  # an operator's, no lease's
+    _law(by_lease == cache.counters, "sums over leases equal the totals")
+
+
+def _check_leases(cache: PrefixCache) -> None:
+    for process_id, process in cache.table.processes.items():
+        lease: Lease = process.lease
+        _law(cache.table.leases.get(lease.lease_id) is lease, "a process's lease exists")
+        _law(lease.processes.get(process_id) is process, "a lease knows its processes")

@@ -1,0 +1,25 @@
+"""Limits as data: what GetCapabilities answers and core enforces."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of everything that a client names. Times are in seconds."""
+
+    # 2**20 tokens are 4 MiB on the wire: the longest contexts of the field, and a
+    # quarter of the message limit.
+    max_tokens: int = 1 << 20
+    max_batch_size: int = 1024
+    max_message_bytes: int = 16 << 20
+    max_leases: int = 256
+    max_namespaces: int = 10_000
+    max_holds_per_lease: int = 100_000
+    max_processes_per_lease: int = 64
+    min_ttl: float = 0.2
+    default_ttl: float = 10.0
+    max_ttl: float = 300.0
+    max_deadline: float = 60.0
+    # Longer than the largest deadline, so that no call can outlive the tombstone
+    # that its undoing left.
+    tombstone_ttl: float = 120.0

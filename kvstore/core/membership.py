@@ -1,0 +1,176 @@
+"""Who is in: granting, renewing, expiring and ending leases and their processes."""
+
+from collections.abc import Iterable
+
+from kvstore.core.caller import Caller
+from kvstore.core.counters import Counters
+from kvstore.core.holds import Pin, Reservation
+from kvstore.core.lease import Lease, LeaseChange, LeaseState, LeaseTable, Process
+from kvstore.core.limits import Limits
+from kvstore.core.pages import let_go
+from kvstore.core.slots import SlotState
+from kvstore.errors import InvalidField, LeaseNotFound, StaleEpoch
+
+
+class Membership:
+    """Leases through their life; when one ends, all that it owned goes back here.
+
+    Not thread-safe. ``ended`` sums the counters of leases that ended, so that
+    sums over leases stay equal to the totals.
+    """
+
+    def __init__(self, epoch: int, limits: Limits) -> None:
+        self.epoch = epoch
+        self.table = LeaseTable(limits)
+        self.ended = Counters()
+        self._limits = limits
+
+    def require_epoch(self, epoch: int | None) -> None:
+        """Raise :class:`StaleEpoch` if a request speaks of another epoch."""
+        if epoch != self.epoch:
+            raise StaleEpoch(store_epoch=self.epoch, request_epoch=epoch)
+
+    def lease_of(self, caller: Caller) -> Lease:
+        """Return the caller's lease, past its TTL or not.
+
+        Raises :class:`StaleEpoch` or :class:`LeaseNotFound`.
+        """
+        self.require_epoch(caller.epoch)
+        return self.table.find(caller)
+
+    def member(self, caller: Caller) -> Lease:
+        """Return the caller's lease, which may take part in the request path.
+
+        Raises, besides those of :meth:`lease_of`, LeaseExpired or NotAttached.
+        """
+        lease = self.lease_of(caller)
+        lease.require_active()
+        lease.require_attached()
+        return lease
+
+    def grant(
+        self,
+        caller: Caller,
+        *,
+        ttl: float | None,
+        display_name: str,
+        features: Iterable[str],
+        now: float,
+    ) -> float:
+        """Grant a lease, or answer the one of this id, renewed; return its TTL in seconds."""
+        lease = self.table.grant(caller, display_name, now)
+        wanted = self._limits.default_ttl if ttl is None else ttl
+        lease.ttl = min(max(wanted, self._limits.min_ttl), self._limits.max_ttl)
+        lease.features = frozenset(features)
+        return self.table.renew(lease, now)
+
+    def renew(self, caller: Caller, now: float) -> float:
+        """Count the TTL from ``now`` on and return it, in seconds."""
+        lease = self.lease_of(caller)
+        lease.require_active()
+        return self.table.renew(lease, now)
+
+    def revoke(self, caller: Caller, now: float) -> list[LeaseChange]:
+        """End the caller's own lease; from an admin without its secret, expire it.
+
+        An id that is unknown leaves a tombstone and succeeds.
+        """
+        lease = self.table.leases.get(caller.lease_id)
+        if caller.epoch is not None or not caller.identity.admin:
+            self.require_epoch(caller.epoch)
+        if lease is None:
+            self.table.tombstones.leave(caller.lease_id, now)
+            return []
+        if lease.knows(caller):
+            return [self.end(lease, now)]
+        if not caller.identity.admin:
+            raise LeaseNotFound(lease_id=caller.lease_id.hex())
+        return self._expire_lease(lease, now)
+
+    def expire(self, now: float) -> list[LeaseChange]:
+        """Expire the leases past their TTL, drop old tombstones, and say what changed."""
+        changes = []
+        for lease in self.table.overdue(now):
+            changes += self._expire_lease(lease, now)
+        self.table.tombstones.expire(now)
+        for lease in self.table.leases.values():
+            lease.pin_tombstones.expire(now)
+            lease.reservation_tombstones.expire(now)
+        return changes
+
+    def bind(self, caller: Caller, *, process_id: int, pid: int, uid: int) -> None:
+        """Attach a process to the caller's lease; again under the same number: reconnected."""
+        lease = self.table.find(caller)
+        lease.require_active()
+        process = self.table.processes.get(process_id)
+        if process is None:
+            self.table.bind(lease, Process(process_id, pid, uid, lease))
+        elif process.lease is not lease:
+            raise InvalidField(field="process_id", value=process_id, why="bound to another lease")
+        else:
+            process.connected = True
+
+    def acknowledge(self, process_id: int, extent_ids: Iterable[int]) -> None:
+        """Note that a process has mapped extents; unknown ones are ignored."""
+        process = self.table.processes.get(process_id)
+        if process is not None:
+            arenas = process.lease.arenas.values()
+            known = {extent_id for arena in arenas for extent_id in arena.extents}
+            process.mapped |= known.intersection(extent_ids)
+
+    def extents_owed(self, process_id: int) -> list[int]:
+        """Return the extents of its lease's arenas that a process has not acknowledged."""
+        process = self.table.processes.get(process_id)
+        if process is None:
+            return []
+        arenas = process.lease.arenas.values()
+        return [each for arena in arenas for each in arena.extents if each not in process.mapped]
+
+    def disconnected(self, process_id: int) -> None:
+        """Note that an attach connection hung up while its process lives."""
+        process = self.table.processes.get(process_id)
+        if process is not None:
+            process.connected = False
+
+    def process_died(self, process_id: int, now: float) -> list[LeaseChange]:
+        """Forget a process proven dead; the last of a lease ends it."""
+        lease = self.table.unbind(process_id)
+        if lease is None or lease.processes:
+            return []
+        return [self.end(lease, now)]
+
+    def end(self, lease: Lease, now: float) -> LeaseChange:
+        """End a lease: everything that it owns goes back, and its id leaves a tombstone."""
+        change = lease.change("ended")
+        for pin in list(lease.pins.values()):
+            self.drop_pin(lease, pin)
+        for reservation in list(lease.reservations.values()):
+            self.drop_reservation(lease, reservation)
+        self.ended.add(lease.counters)
+        self.table.remove(lease, now)
+        return change
+
+    def drop_pin(self, lease: Lease, pin: Pin) -> None:
+        """Release a pin."""
+        del lease.pins[pin.hold_id]
+        let_go(pin.anchors)
+
+    def drop_reservation(self, lease: Lease, reservation: Reservation) -> None:
+        """End a reservation: unpublished slots go back, published pages stay."""
+        del lease.reservations[reservation.hold_id]
+        expired = lease.state is LeaseState.EXPIRED
+        state = SlotState.QUARANTINED if expired else SlotState.RESERVED
+        reservation.namespace.arena.recycle(reservation.unpublished(), state)
+        let_go(reservation.anchors)
+
+    def _expire_lease(self, lease: Lease, now: float) -> list[LeaseChange]:
+        """Past the TTL: nothing holds for a lease without processes; else quarantine."""
+        if lease.state is LeaseState.EXPIRED:
+            return []
+        if not lease.processes:
+            return [self.end(lease, now)]
+        lease.state = LeaseState.EXPIRED
+        for each in lease.reservations.values():
+            arena = each.namespace.arena
+            arena.change(each.unpublished(), SlotState.RESERVED, SlotState.QUARANTINED)
+        return [lease.change("expired")]

@@ -1,0 +1,35 @@
+"""A namespace: who shares, how pages are laid out, and their index."""
+
+from kvstore.core.arena import Arena
+from kvstore.core.counters import Counters
+from kvstore.core.layout import NamespaceIdentity, PageLayout
+from kvstore.core.radix import RadixIndex
+
+
+class Namespace:
+    """One tree of pages, and the arena that they live in.
+
+    ``detached_page_count`` counts pages that left the tree and are still held.
+    """
+
+    def __init__(
+        self,
+        namespace_id: bytes,
+        identity: NamespaceIdentity,
+        layout: PageLayout,
+        arena: Arena,
+        now: float,
+    ) -> None:
+        self.namespace_id = namespace_id
+        self.identity = identity
+        self.layout = layout
+        self.arena = arena
+        self.created_at = now
+        self.index = RadixIndex(self, layout.page_tokens)
+        self.counters = Counters()
+        self.detached_page_count = 0
+
+    @property
+    def tenant(self) -> str:
+        """The tenant that it belongs to."""
+        return self.arena.tenant

@@ -1,0 +1,100 @@
+"""How pages enter and leave an index, their slots' states following.
+
+Every function keeps the laws of ``invariants.py`` whole: the tree, the slots'
+states and the policy's order change together.
+"""
+
+from collections.abc import Iterable
+
+from kvstore.core.eviction import Victim
+from kvstore.core.namespace import Namespace
+from kvstore.core.node import Anchor, Node, Position
+from kvstore.core.radix import trim
+from kvstore.core.requests import Removed
+from kvstore.core.slots import Slots, SlotState
+
+
+def publish(namespace: Namespace, at: Position, tokens: bytes, slots: Slots) -> Position:
+    """Add reserved ``slots`` as the pages of ``tokens`` after ``at``. RESERVED to CACHED."""
+    namespace.arena.change(slots, SlotState.RESERVED, SlotState.CACHED)
+    return namespace.index.extend(at, tokens, slots)
+
+
+def evict(victims: Iterable[Victim]) -> int:
+    """Carry out nominations in their order and return the pages evicted. CACHED to FREE."""
+    evicted = 0
+    for node, pages in victims:
+        namespace = node.namespace
+        namespace.arena.recycle(namespace.index.cut_tail(node, pages), SlotState.CACHED)
+        namespace.counters.evicted_page_count += pages
+        evicted += pages
+        if node.slots:
+            namespace.arena.policy.offer(node)
+        else:
+            _inherit(node)
+    return evicted
+
+
+def _inherit(gone: Node) -> None:
+    """Let the parent of a node that was evicted whole take its place in the order."""
+    parent = gone.parent
+    assert parent is not None  # only the root has none, and it has no pages
+    parent.last_use = max(parent.last_use, gone.last_use)
+    offer_leaf(parent)
+
+
+def offer_leaf(node: Node) -> None:
+    """Offer ``node`` to its arena's policy if it is a leaf with pages."""
+    if node.slots and not node.children:
+        node.namespace.arena.policy.offer(node)
+
+
+def remove(top: Node) -> Removed:
+    """Take ``top`` and everything below it out of the index.
+
+    Pages that nobody holds go at once (CACHED to FREE); the others are detached
+    and go at their last release. A hold that reaches into them keeps what is
+    above by another anchor there.
+    """
+    above = top.parent
+    assert above is not None  # the root stays
+    namespace = top.namespace
+    nodes = namespace.index.detach(top)
+    for node in nodes:
+        for anchor in node.anchors:
+            if above.parent is not None:
+                anchor.hold.anchors.append(Anchor(anchor.hold, above, len(above.slots)))
+    given_back, kept = 0, 0
+    for node in reversed(nodes):
+        keep = len(node.slots) if node.children else node.held_pages
+        slots = trim(node, keep, namespace.index.width)
+        namespace.arena.recycle(slots, SlotState.CACHED)
+        namespace.arena.change(node.slots, SlotState.CACHED, SlotState.DETACHED)
+        given_back += len(slots)
+        kept += keep
+    namespace.detached_page_count += kept
+    offer_leaf(above)
+    return Removed(given_back, kept)
+
+
+def let_go(anchors: list[Anchor]) -> None:
+    """Drop a hold's anchors; detached pages that nobody holds any more go. Empties the list."""
+    for anchor in anchors:
+        anchor.node.anchors.discard(anchor)
+        if anchor.node.detached:
+            _give_back(anchor.node)
+        else:
+            offer_leaf(anchor.node)
+    anchors.clear()
+
+
+def _give_back(leaf: Node | None) -> None:
+    """Free the unheld tail of a detached path, upward from its end. DETACHED to FREE."""
+    while leaf is not None and not leaf.children:
+        namespace = leaf.namespace
+        slots = trim(leaf, leaf.held_pages, namespace.index.width)
+        namespace.arena.recycle(slots, SlotState.DETACHED)
+        namespace.detached_page_count -= len(slots)
+        if leaf.slots:
+            break
+        leaf = leaf.parent

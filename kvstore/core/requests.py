@@ -1,0 +1,64 @@
+"""What core is asked and what it answers."""
+
+from dataclasses import dataclass
+
+from kvstore.core.runs import Run
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """A sequence's tokens from ``position`` (in tokens) on.
+
+    What lies before ``position`` is named by a pin or a reservation of the same
+    lease, at most one of them.
+    """
+
+    tokens: bytes
+    position: int = 0
+    base_pin_id: int | None = None
+    base_reservation_id: int | None = None
+
+
+@dataclass(frozen=True)
+class ReservationRequest:
+    """Slots wanted for pages ``start_page`` to ``start_page + page_count``, in total."""
+
+    reservation_id: int
+    start_page: int
+    page_count: int
+
+
+@dataclass(frozen=True)
+class Match:
+    """The longest cached prefix; without runs a miss."""
+
+    matched_token_count: int
+    runs: tuple[Run, ...]
+
+
+@dataclass(frozen=True)
+class Grant:
+    """All slots of a reservation, in page order from ``start_page``."""
+
+    reservation_id: int
+    start_page: int
+    runs: tuple[Run, ...]
+
+
+@dataclass(frozen=True)
+class Inserted:
+    """The pages that the index holds for what was inserted.
+
+    ``published_page_count`` of them are the caller's own slots.
+    """
+
+    runs: tuple[Run, ...]
+    published_page_count: int
+
+
+@dataclass(frozen=True)
+class Removed:
+    """What left the index: pages given back, and pages that go at their last release."""
+
+    evicted_page_count: int
+    detached_page_count: int

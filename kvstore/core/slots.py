@@ -1,0 +1,60 @@
+"""Slots: one page's place each, and the state that it is in.
+
+A slot is named by one integer, ``extent_id << 32 | index``, so that a path's
+slots are a flat array of eight bytes a page.
+"""
+
+from array import array
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import TypeAlias
+
+INDEX_BITS = 32
+INDEX_MASK = (1 << INDEX_BITS) - 1
+
+# Slots in prefix order: an array of type code "Q".
+Slots: TypeAlias = "array[int]"
+
+
+class SlotState(IntEnum):
+    """Where a slot is in its life. Every way to FREE adds one to its generation."""
+
+    FREE = 0
+    RESERVED = 1
+    CACHED = 2
+    DETACHED = 3
+    MOVING = 4
+    QUARANTINED = 5
+
+
+class ExtentSlots:
+    """The slots of one extent: states, generations, and which are available.
+
+    Not thread-safe. Knows nothing of pages, pins or memory.
+    """
+
+    __slots__ = ("available", "extent_id", "generations", "slot_count", "states")
+
+    def __init__(self, extent_id: int, slot_count: int) -> None:
+        self.extent_id = extent_id
+        self.slot_count = slot_count
+        self.states = bytearray(slot_count)
+        self.generations = array("Q", bytes(8 * slot_count))
+        # A stack: the lowest index on top, so that fresh slots come in order.
+        self.available = list(range(slot_count - 1, -1, -1))
+
+    def take(self, count: int) -> Iterator[int]:
+        """Reserve ``count`` available slots and yield them. FREE to RESERVED."""
+        base = self.extent_id << INDEX_BITS
+        split = len(self.available) - count
+        taken = self.available[split:]
+        del self.available[split:]
+        for index in reversed(taken):
+            self.states[index] = SlotState.RESERVED
+            yield base | index
+
+    def recycle(self, index: int) -> None:
+        """Give a slot back: any state to FREE, generation + 1."""
+        self.states[index] = SlotState.FREE
+        self.generations[index] += 1
+        self.available.append(index)

@@ -1,0 +1,213 @@
+"""What a store looks like at one moment: everything here is a copy."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+
+from kvstore.core.arena import Arena
+from kvstore.core.cache import PrefixCache
+from kvstore.core.caller import Identity
+from kvstore.core.counters import Counters
+from kvstore.core.layout import NamespaceIdentity, PageLayout
+from kvstore.core.lease import Lease, LeaseState
+from kvstore.core.namespace import Namespace
+from kvstore.core.slots import SlotState
+
+
+@dataclass(frozen=True)
+class ProcessStats:
+    """One attached process."""
+
+    pid: int
+    uid: int
+    connected: bool
+    mapped_extent_count: int
+
+
+@dataclass(frozen=True)
+class LeaseStats:
+    """One lease and what it holds. Ages are in seconds."""
+
+    lease_id: bytes
+    display_name: str
+    tenant: str
+    expired: bool
+    age: float
+    since_renewal: float
+    processes: tuple[ProcessStats, ...]
+    pin_count: int
+    reservation_count: int
+    reserved_slot_count: int
+    quarantined_slot_count: int
+    pinned_page_count: int
+    oldest_hold_age: float | None
+    counters: Counters
+
+
+@dataclass(frozen=True)
+class NamespaceStats:
+    """One namespace."""
+
+    namespace_id: bytes
+    tenant: str
+    identity: NamespaceIdentity
+    layout: PageLayout
+    arena_id: int
+    cached_page_count: int
+    node_count: int
+    detached_page_count: int
+    pin_count: int
+    counters: Counters
+    age: float
+
+
+@dataclass(frozen=True)
+class ArenaStats:
+    """Slots of one arena by state; they sum to ``slot_count``."""
+
+    arena_id: int
+    tenant: str
+    tier: int
+    slot_bytes: int
+    extent_count: int
+    slot_count: int
+    slots: dict[SlotState, int]
+
+
+@dataclass(frozen=True)
+class Stats:
+    """One consistent snapshot of what an identity may see."""
+
+    epoch: int
+    counters: Counters
+    arenas: tuple[ArenaStats, ...]
+    namespaces: tuple[NamespaceStats, ...]
+    leases: tuple[LeaseStats, ...]
+    pin_count: int
+    reservation_count: int
+    expired_lease_count: int
+
+
+@dataclass(frozen=True)
+class PrefixStats:
+    """One node of a namespace's tree, with its first tokens."""
+
+    node_id: int
+    parent_node_id: int
+    start_page: int
+    page_count: int
+    child_count: int
+    pin_count: int
+    hit_count: int
+    tokens: bytes
+
+
+def snapshot(cache: PrefixCache, identity: Identity, now: float) -> Stats:
+    """Return a snapshot; an admin's totals include leases and tenants of all.
+
+    For others the totals are the sums over their tenant's namespaces.
+    """
+    leases = [_lease(each, now) for each in cache.table.visible(identity)]
+    visible = [each for each in cache.namespaces.values() if identity.sees(each.tenant)]
+    pins = _pins_by_namespace(cache.table.visible(identity))
+    return Stats(
+        epoch=cache.epoch,
+        counters=cache.counters.copy() if identity.admin else _sum(visible),
+        arenas=tuple(_arena(a) for a in cache.arenas.values() if identity.sees(a.tenant)),
+        namespaces=tuple(_namespace(each, pins, now) for each in visible),
+        leases=tuple(leases),
+        pin_count=sum(each.pin_count for each in leases),
+        reservation_count=sum(each.reservation_count for each in leases),
+        expired_lease_count=sum(each.expired for each in leases),
+    )
+
+
+def prefixes(namespace: Namespace, *, after: int, count: int, max_tokens: int) -> list[PrefixStats]:
+    """Return up to ``count`` nodes with numbers above ``after``, by number.
+
+    The first ``max_tokens`` tokens of each node's run are given.
+    """
+    nodes = namespace.index.nodes
+    later = islice((nodes[each] for each in nodes if each > after), count)
+    return [
+        PrefixStats(
+            node_id=node.number,
+            parent_node_id=node.parent.number if node.parent else 0,
+            start_page=node.start,
+            page_count=len(node.slots),
+            child_count=len(node.children),
+            pin_count=len(node.anchors),
+            hit_count=node.hits,
+            tokens=node.edge[: max_tokens * 4],
+        )
+        for node in later
+    ]
+
+
+def _sum(namespaces: Iterable[Namespace]) -> Counters:
+    total = Counters()
+    for each in namespaces:
+        total.add(each.counters)
+    return total
+
+
+def _pins_by_namespace(leases: Iterable[Lease]) -> dict[bytes, int]:
+    pins: dict[bytes, int] = {}
+    for lease in leases:
+        for pin in lease.pins.values():
+            key = pin.namespace.namespace_id
+            pins[key] = pins.get(key, 0) + 1
+    return pins
+
+
+def _lease(lease: Lease, now: float) -> LeaseStats:
+    expired = lease.state is LeaseState.EXPIRED
+    slots = lease.unpublished_count()
+    holds = [*lease.pins.values(), *lease.reservations.values()]
+    return LeaseStats(
+        lease_id=lease.lease_id,
+        display_name=lease.display_name,
+        tenant=lease.tenant,
+        expired=expired,
+        age=now - lease.granted_at,
+        since_renewal=now - lease.renewed_at,
+        processes=tuple(
+            ProcessStats(each.pid, each.uid, each.connected, len(each.mapped))
+            for each in lease.processes.values()
+        ),
+        pin_count=len(lease.pins),
+        reservation_count=len(lease.reservations),
+        reserved_slot_count=0 if expired else slots,
+        quarantined_slot_count=slots if expired else 0,
+        pinned_page_count=sum(each.held_end for each in lease.pins.values()),
+        oldest_hold_age=now - min(each.taken_at for each in holds) if holds else None,
+        counters=lease.counters.copy(),
+    )
+
+
+def _namespace(namespace: Namespace, pins: dict[bytes, int], now: float) -> NamespaceStats:
+    return NamespaceStats(
+        namespace_id=namespace.namespace_id,
+        tenant=namespace.tenant,
+        identity=namespace.identity,
+        layout=namespace.layout,
+        arena_id=namespace.arena.arena_id,
+        cached_page_count=namespace.index.page_count,
+        node_count=len(namespace.index.nodes),
+        detached_page_count=namespace.detached_page_count,
+        pin_count=pins.get(namespace.namespace_id, 0),
+        counters=namespace.counters.copy(),
+        age=now - namespace.created_at,
+    )
+
+
+def _arena(arena: Arena) -> ArenaStats:
+    return ArenaStats(
+        arena_id=arena.arena_id,
+        tenant=arena.tenant,
+        tier=arena.tier,
+        slot_bytes=arena.slot_bytes,
+        extent_count=len(arena.extents),
+        slot_count=arena.slot_count,
+        slots={state: arena.counts[state] for state in SlotState},
+    )

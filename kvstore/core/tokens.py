@@ -1,0 +1,49 @@
+"""Token ids as bytes, cut into pages.
+
+A sequence of n tokens is ``4 * n`` bytes, little-endian uint32: comparing two
+sequences is a memcmp, and slicing needs no conversion.
+"""
+
+from kvstore.errors import InvalidField
+
+TOKEN_BYTES = 4
+
+
+def token_count(tokens: bytes) -> int:
+    """Return how many token ids ``tokens`` holds.
+
+    Raises :class:`InvalidField` if the length is not a multiple of four bytes.
+    """
+    if len(tokens) % TOKEN_BYTES:
+        raise InvalidField(field="tokens", value=len(tokens), why="not a multiple of 4 bytes")
+    return len(tokens) // TOKEN_BYTES
+
+
+def matchable_pages(count: int, page_tokens: int) -> int:
+    """Return how many whole pages of a sequence of ``count`` tokens may match.
+
+    At most ``count - 1`` tokens match, so that an engine has one to run, and
+    only whole pages: rounded down, always.
+    """
+    return max(count - 1, 0) // page_tokens
+
+
+def common_pages(edge: bytes, offset: int, tokens: bytes, start: int, end: int, width: int) -> int:
+    """Return how many whole pages agree of ``edge[offset:]`` and ``tokens[start:end]``.
+
+    ``width`` is the bytes of one page's tokens; all arguments are multiples of
+    it. Bisects on page boundaries, so that the cost is a few memcmps.
+    """
+    high = min(len(edge) - offset, end - start) // width
+    if tokens.startswith(edge[offset : offset + high * width], start):
+        return high
+    low = 0
+    high -= 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        left, right = low * width, middle * width
+        if tokens[start + left : start + right] == edge[offset + left : offset + right]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

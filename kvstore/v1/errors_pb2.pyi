@@ -1,0 +1,62 @@
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from typing import ClassVar as _ClassVar
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ERROR_REASON_UNSPECIFIED: _ClassVar[ErrorReason]
+    ERROR_REASON_INVALID_FIELD: _ClassVar[ErrorReason]
+    ERROR_REASON_LIMIT_EXCEEDED: _ClassVar[ErrorReason]
+    ERROR_REASON_CREDENTIAL_REQUIRED: _ClassVar[ErrorReason]
+    ERROR_REASON_PERMISSION_DENIED: _ClassVar[ErrorReason]
+    ERROR_REASON_STALE_EPOCH: _ClassVar[ErrorReason]
+    ERROR_REASON_LEASE_NOT_FOUND: _ClassVar[ErrorReason]
+    ERROR_REASON_LEASE_EXPIRED: _ClassVar[ErrorReason]
+    ERROR_REASON_NOT_ATTACHED: _ClassVar[ErrorReason]
+    ERROR_REASON_NAMESPACE_NOT_FOUND: _ClassVar[ErrorReason]
+    ERROR_REASON_LAYOUT_MISMATCH: _ClassVar[ErrorReason]
+    ERROR_REASON_PIN_NOT_FOUND: _ClassVar[ErrorReason]
+    ERROR_REASON_RESERVATION_NOT_FOUND: _ClassVar[ErrorReason]
+    ERROR_REASON_ID_REUSED: _ClassVar[ErrorReason]
+    ERROR_REASON_TOMBSTONED: _ClassVar[ErrorReason]
+    ERROR_REASON_POOL_EXHAUSTED: _ClassVar[ErrorReason]
+    ERROR_REASON_INSERT_EXCEEDS_RESERVATION: _ClassVar[ErrorReason]
+    ERROR_REASON_PARENT_NOT_COVERED: _ClassVar[ErrorReason]
+    ERROR_REASON_PARENT_DETACHED: _ClassVar[ErrorReason]
+    ERROR_REASON_QUOTA_EXCEEDED: _ClassVar[ErrorReason]
+    ERROR_REASON_STORE_DRAINING: _ClassVar[ErrorReason]
+    ERROR_REASON_FEATURE_UNSUPPORTED: _ClassVar[ErrorReason]
+    ERROR_REASON_PAGE_CORRUPT: _ClassVar[ErrorReason]
+    ERROR_REASON_NAMED_PIN_NOT_FOUND: _ClassVar[ErrorReason]
+    ERROR_REASON_PREFIX_NOT_CACHED: _ClassVar[ErrorReason]
+    ERROR_REASON_PEER_REFUSED: _ClassVar[ErrorReason]
+    ERROR_REASON_INTERNAL: _ClassVar[ErrorReason]
+ERROR_REASON_UNSPECIFIED: ErrorReason
+ERROR_REASON_INVALID_FIELD: ErrorReason
+ERROR_REASON_LIMIT_EXCEEDED: ErrorReason
+ERROR_REASON_CREDENTIAL_REQUIRED: ErrorReason
+ERROR_REASON_PERMISSION_DENIED: ErrorReason
+ERROR_REASON_STALE_EPOCH: ErrorReason
+ERROR_REASON_LEASE_NOT_FOUND: ErrorReason
+ERROR_REASON_LEASE_EXPIRED: ErrorReason
+ERROR_REASON_NOT_ATTACHED: ErrorReason
+ERROR_REASON_NAMESPACE_NOT_FOUND: ErrorReason
+ERROR_REASON_LAYOUT_MISMATCH: ErrorReason
+ERROR_REASON_PIN_NOT_FOUND: ErrorReason
+ERROR_REASON_RESERVATION_NOT_FOUND: ErrorReason
+ERROR_REASON_ID_REUSED: ErrorReason
+ERROR_REASON_TOMBSTONED: ErrorReason
+ERROR_REASON_POOL_EXHAUSTED: ErrorReason
+ERROR_REASON_INSERT_EXCEEDS_RESERVATION: ErrorReason
+ERROR_REASON_PARENT_NOT_COVERED: ErrorReason
+ERROR_REASON_PARENT_DETACHED: ErrorReason
+ERROR_REASON_QUOTA_EXCEEDED: ErrorReason
+ERROR_REASON_STORE_DRAINING: ErrorReason
+ERROR_REASON_FEATURE_UNSUPPORTED: ErrorReason
+ERROR_REASON_PAGE_CORRUPT: ErrorReason
+ERROR_REASON_NAMED_PIN_NOT_FOUND: ErrorReason
+ERROR_REASON_PREFIX_NOT_CACHED: ErrorReason
+ERROR_REASON_PEER_REFUSED: ErrorReason
+ERROR_REASON_INTERNAL: ErrorReason

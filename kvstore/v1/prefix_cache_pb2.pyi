@@ -1,0 +1,200 @@
+from kvstore.v1 import types_pb2 as _types_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Caller(_message.Message):
+    __slots__ = ("lease_id", "store_epoch")
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    STORE_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    lease_id: bytes
+    store_epoch: int
+    def __init__(self, lease_id: _Optional[bytes] = ..., store_epoch: _Optional[int] = ...) -> None: ...
+
+class Sequence(_message.Message):
+    __slots__ = ("tokens", "position", "base_pin_id", "base_reservation_id")
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    BASE_PIN_ID_FIELD_NUMBER: _ClassVar[int]
+    BASE_RESERVATION_ID_FIELD_NUMBER: _ClassVar[int]
+    tokens: bytes
+    position: int
+    base_pin_id: int
+    base_reservation_id: int
+    def __init__(self, tokens: _Optional[bytes] = ..., position: _Optional[int] = ..., base_pin_id: _Optional[int] = ..., base_reservation_id: _Optional[int] = ...) -> None: ...
+
+class MatchPrefixRequest(_message.Message):
+    __slots__ = ("caller", "namespace_id", "sequence", "pin_id", "source_pin_id", "accept_next_token")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    PIN_ID_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_PIN_ID_FIELD_NUMBER: _ClassVar[int]
+    ACCEPT_NEXT_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    caller: Caller
+    namespace_id: bytes
+    sequence: Sequence
+    pin_id: int
+    source_pin_id: int
+    accept_next_token: bool
+    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., namespace_id: _Optional[bytes] = ..., sequence: _Optional[_Union[Sequence, _Mapping]] = ..., pin_id: _Optional[int] = ..., source_pin_id: _Optional[int] = ..., accept_next_token: _Optional[bool] = ...) -> None: ...
+
+class MatchPrefixResponse(_message.Message):
+    __slots__ = ("match",)
+    MATCH_FIELD_NUMBER: _ClassVar[int]
+    match: PrefixMatch
+    def __init__(self, match: _Optional[_Union[PrefixMatch, _Mapping]] = ...) -> None: ...
+
+class PrefixMatch(_message.Message):
+    __slots__ = ("matched_token_count", "runs", "source", "next_token", "tier_3_token_count")
+    MATCHED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    NEXT_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    TIER_3_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    matched_token_count: int
+    runs: _containers.RepeatedCompositeFieldContainer[_types_pb2.PageRun]
+    source: _types_pb2.SourcePage
+    next_token: int
+    tier_3_token_count: int
+    def __init__(self, matched_token_count: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[_types_pb2.PageRun, _Mapping]]] = ..., source: _Optional[_Union[_types_pb2.SourcePage, _Mapping]] = ..., next_token: _Optional[int] = ..., tier_3_token_count: _Optional[int] = ...) -> None: ...
+
+class PeekPrefixRequest(_message.Message):
+    __slots__ = ("namespace_id", "tokens")
+    NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    namespace_id: bytes
+    tokens: bytes
+    def __init__(self, namespace_id: _Optional[bytes] = ..., tokens: _Optional[bytes] = ...) -> None: ...
+
+class PeekPrefixResponse(_message.Message):
+    __slots__ = ("matched_token_count", "tiers")
+    MATCHED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    TIERS_FIELD_NUMBER: _ClassVar[int]
+    matched_token_count: int
+    tiers: _containers.RepeatedCompositeFieldContainer[TierPages]
+    def __init__(self, matched_token_count: _Optional[int] = ..., tiers: _Optional[_Iterable[_Union[TierPages, _Mapping]]] = ...) -> None: ...
+
+class TierPages(_message.Message):
+    __slots__ = ("tier", "page_count")
+    TIER_FIELD_NUMBER: _ClassVar[int]
+    PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    tier: _types_pb2.Tier
+    page_count: int
+    def __init__(self, tier: _Optional[_Union[_types_pb2.Tier, str]] = ..., page_count: _Optional[int] = ...) -> None: ...
+
+class ReservePagesRequest(_message.Message):
+    __slots__ = ("caller", "namespace_id", "reservations")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
+    RESERVATIONS_FIELD_NUMBER: _ClassVar[int]
+    caller: Caller
+    namespace_id: bytes
+    reservations: _containers.RepeatedCompositeFieldContainer[ReservationRequest]
+    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., namespace_id: _Optional[bytes] = ..., reservations: _Optional[_Iterable[_Union[ReservationRequest, _Mapping]]] = ...) -> None: ...
+
+class ReservationRequest(_message.Message):
+    __slots__ = ("reservation_id", "start_page", "page_count")
+    RESERVATION_ID_FIELD_NUMBER: _ClassVar[int]
+    START_PAGE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    reservation_id: int
+    start_page: int
+    page_count: int
+    def __init__(self, reservation_id: _Optional[int] = ..., start_page: _Optional[int] = ..., page_count: _Optional[int] = ...) -> None: ...
+
+class ReservePagesResponse(_message.Message):
+    __slots__ = ("grants",)
+    GRANTS_FIELD_NUMBER: _ClassVar[int]
+    grants: _containers.RepeatedCompositeFieldContainer[ReservationGrant]
+    def __init__(self, grants: _Optional[_Iterable[_Union[ReservationGrant, _Mapping]]] = ...) -> None: ...
+
+class ReservationGrant(_message.Message):
+    __slots__ = ("reservation_id", "runs", "start_page")
+    RESERVATION_ID_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    START_PAGE_FIELD_NUMBER: _ClassVar[int]
+    reservation_id: int
+    runs: _containers.RepeatedCompositeFieldContainer[_types_pb2.PageRun]
+    start_page: int
+    def __init__(self, reservation_id: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[_types_pb2.PageRun, _Mapping]]] = ..., start_page: _Optional[int] = ...) -> None: ...
+
+class AcquirePrefixRequest(_message.Message):
+    __slots__ = ("caller", "namespace_id", "sequence", "pin_id", "source_pin_id", "accept_next_token", "reservation_id", "total_page_count")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    PIN_ID_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_PIN_ID_FIELD_NUMBER: _ClassVar[int]
+    ACCEPT_NEXT_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    RESERVATION_ID_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    caller: Caller
+    namespace_id: bytes
+    sequence: Sequence
+    pin_id: int
+    source_pin_id: int
+    accept_next_token: bool
+    reservation_id: int
+    total_page_count: int
+    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., namespace_id: _Optional[bytes] = ..., sequence: _Optional[_Union[Sequence, _Mapping]] = ..., pin_id: _Optional[int] = ..., source_pin_id: _Optional[int] = ..., accept_next_token: _Optional[bool] = ..., reservation_id: _Optional[int] = ..., total_page_count: _Optional[int] = ...) -> None: ...
+
+class AcquirePrefixResponse(_message.Message):
+    __slots__ = ("match", "grant")
+    MATCH_FIELD_NUMBER: _ClassVar[int]
+    GRANT_FIELD_NUMBER: _ClassVar[int]
+    match: PrefixMatch
+    grant: ReservationGrant
+    def __init__(self, match: _Optional[_Union[PrefixMatch, _Mapping]] = ..., grant: _Optional[_Union[ReservationGrant, _Mapping]] = ...) -> None: ...
+
+class InsertPrefixRequest(_message.Message):
+    __slots__ = ("caller", "reservation_id", "sequence", "next_token", "hint", "page_checksums")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    RESERVATION_ID_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    NEXT_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    HINT_FIELD_NUMBER: _ClassVar[int]
+    PAGE_CHECKSUMS_FIELD_NUMBER: _ClassVar[int]
+    caller: Caller
+    reservation_id: int
+    sequence: Sequence
+    next_token: int
+    hint: _types_pb2.ReuseHint
+    page_checksums: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., reservation_id: _Optional[int] = ..., sequence: _Optional[_Union[Sequence, _Mapping]] = ..., next_token: _Optional[int] = ..., hint: _Optional[_Union[_types_pb2.ReuseHint, _Mapping]] = ..., page_checksums: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class InsertPrefixResponse(_message.Message):
+    __slots__ = ("runs", "published_page_count")
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    PUBLISHED_PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    runs: _containers.RepeatedCompositeFieldContainer[_types_pb2.PageRun]
+    published_page_count: int
+    def __init__(self, runs: _Optional[_Iterable[_Union[_types_pb2.PageRun, _Mapping]]] = ..., published_page_count: _Optional[int] = ...) -> None: ...
+
+class ReleasePinsRequest(_message.Message):
+    __slots__ = ("caller", "pin_ids")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    PIN_IDS_FIELD_NUMBER: _ClassVar[int]
+    caller: Caller
+    pin_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., pin_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ReleasePinsResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class AbortReservationRequest(_message.Message):
+    __slots__ = ("caller", "reservation_ids")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    RESERVATION_IDS_FIELD_NUMBER: _ClassVar[int]
+    caller: Caller
+    reservation_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., reservation_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class AbortReservationResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

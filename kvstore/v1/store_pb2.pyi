@@ -1,0 +1,297 @@
+import datetime
+
+from google.protobuf import duration_pb2 as _duration_pb2
+from kvstore.v1 import lease_pb2 as _lease_pb2
+from kvstore.v1 import types_pb2 as _types_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class GetCapabilitiesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetCapabilitiesResponse(_message.Message):
+    __slots__ = ("store_epoch", "server_version", "features", "limits", "extents", "attach_path")
+    STORE_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
+    EXTENTS_FIELD_NUMBER: _ClassVar[int]
+    ATTACH_PATH_FIELD_NUMBER: _ClassVar[int]
+    store_epoch: int
+    server_version: str
+    features: _containers.RepeatedScalarFieldContainer[str]
+    limits: Limits
+    extents: _containers.RepeatedCompositeFieldContainer[_types_pb2.Extent]
+    attach_path: str
+    def __init__(self, store_epoch: _Optional[int] = ..., server_version: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., extents: _Optional[_Iterable[_Union[_types_pb2.Extent, _Mapping]]] = ..., attach_path: _Optional[str] = ...) -> None: ...
+
+class Limits(_message.Message):
+    __slots__ = ("max_tokens", "max_batch_size", "max_message_bytes", "min_ttl", "max_ttl", "max_deadline", "max_leases", "max_namespaces", "max_holds_per_lease", "max_processes_per_lease")
+    MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MAX_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
+    MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MIN_TTL_FIELD_NUMBER: _ClassVar[int]
+    MAX_TTL_FIELD_NUMBER: _ClassVar[int]
+    MAX_DEADLINE_FIELD_NUMBER: _ClassVar[int]
+    MAX_LEASES_FIELD_NUMBER: _ClassVar[int]
+    MAX_NAMESPACES_FIELD_NUMBER: _ClassVar[int]
+    MAX_HOLDS_PER_LEASE_FIELD_NUMBER: _ClassVar[int]
+    MAX_PROCESSES_PER_LEASE_FIELD_NUMBER: _ClassVar[int]
+    max_tokens: int
+    max_batch_size: int
+    max_message_bytes: int
+    min_ttl: _duration_pb2.Duration
+    max_ttl: _duration_pb2.Duration
+    max_deadline: _duration_pb2.Duration
+    max_leases: int
+    max_namespaces: int
+    max_holds_per_lease: int
+    max_processes_per_lease: int
+    def __init__(self, max_tokens: _Optional[int] = ..., max_batch_size: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., min_ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_deadline: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_leases: _Optional[int] = ..., max_namespaces: _Optional[int] = ..., max_holds_per_lease: _Optional[int] = ..., max_processes_per_lease: _Optional[int] = ...) -> None: ...
+
+class GetStatsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetStatsResponse(_message.Message):
+    __slots__ = ("store_epoch", "uptime", "counters", "arenas", "namespaces", "leases", "pin_count", "reservation_count", "expired_lease_count")
+    STORE_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    UPTIME_FIELD_NUMBER: _ClassVar[int]
+    COUNTERS_FIELD_NUMBER: _ClassVar[int]
+    ARENAS_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACES_FIELD_NUMBER: _ClassVar[int]
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    PIN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    RESERVATION_COUNT_FIELD_NUMBER: _ClassVar[int]
+    EXPIRED_LEASE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    store_epoch: int
+    uptime: _duration_pb2.Duration
+    counters: _lease_pb2.CacheCounters
+    arenas: _containers.RepeatedCompositeFieldContainer[ArenaStats]
+    namespaces: _containers.RepeatedCompositeFieldContainer[NamespaceInfo]
+    leases: _containers.RepeatedCompositeFieldContainer[_lease_pb2.LeaseInfo]
+    pin_count: int
+    reservation_count: int
+    expired_lease_count: int
+    def __init__(self, store_epoch: _Optional[int] = ..., uptime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., counters: _Optional[_Union[_lease_pb2.CacheCounters, _Mapping]] = ..., arenas: _Optional[_Iterable[_Union[ArenaStats, _Mapping]]] = ..., namespaces: _Optional[_Iterable[_Union[NamespaceInfo, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[_lease_pb2.LeaseInfo, _Mapping]]] = ..., pin_count: _Optional[int] = ..., reservation_count: _Optional[int] = ..., expired_lease_count: _Optional[int] = ...) -> None: ...
+
+class ArenaStats(_message.Message):
+    __slots__ = ("arena_id", "tenant", "tier", "slot_bytes", "extent_count", "slot_count", "free_slot_count", "reserved_slot_count", "cached_slot_count", "detached_slot_count", "moving_slot_count", "quarantined_slot_count")
+    ARENA_ID_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    TIER_FIELD_NUMBER: _ClassVar[int]
+    SLOT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    EXTENT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SLOT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    FREE_SLOT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    RESERVED_SLOT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CACHED_SLOT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DETACHED_SLOT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    MOVING_SLOT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_SLOT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    arena_id: int
+    tenant: str
+    tier: _types_pb2.Tier
+    slot_bytes: int
+    extent_count: int
+    slot_count: int
+    free_slot_count: int
+    reserved_slot_count: int
+    cached_slot_count: int
+    detached_slot_count: int
+    moving_slot_count: int
+    quarantined_slot_count: int
+    def __init__(self, arena_id: _Optional[int] = ..., tenant: _Optional[str] = ..., tier: _Optional[_Union[_types_pb2.Tier, str]] = ..., slot_bytes: _Optional[int] = ..., extent_count: _Optional[int] = ..., slot_count: _Optional[int] = ..., free_slot_count: _Optional[int] = ..., reserved_slot_count: _Optional[int] = ..., cached_slot_count: _Optional[int] = ..., detached_slot_count: _Optional[int] = ..., moving_slot_count: _Optional[int] = ..., quarantined_slot_count: _Optional[int] = ...) -> None: ...
+
+class OpenNamespaceRequest(_message.Message):
+    __slots__ = ("lease_id", "store_epoch", "identity", "layout")
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    STORE_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    lease_id: bytes
+    store_epoch: int
+    identity: _types_pb2.NamespaceIdentity
+    layout: _types_pb2.PageLayout
+    def __init__(self, lease_id: _Optional[bytes] = ..., store_epoch: _Optional[int] = ..., identity: _Optional[_Union[_types_pb2.NamespaceIdentity, _Mapping]] = ..., layout: _Optional[_Union[_types_pb2.PageLayout, _Mapping]] = ...) -> None: ...
+
+class OpenNamespaceResponse(_message.Message):
+    __slots__ = ("namespace_id", "arena_id", "extent_ids")
+    NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
+    ARENA_ID_FIELD_NUMBER: _ClassVar[int]
+    EXTENT_IDS_FIELD_NUMBER: _ClassVar[int]
+    namespace_id: bytes
+    arena_id: int
+    extent_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, namespace_id: _Optional[bytes] = ..., arena_id: _Optional[int] = ..., extent_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ListNamespacesRequest(_message.Message):
+    __slots__ = ("page_size", "page_token")
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    page_size: int
+    page_token: str
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListNamespacesResponse(_message.Message):
+    __slots__ = ("namespaces", "next_page_token")
+    NAMESPACES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    namespaces: _containers.RepeatedCompositeFieldContainer[NamespaceInfo]
+    next_page_token: str
+    def __init__(self, namespaces: _Optional[_Iterable[_Union[NamespaceInfo, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class NamespaceInfo(_message.Message):
+    __slots__ = ("namespace_id", "tenant", "identity", "layout", "arena_id", "cached_page_count", "node_count", "detached_page_count", "pin_count", "counters", "age")
+    NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    ARENA_ID_FIELD_NUMBER: _ClassVar[int]
+    CACHED_PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    NODE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DETACHED_PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PIN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    COUNTERS_FIELD_NUMBER: _ClassVar[int]
+    AGE_FIELD_NUMBER: _ClassVar[int]
+    namespace_id: bytes
+    tenant: str
+    identity: _types_pb2.NamespaceIdentity
+    layout: _types_pb2.PageLayout
+    arena_id: int
+    cached_page_count: int
+    node_count: int
+    detached_page_count: int
+    pin_count: int
+    counters: _lease_pb2.CacheCounters
+    age: _duration_pb2.Duration
+    def __init__(self, namespace_id: _Optional[bytes] = ..., tenant: _Optional[str] = ..., identity: _Optional[_Union[_types_pb2.NamespaceIdentity, _Mapping]] = ..., layout: _Optional[_Union[_types_pb2.PageLayout, _Mapping]] = ..., arena_id: _Optional[int] = ..., cached_page_count: _Optional[int] = ..., node_count: _Optional[int] = ..., detached_page_count: _Optional[int] = ..., pin_count: _Optional[int] = ..., counters: _Optional[_Union[_lease_pb2.CacheCounters, _Mapping]] = ..., age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class DeleteNamespaceRequest(_message.Message):
+    __slots__ = ("namespace_id",)
+    NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
+    namespace_id: bytes
+    def __init__(self, namespace_id: _Optional[bytes] = ...) -> None: ...
+
+class DeleteNamespaceResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListPrefixesRequest(_message.Message):
+    __slots__ = ("namespace_id", "page_size", "page_token", "max_tokens")
+    NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    namespace_id: bytes
+    page_size: int
+    page_token: str
+    max_tokens: int
+    def __init__(self, namespace_id: _Optional[bytes] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., max_tokens: _Optional[int] = ...) -> None: ...
+
+class ListPrefixesResponse(_message.Message):
+    __slots__ = ("prefixes", "next_page_token")
+    PREFIXES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    prefixes: _containers.RepeatedCompositeFieldContainer[PrefixInfo]
+    next_page_token: str
+    def __init__(self, prefixes: _Optional[_Iterable[_Union[PrefixInfo, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class PrefixInfo(_message.Message):
+    __slots__ = ("node_id", "parent_node_id", "start_page", "page_count", "child_count", "pin_count", "hit_count", "tokens")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    PARENT_NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    START_PAGE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CHILD_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PIN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    HIT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    parent_node_id: int
+    start_page: int
+    page_count: int
+    child_count: int
+    pin_count: int
+    hit_count: int
+    tokens: bytes
+    def __init__(self, node_id: _Optional[int] = ..., parent_node_id: _Optional[int] = ..., start_page: _Optional[int] = ..., page_count: _Optional[int] = ..., child_count: _Optional[int] = ..., pin_count: _Optional[int] = ..., hit_count: _Optional[int] = ..., tokens: _Optional[bytes] = ...) -> None: ...
+
+class EvictPrefixRequest(_message.Message):
+    __slots__ = ("namespace_id", "tokens", "store_epoch")
+    NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    STORE_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    namespace_id: bytes
+    tokens: bytes
+    store_epoch: int
+    def __init__(self, namespace_id: _Optional[bytes] = ..., tokens: _Optional[bytes] = ..., store_epoch: _Optional[int] = ...) -> None: ...
+
+class EvictPrefixResponse(_message.Message):
+    __slots__ = ("evicted_page_count", "detached_page_count")
+    EVICTED_PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DETACHED_PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    evicted_page_count: int
+    detached_page_count: int
+    def __init__(self, evicted_page_count: _Optional[int] = ..., detached_page_count: _Optional[int] = ...) -> None: ...
+
+class WatchEventsRequest(_message.Message):
+    __slots__ = ("namespace_id",)
+    NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
+    namespace_id: bytes
+    def __init__(self, namespace_id: _Optional[bytes] = ...) -> None: ...
+
+class WatchEventsResponse(_message.Message):
+    __slots__ = ("sequence_number", "lost_event_count", "uptime", "pages_inserted", "pages_removed", "lease_changed")
+    SEQUENCE_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    LOST_EVENT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    UPTIME_FIELD_NUMBER: _ClassVar[int]
+    PAGES_INSERTED_FIELD_NUMBER: _ClassVar[int]
+    PAGES_REMOVED_FIELD_NUMBER: _ClassVar[int]
+    LEASE_CHANGED_FIELD_NUMBER: _ClassVar[int]
+    sequence_number: int
+    lost_event_count: int
+    uptime: _duration_pb2.Duration
+    pages_inserted: PagesEvent
+    pages_removed: PagesEvent
+    lease_changed: LeaseEvent
+    def __init__(self, sequence_number: _Optional[int] = ..., lost_event_count: _Optional[int] = ..., uptime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., pages_inserted: _Optional[_Union[PagesEvent, _Mapping]] = ..., pages_removed: _Optional[_Union[PagesEvent, _Mapping]] = ..., lease_changed: _Optional[_Union[LeaseEvent, _Mapping]] = ...) -> None: ...
+
+class PagesEvent(_message.Message):
+    __slots__ = ("namespace_id", "start_page", "page_count", "tier", "path_digest")
+    NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
+    START_PAGE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    TIER_FIELD_NUMBER: _ClassVar[int]
+    PATH_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    namespace_id: bytes
+    start_page: int
+    page_count: int
+    tier: _types_pb2.Tier
+    path_digest: bytes
+    def __init__(self, namespace_id: _Optional[bytes] = ..., start_page: _Optional[int] = ..., page_count: _Optional[int] = ..., tier: _Optional[_Union[_types_pb2.Tier, str]] = ..., path_digest: _Optional[bytes] = ...) -> None: ...
+
+class LeaseEvent(_message.Message):
+    __slots__ = ("lease_id", "change")
+    class Change(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        CHANGE_UNSPECIFIED: _ClassVar[LeaseEvent.Change]
+        CHANGE_GRANTED: _ClassVar[LeaseEvent.Change]
+        CHANGE_EXPIRED: _ClassVar[LeaseEvent.Change]
+        CHANGE_ENDED: _ClassVar[LeaseEvent.Change]
+    CHANGE_UNSPECIFIED: LeaseEvent.Change
+    CHANGE_GRANTED: LeaseEvent.Change
+    CHANGE_EXPIRED: LeaseEvent.Change
+    CHANGE_ENDED: LeaseEvent.Change
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    CHANGE_FIELD_NUMBER: _ClassVar[int]
+    lease_id: bytes
+    change: LeaseEvent.Change
+    def __init__(self, lease_id: _Optional[bytes] = ..., change: _Optional[_Union[LeaseEvent.Change, str]] = ...) -> None: ...

@@ -1,0 +1,67 @@
+"""Writes kvstore/v1 from proto/kvstore/v1/*.proto.
+
+Run it after a change of the contract: `.venv/bin/python proto/generate.py`.
+The result is committed, and tests/static/test_generated_code.py keeps the two in step.
+`--out FOLDER` writes FOLDER/kvstore/v1 instead, and leaves the tree alone.
+"""
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+from google.rpc import status_pb2
+
+PROTO = Path(__file__).resolve().parent
+PACKAGE = Path("kvstore", "v1")
+# What this script owns in the package; whatever else lies there is not its business.
+GENERATED = ("*_pb2.py", "*_pb2.pyi", "*_pb2_grpc.py")
+INIT = '''"""The protocol, generated from proto/kvstore/v1 by proto/generate.py: do not edit."""
+'''
+
+
+def sources() -> list[str]:
+    """Return the contract's files, relative to proto/, in a fixed order."""
+    return sorted(path.relative_to(PROTO).as_posix() for path in (PROTO / PACKAGE).glob("*.proto"))
+
+
+def include_options() -> list[str]:
+    """Return protoc's search path: ours, and where the package of google.rpc keeps its protos.
+
+    protoc brings google.protobuf itself.
+    """
+    googleapis = Path(status_pb2.__file__).parents[2]
+    return [f"-I{PROTO}", f"-I{googleapis}"]
+
+
+def generate(out: Path) -> Path:
+    """Write the package under `out`, in place of generated files already there; return its folder.
+
+    Raises CalledProcessError where protoc refuses the contract.
+    """
+    package = out / PACKAGE
+    package.mkdir(parents=True, exist_ok=True)
+    for pattern in GENERATED:
+        for stale in package.glob(pattern):
+            stale.unlink()
+    outputs = [f"--{kind}_out={out}" for kind in ("python", "pyi", "grpc_python")]
+    command = [sys.executable, "-m", "grpc_tools.protoc", *include_options(), *outputs, *sources()]
+    subprocess.run(command, check=True)  # noqa: S603 - our own arguments, no shell
+    (package / "__init__.py").write_text(INIT, encoding="utf-8")
+    return package
+
+
+def main() -> int:
+    """Generate, and exit 0; protoc has said what is wrong where it exits 1."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=PROTO.parent, help="default: the repository")
+    out: Path = parser.parse_args().out
+    try:
+        generate(out)
+    except subprocess.CalledProcessError:
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

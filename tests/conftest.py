@@ -1,0 +1,102 @@
+"""What every test gets: its folder's marker, a hypothesis profile, a skip without a GPU."""
+
+import ctypes
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
+
+TESTS = Path(__file__).parent
+# Folders whose tests carry a marker of the folder's name.
+MARKED = frozenset({"e2e", "gpu", "integration", "property", "static"})
+# Folders whose tests start processes: one test at a time, for they need the cores.
+STARTING_PROCESSES = frozenset({"e2e", "gpu", "integration"})
+
+# A slow machine is no failure: nothing here has a deadline.
+settings.register_profile(
+    "dev",
+    max_examples=50,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+# The same examples on each run: a change is judged by its own effect.
+settings.register_profile(
+    "ci", settings.get_profile("dev"), max_examples=500, derandomize=True, database=None
+)
+# Other examples on each run.
+settings.register_profile("nightly", settings.get_profile("dev"), max_examples=20_000)
+
+
+def chosen_profile() -> str:
+    """Return $KVSTORE_HYPOTHESIS_PROFILE, else `ci` where $CI is set, else `dev`."""
+    return os.environ.get("KVSTORE_HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev")
+
+
+settings.load_profile(chosen_profile())
+
+
+def why_no_gpu() -> str | None:
+    """Return why no CUDA device can be used, or None where one can.
+
+    Asks the driver, for importing torch would take seconds in every run.
+    """
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        return f"needs a CUDA device: {error}"
+    count = ctypes.c_int(0)
+    if cuda.cuInit(0) != 0 or cuda.cuDeviceGetCount(ctypes.byref(count)) != 0 or count.value == 0:
+        return "needs a CUDA device: the driver is there and shows none"
+    return None
+
+
+def pytest_report_header() -> str:
+    """Show why tests will be skipped before anything runs; hypothesis shows its profile itself."""
+    return f"gpu: {why_no_gpu() or 'there is one'}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what tests recorded under "summary": how often each rule of a machine ran."""
+    reports = [each for kind in ("passed", "failed") for each in terminalreporter.getreports(kind)]
+    lines = [text for each in reports for key, text in each.user_properties if key == "summary"]
+    if lines:
+        terminalreporter.section("what the property tests did")
+        for line in lines:
+            terminalreporter.write_line(str(line))
+
+
+def folder_of(nodeid: str) -> str:
+    """Return the folder of tests/ that a test lies in, by its id."""
+    parts = nodeid.split("::", maxsplit=1)[0].split("/")
+    return parts[1] if parts[0] == TESTS.name and len(parts) > 1 else ""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test by its folder, and skip what needs a GPU where there is none."""
+    reason = why_no_gpu()
+    for item in items:
+        folder = folder_of(item.nodeid)
+        if folder in MARKED:
+            item.add_marker(folder)
+        if reason is not None and item.get_closest_marker("gpu") is not None:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+class OneStarterAtATime(LoadScopeScheduling):
+    """Gives all tests that start processes to one worker of xdist, and deals out the others singly.
+
+    `--dist loadgroup` is meant for this, and xdist 3.8 silently ignores it under pytest 9.2.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "processes" if folder_of(nodeid) in STARTING_PROCESSES else nodeid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneStarterAtATime:
+    """Replace xdist's scheduler: integration tests must not starve each other of two cores."""
+    return OneStarterAtATime(config, log)

@@ -1,0 +1,24 @@
+"""The cache against the naive model, at three page sizes."""
+
+from collections.abc import Callable
+
+import cache_machine
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "machine",
+    [cache_machine.OneTokenPages, cache_machine.CacheMachine, cache_machine.SixteenTokenPages],
+    ids=["page-1", "page-2", "page-16"],
+)
+def test_cache_is_the_naive_model(
+    machine: type[cache_machine.CacheMachine], record_property: Callable[[str, object], None]
+) -> None:
+    """Whatever the order of calls, the cache answers as the model and keeps every law."""
+    cache_machine.COUNTS.clear()
+    run_state_machine_as_test(machine, settings=settings(stateful_step_count=50))
+    counts = ", ".join(f"{rule} {n}" for rule, n in sorted(cache_machine.COUNTS.items()))
+    record_property("summary", f"{machine.__name__} examples {settings().max_examples}: {counts}")

@@ -1,0 +1,148 @@
+"""The import rule of docs/architecture.md: who may import whom.
+
+Arrows speak of our packages, grpc, torch and cupy; small libraries are free outside core.
+"""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CLIENT = "clients/python/kvstore_client"
+
+# What the arrows speak of: outside core, everything else is free.
+GOVERNED = (
+    "cupy",
+    "google",
+    "grpc",
+    "grpc_health",
+    "grpc_reflection",
+    "grpc_status",
+    "inference_worker",
+    "kvstore",
+    "kvstore_client",
+    "kvstore_vllm",
+    "torch",
+    "transformers",
+)
+ERRORS = "kvstore.errors"
+WIRE = {"google", "grpc", "grpc_status", "kvstore.v1"}
+# Package or module -> what it may import of GOVERNED, besides itself.
+ALLOWED = {
+    "kvstore/core": {ERRORS},
+    "kvstore/storage": {ERRORS, "kvstore.core", "torch", "cupy"},
+    "kvstore/service": {ERRORS, "kvstore.core", "kvstore.storage"},
+    "kvstore/rpc": WIRE
+    | {ERRORS, "grpc_health", "grpc_reflection", "kvstore.core", "kvstore.service"},
+    "kvstore/errors.py": set(),
+    "kvstore/config.py": {ERRORS},
+    "kvstore/__init__.py": set(),
+    CLIENT: WIRE | {"torch"},
+    "inference_worker": {"kvstore.v1", "kvstore_client", "torch", "transformers"},
+}
+# The composition root is the one place that knows every type; kvstore/v1 is generated.
+FREE = {"kvstore/__main__.py", "kvstore/v1"}
+# Time, chance and the outside come into the core as arguments, or not at all.
+IMPURE = frozenset(
+    {"asyncio", "io", "logging", "multiprocessing", "os", "pathlib", "random", "secrets"}
+    | {"selectors", "shutil", "signal", "socket", "subprocess", "tempfile", "threading"}
+    | {"time", "uuid"}
+)
+
+
+def modules_imported(path: Path) -> Iterator[tuple[str, ast.stmt | ast.expr]]:
+    """Yield each module that a file names in an import, wherever in the file, and the node."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Import(names=names):
+                yield from ((alias.name, node) for alias in names)
+            case ast.ImportFrom(module=module, names=names):
+                # `from kvstore import errors` names kvstore.errors.
+                yield from ((f"{module}.{alias.name}", node) for alias in names)
+            case ast.Call(
+                func=ast.Name(id="__import__") | ast.Attribute(attr="import_module"),
+                args=[ast.Constant(value=str(module)), *_],
+            ):
+                yield module, node
+
+
+def belongs(module: str, packages: set[str] | tuple[str, ...]) -> bool:
+    """Tell whether a module is one of the packages, or inside one."""
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
+
+
+def files_of(package: str) -> list[Path]:
+    """Return the Python files of a package, or the one file that a path names."""
+    path = ROOT / package
+    return [path] if path.suffix == ".py" else sorted(path.rglob("*.py"))
+
+
+def own_name(package: str) -> str:
+    """Return the import name of a path of ours."""
+    path = package.removesuffix(".py").removesuffix("/__init__")
+    return path.removeprefix("clients/python/").replace("/", ".")
+
+
+@pytest.mark.parametrize("package", ALLOWED)
+def test_a_package_imports_only_what_it_may(package: str) -> None:
+    """Every arrow between our packages, grpc, torch and cupy is one that the design draws."""
+    allowed = ALLOWED[package] | {own_name(package)}
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {module}"
+        for path in files_of(package)
+        for module, node in modules_imported(path)
+        if belongs(module, GOVERNED) and not belongs(module, allowed)
+    ]
+    assert wrong == []
+
+
+def test_the_core_is_pure() -> None:
+    """The core imports the standard library without its effects, kvstore.errors, and itself."""
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {module}"
+        for path in files_of("kvstore/core")
+        for module, node in modules_imported(path)
+        if not belongs(module, {"kvstore.core", ERRORS})
+        and (module.split(".")[0] not in sys.stdlib_module_names or module.split(".")[0] in IMPURE)
+    ]
+    assert wrong == []
+
+
+def test_the_client_loads_torch_on_demand_only() -> None:
+    """No file of the client imports torch at its top level, where importing the client would."""
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {module}"
+        for path in files_of(CLIENT)
+        for module, node in modules_imported(path)
+        if belongs(module, ("torch", "cupy")) and getattr(node, "col_offset", 0) == 0
+    ]
+    assert wrong == []
+
+
+def test_every_module_of_ours_is_under_the_rule() -> None:
+    """A package or module that is added has to be added to the rule too."""
+    tops = [
+        path
+        for folder in ("kvstore", "clients/python", ".")
+        for path in (ROOT / folder).iterdir()
+        if (path.suffix == ".py" and folder == "kvstore") or (path / "__init__.py").is_file()
+    ]
+    named = {path.relative_to(ROOT).as_posix() for path in tops} - {"kvstore"}
+    assert named - set(ALLOWED) - FREE == set()
+
+
+def test_the_rule_sees_every_way_to_import(tmp_path: Path) -> None:
+    """A plain, an aliased, a nested and a computed import of torch are all found."""
+    source = tmp_path / "page.py"
+    source.write_text(
+        "import torch\n"
+        "from torch.nn import functional as f\n"
+        "def late():\n"
+        "    import torch as t\n"
+        "    return importlib.import_module('torch.cuda'), __import__('torch')\n"
+    )
+    found = [module for module, _ in modules_imported(source)]
+    assert sorted(found) == ["torch", "torch", "torch", "torch.cuda", "torch.nn.functional"]

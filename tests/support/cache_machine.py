@@ -1,0 +1,117 @@
+"""A hypothesis state machine: the cache beside the naive model, step by step.
+
+After every step every law of ``kvstore.core.invariants`` is checked, the index
+is compared with the model's dictionary, and the bytes behind every held slot
+are compared with what its page was written as.
+"""
+
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, invariant, precondition, rule
+from machine_matching import MatchRules
+from machine_members import MemberRules
+from machine_reserving import ReserveRules
+from machine_state import COUNTS, EPOCH, OWNER
+
+from kvstore import errors
+from kvstore.core.caller import Caller, Identity
+from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PageLayout
+from kvstore.core.requests import Sequence
+
+
+class CacheMachine(MemberRules, MatchRules, ReserveRules):
+    """All verbs of the cache by several leases, in any order."""
+
+    @initialize()
+    def begin(self) -> None:
+        """Start with one lease, its process, a namespace and an extent."""
+        lease = self.grant_one()
+        self.attach_one(lease)
+        content = OpaqueContent(b"layout", divides_by_token=True)
+        self.cache.open_namespace(
+            self.caller(lease),
+            NamespaceIdentity(b"model"),
+            PageLayout(self.page_tokens, 64, 1, content),
+            self.namespace_id,
+            self.now,
+        )
+        self.add_extent()
+        self.acknowledge_all(lease)
+        self.open_and_map(self.grant_one())
+        for pages in ([0, 1, 2], [0, 1, 0], [1, 1]):
+            self.acquire_one(lease, self.tokens(pages), 0)
+
+    @rule(data=st.data(), everything=st.sampled_from([False] * 9 + [True]))
+    def evict_prefix(self, data: st.DataObject, *, everything: bool) -> None:
+        """An operator removes a prefix: what is held of it is detached, the rest goes."""
+        COUNTS["evict_prefix"] += 1
+        tokens = b"" if everything else self.sequence(data, [0])
+        if tokens not in self.model.cached and not everything:
+            tokens = tokens[: -self.model.width] or tokens
+        held_before = self.model.held()
+        gone = self.model.remove(tokens) if not tokens or tokens in self.model.cached else 0
+        removed = self.cache.evict_prefix(OWNER, self.namespace_id, tokens)
+        assert removed.evicted_page_count + removed.detached_page_count == gone
+        kept = sum(prefix not in self.model.cached for prefix in held_before)
+        assert removed.detached_page_count == kept
+
+    @precondition(lambda self: self.model.leases)
+    @rule(data=st.data())
+    def speak_wrongly(self, data: st.DataObject) -> None:
+        """Another epoch, secret or tenant changes nothing, nor a match after its release."""
+        COUNTS["speak_wrongly"] += 1
+        lease = self.lease(data)
+        if lease.processes and not lease.expired:
+            pin_id = self.fresh()
+            self.cache.release(self.caller(lease), [pin_id], self.now)
+            late = Sequence(self.tokens([0, 0]))
+            self.refused(
+                errors.Tombstoned, self.cache.match, lease, self.namespace_id, late, pin_id
+            )
+        for caller, error in (
+            (Caller(OWNER, lease.lease_id, lease.secret, EPOCH + 1), errors.StaleEpoch),
+            (Caller(OWNER, lease.lease_id, b"guess", EPOCH), errors.LeaseNotFound),
+            (Caller(Identity("b"), lease.lease_id, lease.secret, EPOCH), errors.LeaseNotFound),
+        ):
+            try:
+                self.cache.release(caller, list(lease.pins), self.now)
+            except error:
+                continue
+            raise AssertionError(f"{error.__name__} was not raised")
+
+    # What holds after every step.
+
+    @invariant()
+    def laws_hold(self) -> None:
+        """Every law of the core holds."""
+        self.laws.check()
+
+    @invariant()
+    def index_is_the_model(self) -> None:
+        """The index has the model's prefixes and slots, and the arena its free slots."""
+        if self.model.extents:
+            assert self.cached_now() == self.model.cached, "the index is not the model's"
+            free = self.cache.arenas[1].free_count
+            assert free == len(self.model.free_slots()), "slots leaked or given twice"
+
+    @invariant()
+    def held_pages_keep_their_bytes(self) -> None:
+        """Behind every cached or held slot are the bytes that were written for its page."""
+        for prefix, slot in self.model.cached.items():
+            assert self.model.memory[slot] == prefix, "a cached page was written over"
+        for lease in self.model.leases.values():
+            paths = [hold.path for _, hold in lease.pins.values()]
+            for path in paths + [each.path for each in lease.reservations.values()]:
+                for prefix, slot in path:
+                    assert self.model.memory[slot] == prefix, "a held page was written over"
+
+
+class OneTokenPages(CacheMachine):
+    """Pages of one token."""
+
+    page_tokens = 1
+
+
+class SixteenTokenPages(CacheMachine):
+    """Pages of sixteen tokens, which differ in their last alone."""
+
+    page_tokens = 16

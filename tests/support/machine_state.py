@@ -1,0 +1,148 @@
+"""The cache machine's state: cache and model, and what all its rules use."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine
+from naive_model import Model, ModelLease, ModelReservation, Path, Slot
+
+from kvstore import errors
+from kvstore.core.cache import PrefixCache
+from kvstore.core.caller import Caller, Identity
+from kvstore.core.invariants import Laws
+from kvstore.core.limits import Limits
+from kvstore.core.radix import subtree
+from kvstore.core.requests import Grant, Sequence
+from kvstore.core.runs import Run
+
+EPOCH = 11
+OWNER = Identity("tenant-a")
+ADMIN = Identity("tenant-root", admin=True)
+# A sequence is a few pages out of three, then a few tokens that fill no page.
+PAGES = st.lists(st.integers(0, 2), max_size=5)
+# What is rare in life is rare here, so that pins and pages live long enough to meet.
+SELDOM = st.sampled_from([False, False, False, False, True])
+COUNTS: Counter[str] = Counter()
+
+
+def slots_of(runs: Iterable[Run]) -> list[Slot]:
+    """Return the slots of an answer, in order."""
+    return [(run.extent_id, index) for run in runs for index in run.indexes]
+
+
+class MachineState(RuleBasedStateMachine):
+    """The cache, the model, and how the rules make things up."""
+
+    page_tokens = 2
+    slot_count = 9
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 100.0
+        self.cache = PrefixCache(EPOCH, Limits(min_ttl=1.0, default_ttl=10.0, max_ttl=20.0))
+        self.laws = Laws(self.cache)
+        self.model = Model(self.page_tokens * 4)
+        self.next_id = 1
+        self.namespace_id = b"n" * 16
+        # Every (slot, generation) that was ever granted: none comes twice.
+        self.granted: set[tuple[Slot, int]] = set()
+
+    def page(self, symbol: int) -> bytes:
+        """Return the tokens of a page: all pages begin alike, where a page is long enough."""
+        tokens = [7] * (self.page_tokens - 1) + [symbol]
+        return b"".join(token.to_bytes(4, "little") for token in tokens)
+
+    def tokens(self, pages: list[int], tail: int = 0) -> bytes:
+        """Return a sequence of whole pages and ``tail`` tokens that fill no page."""
+        rest = min(tail, self.page_tokens - 1)
+        return b"".join(map(self.page, pages)) + (7).to_bytes(4, "little") * rest
+
+    def sequence(self, data: st.DataObject, pages: list[int]) -> bytes:
+        """Return pages that continue something cached, or nothing."""
+        known = data.draw(st.sampled_from([b"", *sorted(self.model.cached)]))
+        return known + self.tokens(pages)
+
+    def fresh(self) -> int:
+        """Return an id that was never used."""
+        self.next_id += 1
+        return self.next_id
+
+    def caller(self, lease: ModelLease) -> Caller:
+        """Return the lease's owner as a caller."""
+        return Caller(OWNER, lease.lease_id, lease.secret, EPOCH)
+
+    def lease(self, data: st.DataObject) -> ModelLease:
+        """Draw a lease that has not ended."""
+        return self.model.leases[data.draw(st.sampled_from(sorted(self.model.leases)))]
+
+    def member(self, data: st.DataObject) -> ModelLease | None:
+        """Draw a lease that may take part; of another, check that it is refused."""
+        lease = self.lease(data)
+        if not lease.expired and lease.processes:
+            return lease
+        error = errors.LeaseExpired if lease.expired else errors.NotAttached
+        sequence = Sequence(self.tokens([0, 0]))
+        self.refused(error, self.cache.match, lease, self.namespace_id, sequence, 1)
+        return None
+
+    def refused(
+        self, error: type[Exception], verb: Callable[..., object], lease: ModelLease, *args: object
+    ) -> None:
+        """Check that a verb raises ``error``; that it changed nothing, the invariants check."""
+        try:
+            verb(self.caller(lease), *args, now=self.now)
+        except error:
+            return
+        raise AssertionError(f"{verb.__name__} was not refused with {error.__name__}")
+
+    def cached_now(self) -> dict[bytes, Slot]:
+        """Read the index: every prefix and its slot."""
+        index = self.cache.namespaces[self.namespace_id].index
+        found: dict[bytes, Slot] = {}
+        above: dict[int, bytes] = {0: b""}
+        for node in subtree(index.root):
+            base = above[node.parent.number] if node.parent else b""
+            for k, slot in enumerate(node.slots):
+                found[base + node.edge[: (k + 1) * index.width]] = (slot >> 32, slot & 0xFFFFFFFF)
+            above[node.number] = base + node.edge
+        return found
+
+    def expected_match(self, lease: ModelLease, tokens: bytes, path: Path | None = None) -> Path:
+        """Return the path that a match of ``tokens`` has to find."""
+        pages = max(len(tokens) // 4 - 1, 0) // self.page_tokens
+        found = self.model.longest(tokens, pages) if path is None else path[:pages]
+        usable = lease.usable(self.model.extents)
+        for depth, (_, slot) in enumerate(found):
+            if slot[0] not in usable:
+                return found[:depth]
+        return found
+
+    def forecast(self, lease: ModelLease, count: int) -> tuple[bool, int]:
+        """Return whether ``count`` slots can be had, and how many pages must go for them."""
+        free = self.model.free_slots()
+        usable = lease.usable(self.model.extents)
+        if len(usable) < len(self.model.extents):
+            return count <= sum(slot[0] in usable for slot in free), 0
+        evictable = len(set(self.model.cached) - self.model.held())
+        return count <= len(free) + evictable, max(count - len(free), 0)
+
+    def take_grant(self, lease: ModelLease, grant: Grant) -> None:
+        """Note a grant: what is new of it was free, is mapped, and has a new generation."""
+        reservation_id, start = grant.reservation_id, grant.start_page
+        slots = slots_of(grant.runs)
+        known = lease.reservations.get(reservation_id)
+        if known is None:
+            known = ModelReservation(start, [], [])
+        assert known.start == start
+        assert slots[: len(known.slots)] == known.slots, "granted slots changed"
+        fresh = slots[len(known.slots) :]
+        assert set(fresh) <= self.model.free_slots(), "a slot in use was granted"
+        assert {slot[0] for slot in fresh} <= lease.usable(self.model.extents)
+        generations = [each for run in grant.runs for each in run.generations]
+        granted = set(zip(fresh, generations[len(known.slots) :], strict=True))
+        assert not granted & self.granted, "a slot came back under its old generation"
+        self.granted |= granted
+        known.slots += fresh
+        known.own += [True] * len(fresh)
+        lease.reservations[reservation_id] = known
