@@ -182,7 +182,7 @@ class StoreServiceServicer:
     def WatchEvents(self, request, context):
         """Streams what happens in the store: pages inserted and removed, leases
         granted and ended. A subscriber that is too slow loses events and is told
-        how many.
+        how many. Changes nothing.
 
         Errors:
 

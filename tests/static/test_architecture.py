@@ -36,9 +36,13 @@ ALLOWED = {
     "kvstore/storage": {ERRORS, "kvstore.core", "torch", "cupy"},
     "kvstore/service": {ERRORS, "kvstore.core", "kvstore.storage"},
     "kvstore/rpc": WIRE
-    | {ERRORS, "grpc_health", "grpc_reflection", "kvstore.core", "kvstore.service"},
+    | {ERRORS, "kvstore.__version__", "grpc_health", "grpc_reflection"}
+    | {"kvstore.core", "kvstore.service"},
     "kvstore/errors.py": set(),
-    "kvstore/config.py": {ERRORS},
+    "kvstore/config.py": {ERRORS, "kvstore.runtime_dir"},
+    "kvstore/instance_lock.py": {"kvstore.runtime_dir"},
+    "kvstore/log.py": set(),
+    "kvstore/runtime_dir.py": set(),
     "kvstore/__init__.py": set(),
     CLIENT: WIRE | {"torch"},
     "inference_worker": {"kvstore.v1", "kvstore_client", "torch", "transformers"},

@@ -1,0 +1,36 @@
+"""The client of a kvstore: match, reserve, write in place, insert, release.
+
+Importing it loads neither torch nor numpy.
+"""
+
+from kvstore_client import errors
+from kvstore_client.acquired import Acquired
+from kvstore_client.admin import Admin, connect_admin
+from kvstore_client.client import Client
+from kvstore_client.config import ClientConfig
+from kvstore_client.identity import NamespaceIdentity
+from kvstore_client.layout import OpaqueContent, PagedContent, PageLayout
+from kvstore_client.match import Match
+from kvstore_client.namespace import Namespace
+from kvstore_client.page_ref import PageRef
+from kvstore_client.reservation import Inserted, Reservation
+from kvstore_client.runtime_dir import default_runtime_dir
+
+__all__ = [
+    "Acquired",
+    "Admin",
+    "Client",
+    "ClientConfig",
+    "Inserted",
+    "Match",
+    "Namespace",
+    "NamespaceIdentity",
+    "OpaqueContent",
+    "PageLayout",
+    "PageRef",
+    "PagedContent",
+    "Reservation",
+    "connect_admin",
+    "default_runtime_dir",
+    "errors",
+]

@@ -1,0 +1,105 @@
+"""One attempt to attach: from nothing to a session."""
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from threading import Condition
+
+from google.protobuf import duration_pb2
+
+from kvstore.v1 import attach_pb2, lease_pb2, store_pb2
+from kvstore_client.attach import AttachConnection
+from kvstore_client.calls import StoreCalls
+from kvstore_client.config import ClientConfig
+from kvstore_client.deadline import Deadline
+from kvstore_client.errors import StoreError, StoreUnavailable
+from kvstore_client.lease_calls import LeaseCalls
+from kvstore_client.lease_keeper import LeaseTerm
+from kvstore_client.runtime_dir import RuntimeDir
+from kvstore_client.session import Bound, Session
+
+LEASE_ID_BYTES = 16
+SECRET_BYTES = 32
+
+
+class Attempt:
+    """Says hello, grants a lease, binds this process to it.
+
+    :meth:`run` is called once, on one thread; :meth:`abort` from any thread
+    makes it fail soon.
+    """
+
+    def __init__(self, runtime_dir: RuntimeDir, config: ClientConfig) -> None:
+        self._runtime_dir = runtime_dir
+        self._config = config
+        self._connection = AttachConnection(runtime_dir.attach_socket)
+        self._calls: StoreCalls | None = None
+        self._aborted = False
+        self._lease_id = os.urandom(LEASE_ID_BYTES)
+        self._secret = os.urandom(SECRET_BYTES)
+
+    def run(self, monitor: Condition, numbers: Iterator[int]) -> Session:
+        """Return the session; raises ``StoreError``, and then nothing is left behind."""
+        try:
+            return Session(self._bind(), self._config, monitor, numbers)
+        except StoreError:
+            self._connection.close()
+            if self._calls is not None:
+                self._calls.close()
+            raise
+
+    def abort(self) -> None:
+        """Have :meth:`run` fail."""
+        self._aborted = True
+        self._connection.abort()
+        if self._calls is not None:
+            self._calls.cancel()
+
+    def _bind(self) -> Bound:
+        deadline = Deadline(self._config.connect_timeout)
+        welcome = self._connection.hello(
+            self._config.display_name, cuda_mps=self._config.cuda_mps, deadline=deadline
+        )
+        calls = StoreCalls(self._runtime_dir.grpc_target, welcome.credential, self._secret)
+        self._calls = calls
+        if self._aborted:
+            raise StoreUnavailable("given up by this client")
+        lease = LeaseCalls(calls, self._lease_id, welcome.store_epoch)
+        try:
+            term = self._grant(calls, welcome, deadline)
+            self._connection.bind(self._lease_id, self._secret, deadline)
+            capabilities: store_pb2.GetCapabilitiesResponse = calls.call_cancellably(
+                calls.store.GetCapabilities,
+                store_pb2.GetCapabilitiesRequest(),
+                deadline.remaining(),
+            )
+        except StoreError:
+            # Granted or not: nobody will use it. If this fails too, it expires.
+            with contextlib.suppress(StoreError):
+                calls.call_cancellably(
+                    calls.lease.RevokeLease,
+                    lease_pb2.RevokeLeaseRequest(
+                        lease_id=self._lease_id, store_epoch=welcome.store_epoch
+                    ),
+                    self._config.call_timeout,
+                )
+            raise
+        return Bound(self._connection, calls, lease, term, welcome, capabilities.limits)
+
+    def _grant(
+        self, calls: StoreCalls, welcome: attach_pb2.Welcome, deadline: Deadline
+    ) -> LeaseTerm:
+        wanted = duration_pb2.Duration()
+        wanted.FromMilliseconds(round(self._config.ttl * 1_000))
+        sent_at = time.monotonic()
+        granted: lease_pb2.GrantLeaseResponse = calls.call_cancellably(
+            calls.lease.GrantLease,
+            lease_pb2.GrantLeaseRequest(
+                lease_id=self._lease_id, ttl=wanted, display_name=self._config.display_name
+            ),
+            deadline.remaining(),
+        )
+        if granted.store_epoch != welcome.store_epoch:
+            raise StoreUnavailable("the store restarted while this process attached")
+        return LeaseTerm(sent_at, granted.ttl.ToTimedelta().total_seconds())

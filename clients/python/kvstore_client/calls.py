@@ -1,0 +1,81 @@
+"""A channel to a store and the calls over it, errors typed."""
+
+from typing import Any
+
+import grpc
+
+from kvstore.v1 import lease_pb2_grpc, prefix_cache_pb2_grpc, store_pb2_grpc
+from kvstore_client.errors import StoreUnavailable, error_of_call
+
+MAX_MESSAGE_BYTES = 16 << 20
+CHANNEL_OPTIONS = (
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    # A unix socket is there or it is not.
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 1_000),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.enable_http_proxy", 0),
+    # A channel of another epoch has nothing to give to this one.
+    ("grpc.use_local_subchannel_pool", 1),
+    # Who may retry is decided here, by what a call changes.
+    ("grpc.enable_retries", 0),
+)
+
+
+class StoreCalls:
+    """A channel with a credential, and with a lease's secret where there is a lease.
+
+    The stubs ``lease``, ``prefix_cache`` and ``store`` give the methods. Every
+    call has a timeout in seconds and is sent once. Any thread may use it.
+    """
+
+    def __init__(self, target: str, credential: str, lease_secret: bytes = b"") -> None:
+        self._channel = grpc.insecure_channel(target, options=CHANNEL_OPTIONS)
+        self._metadata: tuple[tuple[str, str | bytes], ...] = (
+            ("authorization", f"Bearer {credential}"),
+        )
+        if lease_secret:
+            self._metadata += (("kvstore-lease-secret-bin", lease_secret),)
+        self._cancelled = False
+        self._cancellable: grpc.Future[Any] | None = None
+        self.lease = lease_pb2_grpc.LeaseServiceStub(self._channel)
+        self.prefix_cache = prefix_cache_pb2_grpc.PrefixCacheServiceStub(self._channel)
+        self.store = store_pb2_grpc.StoreServiceStub(self._channel)
+
+    def call(self, method: Any, request: Any, timeout: float) -> Any:  # noqa: ANN401  # stubs are untyped
+        """Return a method's answer; raises :class:`~kvstore_client.errors.StoreError`."""
+        try:
+            return method(request, timeout=timeout, metadata=self._metadata)
+        except grpc.RpcError as error:
+            raise error_of_call(error) from None
+        except ValueError as error:
+            # What grpc raises for a call on a closed channel.
+            raise StoreUnavailable(str(error)) from None
+
+    def call_cancellably(self, method: Any, request: Any, timeout: float) -> Any:  # noqa: ANN401  # as call
+        """Do as :meth:`call`, until :meth:`cancel`. One thread at a time uses it."""
+        try:
+            future: grpc.Future[Any] = method.future(
+                request, timeout=timeout, metadata=self._metadata
+            )
+            self._cancellable = future
+            if self._cancelled:
+                future.cancel()
+            return future.result()
+        except grpc.RpcError as error:
+            raise error_of_call(error) from None
+        except grpc.FutureCancelledError:
+            raise StoreUnavailable("CANCELLED: given up by this client") from None
+        except ValueError as error:
+            raise StoreUnavailable(str(error)) from None
+
+    def cancel(self) -> None:
+        """End the cancellable call under way, and every one to come."""
+        self._cancelled = True
+        if self._cancellable is not None:
+            self._cancellable.cancel()
+
+    def close(self) -> None:
+        """Cancel the calls under way and close the channel. Can be repeated."""
+        self._channel.close()

@@ -1,0 +1,94 @@
+"""A process's use of one store."""
+
+import os
+from types import TracebackType
+from typing import Self
+
+from kvstore_client.admin import Admin
+from kvstore_client.config import ClientConfig
+from kvstore_client.connector import Connector
+from kvstore_client.identity import NamespaceIdentity, NamespaceKey
+from kvstore_client.layout import PageLayout
+from kvstore_client.namespace import Namespace
+from kvstore_client.runtime_dir import RuntimeDir
+
+
+class Client:
+    """Attaches to the store of a runtime folder, in the background, again and again.
+
+    ``runtime_dir`` is where its sockets are; None: ``default_runtime_dir()``.
+    As a context manager it starts and closes. Any thread may use it. A forked
+    child's copy raises ``ForkedClient``: the child makes a client of its own,
+    and MUST NOT touch views of pages that it inherited, which are not mapped in
+    it. Raises ``ValueError`` for a path too long for a socket.
+    """
+
+    def __init__(
+        self,
+        runtime_dir: str | os.PathLike[str] | None = None,
+        config: ClientConfig | None = None,
+    ) -> None:
+        self.config = config or ClientConfig()
+        self._connector = Connector(RuntimeDir(runtime_dir), self.config)
+        self.admin = Admin(lambda: self._connector.require_session().calls)
+
+    def start(self) -> None:
+        """Begin to attach. Returns at once, whether there is a store or not.
+
+        Can be repeated. A client that was closed stays closed.
+        """
+        self._connector.check_process()
+        self._connector.start()
+
+    def close(self) -> None:
+        """Give back what was released, revoke the lease, unmap. Can be repeated.
+
+        Waits up to ``close_timeout`` for what is still held, and as long for the
+        store. What is held even then stays mapped, and goes back when this
+        process ends.
+        """
+        self._connector.check_process()
+        self._connector.close()
+
+    @property
+    def connected(self) -> bool:
+        """Whether requests are sent: a lease is held and the store answers."""
+        self._connector.check_process()
+        session = self._connector.session
+        return session is not None and session.usable
+
+    def wait_connected(self, timeout: float) -> bool:
+        """Wait until :attr:`connected`, for ``timeout`` seconds at most."""
+        self._connector.check_process()
+        with self._connector.monitor:
+            return self._connector.monitor.wait_for(lambda: self.connected, timeout)
+
+    @property
+    def store_epoch(self) -> int | None:
+        """The epoch of the store attached to, or None where there is none."""
+        self._connector.check_process()
+        session = self._connector.session
+        return session.store_epoch if session is not None and session.ended is None else None
+
+    def namespace(self, identity: NamespaceIdentity, layout: PageLayout) -> Namespace:
+        """Return a namespace, to be opened in the background in every session."""
+        self._connector.check_process()
+        return Namespace(self._connector, NamespaceKey(identity, layout))
+
+    def flush(self, timeout: float) -> bool:
+        """Wait until what was released so far has reached the store; False if it has not."""
+        self._connector.check_process()
+        session = self._connector.session
+        return session is None or session.flush(timeout)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,82 @@
+"""What a client is told: names and times, each with its meaning and its reason."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+
+# The longest deadline that a store allows; its tombstones live longer than that.
+MAX_CALL_TIMEOUT = 60.0
+
+
+def declared_cuda_mps() -> bool:
+    """Return whether the environment makes this process a client of CUDA MPS."""
+    return "CUDA_MPS_PIPE_DIRECTORY" in os.environ
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientConfig:
+    """Settings of one client; all times in seconds.
+
+    Raises ``ValueError`` for a time that is not positive, or out of order.
+    """
+
+    display_name: str = ""
+    """A name for people: lists of leases, logs."""
+
+    ttl: float = 10.0
+    """Time to live asked for the lease; the store decides.
+
+    After it without a renewal the client stops using the store. Longer than any
+    pause of the process that should not cost it its place (a collection, a
+    large kernel compilation); shorter means that a hung worker is seen sooner.
+    """
+
+    call_timeout: float = 1.0
+    """Deadline of every call on the request path, after which it is a miss.
+
+    The most that a store that hangs can add to one request, once: afterwards it
+    is not asked until it answers a renewal. Far above what a call takes (under
+    a millisecond) and below what a user of a model would call slow.
+    """
+
+    connect_timeout: float = 5.0
+    """Longest time for one attempt to attach, in the background.
+
+    Attaching maps memory that the store may have to allocate first.
+    """
+
+    first_backoff: float = 0.05
+    """Wait after the first failed attempt; doubled by each one after it."""
+
+    longest_backoff: float = 1.0
+    """Longest wait between attempts: how long a store that is back goes unused."""
+
+    close_timeout: float = 2.0
+    """Longest wait of ``close()`` for open holds to end, then again for the store.
+
+    What was not released by then goes back when this process ends.
+    """
+
+    wait_for_device: Callable[[], None] | None = None
+    """Waits until the device work on the caller's pages completed, or raises.
+
+    Called on the caller's thread before an insert and before a release, such as
+    ``torch.cuda.current_stream().synchronize``. None: pages are only touched by
+    code that has returned by then. If it raises, nothing is inserted or released.
+    """
+
+    cuda_mps: bool = field(default_factory=declared_cuda_mps)
+    """Declares a client of CUDA MPS, which a store refuses."""
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.type in (float, "float") and not value > 0:
+                msg = f"{each.name} has to be positive, not {value}"
+                raise ValueError(msg)
+        if self.call_timeout > MAX_CALL_TIMEOUT:
+            msg = f"call_timeout is at most {MAX_CALL_TIMEOUT}, not {self.call_timeout}"
+            raise ValueError(msg)
+        if self.first_backoff > self.longest_backoff:
+            msg = f"first_backoff {self.first_backoff} is over longest_backoff"
+            raise ValueError(msg)

@@ -1,0 +1,245 @@
+"""Every error of the client, one class a reason of the wire.
+
+::
+
+    StoreError                        a call to the store failed
+    ├── StoreUnavailable              there was no answer: absent, stopped, cut off
+    │   ├── StoreTimedOut             there was none within the call's deadline
+    │   └── ClientClosed              this client was closed
+    └── StoreRefused                  the store answered with a reason
+        ├── InvalidField              a field is missing, malformed or out of range
+        ├── LimitExceeded             a size is over a published limit
+        ├── CredentialRequired        no credential, or one of another epoch
+        ├── PermissionDenied          the identity does not suffice
+        ├── StaleEpoch                the store restarted
+        ├── LeaseNotFound             the lease ended
+        ├── LeaseExpired              past its TTL: it may only release
+        ├── NotAttached               no living process under the lease
+        ├── NamespaceNotFound         no such namespace
+        ├── LayoutMismatch            the namespace exists with another page layout
+        ├── PinNotFound               the lease has no such pin
+        ├── ReservationNotFound       the lease has no such reservation
+        ├── IdReused                  the id is in use for something else
+        ├── Tombstoned                the id was released before the call came
+        ├── PoolExhausted             slots cannot be had now
+        ├── InsertExceedsReservation  pages beyond the reservation
+        ├── ParentNotCovered          the path above is not covered
+        ├── ParentDetached            the path above was removed
+        ├── QuotaExceeded             a bounded table of the caller is full
+        ├── StoreDraining             starting or draining
+        ├── FeatureUnsupported        not built into this server
+        ├── PageCorrupt               a page's bytes are not what was written
+        ├── NamedPinNotFound          no such named pin
+        ├── PrefixNotCached           all was asked for and less is cached
+        ├── PeerRefused               the attach socket refuses this process
+        └── Internal                  a bug of the store
+    ForkedClient                      the client belongs to the parent process
+
+The class name in upper snake case is the ``ErrorReason``. A reason that this
+client does not know yet comes as :class:`StoreRefused` itself.
+"""
+
+import contextlib
+import re
+from typing import ClassVar
+
+import grpc
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2
+
+DOMAIN = "kvstore"
+# Where gRPC carries a google.rpc.Status.
+DETAILS_KEY = "grpc-status-details-bin"
+
+
+class ForkedClient(RuntimeError):
+    """The process is a fork of the one that made the client: make another client here.
+
+    Not a :class:`StoreError`, so that it is not taken for a miss.
+    """
+
+
+class StoreError(Exception):
+    """A call to the store failed. On a request path it is a miss."""
+
+
+class StoreUnavailable(StoreError):
+    """There was no answer. What the call would have changed may have been changed."""
+
+
+class StoreTimedOut(StoreUnavailable):
+    """There was no answer within the call's deadline."""
+
+
+class ClientClosed(StoreUnavailable):
+    """This client was closed."""
+
+
+class StoreRefused(StoreError):
+    """The store answered with a reason, and changed nothing.
+
+    ``reason`` is the wire's, ``metadata`` holds the values that the message
+    names, ``retry_after_s`` is set where the same call may succeed later.
+    """
+
+    by_reason: ClassVar[dict[str, type["StoreRefused"]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        StoreRefused.by_reason[re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).upper()] = cls
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: str = "",
+        metadata: dict[str, str] | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.metadata = metadata or {}
+        self.retry_after_s = retry_after_s
+
+
+class InvalidField(StoreRefused):
+    """A field is missing, malformed or out of range."""
+
+
+class LimitExceeded(StoreRefused):
+    """A size is over a limit of GetCapabilities."""
+
+
+class CredentialRequired(StoreRefused):
+    """The store does not know the credential: it restarted since it gave it."""
+
+
+class PermissionDenied(StoreRefused):
+    """The call needs an identity that the caller has not."""
+
+
+class StaleEpoch(StoreRefused):
+    """The store restarted, and holds nothing that was granted before."""
+
+
+class LeaseNotFound(StoreRefused):
+    """The lease ended or never was."""
+
+
+class LeaseExpired(StoreRefused):
+    """The lease is past its TTL: it may release and be revoked, nothing else."""
+
+
+class NotAttached(StoreRefused):
+    """No living process is attached under the lease."""
+
+
+class NamespaceNotFound(StoreRefused):
+    """No such namespace; an operator may have deleted it."""
+
+
+class LayoutMismatch(StoreRefused):
+    """The namespace exists with another page layout."""
+
+
+class PinNotFound(StoreRefused):
+    """The lease has no such pin."""
+
+
+class ReservationNotFound(StoreRefused):
+    """The lease has no such reservation."""
+
+
+class IdReused(StoreRefused):
+    """The id is in use with other arguments: a bug of the client."""
+
+
+class Tombstoned(StoreRefused):
+    """The id was released or aborted before the call came."""
+
+
+class PoolExhausted(StoreRefused):
+    """Not enough slots can be had now: compute without caching."""
+
+
+class InsertExceedsReservation(StoreRefused):
+    """The insert asks for pages beyond its reservation."""
+
+
+class ParentNotCovered(StoreRefused):
+    """The pages do not follow a path that the insert's base covers."""
+
+
+class ParentDetached(StoreRefused):
+    """The path above was removed: what was computed on it is not published."""
+
+
+class QuotaExceeded(StoreRefused):
+    """A quota or a bounded table of the caller is full."""
+
+
+class StoreDraining(StoreRefused):
+    """The store is starting or draining."""
+
+
+class FeatureUnsupported(StoreRefused):
+    """This server has not the feature."""
+
+
+class PageCorrupt(StoreRefused):
+    """A page's bytes are not what was written."""
+
+
+class NamedPinNotFound(StoreRefused):
+    """No such named pin."""
+
+
+class PrefixNotCached(StoreRefused):
+    """All of a prefix was asked for and less is cached."""
+
+
+class PeerRefused(StoreRefused):
+    """The attach socket refuses this process."""
+
+
+class Internal(StoreRefused):
+    """A bug of the store; its log has more under the request id."""
+
+
+def error_of_status(status: status_pb2.Status) -> StoreError:
+    """Return the typed error of a ``google.rpc.Status``.
+
+    :class:`StoreUnavailable` where the status carries no reason of the store.
+    """
+    info = error_details_pb2.ErrorInfo()
+    retry = error_details_pb2.RetryInfo()
+    retry_after_s = None
+    for detail in status.details:
+        if detail.Is(retry.DESCRIPTOR):
+            detail.Unpack(retry)
+            retry_after_s = retry.retry_delay.ToTimedelta().total_seconds()
+        elif detail.Is(info.DESCRIPTOR):
+            detail.Unpack(info)
+    if info.domain != DOMAIN:
+        return StoreUnavailable(status.message or "the store did not answer")
+    return StoreRefused.by_reason.get(info.reason, StoreRefused)(
+        f"{info.reason}: {status.message}",
+        reason=info.reason,
+        metadata=dict(info.metadata),
+        retry_after_s=retry_after_s,
+    )
+
+
+def error_of_call(error: grpc.RpcError) -> StoreError:
+    """Return the typed error of a gRPC call that failed."""
+    assert isinstance(error, grpc.Call)  # all that a blocking call raises
+    for key, value in error.trailing_metadata() or ():
+        if key == DETAILS_KEY:
+            # Bytes that are no Status would be another program's: no reason of ours.
+            with contextlib.suppress(DecodeError):
+                return error_of_status(status_pb2.Status.FromString(value))
+    text = f"{error.code().name}: {error.details()}"
+    if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return StoreTimedOut(text)
+    if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+        return FeatureUnsupported(text, reason="FEATURE_UNSUPPORTED")
+    return StoreUnavailable(text)

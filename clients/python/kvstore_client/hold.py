@@ -1,0 +1,56 @@
+"""Something that is held at the store, until this process says otherwise."""
+
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+
+from kvstore_client.session import Session
+
+
+class Hold:
+    """Pins and reservations of one session that are given back together.
+
+    Made within ``Session.request``. The session does not drain before its holds
+    are given back. One thread at a time uses it.
+    """
+
+    def __init__(
+        self, session: Session, *, pin_ids: Sequence[int] = (), reservation_ids: Sequence[int] = ()
+    ) -> None:
+        self.session = session
+        self.pin_ids = pin_ids
+        self.reservation_ids = reservation_ids
+        self.open = True
+        self._pid = os.getpid()
+        session.hold()
+
+    def give_back(self) -> None:
+        """Give back, in the background; nothing the second time."""
+        if self.open:
+            self.open = False
+            self.session.give_back(pin_ids=self.pin_ids, reservation_ids=self.reservation_ids)
+            self.session.leave()
+
+    def __del__(self) -> None:
+        # The pages may be in use by names of theirs that were kept: only their user knows.
+        if self.open and self._pid == os.getpid() and not sys.is_finalizing():
+            ids = [*self.pin_ids, *self.reservation_ids]
+            warnings.warn(f"{ids} were never given back", ResourceWarning, stacklevel=2)
+
+
+def end_holds(*holds: Hold) -> None:
+    """Wait for the device once, then give the holds back; nothing for those given back.
+
+    Where the wait fails nothing is given back, now or later: their pages may be
+    written for as long as the process lives. Raises what the wait raises, and
+    :class:`~kvstore_client.errors.ForkedClient`.
+    """
+    still_open = [hold for hold in holds if hold.open]
+    if not still_open:
+        return
+    session = still_open[0].session
+    session.check_process()
+    session.wait_for_device()
+    for hold in still_open:
+        hold.give_back()

@@ -1,0 +1,152 @@
+"""The calls that are made under one lease."""
+
+from collections.abc import Sequence
+
+from kvstore.v1 import lease_pb2, prefix_cache_pb2, store_pb2
+from kvstore_client.calls import StoreCalls
+from kvstore_client.fault_points import fault_point
+from kvstore_client.identity import NamespaceIdentity
+from kvstore_client.layout import PageLayout
+
+
+class LeaseCalls:
+    """Calls that name a lease and the epoch of its granting; timeouts in seconds.
+
+    Each is sent once and raises :class:`~kvstore_client.errors.StoreError`.
+    Any thread may use it.
+    """
+
+    def __init__(self, calls: StoreCalls, lease_id: bytes, store_epoch: int) -> None:
+        self._calls = calls
+        self._lease_id = lease_id
+        self._store_epoch = store_epoch
+        self._caller = prefix_cache_pb2.Caller(lease_id=lease_id, store_epoch=store_epoch)
+
+    def match(
+        self, namespace_id: bytes, tokens: bytes, pin_id: int, timeout: float
+    ) -> prefix_cache_pb2.PrefixMatch:
+        """Match a sequence under a pin."""
+        request = prefix_cache_pb2.MatchPrefixRequest(
+            caller=self._caller,
+            namespace_id=namespace_id,
+            sequence=prefix_cache_pb2.Sequence(tokens=tokens),
+            pin_id=pin_id,
+        )
+        fault_point("match.before")
+        response: prefix_cache_pb2.MatchPrefixResponse = self._calls.call(
+            self._calls.prefix_cache.MatchPrefix, request, timeout
+        )
+        fault_point("match.after")
+        return response.match
+
+    def acquire(
+        self,
+        namespace_id: bytes,
+        tokens: bytes,
+        ids: tuple[int, int],
+        total_page_count: int,
+        timeout: float,
+    ) -> prefix_cache_pb2.AcquirePrefixResponse:
+        """Match a sequence and reserve its rest, under the ids of a pin and a reservation."""
+        pin_id, reservation_id = ids
+        request = prefix_cache_pb2.AcquirePrefixRequest(
+            caller=self._caller,
+            namespace_id=namespace_id,
+            sequence=prefix_cache_pb2.Sequence(tokens=tokens),
+            pin_id=pin_id,
+            reservation_id=reservation_id,
+            total_page_count=total_page_count,
+        )
+        fault_point("acquire.before")
+        response: prefix_cache_pb2.AcquirePrefixResponse = self._calls.call(
+            self._calls.prefix_cache.AcquirePrefix, request, timeout
+        )
+        fault_point("acquire.after")
+        return response
+
+    def reserve(
+        self,
+        namespace_id: bytes,
+        reservation: prefix_cache_pb2.ReservationRequest,
+        timeout: float,
+    ) -> prefix_cache_pb2.ReservationGrant:
+        """Make a reservation, or grow it."""
+        request = prefix_cache_pb2.ReservePagesRequest(
+            caller=self._caller, namespace_id=namespace_id, reservations=[reservation]
+        )
+        fault_point("reserve.before")
+        response: prefix_cache_pb2.ReservePagesResponse = self._calls.call(
+            self._calls.prefix_cache.ReservePages, request, timeout
+        )
+        fault_point("reserve.after")
+        return response.grants[0]
+
+    def insert(
+        self, reservation_id: int, sequence: prefix_cache_pb2.Sequence, timeout: float
+    ) -> prefix_cache_pb2.InsertPrefixResponse:
+        """Publish pages of a reservation."""
+        request = prefix_cache_pb2.InsertPrefixRequest(
+            caller=self._caller, reservation_id=reservation_id, sequence=sequence
+        )
+        fault_point("insert.before")
+        response: prefix_cache_pb2.InsertPrefixResponse = self._calls.call(
+            self._calls.prefix_cache.InsertPrefix, request, timeout
+        )
+        fault_point("insert.after")
+        return response
+
+    def peek(self, namespace_id: bytes, tokens: bytes, timeout: float) -> int:
+        """Return how many tokens a match would cover."""
+        request = prefix_cache_pb2.PeekPrefixRequest(namespace_id=namespace_id, tokens=tokens)
+        response: prefix_cache_pb2.PeekPrefixResponse = self._calls.call(
+            self._calls.prefix_cache.PeekPrefix, request, timeout
+        )
+        return response.matched_token_count
+
+    def release(self, pin_ids: Sequence[int], timeout: float) -> None:
+        """Release pins."""
+        request = prefix_cache_pb2.ReleasePinsRequest(caller=self._caller, pin_ids=pin_ids)
+        fault_point("release.before")
+        self._calls.call(self._calls.prefix_cache.ReleasePins, request, timeout)
+        fault_point("release.after")
+
+    def abort(self, reservation_ids: Sequence[int], timeout: float) -> None:
+        """End reservations."""
+        request = prefix_cache_pb2.AbortReservationRequest(
+            caller=self._caller, reservation_ids=reservation_ids
+        )
+        fault_point("release.before")
+        self._calls.call(self._calls.prefix_cache.AbortReservation, request, timeout)
+        fault_point("release.after")
+
+    def renew(self, timeout: float) -> float:
+        """Renew the lease and return its time to live, in seconds from sending."""
+        request = lease_pb2.RenewLeaseRequest(
+            lease_id=self._lease_id, store_epoch=self._store_epoch
+        )
+        response: lease_pb2.RenewLeaseResponse = self._calls.call(
+            self._calls.lease.RenewLease, request, timeout
+        )
+        return response.ttl.ToTimedelta().total_seconds()
+
+    def revoke(self, timeout: float) -> None:
+        """End the lease: device work is done, and all that it holds goes back."""
+        request = lease_pb2.RevokeLeaseRequest(
+            lease_id=self._lease_id, store_epoch=self._store_epoch
+        )
+        self._calls.call(self._calls.lease.RevokeLease, request, timeout)
+
+    def open_namespace(
+        self, identity: NamespaceIdentity, layout: PageLayout, timeout: float
+    ) -> store_pb2.OpenNamespaceResponse:
+        """Open a namespace; another thread may cancel it by ``StoreCalls.cancel``."""
+        request = store_pb2.OpenNamespaceRequest(
+            lease_id=self._lease_id,
+            store_epoch=self._store_epoch,
+            identity=identity.to_message(),
+            layout=layout.to_message(),
+        )
+        response: store_pb2.OpenNamespaceResponse = self._calls.call_cancellably(
+            self._calls.store.OpenNamespace, request, timeout
+        )
+        return response

@@ -1,0 +1,127 @@
+"""Slots that this process may write."""
+
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from kvstore.v1 import prefix_cache_pb2
+from kvstore_client.hold import Hold, end_holds
+from kvstore_client.match import Match
+from kvstore_client.page_ref import PageRef, pages_of
+from kvstore_client.session import Session
+from kvstore_client.tokens import Tokens, pack_tokens
+
+
+class Inserted(NamedTuple):
+    """The pages that the index holds for the inserted tokens, in prefix order.
+
+    Of them ``published_page_count`` are the caller's own; where another worker
+    was first, the page is that worker's.
+    """
+
+    pages: list[PageRef]
+    published_page_count: int
+
+
+class Reservation:
+    """Slots for the pages of one sequence from ``start_page`` on.
+
+    Slot k is for the sequence's page ``start_page + k``. Write a page, then
+    :meth:`insert` it; from then on it is immutable, and the whole path through
+    the last inserted page stays as it is until :meth:`abort`. As a context
+    manager it is aborted at the end, after waiting for the device; what was
+    inserted stays in the store. One thread at a time uses it.
+    """
+
+    def __init__(
+        self, hold: Hold, namespace_id: bytes, grant: prefix_cache_pb2.ReservationGrant
+    ) -> None:
+        self.hold = hold
+        self.start_page = grant.start_page
+        self.pages = pages_of(grant.runs)
+        self._namespace_id = namespace_id
+
+    @property
+    def reservation_id(self) -> int:
+        """The reservation's id within the lease."""
+        return self.hold.reservation_ids[0]
+
+    @property
+    def page_count(self) -> int:
+        """Number of slots."""
+        return len(self.pages)
+
+    def grow(self, page_count: int) -> list[PageRef]:
+        """Have ``page_count`` slots in total and return them all.
+
+        Raises ``StoreError``, ``PoolExhausted`` among them; the slots that there
+        were stay. Can be repeated. Raises ``ValueError`` once it was aborted.
+        """
+        session = self._open_session()
+        request = prefix_cache_pb2.ReservationRequest(
+            reservation_id=self.reservation_id, start_page=self.start_page, page_count=page_count
+        )
+        with session.request() as deadline:
+            session.settle(deadline)
+            grant = session.ask(
+                session.lease.reserve, self._namespace_id, request, deadline.remaining()
+            )
+            self.pages = session.require_mapped(pages_of(grant.runs))
+        return self.pages
+
+    def insert(
+        self, tokens: Tokens, *, position: int, base: "Match | Reservation | None" = None
+    ) -> Inserted:
+        """Publish the pages of ``tokens``, which begin ``position`` tokens into the sequence.
+
+        Both are whole pages. ``base`` holds the pages before ``position``: a
+        match of the same sequence, or a reservation that inserted them; None
+        where there are none, or where this reservation inserted them. Waits for
+        the device first. Can be repeated.
+
+        Raises ``StoreError``: nothing is published, or, after
+        ``StoreUnavailable``, it is not known. Raises what
+        ``ClientConfig.wait_for_device`` raises, with nothing published, and
+        ``ValueError`` for tokens that are none and once it was aborted.
+        """
+        session = self._open_session()
+        sequence = prefix_cache_pb2.Sequence(tokens=pack_tokens(tokens), position=position)
+        if isinstance(base, Match):
+            if base.pin_id is not None:
+                sequence.base_pin_id = base.pin_id
+        elif base is not None:
+            sequence.base_reservation_id = base.reservation_id
+        session.wait_for_device()
+        with session.request() as deadline:
+            inserted = session.ask(
+                session.lease.insert, self.reservation_id, sequence, deadline.remaining()
+            )
+            pages = session.require_mapped(pages_of(inserted.runs))
+        return Inserted(pages, inserted.published_page_count)
+
+    def abort(self) -> None:
+        """Wait for the device, then give the slots back; nothing the second time.
+
+        Published pages stay in the store. Raises what
+        ``ClientConfig.wait_for_device`` raises, and then gives nothing back for
+        as long as the process lives.
+        """
+        end_holds(self.hold)
+
+    def _open_session(self) -> Session:
+        """Return the session; raises ``ValueError`` once nothing is held."""
+        self.hold.session.check_process()
+        if not self.hold.open:
+            msg = f"reservation {self.reservation_id} was aborted"
+            raise ValueError(msg)
+        return self.hold.session
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.abort()

@@ -1,0 +1,43 @@
+"""Where a store's sockets are."""
+
+import os
+from pathlib import Path
+
+# Of sockaddr_un.sun_path, without its closing zero byte.
+LONGEST_SOCKET_PATH = 107
+
+
+def default_runtime_dir() -> Path:
+    """Return the folder that a store uses when it is told none.
+
+    ``$KVSTORE_RUNTIME_DIR``, else ``$XDG_RUNTIME_DIR/kvstore``, else
+    ``/tmp/kvstore-UID``.
+    """
+    if chosen := os.environ.get("KVSTORE_RUNTIME_DIR"):
+        return Path(chosen)
+    if session_dir := os.environ.get("XDG_RUNTIME_DIR"):
+        return Path(session_dir) / "kvstore"
+    return Path("/tmp") / f"kvstore-{os.geteuid()}"  # noqa: S108  # the server makes it with mode 0700
+
+
+class RuntimeDir:
+    """The folder of one store, by its absolute path; it need not exist.
+
+    Raises ``ValueError`` for a path too long for a unix socket.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+        self.path = Path(default_runtime_dir() if path is None else path).absolute()
+        if len(os.fsencode(self.attach_socket)) > LONGEST_SOCKET_PATH:
+            msg = f"{self.attach_socket} is longer than a socket's {LONGEST_SOCKET_PATH} bytes"
+            raise ValueError(msg)
+
+    @property
+    def attach_socket(self) -> Path:
+        """The attach socket."""
+        return self.path / "attach.sock"
+
+    @property
+    def grpc_target(self) -> str:
+        """The gRPC target of the store's socket."""
+        return f"unix:{self.path / 'kvstore.sock'}"

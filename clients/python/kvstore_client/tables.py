@@ -1,0 +1,161 @@
+"""What an operator sees of a store: tables and trees."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from kvstore.v1 import lease_pb2, store_pb2
+from kvstore_client.tokens import unpack_tokens
+
+SHORT_ID = 8
+MEBIBYTE = 1 << 20
+
+
+def totals_table(stats: store_pb2.GetStatsResponse) -> Table:
+    """Return what was asked of the store and what it gave."""
+    counters = stats.counters
+    rows: Mapping[str, object] = {
+        "store epoch": stats.store_epoch,
+        "uptime, s": stats.uptime.seconds,
+        "lookups (full, partial, miss)": f"{counters.lookup_count} ({counters.full_hit_count}, "
+        f"{counters.partial_hit_count}, {counters.miss_count})",
+        "tokens matched of asked": f"{counters.matched_token_count} of "
+        f"{counters.asked_token_count} {_share(counters)}",
+        "pages inserted (duplicates)": f"{counters.inserted_page_count} "
+        f"({counters.duplicate_page_count})",
+        "pages evicted, removed": f"{counters.evicted_page_count}, {counters.removed_page_count}",
+        "reserves without slots": counters.exhausted_count,
+        "pins, reservations": f"{stats.pin_count}, {stats.reservation_count}",
+        "leases (expired)": f"{len(stats.leases)} ({stats.expired_lease_count})",
+    }
+    table = Table("store", "", title_justify="left")
+    for name, value in rows.items():
+        table.add_row(name, str(value))
+    return table
+
+
+def arenas_table(arenas: Iterable[store_pb2.ArenaStats]) -> Table:
+    """Return the slots of each arena by state."""
+    return _table(
+        "arenas",
+        ("arena", "tenant", "tier", "MiB", "extents", "slots", "free", "reserved", "cached"),
+        ("detached", "moving", "quarantined"),
+        (
+            (
+                arena.arena_id,
+                arena.tenant,
+                arena.tier,
+                arena.slot_count * arena.slot_bytes // MEBIBYTE,
+                arena.extent_count,
+                arena.slot_count,
+                arena.free_slot_count,
+                arena.reserved_slot_count,
+                arena.cached_slot_count,
+                arena.detached_slot_count,
+                arena.moving_slot_count,
+                arena.quarantined_slot_count,
+            )
+            for arena in arenas
+        ),
+    )
+
+
+def namespaces_table(namespaces: Iterable[store_pb2.NamespaceInfo]) -> Table:
+    """Return what each namespace holds."""
+    return _table(
+        "namespaces",
+        ("namespace", "name", "tenant", "arena", "page tokens", "pages", "nodes"),
+        ("detached", "pins", "lookups", "matched"),
+        (
+            (
+                each.namespace_id.hex()[:SHORT_ID],
+                each.identity.display_name,
+                each.tenant,
+                each.arena_id,
+                each.layout.page_tokens,
+                each.cached_page_count,
+                each.node_count,
+                each.detached_page_count,
+                each.pin_count,
+                each.counters.lookup_count,
+                _share(each.counters),
+            )
+            for each in namespaces
+        ),
+    )
+
+
+def leases_table(leases: Iterable[lease_pb2.LeaseInfo]) -> Table:
+    """Return what each lease holds."""
+    return _table(
+        "leases",
+        ("lease", "name", "tenant", "state", "pids", "age, s", "renewed, s ago"),
+        ("pins", "pinned pages", "reservations", "reserved", "quarantined", "oldest hold, s"),
+        (
+            (
+                each.lease_id.hex()[:SHORT_ID],
+                each.display_name,
+                each.tenant,
+                lease_pb2.LeaseInfo.State.Name(each.state).removeprefix("STATE_").lower(),
+                ", ".join(str(process.pid) for process in each.processes),
+                each.age.seconds,
+                each.since_renewal.seconds,
+                each.pin_count,
+                each.pinned_page_count,
+                each.reservation_count,
+                each.reserved_slot_count,
+                each.quarantined_slot_count,
+                each.oldest_hold_age.seconds if each.HasField("oldest_hold_age") else "",
+            )
+            for each in leases
+        ),
+    )
+
+
+def prefix_tree(
+    namespace: store_pb2.NamespaceInfo, prefixes: Iterable[store_pb2.PrefixInfo]
+) -> Tree:
+    """Return the radix tree of a namespace.
+
+    A node whose parent was not listed, for it went meanwhile, stands at the root.
+    """
+    name = namespace.identity.display_name or namespace.namespace_id.hex()
+    root = Tree(
+        Text(
+            f"{name}: {namespace.cached_page_count} pages of {namespace.layout.page_tokens} tokens"
+        )
+    )
+    branches: dict[int, Tree] = {}
+    # Whatever order they were listed in, a parent starts before its children.
+    for prefix in sorted(prefixes, key=lambda each: (each.start_page, each.node_id)):
+        parent = branches.get(prefix.parent_node_id, root)
+        last_page = prefix.start_page + prefix.page_count - 1
+        label = f"pages {prefix.start_page}-{last_page}  pins {prefix.pin_count}  "
+        label += f"hits {prefix.hit_count}"
+        if prefix.tokens:
+            label += f"  {' '.join(map(str, unpack_tokens(prefix.tokens)))} ..."
+        branches[prefix.node_id] = parent.add(Text(label))
+    return root
+
+
+def _table(
+    title: str,
+    columns: Sequence[str],
+    more_columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+) -> Table:
+    table = Table(title=title, title_justify="left")
+    for column in (*columns, *more_columns):
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        # Names come from other programs: never markup.
+        table.add_row(*(Text(str(value)) for value in row))
+    return table
+
+
+def _share(counters: lease_pb2.CacheCounters) -> str:
+    if not counters.asked_token_count:
+        return ""
+    return f"{counters.matched_token_count / counters.asked_token_count:.1%}"

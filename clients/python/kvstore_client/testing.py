@@ -1,0 +1,171 @@
+"""A real store for tests: a process of its own, in a folder of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+
+import grpc
+
+from kvstore_client.fault_points import VARIABLE, fault_point
+from kvstore_client.runtime_dir import RuntimeDir
+
+__all__ = ["VARIABLE", "RunningStore", "fault_point", "running_store", "wait_until"]
+
+START_TIMEOUT = 30.0
+STOP_TIMEOUT = 15.0
+# One look at the store's health, and then at whether its process lives.
+LOOK_SECONDS = 0.1
+# grpc.health.v1.HealthCheckResponse{status: SERVING}; its request for "" has no bytes.
+SERVING = b"\x08\x01"
+# Between two looks at a condition of a test.
+POLL_SECONDS = 0.02
+HEALTH_METHOD = "/grpc.health.v1.Health/Check"
+
+
+class RunningStore:
+    """A ``python -m kvstore`` on unix sockets in ``runtime_dir``. One thread uses it.
+
+    ``pid`` is of the process that was started last.
+    """
+
+    def __init__(self, runtime_dir: Path, arguments: Sequence[str] = ()) -> None:
+        self.runtime_dir = runtime_dir
+        self._arguments = list(arguments)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process's id; raises ``RuntimeError`` before the first start."""
+        return self._started().pid
+
+    @property
+    def log(self) -> str:
+        """All that the store logged."""
+        path = self._log_path
+        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+
+    def start(self, *, timeout: float = START_TIMEOUT) -> None:
+        """Start the process and wait until its health is SERVING.
+
+        Raises ``RuntimeError`` with its log where that does not come.
+        """
+        command = [sys.executable, "-m", "kvstore", "--runtime-dir", str(self.runtime_dir)]
+        with self._log_path.open("ab") as log:
+            self._process = subprocess.Popen(  # noqa: S603  # our own program, the caller's arguments
+                [*command, *self._arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        try:
+            self._wait_serving(timeout)
+        except BaseException:
+            self.kill()
+            raise
+
+    def stop(self, *, timeout: float = STOP_TIMEOUT) -> int:
+        """Send SIGTERM, and SIGKILL where that does not end it; return the exit status.
+
+        Zero where it was never started.
+        """
+        if self._process is None:
+            return 0
+        process = self._process
+        process.send_signal(signal.SIGCONT)
+        process.terminate()
+        try:
+            return process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return self.kill()
+
+    def kill(self) -> int:
+        """Send SIGKILL and return the exit status."""
+        process = self._started()
+        process.kill()
+        return process.wait()
+
+    def restart(self, *, timeout: float = START_TIMEOUT) -> None:
+        """Kill the process if it runs, and start another in the same folder."""
+        self.kill()
+        self.start(timeout=timeout)
+
+    def suspend(self) -> None:
+        """Stop the process with SIGSTOP: it keeps its sockets and answers nothing."""
+        self._started().send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a suspended process go on."""
+        self._started().send_signal(signal.SIGCONT)
+
+    @property
+    def _log_path(self) -> Path:
+        return self.runtime_dir.with_suffix(".log")
+
+    def _started(self) -> "subprocess.Popen[bytes]":
+        if self._process is None:
+            msg = "the store was not started"
+            raise RuntimeError(msg)
+        return self._process
+
+    def _wait_serving(self, timeout: float) -> None:
+        process = self._started()
+        target = RuntimeDir(self.runtime_dir).grpc_target
+        options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backoff_ms", 100)]
+        with grpc.insecure_channel(target, options=options) as channel:
+            check = channel.unary_unary(HEALTH_METHOD, _as_it_is, _as_it_is)
+            for _ in range(max(1, round(timeout / LOOK_SECONDS))):
+                try:
+                    if check(b"", timeout=LOOK_SECONDS, wait_for_ready=True) == SERVING:
+                        return
+                except grpc.RpcError:
+                    pass  # not there yet; its process tells whether it may still come
+                try:
+                    status = process.wait(LOOK_SECONDS)
+                except subprocess.TimeoutExpired:
+                    continue
+                msg = f"the store ended with status {status}:\n{self.log}"
+                raise RuntimeError(msg)
+        msg = f"the store was not SERVING after {timeout} s:\n{self.log}"
+        raise RuntimeError(msg)
+
+
+@contextmanager
+def running_store(
+    *arguments: str, start: bool = True, runtime_dir: str | os.PathLike[str] | None = None
+) -> Iterator[RunningStore]:
+    """Run a store, with ``arguments`` for its command line, until the block ends.
+
+    It is SERVING from the beginning, unless ``start`` is false: then the block
+    calls ``start()``. Its folder is a temporary one unless ``runtime_dir`` is
+    given. At the end it is stopped and, where it does not stop, killed. It drains
+    for a second unless ``--drain-grace`` says otherwise.
+    """
+    if "--drain-grace" not in arguments:
+        arguments = (*arguments, "--drain-grace", "1")
+    with tempfile.TemporaryDirectory(prefix="kvstore-") as folder:
+        path = Path(folder, "run") if runtime_dir is None else Path(runtime_dir)
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        store = RunningStore(path, arguments)
+        try:
+            if start:
+                store.start()
+            yield store
+        finally:
+            store.stop()
+
+
+def wait_until(condition: Callable[[], bool], timeout: float = START_TIMEOUT) -> bool:
+    """Look again and again whether ``condition`` holds; returns whether it came to.
+
+    For what a test cannot be told, such as another process's state.
+    """
+    never = Event()
+    looks = range(max(1, round(timeout / POLL_SECONDS)))
+    return any(condition() or never.wait(POLL_SECONDS) for _ in looks)
+
+
+def _as_it_is(message: bytes) -> bytes:
+    return message

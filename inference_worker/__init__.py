@@ -1,0 +1,1 @@
+"""The reference engine: a transformers model whose keys and values live in kvstore's pages."""

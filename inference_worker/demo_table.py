@@ -1,0 +1,83 @@
+"""The demo's table, growing as the requests are answered."""
+
+from statistics import median
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+COLUMNS = (
+    ("worker", "left"),
+    ("request", "left"),
+    ("prompt", "right"),
+    ("matched", "right"),
+    ("published by", "left"),
+    ("prefilled", "right"),
+    ("first token", "right"),
+    ("without store", "right"),
+    ("stock", "right"),
+    ("sooner", "right"),
+    ("identical", "left"),
+)
+
+
+class DemoTable:
+    """A live table on ``console``; a context manager, one thread."""
+
+    def __init__(self, console: Console) -> None:
+        """Start empty."""
+        self._table = Table(title="Two workers, one store: tokens, and milliseconds to the first")
+        for name, justify in COLUMNS:
+            self._table.add_column(name, justify="right" if justify == "right" else "left")
+        self._live = Live(self._table, console=console, auto_refresh=False)
+
+    def add(self, kind: str, row: dict[str, Any]) -> None:
+        """Show one request's row of the report."""
+        self._table.add_row(
+            row["worker"],
+            kind,
+            str(row["prompt_tokens"]),
+            str(row["matched_tokens"]),
+            row["published_by"] or "",
+            str(row["prefilled_tokens"]),
+            f"{row['ttft_ms']:.0f}",
+            f"{row['ttft_ms_without']:.0f}",
+            f"{row['ttft_ms_stock']:.0f}",
+            f"{row['ttft_ms_without'] / row['ttft_ms']:.1f}x",
+            "yes" if row["identical"] else "NO",
+        )
+        self._live.refresh()
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._live.stop()
+
+
+def summary(report: dict[str, Any]) -> list[str]:
+    """Say in sentences what the table shows: medians, and what was left over."""
+    rows = report["requests"]
+    hits = [row for row in rows if row["matched_tokens"] > row["prefilled_tokens"]]
+    identical = sum(row["identical"] for row in rows)
+    same = f"Output tokens identical to stock transformers in {identical} of {len(rows)} requests"
+    ties = f"{report['near_tie_tokens']} near ties in {report['output_tokens']} tokens"
+    left = f"{report['slots_leaked']} slots and {report['pins_leaked']} pins left over"
+    lines = [f"{same} ({ties}).", f"After worker B was killed and A is idle: {left}."]
+    if hits:
+        sooner = [row["ttft_ms_without"] / row["ttft_ms"] for row in hits]
+        alone = median(row["ttft_ms_without"] / row["ttft_ms_stock"] for row in rows)
+        times = f"{median(sooner):.1f}x in the median, {min(sooner):.1f}x at least"
+        lines += [
+            f"First token of {len(hits)} hits sooner by {times}.",
+            f"Without the store the worker's prefill takes {alone:.2f}x of stock transformers'.",
+        ]
+    return lines

@@ -1,0 +1,142 @@
+"""The reference engine: one sequence at a time, greedily, on the store's pages."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import torch
+
+import kvstore_client
+from inference_worker.block_table import PageRef
+from inference_worker.errors import RequestTooLongError
+from inference_worker.model import PagedModel
+from inference_worker.page_pool import PagePool
+from inference_worker.private_arena import PRIVATE_EXTENT, PrivateArena
+from inference_worker.sequence_pages import SequencePages
+from inference_worker.step import Step, StepPart
+
+# Tokens of a prefill computed at once: what is complete is published after each.
+CHUNK_TOKENS: Final = 512
+PAGE_TOKENS: Final = 16
+
+
+@dataclass(kw_only=True)
+class Generation:
+    """What came of a request, and what it took.
+
+    ``published_pages`` are those that the answers of this request's inserts named as its own.
+    ``time_to_first_token`` is in seconds, from the request to the first output id.
+    """
+
+    output_ids: list[int] = field(default_factory=list)
+    prompt_tokens: int
+    matched_tokens: int
+    prefilled_tokens: int
+    time_to_first_token: float = 0.0
+    matched_pages: list[PageRef]
+    published_pages: list[PageRef] = field(default_factory=list)
+    store_failure: str | None = None
+
+
+OnPublished = Callable[[list[PageRef]], None]
+
+
+def _ignore(pages: list[PageRef]) -> None:
+    del pages
+
+
+class Engine:
+    """Generates for one request at a time.
+
+    Without a namespace, or where the store fails, it computes the same on its private arena.
+    Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        model: PagedModel,
+        namespace: kvstore_client.Namespace | None,
+        *,
+        page_tokens: int = PAGE_TOKENS,
+        longest: int | None = None,
+        chunk_tokens: int = CHUNK_TOKENS,
+    ) -> None:
+        """Make room of its own for one sequence of ``longest`` tokens, else the model's longest."""
+        self._model = model
+        self._namespace = namespace
+        self._chunk_tokens = chunk_tokens
+        self._longest = longest or model.max_tokens
+        layout = model.layout(page_tokens)
+        self._pool = PagePool(layout, model.device)
+        self._private = PrivateArena(layout, self._longest, model.device)
+        self._pool.add_extent(PRIVATE_EXTENT, self._private.tensor)
+
+    @property
+    def private_slots_used(self) -> int:
+        """Slots of the private arena that a sequence has now."""
+        return self._private.used_count
+
+    def generate(
+        self,
+        prompt_ids: Sequence[int],
+        max_tokens: int,
+        *,
+        use_store: bool = True,
+        stop_ids: frozenset[int] = frozenset(),
+        on_published: OnPublished = _ignore,
+    ) -> Generation:
+        """Continue a prompt greedily by ``max_tokens`` ids, or to the first of ``stop_ids``.
+
+        ``on_published`` is called after each insert that the store answered, with its pages.
+        Everything held is given back at the end, also when this raises. Raises
+        ``RequestTooLongError``, and ``ValueError`` for an empty prompt or no token to give.
+        """
+        if not prompt_ids or max_tokens < 1:
+            msg = f"{len(prompt_ids)} prompt tokens and {max_tokens} to give"
+            raise ValueError(msg)
+        if len(prompt_ids) + max_tokens > self._longest:
+            raise RequestTooLongError(len(prompt_ids) + max_tokens, self._longest)
+        begin = time.perf_counter()
+        namespace = self._namespace if use_store else None
+        with SequencePages(self._pool, self._private, namespace, prompt_ids) as pages:
+            generation = Generation(
+                prompt_tokens=len(prompt_ids),
+                matched_tokens=pages.matched_tokens,
+                prefilled_tokens=len(prompt_ids) - pages.matched_tokens,
+                matched_pages=pages.matched_pages,
+                store_failure=None if pages.failure is None else str(pages.failure),
+            )
+            ids = list(prompt_ids)
+            computed = pages.matched_tokens
+            while True:
+                next_id = self._advance(pages, ids, computed, generation, on_published)
+                computed = len(ids)
+                if not generation.output_ids:
+                    generation.time_to_first_token = time.perf_counter() - begin
+                generation.output_ids.append(next_id)
+                if len(generation.output_ids) == max_tokens or next_id in stop_ids:
+                    return generation
+                ids.append(next_id)
+
+    def _advance(
+        self,
+        pages: SequencePages,
+        ids: Sequence[int],
+        computed: int,
+        generation: Generation,
+        on_published: OnPublished,
+    ) -> int:
+        """Compute ``ids`` from ``computed`` on, in chunks, publish, and choose the next id."""
+        pages.ensure(len(ids))
+        logits = torch.empty(0)
+        for start in range(computed, len(ids), self._chunk_tokens):
+            end = min(start + self._chunk_tokens, len(ids))
+            last = end == len(ids)
+            part = StepPart(table=pages.table, start=start, count=end - start, wants_logits=last)
+            logits = self._model.forward(Step(self._pool, (part,)), torch.tensor(ids[start:end]))
+            published = pages.publish(ids, end)
+            if published:
+                generation.published_pages += published
+                on_published(published)
+        return int(logits[0].argmax())

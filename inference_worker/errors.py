@@ -1,0 +1,74 @@
+"""The worker's own errors.
+
+::
+
+    WorkerError
+    ├── UnsupportedModelError       the model's keys and values do not fit a page pool
+    │   └── SelfCheckError          they fit, but the logits differ from the plain forward's
+    ├── LayoutMismatchError         an extent's tensor is not what the page layout says
+    ├── UnknownExtentError          a page names an extent that is not mapped here
+    ├── ArenaExhaustedError         the private arena has too few slots left
+    ├── RequestTooLongError         prompt and output exceed what the engine was made for
+    └── ProcessEndedError           a process that was to answer a line ended
+"""
+
+
+class WorkerError(Exception):
+    """Any failure that the reference engine itself reports."""
+
+
+class UnsupportedModelError(WorkerError):
+    """The model cannot be served from a page pool; ``reason`` says why in one sentence."""
+
+    def __init__(self, model_type: str, reason: str) -> None:
+        """Keep the model's type and the reason for whoever prints it."""
+        super().__init__(f"model type {model_type!r} cannot be served from pages: {reason}")
+        self.model_type = model_type
+        self.reason = reason
+
+
+class SelfCheckError(UnsupportedModelError):
+    """At load the paged forward gave other logits than the model's plain forward."""
+
+
+class LayoutMismatchError(WorkerError):
+    """A tensor offered as an extent, or keys and values to write, do not fit the layout."""
+
+
+class UnknownExtentError(WorkerError):
+    """A block table names an extent that the page pool does not have (any more)."""
+
+    def __init__(self, extent: int) -> None:
+        """Keep the extent's key."""
+        super().__init__(f"extent {extent} is not mapped in this page pool")
+        self.extent = extent
+
+
+class ArenaExhaustedError(WorkerError):
+    """The private arena has fewer unused slots than were asked for; nothing was allocated."""
+
+    def __init__(self, wanted: int, left: int) -> None:
+        """Keep both numbers of slots."""
+        super().__init__(f"{wanted} slots wanted in the private arena, {left} left")
+        self.wanted = wanted
+        self.left = left
+
+
+class RequestTooLongError(WorkerError):
+    """Prompt and output together are longer than the engine's longest sequence."""
+
+    def __init__(self, wanted: int, longest: int) -> None:
+        """Keep both numbers of tokens."""
+        super().__init__(f"{wanted} tokens wanted of an engine for {longest}")
+        self.wanted = wanted
+        self.longest = longest
+
+
+class ProcessEndedError(WorkerError):
+    """A process that was to answer a line of JSON ended instead."""
+
+    def __init__(self, name: str, status: int) -> None:
+        """Keep the process's name and its exit status (negative: a signal)."""
+        super().__init__(f"{name} ended with status {status}")
+        self.name = name
+        self.status = status

@@ -1,0 +1,102 @@
+"""A worker as a process of its own: requests and answers are lines of JSON.
+
+``kvstore-worker run`` prints ``{"ready": true}`` and then answers each line of standard input:
+
+- ``{"op": "generate", "id", "prompt_ids", "max_tokens", "use_store", "die_after_insert"}``
+  with the fields of :class:`~inference_worker.engine.Generation`; with ``die_after_insert`` the
+  process kills itself (SIGKILL) as soon as the request's first insert was answered, and its last
+  line is that insert's ``published_pages``;
+- ``{"op": "keep_pin", "id", "prompt_ids"}``: matches and never releases, with ``matched_tokens``;
+- ``{"op": "flush", "id"}``: all that was given back has reached the store, with ``flushed``.
+
+A request that cannot be served is answered with ``{"id", "error"}``.
+"""
+
+import json
+import os
+import signal
+from typing import IO, Any
+
+import kvstore_client
+from inference_worker.block_table import PageRef
+from inference_worker.engine import Engine, Generation
+from inference_worker.errors import WorkerError
+
+FLUSH_SECONDS = 30.0
+
+
+class LineWorker:
+    """Serves one engine over lines; one thread."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        client: kvstore_client.Client | None,
+        namespace: kvstore_client.Namespace | None,
+    ) -> None:
+        """Take an engine and, where it uses a store, its client and namespace."""
+        self._engine = engine
+        self._client = client
+        self._namespace = namespace
+        self._kept: list[kvstore_client.Match] = []
+
+    def serve(self, requests: IO[str], answers: IO[str]) -> None:
+        """Answer requests until there are no more, then give back what was kept on purpose."""
+        _put(answers, {"ready": True})
+        for line in requests:
+            name: Any = None
+            try:
+                request: dict[str, Any] = json.loads(line)
+                name = request.get("id")
+                found = self._answer(request, answers)
+            except (KeyError, TypeError, ValueError, WorkerError) as error:
+                found = {"error": f"{type(error).__name__}: {error}"}
+            _put(answers, {"id": name, **found})
+        for match in self._kept:
+            match.release()
+
+    def _answer(self, request: dict[str, Any], answers: IO[str]) -> dict[str, Any]:
+        def die(pages: list[PageRef]) -> None:
+            # As a crash ends: no handler runs, nothing is given back.
+            _put(answers, {"id": request["id"], "published_pages": [list(page) for page in pages]})
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        match request["op"]:
+            case "generate":
+                generation = self._engine.generate(
+                    request["prompt_ids"],
+                    request["max_tokens"],
+                    use_store=request.get("use_store", True),
+                    on_published=die if request.get("die_after_insert") else _live_on,
+                )
+                return _plain(generation)
+            case "keep_pin" if self._namespace is not None:
+                self._kept.append(self._namespace.match(request["prompt_ids"]))
+                return {"matched_tokens": self._kept[-1].token_count}
+            case "flush":
+                return {"flushed": self._client is None or self._client.flush(FLUSH_SECONDS)}
+            case other:
+                msg = f"op {other!r} is not known here"
+                raise ValueError(msg)
+
+
+def _live_on(pages: list[PageRef]) -> None:
+    del pages
+
+
+def _plain(generation: Generation) -> dict[str, Any]:
+    return {
+        "output_ids": generation.output_ids,
+        "prompt_tokens": generation.prompt_tokens,
+        "matched_tokens": generation.matched_tokens,
+        "prefilled_tokens": generation.prefilled_tokens,
+        "ttft_ms": generation.time_to_first_token * 1e3,
+        "matched_pages": [list(page) for page in generation.matched_pages],
+        "published_pages": [list(page) for page in generation.published_pages],
+        "store_failure": generation.store_failure,
+    }
+
+
+def _put(answers: IO[str], answer: dict[str, Any]) -> None:
+    answers.write(json.dumps(answer) + "\n")
+    answers.flush()

@@ -1,0 +1,45 @@
+"""Where model folders that were built on this machine are kept."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from filelock import FileLock
+
+
+def cache_folder() -> Path:
+    """Say where the cache is: ``$KVSTORE_CACHE``, else in ``$XDG_CACHE_HOME``, else ``~/.cache``.
+
+    Creates nothing.
+    """
+    named = os.environ.get("KVSTORE_CACHE")
+    if named:
+        return Path(named)
+    caches = os.environ.get("XDG_CACHE_HOME")
+    return (Path(caches) if caches else Path.home() / ".cache") / "kvstore"
+
+
+def build_once(name: str, build: Callable[[Path], None]) -> Path:
+    """Return the cached folder ``name``, built by ``build`` in an empty folder if it is missing.
+
+    The folder appears whole or not at all; of several processes one builds and the others wait.
+    What ``build`` raises is raised, and nothing is kept.
+    """
+    root = cache_folder()
+    folder = root / name
+    if folder.is_dir():
+        return folder
+    root.mkdir(parents=True, exist_ok=True)
+    with FileLock(root / f".{name}.lock"):
+        if not folder.is_dir():
+            # A builder that was killed may have left its own.
+            unfinished = root / f".{name}.unfinished"
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir()
+            try:
+                build(unfinished)
+                unfinished.rename(folder)
+            finally:
+                shutil.rmtree(unfinished, ignore_errors=True)
+    return folder

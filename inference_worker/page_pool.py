@@ -1,0 +1,160 @@
+"""All memory that a model's pages may lie in, and the four things done to it."""
+
+from collections.abc import Iterator
+from typing import Final
+
+import torch
+
+from inference_worker.block_table import BlockTable, PageRef
+from inference_worker.errors import LayoutMismatchError, UnknownExtentError
+from inference_worker.page_layout import PageLayout
+
+KV_FACTOR: Final = 2
+
+
+class PagePool:
+    """Extents by key, each a tensor ``[slots, layers, 2, page_tokens, kv_heads, head_dim]``.
+
+    The tensors are views of memory that others own: the store's extents have keys from 0, the
+    engine's private arena has a negative one.
+    All extents are on one device.
+    Not thread-safe: one engine thread uses it, and it copies nothing but what it is told to.
+    """
+
+    def __init__(self, layout: PageLayout, device: torch.device | str = "cpu") -> None:
+        """Start without any extent; raises ``ValueError`` if K and V are not both in a page."""
+        if layout.kv_factor != KV_FACTOR:
+            msg = f"this pool keeps keys and values, a kv factor of 2, not {layout.kv_factor}"
+            raise ValueError(msg)
+        self._layout = layout
+        self._device = torch.device(device)
+        self._dtype: torch.dtype = getattr(torch, layout.dtype)
+        self._extents: dict[int, torch.Tensor] = {}
+
+    @property
+    def layout(self) -> PageLayout:
+        """The layout that all extents share."""
+        return self._layout
+
+    @property
+    def device(self) -> torch.device:
+        """The device that all extents are on."""
+        return self._device
+
+    @property
+    def extents(self) -> frozenset[int]:
+        """The keys of the extents there are now."""
+        return frozenset(self._extents)
+
+    def add_extent(self, key: int, pages: torch.Tensor) -> None:
+        """Make an extent's slots usable; its memory must stay mapped until it is removed.
+
+        Raises ``LayoutMismatchError`` if the tensor is not contiguous pages of this layout on
+        this device, and ``ValueError`` if the key is taken.
+        """
+        if key in self._extents:
+            msg = f"extent {key} is in this page pool already"
+            raise ValueError(msg)
+        found = (tuple(pages.shape[1:]), pages.dtype, pages.device.type, pages.is_contiguous())
+        wanted = (self._layout.page_shape, self._dtype, self._device.type, True)
+        if found != wanted:
+            msg = f"extent {key} is (page shape, dtype, device, contiguous) {found}, not {wanted}"
+            raise LayoutMismatchError(msg)
+        self._extents[key] = pages
+
+    def remove_extent(self, key: int) -> None:
+        """Drop the view of an extent, so that its memory can be unmapped.
+
+        No block table may be used with a page of it any more.
+        Raises ``UnknownExtentError``.
+        """
+        self._pages(key)
+        del self._extents[key]
+
+    def page(self, ref: PageRef) -> torch.Tensor:
+        """View one page, in the layout's shape; raises ``UnknownExtentError``."""
+        return self._pages(ref.extent)[ref.slot]
+
+    def rows(self, extent: int) -> torch.Tensor:
+        """View an extent as ``[slots * layers * kv_factor, page_tokens * kv_heads * head_dim]``.
+
+        The K or V (``kv`` 0 or 1) of a slot's layer is row
+        ``(slot * layers + layer) * kv_factor + kv``.
+        Raises ``UnknownExtentError``.
+        """
+        return self._pages(extent).view(-1, self._layout.page_tokens * self._layout.token_values)
+
+    def write(
+        self,
+        layer: int,
+        table: BlockTable,
+        start_position: int,
+        key: torch.Tensor,
+        value: torch.Tensor,
+    ) -> None:
+        """Put keys and values ``[tokens, kv_heads, head_dim]`` at ``[start, start + tokens)``.
+
+        Touches no other position.
+        Raises ``LayoutMismatchError`` if the shapes do not fit, ``IndexError`` beyond the table.
+        """
+        layout = self._layout
+        count = key.shape[0]
+        if key.shape != value.shape or key.shape[1:] != (layout.kv_head_count, layout.head_dim):
+            msg = f"keys {tuple(key.shape)} and values {tuple(value.shape)} do not fit {layout}"
+            raise LayoutMismatchError(msg)
+        if start_position < 0 or start_position + count > table.token_capacity:
+            msg = f"[{start_position}, {start_position + count}) is not in {len(table)} pages"
+            raise IndexError(msg)
+        end = start_position + count
+        positions = torch.arange(start_position, end, device=self._device)
+        pages = positions // layout.page_tokens
+        rows = table.slots(self._device)[pages] * layout.rows_per_page + layer * layout.kv_factor
+        places = rows * layout.page_tokens + positions % layout.page_tokens
+        for extent, first, last in table.runs(0, layout.pages_for(end)):
+            begin = max(first * layout.page_tokens, start_position) - start_position
+            stop = min(last * layout.page_tokens, end) - start_position
+            if begin < stop:
+                tokens = self._pages(extent).view(-1, layout.token_values)
+                for kv, source in enumerate((key, value)):
+                    where = places[begin:stop] + kv * layout.page_tokens
+                    what = source[begin:stop].reshape(-1, layout.token_values)
+                    tokens.index_copy_(0, where, what)
+
+    def gather(
+        self, layer: int, table: BlockTable, first_page: int, last_page: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Copy out K and V of pages ``[first_page, last_page)``: two ``[tokens, kv_heads, dim]``.
+
+        Tokens not written yet come with whatever their slot holds.
+        Raises ``IndexError`` beyond the table, ``UnknownExtentError``.
+        """
+        if not 0 <= first_page <= last_page <= len(table):
+            msg = f"pages [{first_page}, {last_page}) are not in {len(table)} pages"
+            raise IndexError(msg)
+        keys, values = self._gather_rows(layer, table, first_page, last_page)
+        return keys, values
+
+    def _gather_rows(
+        self, layer: int, table: BlockTable, first_page: int, last_page: int
+    ) -> Iterator[torch.Tensor]:
+        layout = self._layout
+        slots = table.slots(self._device)
+        width = layout.page_tokens * layout.token_values
+        for kv in range(layout.kv_factor):
+            shape = (last_page - first_page, width)
+            taken = torch.empty(shape, dtype=self._dtype, device=self._device)
+            for extent, first, last in table.runs(first_page, last_page):
+                rows = slots[first:last] * layout.rows_per_page + (layer * layout.kv_factor + kv)
+                into = taken[first - first_page : last - first_page]
+                torch.index_select(self.rows(extent), 0, rows, out=into)
+            yield taken.view(-1, layout.kv_head_count, layout.head_dim)
+
+    def copy_page(self, source: PageRef, target: PageRef) -> None:
+        """Copy a whole page to another slot, in any extent; raises ``UnknownExtentError``."""
+        self.page(target).copy_(self.page(source))
+
+    def _pages(self, extent: int) -> torch.Tensor:
+        pages = self._extents.get(extent)
+        if pages is None:
+            raise UnknownExtentError(extent)
+        return pages

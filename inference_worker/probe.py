@@ -1,0 +1,141 @@
+"""What a model's attention really hands over, learnt by running two tokens through it.
+
+Configurations name heads, sizes and windows in a dozen ways; the attention function sees them.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from transformers import AttentionInterface, PreTrainedConfig, PreTrainedModel
+
+from inference_worker.errors import UnsupportedModelError
+
+PROBE_NAME: Final = "kvstore_probe"
+SERVED_LAYER_TYPES: Final = frozenset({"full_attention", "sliding_attention"})
+# Known to pass every other check and be wrong: the reason in words.
+REFUSED_TYPES: Final = {
+    "llama4": "its attention chunks live only in its mask",
+    "llama4_text": "its attention chunks live only in its mask",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """What a page has to hold for a model, and how far each layer looks back.
+
+    ``windows`` has one entry a layer: its sliding window in tokens, or ``None`` for all.
+    """
+
+    layer_count: int
+    kv_head_count: int
+    head_dim: int
+    windows: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    layer: int
+    key_shape: tuple[int, ...]
+    value_shape: tuple[int, ...]
+    window: int | None
+    is_causal: bool
+    is_biased: bool
+
+
+def probe_model(module: PreTrainedModel) -> ModelShape:
+    """Learn a model's shape, or raise ``UnsupportedModelError`` with the reason.
+
+    Leaves the model with the attention implementation that it had.
+    Not thread-safe: it registers an attention function for as long as it runs.
+    """
+    config = module.config.get_text_config(decoder=True)
+    model_type = str(config.model_type)
+    _refuse_by_config(model_type, config)
+    calls = _run_two_tokens(module, model_type)
+    layer_count = int(config.num_hidden_layers)
+    if [call.layer for call in calls] != list(range(layer_count)):
+        reason = f"{len(calls)} of its {layer_count} layers call the registered attention function"
+        raise UnsupportedModelError(model_type, reason)
+    shapes = {shape for call in calls for shape in (call.key_shape, call.value_shape)}
+    if len(shapes) != 1:
+        reason = f"its layers' keys and values differ in (heads, head dim): {sorted(shapes)}"
+        raise UnsupportedModelError(model_type, reason)
+    if not all(call.is_causal for call in calls) or any(call.is_biased for call in calls):
+        reason = "its attention is not plain causal attention"
+        raise UnsupportedModelError(model_type, reason)
+    windows = tuple(call.window for call in calls)
+    _refuse_lost_windows(model_type, config, windows)
+    kv_head_count, head_dim = shapes.pop()
+    return ModelShape(layer_count, kv_head_count, head_dim, windows)
+
+
+def _refuse_by_config(model_type: str, config: PreTrainedConfig) -> None:
+    if model_type in REFUSED_TYPES:
+        raise UnsupportedModelError(model_type, REFUSED_TYPES[model_type])
+    if config.is_encoder_decoder:
+        raise UnsupportedModelError(model_type, "it has an encoder")
+    strange = set(getattr(config, "layer_types", None) or ()) - SERVED_LAYER_TYPES
+    if strange:
+        reason = f"its layers are of the types {sorted(strange)}, not full or sliding attention"
+        raise UnsupportedModelError(model_type, reason)
+    if getattr(config, "use_bidirectional_attention", None):
+        raise UnsupportedModelError(model_type, "its attention looks ahead")
+
+
+def _refuse_lost_windows(
+    model_type: str, config: PreTrainedConfig, windows: tuple[int | None, ...]
+) -> None:
+    """Refuse a model whose sliding window its attention function is not told of."""
+    window = getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None)
+    if kinds:
+        wanted = tuple(window if kind == "sliding_attention" else None for kind in kinds)
+    else:
+        wanted = (window,) * len(windows)
+    if windows != wanted:
+        reason = f"its layers have the windows {wanted}, its attention is told {windows}"
+        raise UnsupportedModelError(model_type, reason)
+
+
+def _run_two_tokens(module: PreTrainedModel, model_type: str) -> list[_Call]:
+    calls: list[_Call] = []
+
+    def record(
+        layer: torch.nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        _mask: torch.Tensor | None,
+        **keywords: Any,  # noqa: ANN401 - whatever else a model passes
+    ) -> tuple[torch.Tensor, None]:
+        call = _Call(
+            layer=int(getattr(layer, "layer_idx", -1)),
+            key_shape=(key.shape[1], key.shape[3]),
+            value_shape=(value.shape[1], value.shape[3]),
+            window=keywords.get("sliding_window"),
+            is_causal=bool(getattr(layer, "is_causal", True)),
+            is_biased=keywords.get("position_bias") is not None,
+        )
+        calls.append(call)
+        answer = query.new_zeros((1, query.shape[2], query.shape[1], value.shape[3]))
+        return answer, None
+
+    stock = module.config._attn_implementation  # noqa: SLF001 - there is no public reader
+    AttentionInterface.register(PROBE_NAME, record)
+    try:
+        module.set_attn_implementation(PROBE_NAME)
+        with torch.inference_mode():
+            module(
+                input_ids=torch.zeros((1, 2), dtype=torch.int64, device=module.device),
+                position_ids=torch.arange(2, device=module.device).unsqueeze(0),
+                use_cache=False,
+                logits_to_keep=1,
+            )
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        reason = f"two tokens could not be run through it: {type(error).__name__}: {error}"
+        raise UnsupportedModelError(model_type, reason) from error
+    finally:
+        module.set_attn_implementation(stock)
+        del AttentionInterface._global_mapping[PROBE_NAME]  # noqa: SLF001 - there is no other way
+    return calls

@@ -1,0 +1,80 @@
+"""The comparison with the plain forward that every model has to pass when it is loaded."""
+
+from typing import Final, Protocol
+
+import torch
+from transformers import PreTrainedModel
+
+from inference_worker.block_table import BlockTable
+from inference_worker.errors import SelfCheckError
+from inference_worker.page_pool import PagePool
+from inference_worker.private_arena import PRIVATE_EXTENT, PrivateArena
+from inference_worker.probe import ModelShape
+from inference_worker.step import Step, StepPart
+
+PAGE_TOKENS: Final = 16
+SHORTEST: Final = 48
+# Longer windows are compared with the configuration only: 1,024 tokens take seconds on a CPU.
+LONGEST_WINDOW: Final = 1024
+# Tokens beyond the window, so that some positions see less than everything.
+BEYOND: Final = 24
+# The largest difference of logits allowed, as a share of their standard deviation. Measured: 2e-5
+# in float32 for right models, 5e-2 and more for an ignored window.
+TOLERANCE: Final = {torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 2e-2}
+
+
+class PagedForward(Protocol):
+    """A forward pass over pages, as ``PagedModel.forward``."""
+
+    def __call__(self, step: Step, input_ids: torch.Tensor) -> torch.Tensor:
+        """Compute a step; gives float32 logits ``[rows, vocabulary]``."""
+        ...
+
+
+def stock_rows(module: PreTrainedModel, ids: torch.Tensor, rows: list[int]) -> torch.Tensor:
+    """Give the plain forward's float32 logits of some rows: ``[rows, vocabulary]``."""
+    with torch.inference_mode():
+        keep = torch.tensor(rows, dtype=torch.int64, device=module.device)
+        answer = module(input_ids=ids.unsqueeze(0), use_cache=False, logits_to_keep=keep)
+    logits: torch.Tensor = answer.logits
+    return logits[0].float()
+
+
+def check_length(shape: ModelShape) -> int:
+    """Say how many tokens the comparison takes: past the window where that is affordable."""
+    windows = [w for w in shape.windows if w is not None and w <= LONGEST_WINDOW]
+    return max([SHORTEST, *(w + BEYOND for w in windows)])
+
+
+def check_ids(count: int, vocabulary: int, device: torch.device) -> torch.Tensor:
+    """Give ``count`` token ids, spread over the vocabulary and always the same."""
+    return (torch.arange(count, device=device) * 7919 + 13) % vocabulary
+
+
+def check_paged(
+    module: PreTrainedModel,
+    forward: PagedForward,
+    pool: PagePool,
+    ids: torch.Tensor,
+    expected: torch.Tensor,
+    rows: list[int],
+) -> None:
+    """Compute ``ids`` in steps that end at ``rows`` and compare with the plain forward's logits.
+
+    Adds the private extent to ``pool`` and removes it again.
+    Raises ``SelfCheckError`` if any row differs by more than rounding.
+    """
+    arena = PrivateArena(pool.layout, ids.shape[0], pool.device)
+    table = BlockTable(pool.layout.page_tokens, arena.allocate(arena.slot_count))
+    pool.add_extent(PRIVATE_EXTENT, arena.tensor)
+    worst, start = 0.0, 0
+    for row, wanted in zip(rows, expected, strict=True):
+        part = StepPart(table=table, start=start, count=row + 1 - start)
+        got = forward(Step(pool, (part,)), ids[start : row + 1])[0]
+        difference = (got - wanted).abs().max() / wanted.std()
+        worst = max(worst, float(torch.nan_to_num(difference, nan=torch.inf)))
+        start = row + 1
+    pool.remove_extent(PRIVATE_EXTENT)
+    if worst > TOLERANCE[getattr(torch, pool.layout.dtype)]:
+        reason = f"its logits differ from the plain forward's by {worst:.1e} of their deviation"
+        raise SelfCheckError(str(module.config.model_type), reason)

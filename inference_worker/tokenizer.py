@@ -1,0 +1,57 @@
+"""What the engine asks of a tokenizer, and the tokenizers there are."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from transformers import AutoTokenizer
+
+from inference_worker.byte_tokenizer import ByteTokenizer
+
+
+class Tokenizer(Protocol):
+    """Text to token ids and back; both directions change nothing and may be called anywhere."""
+
+    @property
+    def begin_ids(self) -> list[int]:
+        """The ids that a sequence starts with before any text, perhaps none."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """Give the text's ids alone, without ``begin_ids``, so that pieces can be joined."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Give the text of any ids, special ones left out."""
+        ...
+
+
+class FolderTokenizer:
+    """A model folder's own tokenizer, as transformers loads it."""
+
+    def __init__(self, folder: Path) -> None:
+        """Load it, which takes seconds for a large vocabulary; raises what transformers raises."""
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+        first = self._tokenizer.encode("", add_special_tokens=True)[:1]
+        self._begin_ids = [int(i) for i in first if i == self._tokenizer.bos_token_id]
+
+    @property
+    def begin_ids(self) -> list[int]:
+        """What the tokenizer itself puts in front, such as its beginning-of-sequence id."""
+        return list(self._begin_ids)
+
+    def encode(self, text: str) -> list[int]:
+        """Give the text's ids alone."""
+        return [int(i) for i in self._tokenizer.encode(text, add_special_tokens=False)]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Give the text, special tokens left out."""
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
+
+
+def load_tokenizer(folder: Path) -> Tokenizer:
+    """Load a folder's tokenizer; where it has none, its tokens are bytes."""
+    names = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
+    if any((folder / name).exists() for name in names):
+        return FolderTokenizer(folder)
+    return ByteTokenizer()

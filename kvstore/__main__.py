@@ -1,0 +1,137 @@
+"""kvstore-server: builds the store from its parts, serves, and drains when it is told to stop.
+
+The one place that knows every type. Memory is allocated when the first namespace
+of an arena is opened, so a server that cannot allocate serves all the same: the
+opening is refused with ``POOL_EXHAUSTED`` and its client tries again. What has to
+be there before it serves are its threads and its sockets; until they run, and
+again when one of them is found silent, health is NOT_SERVING.
+"""
+
+import secrets
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+import structlog
+from pydantic import ValidationError
+
+from kvstore import __version__
+from kvstore.config import PROGRAM, Config, load_config
+from kvstore.core.cache import PrefixCache
+from kvstore.core.limits import Limits
+from kvstore.instance_lock import InstanceLock, InstanceRunning
+from kvstore.log import configure_logging
+from kvstore.rpc.attach import AttachServer
+from kvstore.rpc.health import Health
+from kvstore.rpc.server import SERVICES, Sockets, build_server
+from kvstore.runtime_dir import RuntimeDir, UnusableRuntimeDir
+from kvstore.service.clock import MonotonicClock
+from kvstore.service.credentials import Credentials
+from kvstore.service.reaper import Reaper
+from kvstore.service.store import KVStore
+from kvstore.storage.arenas import Arenas
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+EPOCH_BITS = 64
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# Seconds for calls under way to end, once the leases are gone or the grace is over.
+CALL_GRACE = 1.0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve until SIGTERM or SIGINT and return the exit status; a second signal ends at once."""
+    try:
+        config = load_config(sys.argv[1:] if arguments is None else arguments)
+    except ValueError as error:
+        _complain(_settings_error(error))
+        return EXIT_USAGE
+    configure_logging(config.log_format, config.log_level)
+    # Blocked before any thread starts, so that this thread alone is told, when it asks.
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        serve(config)
+    except (InstanceRunning, UnusableRuntimeDir) as error:
+        _complain(str(error))
+        return EXIT_FAILED
+    return 0
+
+
+def serve(config: Config) -> None:
+    """Serve until one of STOP_SIGNALS, which MUST be blocked; then drain and stop.
+
+    Raises ``InstanceRunning`` or ``UnusableRuntimeDir``.
+    """
+    runtime_dir = RuntimeDir(config.runtime_dir)
+    with InstanceLock(runtime_dir), ExitStack() as stack:
+        clock = MonotonicClock()
+        limits = Limits(
+            min_ttl=config.min_ttl, default_ttl=config.default_ttl, max_ttl=config.max_ttl
+        )
+        # Never zero, which stands for no epoch on the wire.
+        epoch = secrets.randbits(EPOCH_BITS) or 1
+        arenas = Arenas(budget_bytes=config.tier1_bytes, extent_bytes=config.bytes_of_an_extent)
+        stack.callback(arenas.close)
+        store = KVStore(PrefixCache(epoch, limits), arenas=arenas, clock=clock)
+        credentials = Credentials()
+
+        reaper = Reaper(store, clock=clock, interval=config.reaper_interval)
+        reaper.start()
+        stack.callback(reaper.close)
+        attach = AttachServer(
+            runtime_dir.attach_socket, store=store, credentials=credentials, clock=clock
+        )
+        attach.start()
+        stack.callback(attach.close)
+
+        health = Health(SERVICES, {"reaper": reaper, "attach": attach}, clock=clock)
+        stack.callback(health.close)
+        sockets = Sockets(runtime_dir.grpc_socket, runtime_dir.attach_socket)
+        server = build_server(store, credentials, health, sockets=sockets, clock=clock)
+        server.start()
+        stack.callback(lambda: server.stop(CALL_GRACE).wait())
+        health.begin_serving()
+        log.info(
+            "server_started",
+            version=__version__,
+            runtime_dir=str(runtime_dir.path),
+            store_epoch=epoch,
+            tier1_bytes=config.tier1_bytes,
+        )
+
+        received = signal.sigwait(STOP_SIGNALS)
+        _let_signals_end_the_process()
+        log.info("drain_started", signal=signal.Signals(received).name, grace=config.drain_grace)
+        health.begin_draining()
+        store.begin_draining()
+        drained = store.wait_drained(config.drain_grace)
+        log.info("drain_finished", drained=drained)
+    log.info("server_stopped")
+
+
+def _let_signals_end_the_process() -> None:
+    """Whoever signals again does not want to wait: the kernel gives back all that is held."""
+    for each in STOP_SIGNALS:
+        signal.signal(each, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+
+
+def _settings_error(error: ValueError) -> str:
+    if not isinstance(error, ValidationError):
+        return str(error)
+    problems = (
+        f"{'.'.join(str(part) for part in each['loc']) or 'settings'}: {each['msg']}"
+        for each in error.errors()
+    )
+    return "; ".join(problems)
+
+
+def _complain(message: str) -> None:
+    sys.stderr.write(f"{PROGRAM}: {message}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

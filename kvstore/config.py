@@ -1,0 +1,180 @@
+"""The server's settings: flags, else environment, else a TOML file, else defaults.
+
+A flag ``--tier1-bytes 2GiB`` is ``KVSTORE_TIER1_BYTES=2GiB`` in the environment
+and ``tier1_bytes = "2GiB"`` in the file.
+"""
+
+import os
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, ByteSize, Field, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_settings import (
+    BaseSettings,
+    CliApp,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
+
+PROGRAM = "kvstore-server"
+
+
+def default_runtime_dir() -> Path:
+    """Return ``$XDG_RUNTIME_DIR/kvstore``, else ``/tmp/kvstore-UID``."""
+    if session_dir := os.environ.get("XDG_RUNTIME_DIR"):
+        return Path(session_dir) / "kvstore"
+    return Path("/tmp") / f"kvstore-{os.geteuid()}"  # noqa: S108 - made with mode 0700, checked
+
+
+def _positive_size(value: ByteSize) -> ByteSize:
+    if value <= 0:
+        raise ValueError("has to be positive")
+    return value
+
+
+Size = Annotated[ByteSize, AfterValidator(_positive_size)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class ConfigFile(PydanticBaseSettingsSource):
+    """The values of the TOML file that ``config_file`` names, where one is named."""
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        """Return nothing: the file is read as a whole."""
+        del field
+        return None, field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        """Return the file's values; raises ``SettingsError`` if it cannot be read."""
+        path = self.current_state.get("config_file")
+        if path is None:
+            return {}
+        try:
+            return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"config_file {path}: {error}") from error
+
+
+# So many extents share the first tier's memory where no size of one is set: the first
+# prompt of a worker fits at once, and several tenants or models still find room.
+EXTENTS_IN_A_TIER = 4
+
+
+class Config(BaseSettings):
+    """Settings of one server. Times are in seconds, sizes in bytes or like "512MiB"."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="KVSTORE_",
+        env_ignore_empty=True,
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+        cli_prog_name=PROGRAM,
+        cli_kebab_case=True,
+        cli_hide_none_type=True,
+    )
+
+    config_file: Path | None = None
+    """A TOML file with any of these settings. Start with: none."""
+
+    runtime_dir: Path = Field(default_factory=default_runtime_dir)
+    """Folder of the sockets, mode 0700, one a server; its path has at most 94 bytes.
+
+    Wrong when clients stay disconnected: both sides have to name the same one.
+    Start with: $XDG_RUNTIME_DIR/kvstore.
+    """
+
+    tier1_bytes: Size = ByteSize(1 << 30)
+    """Memory that pages may take, all tenants together. Taken as it is needed, never given back.
+
+    Too small when `evicted_page_count` grows with `matched_token_count` standing
+    still, or `exhausted_count` grows; too large when the log has `extent_refused`.
+    Start with: half of what the machine has left beside its workers.
+    """
+
+    extent_bytes: Size | None = None
+    """Memory is taken in pieces of this size, each mapped by every worker of the tenant.
+
+    Absent: a quarter of `tier1_bytes`. An arena grows in the background, and until it has,
+    a reservation finds only what is there. Too small when `evicted_page_count` or
+    `exhausted_count` grows while memory is left, or arenas have hundreds of extents
+    (`extent_count`); too large when tenants or models find none left.
+    Start with: room for a few of the longest prompts.
+    """
+
+    @property
+    def bytes_of_an_extent(self) -> int:
+        """The size in force."""
+        return self.extent_bytes or max(self.tier1_bytes // EXTENTS_IN_A_TIER, 1)
+
+    default_ttl: Seconds = 10.0
+    """Time to live of a lease whose client asks for none.
+
+    Too short when `lease_expired` is logged for workers that live; too long when
+    slots stay reserved long after a worker hung. Start with: 10.
+    """
+
+    min_ttl: Seconds = 0.2
+    """Shortest time to live granted. Each lease is renewed three times within its own.
+
+    Too short when renewals are most of the calls in the log. Start with: 0.2.
+    """
+
+    max_ttl: Seconds = 300.0
+    """Longest time to live granted.
+
+    Too long when `reserved_slot_count` stays high after a worker hung. Start with: 300.
+    """
+
+    drain_grace: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 10.0
+    """How long a stop waits for leases to end before it stops anyway.
+
+    Too short when `drain_finished` is logged with leases left, whose workers then
+    go on without a store. Start with: what a request takes, and not more than
+    the supervisor waits before it kills.
+    """
+
+    reaper_interval: Seconds = 0.1
+    """How often leases are looked through for those past their time to live.
+
+    Too long when `lease_expired` comes late; too short when an idle server takes
+    processor time. Start with: half of `min_ttl`.
+    """
+
+    log_format: Literal["console", "json"] = "console"
+    """Lines for people or for machines. Start with: console by hand, json under a supervisor."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least severe events shown; debug has a line for each request. Start with: info."""
+
+    @model_validator(mode="after")
+    def _order_ttls(self) -> Self:
+        if not self.min_ttl <= self.default_ttl <= self.max_ttl:
+            raise ValueError("min_ttl, default_ttl and max_ttl have to be in this order")
+        return self
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Return the sources below the flags, the first wins."""
+        del init_settings, dotenv_settings, file_secret_settings
+        return env_settings, ConfigFile(settings_cls)
+
+
+def load_config(arguments: Sequence[str]) -> Config:
+    """Return the settings for a command line.
+
+    Raises ``ValueError`` (pydantic's, or ``SettingsError``) naming what is wrong;
+    a flag that is none ends the process with status 2, as argparse does.
+    """
+    return CliApp.run(Config, cli_args=list(arguments))

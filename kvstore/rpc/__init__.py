@@ -1,0 +1,1 @@
+"""The wire: the only server-side importer of grpc."""

@@ -1,0 +1,141 @@
+"""What one peer of the attach socket says and is told; knows no sockets."""
+
+from typing import NamedTuple
+
+import structlog
+from google.protobuf.message import DecodeError
+
+from kvstore.core.caller import Caller
+from kvstore.errors import InvalidField, PeerRefused
+from kvstore.rpc import fields
+from kvstore.rpc.extents import exported_messages
+from kvstore.rpc.frames import MAX_DESCRIPTORS
+from kvstore.rpc.identity import MAX_SECRET_BYTES, MIN_SECRET_BYTES
+from kvstore.rpc.peer import Peer
+from kvstore.service.credentials import Credentials
+from kvstore.service.processes import Process, Processes
+from kvstore.service.store import KVStore
+from kvstore.v1 import attach_pb2
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+PROTOCOL_VERSION = 1
+
+
+class Announcement(NamedTuple):
+    """Extents to hand out, with the descriptors that go along, which stay the store's."""
+
+    frame: attach_pb2.ServerFrame
+    descriptors: tuple[int, ...]
+
+
+class AttachSession:
+    """One peer's side of the protocol. Used by the attach server's thread alone.
+
+    ``peer`` is the session's own from now on.
+    ``process`` is the peer as attached under a lease; the server sets it to None
+    when the lease ended, or another connection of the process took over.
+    """
+
+    def __init__(
+        self, peer: Peer, *, store: KVStore, credentials: Credentials, processes: Processes
+    ) -> None:
+        self.welcomed = False
+        self.process: Process | None = None
+        self._peer = peer
+        self._store = store
+        self._credentials = credentials
+        self._processes = processes
+        self._offered: set[int] = set()
+
+    def receive(self, payload: bytes) -> attach_pb2.ServerFrame | None:
+        """Act on a frame of the peer's and return the answer, if it has one.
+
+        Raises a KVStoreError to refuse the peer.
+        """
+        try:
+            frame = attach_pb2.ClientFrame.FromString(payload)
+        except DecodeError as error:
+            raise InvalidField(field="frame", value=f"{len(payload)} bytes") from error
+        kind = frame.WhichOneof("message")
+        if kind == "hello":
+            return self._hello(frame.hello)
+        if not self.welcomed:
+            raise InvalidField(field="frame", value=kind, why="Hello comes first")
+        if kind == "bind":
+            return self._bind(frame.bind)
+        if kind == "acknowledge":
+            return self._acknowledge(frame.acknowledge)
+        if kind == "unmapped":
+            # Extents are never retired yet, so nothing waits for this.
+            return None
+        raise InvalidField(field="frame", value=kind, why="unknown")
+
+    def close(self) -> None:
+        """Let go of the peer; once, when its connection ended."""
+        self._peer.close()
+
+    def announce(self) -> Announcement | None:
+        """Return the next extents that the process was not given yet, or None."""
+        if self.process is None:
+            return None
+        owed = self._store.extents_owed(self.process.process_id)
+        fresh = [each for each in owed if each.shape.extent_id not in self._offered]
+        if not fresh:
+            return None
+        given = fresh[:MAX_DESCRIPTORS]
+        self._offered.update(each.shape.extent_id for each in given)
+        frame = attach_pb2.ServerFrame()
+        frame.extents.extents.extend(exported_messages(given))
+        return Announcement(frame, tuple(each.export.descriptor for each in given))
+
+    def _hello(self, hello: attach_pb2.Hello) -> attach_pb2.ServerFrame:
+        if hello.protocol_version != PROTOCOL_VERSION:
+            raise InvalidField(
+                field="hello.protocol_version", value=hello.protocol_version, why="only 1 is spoken"
+            )
+        fields.name("hello.display_name", hello.display_name)
+        if hello.cuda_mps:
+            raise PeerRefused(why="the death of a CUDA MPS client is not the end of its work")
+        identity = self._credentials.identity_of(self._peer.uid)
+        if not self.welcomed:
+            name, pid = hello.display_name, self._peer.pid
+            log.debug("peer_welcomed", pid=pid, uid=self._peer.uid, display_name=name)
+        self.welcomed = True
+        welcome = attach_pb2.Welcome(
+            credential=self._credentials.issue(self._peer.uid),
+            tenant=identity.tenant,
+            admin=identity.admin,
+            store_epoch=self._store.epoch,
+        )
+        return attach_pb2.ServerFrame(welcome=welcome)
+
+    def _bind(self, bind: attach_pb2.Bind) -> attach_pb2.ServerFrame:
+        lease_id = fields.random_id("bind.lease_id", bind.lease_id)
+        secret = fields.checked_bytes(
+            "bind.lease_secret", bind.lease_secret, least=MIN_SECRET_BYTES, most=MAX_SECRET_BYTES
+        )
+        if self.process is not None and self.process.lease_id != lease_id:
+            raise InvalidField(
+                field="bind.lease_id", value=lease_id.hex(), why="bound to another lease"
+            )
+        caller = Caller(self._credentials.identity_of(self._peer.uid), lease_id, secret, None)
+        process = self._processes.attach(self._peer.pid, self._peer.pidfd, lease_id)
+        # If this raises, the server finds that the store does not know the process.
+        self._store.bind(
+            caller, process_id=process.process_id, pid=self._peer.pid, uid=self._peer.uid
+        )
+        if process is not self.process:
+            self.process = process
+            self._offered.clear()
+            log.info("process_attached", pid=process.pid, lease_id=lease_id.hex())
+        return attach_pb2.ServerFrame(bound=attach_pb2.Bound(pid=self._peer.pid))
+
+    def _acknowledge(self, acknowledge: attach_pb2.Acknowledge) -> attach_pb2.ServerFrame:
+        """Count on what was given and is mapped; nothing after the lease ended."""
+        counted: list[int] = []
+        if self.process is not None:
+            counted = [each for each in acknowledge.extent_ids if each in self._offered]
+            self._store.acknowledge(self.process.process_id, counted)
+        answer = attach_pb2.Acknowledged(extent_ids=counted)
+        return attach_pb2.ServerFrame(acknowledged=answer)

@@ -1,0 +1,155 @@
+"""Messages of the request path to core's types and back, fields checked.
+
+A conversion from a message raises InvalidField, LimitExceeded or
+FeatureUnsupported, all before the store is asked anything.
+"""
+
+from collections.abc import Iterable
+
+from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PagedContent, PageLayout
+from kvstore.core.limits import Limits
+from kvstore.core.requests import Grant, Match, ReservationRequest, Sequence
+from kvstore.core.runs import Run
+from kvstore.errors import FeatureUnsupported, InvalidField
+from kvstore.rpc import fields
+from kvstore.v1 import prefix_cache_pb2 as pb
+from kvstore.v1 import types_pb2
+
+KEYS_AND_VALUES = 2
+
+
+def sequence_of(message: pb.Sequence, limits: Limits) -> Sequence:
+    """Return a sequence. That it is page-aligned is core's to check."""
+    base = message.WhichOneof("base")
+    return Sequence(
+        fields.tokens(message.tokens, message.position, limits),
+        message.position,
+        message.base_pin_id if base == "base_pin_id" else None,
+        message.base_reservation_id if base == "base_reservation_id" else None,
+    )
+
+
+def reservations_of(message: pb.ReservePagesRequest, limits: Limits) -> list[ReservationRequest]:
+    """Return the reservations asked for."""
+    fields.require_batch(message.reservations, limits)
+    return [
+        ReservationRequest(
+            fields.chosen_id("reservations.reservation_id", each.reservation_id),
+            each.start_page,
+            each.page_count,
+        )
+        for each in message.reservations
+    ]
+
+
+def require_plain_insert(message: pb.InsertPrefixRequest) -> None:
+    """Refuse an insert that says more of its pages than this server can keep.
+
+    Its reuse hint is a hint, and may be ignored.
+    """
+    if message.HasField("next_token"):
+        raise FeatureUnsupported(feature="next_token")
+    if message.page_checksums:
+        raise FeatureUnsupported(feature="page_checksums")
+
+
+def namespace_identity_of(message: types_pb2.NamespaceIdentity) -> NamespaceIdentity:
+    """Return who may share."""
+    most = fields.MAX_DIGEST_BYTES
+    return NamespaceIdentity(
+        fields.checked_bytes("identity.model_digest", message.model_digest, least=1, most=most),
+        fields.checked_bytes("identity.adapter_digest", message.adapter_digest, least=0, most=most),
+        fields.checked_bytes("identity.salt", message.salt, least=0, most=fields.MAX_SALT_BYTES),
+        fields.name("identity.display_name", message.display_name),
+    )
+
+
+def layout_of(message: types_pb2.PageLayout) -> PageLayout:
+    """Return a page layout; zeros that mean a default are that default."""
+    content: PagedContent | OpaqueContent
+    match message.WhichOneof("content"):
+        case "paged":
+            content = _paged_of(message.paged)
+        case "opaque":
+            content = _opaque_of(message.opaque)
+        case _:
+            raise InvalidField(field="layout.content", why="missing")
+    return PageLayout(
+        message.page_tokens, message.page_bytes, message.tensor_parallel_size or 1, content
+    )
+
+
+def _paged_of(message: types_pb2.PagedLayout) -> PagedContent:
+    kv_factor = message.kv_factor or KEYS_AND_VALUES
+    if kv_factor > KEYS_AND_VALUES:
+        raise InvalidField(field="layout.paged.kv_factor", value=kv_factor, why="neither 1 nor 2")
+    return PagedContent(
+        message.layer_count,
+        message.kv_head_count,
+        message.head_dim,
+        fields.name("layout.paged.dtype", message.dtype),
+        kv_factor,
+    )
+
+
+def _opaque_of(message: types_pb2.OpaqueLayout) -> OpaqueContent:
+    field, most = "layout.opaque.fingerprint", fields.MAX_DIGEST_BYTES
+    fingerprint = fields.checked_bytes(field, message.fingerprint, least=1, most=most)
+    return OpaqueContent(fingerprint, message.divides_by_token)
+
+
+def page_runs(runs: Iterable[Run]) -> list[types_pb2.PageRun]:
+    """Return runs as messages."""
+    return [
+        types_pb2.PageRun(
+            extent_id=run.extent_id,
+            # The numbers of the tiers are the same on both sides.
+            tier=types_pb2.Tier.Name(run.tier),
+            slot_indexes=run.indexes,
+            generations=run.generations,
+        )
+        for run in runs
+    ]
+
+
+def match_message(match: Match) -> pb.PrefixMatch:
+    """Return a match as a message."""
+    return pb.PrefixMatch(matched_token_count=match.matched_token_count, runs=page_runs(match.runs))
+
+
+def grant_message(grant: Grant) -> pb.ReservationGrant:
+    """Return a grant as a message."""
+    return pb.ReservationGrant(
+        reservation_id=grant.reservation_id,
+        start_page=grant.start_page,
+        runs=page_runs(grant.runs),
+    )
+
+
+def identity_message(identity: NamespaceIdentity) -> types_pb2.NamespaceIdentity:
+    """Return a namespace's identity, without the salt, which may be a secret."""
+    return types_pb2.NamespaceIdentity(
+        model_digest=identity.model_digest,
+        adapter_digest=identity.adapter_digest,
+        display_name=identity.display_name,
+    )
+
+
+def layout_message(layout: PageLayout) -> types_pb2.PageLayout:
+    """Return a page layout as a message."""
+    message = types_pb2.PageLayout(
+        page_tokens=layout.page_tokens,
+        page_bytes=layout.page_bytes,
+        tensor_parallel_size=layout.tensor_parallel_size,
+    )
+    content = layout.content
+    if isinstance(content, PagedContent):
+        message.paged.layer_count = content.layer_count
+        message.paged.kv_head_count = content.kv_head_count
+        message.paged.head_dim = content.head_dim
+        message.paged.dtype = content.dtype
+        message.paged.kv_factor = content.kv_factor
+    else:
+        message.opaque.fingerprint = content.fingerprint
+        message.opaque.divides_by_token = content.divides_by_token
+    return message

@@ -1,0 +1,75 @@
+"""Single fields of a request, checked. Each raises InvalidField or LimitExceeded.
+
+Values of any length may come; none that is refused for its length is repeated in
+the error.
+"""
+
+from collections.abc import Sized
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+
+from kvstore.core.limits import Limits
+from kvstore.core.tokens import token_count
+from kvstore.errors import InvalidField, LimitExceeded
+
+ID_BYTES = 16
+MAX_DIGEST_BYTES = 64
+MAX_SALT_BYTES = 256
+MAX_NAME_BYTES = 256
+NANOSECONDS = 1_000_000_000
+
+
+def require_present(message: Message, *names: str) -> None:
+    """Refuse a message that lacks one of the named submessages."""
+    for name in names:
+        if not message.HasField(name):
+            raise InvalidField(field=name, why="missing")
+
+
+def checked_bytes(field: str, value: bytes, *, least: int, most: int) -> bytes:
+    """Return ``value`` if its length is within bounds."""
+    if not least <= len(value) <= most:
+        bounds = f"{least} bytes" if least == most else f"{least} to {most} bytes"
+        raise InvalidField(field=field, value=f"{len(value)} bytes", why=f"not {bounds}")
+    return value
+
+
+def random_id(field: str, value: bytes) -> bytes:
+    """Return an id of 128 random bits."""
+    return checked_bytes(field, value, least=ID_BYTES, most=ID_BYTES)
+
+
+def chosen_id(field: str, value: int) -> int:
+    """Return an id that the client chose; zero is one that it forgot."""
+    if value == 0:
+        raise InvalidField(field=field, value=value, why="missing")
+    return value
+
+
+def name(field: str, value: str) -> str:
+    """Return a name for people, or one of a type or feature; it may be empty."""
+    checked_bytes(field, value.encode(), least=0, most=MAX_NAME_BYTES)
+    return value
+
+
+def seconds(field: str, value: Duration) -> float:
+    """Return a span in seconds, zero or more."""
+    if value.seconds < 0 or not 0 <= value.nanos < NANOSECONDS:
+        raise InvalidField(field=field, value=f"{value.seconds} s", why="not a span of time")
+    return value.seconds + value.nanos / NANOSECONDS
+
+
+def tokens(value: bytes, position: int, limits: Limits) -> bytes:
+    """Return the token bytes of a sequence that start at ``position`` (in tokens)."""
+    count = position + token_count(value)
+    if count > limits.max_tokens:
+        raise LimitExceeded(limit="max_tokens", maximum=limits.max_tokens, value=count)
+    return value
+
+
+def require_batch(items: Sized, limits: Limits) -> None:
+    """Refuse a batch of more entries than the limit."""
+    if len(items) > limits.max_batch_size:
+        maximum = limits.max_batch_size
+        raise LimitExceeded(limit="max_batch_size", maximum=maximum, value=len(items))

@@ -1,0 +1,173 @@
+"""What every call passes on its way to a servicer, outermost first.
+
+``Outcomes`` gives the call its request id, turns whatever was raised into a
+status, and logs one line. ``Admission`` refuses a call without credential or
+deadline, and only then reads the request.
+"""
+
+import re
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeAlias, TypeVar
+
+import grpc
+import structlog
+from google.protobuf.message import DecodeError
+from grpc_health.v1 import health
+from grpc_reflection.v1alpha import reflection
+from structlog.contextvars import bind_contextvars, bound_contextvars
+
+from kvstore.errors import InvalidField, KVStoreError
+from kvstore.rpc import status
+from kvstore.rpc.identity import Callers
+from kvstore.service.clock import Clock
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+REQUEST_ID = "x-request-id"
+# A client's own id is taken if it can do no harm in a log.
+REQUEST_ID_FORM = re.compile(r"[A-Za-z0-9._:/-]{1,64}")
+# Open to whoever reaches the socket, without deadline: probes, and tools that ask for descriptors.
+EXEMPT = (f"/{health.SERVICE_NAME}/", f"/{reflection.SERVICE_NAME}/")
+# gRPC sends a timeout in few digits, rounded up: 60 s come as 60.1 s.
+DEADLINE_ROUNDING = 1.02
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+# What intercept_service is given and answers. grpc's classes are generic for type checkers alone.
+Handler: TypeAlias = "grpc.RpcMethodHandler[Request, Response] | None"
+Continuation: TypeAlias = "Callable[[grpc.HandlerCallDetails], Handler[Request, Response]]"
+
+
+def request_id_of(context: grpc.ServicerContext) -> str:
+    """Return the id that the client gave the call, or a new random one."""
+    for key, value in context.invocation_metadata():
+        if key == REQUEST_ID and isinstance(value, str) and REQUEST_ID_FORM.fullmatch(value):
+            return value
+    return secrets.token_hex(8)
+
+
+class Outcomes(grpc.ServerInterceptor):
+    """Ends every call as the contract says, whatever happened in it.
+
+    An error of ours becomes its status; anything else is a bug, becomes INTERNAL
+    and is logged with its traceback. One line a call at debug, never a request's
+    content.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def intercept_service(
+        self,
+        continuation: "Continuation[Request, Response]",
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> "Handler[Request, Response]":
+        """Wrap the method, unless it is exempt."""
+        handler = continuation(handler_call_details)
+        method = handler_call_details.method
+        if handler is None or method.startswith(EXEMPT):
+            return handler
+        if handler.unary_stream is not None:
+            stream = handler.unary_stream
+
+            def stream_outcome(
+                request: Request, context: grpc.ServicerContext
+            ) -> Iterator[Response]:
+                with self._outcome(method, context):
+                    yield from stream(request, context)
+
+            return grpc.unary_stream_rpc_method_handler(
+                stream_outcome, handler.request_deserializer, handler.response_serializer
+            )
+        unary = handler.unary_unary
+        assert unary is not None  # the contract has no streams of requests
+
+        def outcome(request: Request, context: grpc.ServicerContext) -> Response:
+            with self._outcome(method, context):
+                return unary(request, context)
+
+        return grpc.unary_unary_rpc_method_handler(
+            outcome, handler.request_deserializer, handler.response_serializer
+        )
+
+    @contextmanager
+    def _outcome(self, method: str, context: grpc.ServicerContext) -> Iterator[None]:
+        began = self._clock()
+        request_id = request_id_of(context)
+        reason, failure = "OK", None
+        with bound_contextvars(request_id=request_id, method=method, tenant=""):
+            try:
+                yield
+            except KVStoreError as error:
+                reason, failure = error.reason(), status.to_status(error)
+            except Exception:
+                log.exception("request_failed")
+                reason, failure = "INTERNAL", status.internal_status(request_id)
+            latency_ms = round((self._clock() - began) * 1e3, 3)
+            log.debug("request_handled", reason=reason, latency_ms=latency_ms)
+        # Last, so that whoever has the answer finds the line in the log.
+        if failure is not None:
+            status.abort_with(context, failure)
+
+
+class Admission(grpc.ServerInterceptor):
+    """Refuses, before the request is read, a call that may not come in.
+
+    Raises CredentialRequired, or InvalidField for a deadline that is missing or
+    above ``max_deadline`` (seconds): tombstones are kept for longer than that,
+    so no call may live longer. A call whose deadline passed while it waited for
+    a thread is refused too: nobody waits for its answer. A request that is no
+    message of its type raises InvalidField.
+    """
+
+    def __init__(self, callers: Callers, max_deadline: float) -> None:
+        self._callers = callers
+        self._max_deadline = max_deadline
+
+    def intercept_service(
+        self,
+        continuation: "Continuation[Request, Response]",
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> "Handler[Request, Response]":
+        """Wrap the method, unless it is exempt."""
+        handler = continuation(handler_call_details)
+        if handler is None or handler_call_details.method.startswith(EXEMPT):
+            return handler
+        parse = handler.request_deserializer
+        assert parse is not None  # generated code always has one
+        if handler.unary_stream is not None:
+            stream = handler.unary_stream
+
+            def admit_stream(request: bytes, context: grpc.ServicerContext) -> Iterator[Response]:
+                self._require_admissible(context)
+                return stream(_parsed(parse, request), context)
+
+            return grpc.unary_stream_rpc_method_handler(
+                admit_stream, None, handler.response_serializer
+            )
+        unary = handler.unary_unary
+        assert unary is not None  # the contract has no streams of requests
+
+        def admit(request: bytes, context: grpc.ServicerContext) -> Response:
+            self._require_admissible(context)
+            return unary(_parsed(parse, request), context)
+
+        return grpc.unary_unary_rpc_method_handler(admit, None, handler.response_serializer)
+
+    def _require_admissible(self, context: grpc.ServicerContext) -> None:
+        bind_contextvars(tenant=self._callers.identity(context).tenant)
+        remaining = context.time_remaining()
+        if remaining is None or remaining > self._max_deadline * DEADLINE_ROUNDING:
+            maximum = f"{self._max_deadline:g} s"
+            raise InvalidField(field="deadline", why="missing or too long", maximum=maximum)
+        if remaining <= 0:
+            raise InvalidField(field="deadline", why="passed before the call began")
+
+
+def _parsed(parse: Callable[[bytes], Request], request: bytes) -> Request:
+    try:
+        return parse(request)
+    except DecodeError as error:
+        raise InvalidField(field="request", why="not a message of its type") from error

@@ -1,0 +1,70 @@
+"""LeaseService: each method reads the request, makes one call, and answers."""
+
+import grpc
+
+from kvstore.errors import InvalidField
+from kvstore.rpc import fields
+from kvstore.rpc.identity import Callers
+from kvstore.rpc.pagination import PageTokens
+from kvstore.rpc.report import duration, lease_message
+from kvstore.service.store import KVStore
+from kvstore.v1 import lease_pb2 as pb
+from kvstore.v1 import lease_pb2_grpc
+
+MAX_FEATURES = 64
+
+
+class LeaseServicer(lease_pb2_grpc.LeaseServiceServicer):
+    """Membership over gRPC. Raises KVStoreError, which the interceptors turn into statuses."""
+
+    def __init__(self, store: KVStore, callers: Callers) -> None:
+        self._store = store
+        self._callers = callers
+        self._page_tokens = PageTokens(store.epoch, b"leases")
+
+    def GrantLease(
+        self, request: pb.GrantLeaseRequest, context: grpc.ServicerContext
+    ) -> pb.GrantLeaseResponse:
+        """Grant a lease."""
+        caller = self._callers.member(context, request.lease_id, None)
+        if len(request.features) > MAX_FEATURES:
+            why = f"more than {MAX_FEATURES}"
+            raise InvalidField(field="features", value=len(request.features), why=why)
+        ttl = self._store.grant(
+            caller,
+            ttl=fields.seconds("ttl", request.ttl) if request.HasField("ttl") else None,
+            display_name=fields.name("display_name", request.display_name),
+            features=[fields.name("features", each) for each in request.features],
+        )
+        return pb.GrantLeaseResponse(ttl=duration(ttl), store_epoch=self._store.epoch)
+
+    def RenewLease(
+        self, request: pb.RenewLeaseRequest, context: grpc.ServicerContext
+    ) -> pb.RenewLeaseResponse:
+        """Extend a lease by its TTL."""
+        caller = self._callers.member(context, request.lease_id, request.store_epoch)
+        return pb.RenewLeaseResponse(ttl=duration(self._store.renew(caller)))
+
+    def RevokeLease(
+        self, request: pb.RevokeLeaseRequest, context: grpc.ServicerContext
+    ) -> pb.RevokeLeaseResponse:
+        """End a lease, or, for an admin without its secret, expire it."""
+        epoch = request.store_epoch or None
+        self._store.revoke(self._callers.revoker(context, request.lease_id, epoch))
+        return pb.RevokeLeaseResponse()
+
+    def ListLeases(
+        self, request: pb.ListLeasesRequest, context: grpc.ServicerContext
+    ) -> pb.ListLeasesResponse:
+        """List leases by time of granting."""
+        leases = self._store.stats(self._callers.identity(context)).leases
+        page = self._page_tokens.page(
+            leases,
+            lambda lease: lease.lease_id,
+            page_size=request.page_size,
+            page_token=request.page_token,
+        )
+        return pb.ListLeasesResponse(
+            leases=[lease_message(each) for each in page.entries],
+            next_page_token=page.next_page_token,
+        )

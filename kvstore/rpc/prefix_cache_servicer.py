@@ -1,0 +1,114 @@
+"""PrefixCacheService: each method reads the request, makes one call, and answers.
+
+What a client may ask for and this server has not, as a hint or a permission, is
+left out of the answer: source pages, stored next tokens, reuse hints.
+"""
+
+import grpc
+
+from kvstore.rpc import convert, fields
+from kvstore.rpc.identity import Callers
+from kvstore.service.store import KVStore
+from kvstore.v1 import prefix_cache_pb2 as pb
+from kvstore.v1 import prefix_cache_pb2_grpc
+
+
+class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServiceServicer):
+    """The request path over gRPC. Raises KVStoreError, which the interceptors turn into statuses.
+
+    Everything in a request is checked before the store is called.
+    """
+
+    def __init__(self, store: KVStore, callers: Callers) -> None:
+        self._store = store
+        self._callers = callers
+
+    def MatchPrefix(
+        self, request: pb.MatchPrefixRequest, context: grpc.ServicerContext
+    ) -> pb.MatchPrefixResponse:
+        """Pin the longest cached prefix and answer it."""
+        fields.require_present(request, "caller", "sequence")
+        match = self._store.match(
+            self._callers.worker(context, request.caller),
+            fields.random_id("namespace_id", request.namespace_id),
+            convert.sequence_of(request.sequence, self._store.limits),
+            fields.chosen_id("pin_id", request.pin_id),
+        )
+        return pb.MatchPrefixResponse(match=convert.match_message(match))
+
+    def PeekPrefix(
+        self, request: pb.PeekPrefixRequest, context: grpc.ServicerContext
+    ) -> pb.PeekPrefixResponse:
+        """Answer what would match."""
+        matched = self._store.peek(
+            self._callers.identity(context),
+            fields.random_id("namespace_id", request.namespace_id),
+            fields.tokens(request.tokens, 0, self._store.limits),
+        )
+        return pb.PeekPrefixResponse(matched_token_count=matched)
+
+    def ReservePages(
+        self, request: pb.ReservePagesRequest, context: grpc.ServicerContext
+    ) -> pb.ReservePagesResponse:
+        """Reserve slots for one or many sequences."""
+        fields.require_present(request, "caller")
+        grants = self._store.reserve(
+            self._callers.worker(context, request.caller),
+            fields.random_id("namespace_id", request.namespace_id),
+            convert.reservations_of(request, self._store.limits),
+        )
+        return pb.ReservePagesResponse(grants=[convert.grant_message(each) for each in grants])
+
+    def AcquirePrefix(
+        self, request: pb.AcquirePrefixRequest, context: grpc.ServicerContext
+    ) -> pb.AcquirePrefixResponse:
+        """Match, and reserve slots for the rest."""
+        fields.require_present(request, "caller", "sequence")
+        match, grant = self._store.acquire(
+            self._callers.worker(context, request.caller),
+            fields.random_id("namespace_id", request.namespace_id),
+            convert.sequence_of(request.sequence, self._store.limits),
+            pin_id=fields.chosen_id("pin_id", request.pin_id),
+            reservation_id=fields.chosen_id("reservation_id", request.reservation_id),
+            total_page_count=request.total_page_count,
+        )
+        return pb.AcquirePrefixResponse(
+            match=convert.match_message(match),
+            grant=None if grant is None else convert.grant_message(grant),
+        )
+
+    def InsertPrefix(
+        self, request: pb.InsertPrefixRequest, context: grpc.ServicerContext
+    ) -> pb.InsertPrefixResponse:
+        """Publish reserved pages."""
+        fields.require_present(request, "caller", "sequence")
+        convert.require_plain_insert(request)
+        inserted = self._store.insert(
+            self._callers.worker(context, request.caller),
+            fields.chosen_id("reservation_id", request.reservation_id),
+            convert.sequence_of(request.sequence, self._store.limits),
+        )
+        return pb.InsertPrefixResponse(
+            runs=convert.page_runs(inserted.runs),
+            published_page_count=inserted.published_page_count,
+        )
+
+    def ReleasePins(
+        self, request: pb.ReleasePinsRequest, context: grpc.ServicerContext
+    ) -> pb.ReleasePinsResponse:
+        """Release pins."""
+        fields.require_present(request, "caller")
+        fields.require_batch(request.pin_ids, self._store.limits)
+        caller = self._callers.worker(context, request.caller)
+        self._store.release(caller, list(request.pin_ids))
+        return pb.ReleasePinsResponse()
+
+    def AbortReservation(
+        self, request: pb.AbortReservationRequest, context: grpc.ServicerContext
+    ) -> pb.AbortReservationResponse:
+        """End reservations."""
+        fields.require_present(request, "caller")
+        fields.require_batch(request.reservation_ids, self._store.limits)
+        caller = self._callers.worker(context, request.caller)
+        self._store.abort(caller, list(request.reservation_ids))
+        return pb.AbortReservationResponse()

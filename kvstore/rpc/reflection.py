@@ -1,0 +1,37 @@
+"""Reflection that cannot take all of the server's threads."""
+
+from collections.abc import Iterable, Iterator
+from threading import Semaphore
+
+import grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2
+
+from kvstore.errors import QuotaExceeded
+from kvstore.rpc import status
+
+# Each open stream holds a thread for as long as its client likes; tools open one for a moment.
+MAX_STREAMS = 4
+
+
+class BoundedReflection(reflection.ReflectionServicer):  # type: ignore[misc]  # it is untyped
+    """Answers descriptors over at most ``max_streams`` streams at a time."""
+
+    def __init__(self, service_names: Iterable[str], max_streams: int = MAX_STREAMS) -> None:
+        super().__init__(service_names)
+        self._max_streams = max_streams
+        self._available = Semaphore(max_streams)
+
+    def ServerReflectionInfo(  # noqa: N802 - the proto's name
+        self,
+        request_iterator: Iterator[reflection_pb2.ServerReflectionRequest],
+        context: grpc.ServicerContext,
+    ) -> Iterator[reflection_pb2.ServerReflectionResponse]:
+        """Answer each request of a stream; ends the call with QuotaExceeded for one too many."""
+        if not self._available.acquire(blocking=False):
+            status.abort(
+                context, QuotaExceeded(quota="reflection_streams", maximum=self._max_streams)
+            )
+        try:
+            yield from super().ServerReflectionInfo(request_iterator, context)
+        finally:
+            self._available.release()

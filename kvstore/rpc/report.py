@@ -1,0 +1,141 @@
+"""Core's snapshots as the messages of lists and statistics."""
+
+from dataclasses import asdict
+
+from google.protobuf.duration_pb2 import Duration
+
+from kvstore.core.counters import Counters
+from kvstore.core.limits import Limits
+from kvstore.core.slots import SlotState
+from kvstore.core.stats import (
+    ArenaStats,
+    LeaseStats,
+    NamespaceStats,
+    PrefixStats,
+    ProcessStats,
+    Stats,
+)
+from kvstore.rpc.convert import identity_message, layout_message
+from kvstore.v1 import lease_pb2, store_pb2, types_pb2
+
+
+def duration(seconds: float) -> Duration:
+    """Return a span of time as a message."""
+    message = Duration()
+    message.FromNanoseconds(round(seconds * 1e9))
+    return message
+
+
+def counters_message(counters: Counters) -> lease_pb2.CacheCounters:
+    """Return counters, whose names are the same on both sides."""
+    return lease_pb2.CacheCounters(**asdict(counters))
+
+
+def lease_message(lease: LeaseStats) -> lease_pb2.LeaseInfo:
+    """Return one lease and what it holds."""
+    state = lease_pb2.LeaseInfo.STATE_EXPIRED if lease.expired else lease_pb2.LeaseInfo.STATE_ACTIVE
+    held = lease.oldest_hold_age
+    return lease_pb2.LeaseInfo(
+        lease_id=lease.lease_id,
+        display_name=lease.display_name,
+        tenant=lease.tenant,
+        state=state,
+        age=duration(lease.age),
+        since_renewal=duration(lease.since_renewal),
+        processes=[_process_message(each) for each in lease.processes],
+        pin_count=lease.pin_count,
+        reservation_count=lease.reservation_count,
+        reserved_slot_count=lease.reserved_slot_count,
+        quarantined_slot_count=lease.quarantined_slot_count,
+        pinned_page_count=lease.pinned_page_count,
+        oldest_hold_age=None if held is None else duration(held),
+        counters=counters_message(lease.counters),
+    )
+
+
+def namespace_message(namespace: NamespaceStats) -> store_pb2.NamespaceInfo:
+    """Return one namespace."""
+    return store_pb2.NamespaceInfo(
+        namespace_id=namespace.namespace_id,
+        tenant=namespace.tenant,
+        identity=identity_message(namespace.identity),
+        layout=layout_message(namespace.layout),
+        arena_id=namespace.arena_id,
+        cached_page_count=namespace.cached_page_count,
+        node_count=namespace.node_count,
+        detached_page_count=namespace.detached_page_count,
+        pin_count=namespace.pin_count,
+        counters=counters_message(namespace.counters),
+        age=duration(namespace.age),
+    )
+
+
+def prefix_message(prefix: PrefixStats) -> store_pb2.PrefixInfo:
+    """Return one node of a namespace's tree."""
+    return store_pb2.PrefixInfo(
+        node_id=prefix.node_id,
+        parent_node_id=prefix.parent_node_id,
+        start_page=prefix.start_page,
+        page_count=prefix.page_count,
+        child_count=prefix.child_count,
+        pin_count=prefix.pin_count,
+        hit_count=prefix.hit_count,
+        tokens=prefix.tokens,
+    )
+
+
+def stats_message(stats: Stats, *, uptime: float) -> store_pb2.GetStatsResponse:
+    """Return a snapshot; ``uptime`` is in seconds."""
+    return store_pb2.GetStatsResponse(
+        store_epoch=stats.epoch,
+        uptime=duration(uptime),
+        counters=counters_message(stats.counters),
+        arenas=[_arena_message(each) for each in stats.arenas],
+        namespaces=[namespace_message(each) for each in stats.namespaces],
+        leases=[lease_message(each) for each in stats.leases],
+        pin_count=stats.pin_count,
+        reservation_count=stats.reservation_count,
+        expired_lease_count=stats.expired_lease_count,
+    )
+
+
+def limits_message(limits: Limits) -> store_pb2.Limits:
+    """Return the limits, as data."""
+    return store_pb2.Limits(
+        max_tokens=limits.max_tokens,
+        max_batch_size=limits.max_batch_size,
+        max_message_bytes=limits.max_message_bytes,
+        min_ttl=duration(limits.min_ttl),
+        max_ttl=duration(limits.max_ttl),
+        max_deadline=duration(limits.max_deadline),
+        max_leases=limits.max_leases,
+        max_namespaces=limits.max_namespaces,
+        max_holds_per_lease=limits.max_holds_per_lease,
+        max_processes_per_lease=limits.max_processes_per_lease,
+    )
+
+
+def _process_message(process: ProcessStats) -> lease_pb2.ProcessInfo:
+    return lease_pb2.ProcessInfo(
+        pid=process.pid,
+        uid=process.uid,
+        connected=process.connected,
+        mapped_extent_count=process.mapped_extent_count,
+    )
+
+
+def _arena_message(arena: ArenaStats) -> store_pb2.ArenaStats:
+    return store_pb2.ArenaStats(
+        arena_id=arena.arena_id,
+        tenant=arena.tenant,
+        tier=types_pb2.Tier.Name(arena.tier),
+        slot_bytes=arena.slot_bytes,
+        extent_count=arena.extent_count,
+        slot_count=arena.slot_count,
+        free_slot_count=arena.slots[SlotState.FREE],
+        reserved_slot_count=arena.slots[SlotState.RESERVED],
+        cached_slot_count=arena.slots[SlotState.CACHED],
+        detached_slot_count=arena.slots[SlotState.DETACHED],
+        moving_slot_count=arena.slots[SlotState.MOVING],
+        quarantined_slot_count=arena.slots[SlotState.QUARANTINED],
+    )

@@ -1,0 +1,97 @@
+"""The gRPC server: its services, its limits, its socket."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+import grpc
+from grpc_health.v1 import health, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
+
+from kvstore.rpc.health import Health
+from kvstore.rpc.identity import Callers
+from kvstore.rpc.interceptors import Admission, Outcomes
+from kvstore.rpc.lease_servicer import LeaseServicer
+from kvstore.rpc.named_pin_servicer import NamedPinServicer
+from kvstore.rpc.prefix_cache_servicer import PrefixCacheServicer
+from kvstore.rpc.reflection import BoundedReflection
+from kvstore.rpc.store_servicer import StoreServicer
+from kvstore.service.clock import Clock
+from kvstore.service.credentials import Credentials
+from kvstore.service.store import KVStore
+from kvstore.v1 import (
+    lease_pb2,
+    lease_pb2_grpc,
+    named_pin_pb2,
+    named_pin_pb2_grpc,
+    prefix_cache_pb2,
+    prefix_cache_pb2_grpc,
+    store_pb2,
+    store_pb2_grpc,
+)
+
+# Calls take turns at the store's mutex: more threads would only wait there. Some may be
+# allocating an extent, or hold a reflection stream, and the others go on.
+THREAD_COUNT = 16
+# Calls beyond this are refused at once, which a worker takes for a miss, rather than kept
+# waiting until nobody wants their answers.
+MAX_CALLS = 1024
+SOCKET_MODE = 0o600
+
+SERVICES: tuple[str, ...] = tuple(
+    service.full_name
+    for file in (lease_pb2, prefix_cache_pb2, named_pin_pb2, store_pb2)
+    for service in file.DESCRIPTOR.services_by_name.values()
+)
+
+
+class Sockets(NamedTuple):
+    """Where the server listens: gRPC, and the attach socket, which others serve."""
+
+    grpc_path: Path
+    attach_path: Path
+
+
+def build_server(
+    store: KVStore,
+    credentials: Credentials,
+    health_state: Health,
+    *,
+    sockets: Sockets,
+    clock: Clock,
+) -> grpc.Server:
+    """Return a server bound to its socket, mode 0600, and not started.
+
+    The socket's folder has to exist, and nothing may be at its path: gRPC would
+    take a living server's socket without a word. Raises ``RuntimeError`` where
+    it cannot be bound.
+    """
+    limits = store.limits
+    callers = Callers(credentials)
+    server = grpc.server(
+        ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="kvstore-rpc"),
+        interceptors=[Outcomes(clock), Admission(callers, limits.max_deadline)],
+        options=(
+            ("grpc.max_receive_message_length", limits.max_message_bytes),
+            ("grpc.max_send_message_length", limits.max_message_bytes),
+            # One server a socket: a second one is an error, not a share of the calls.
+            ("grpc.so_reuseport", 0),
+        ),
+        maximum_concurrent_rpcs=MAX_CALLS,
+    )
+    lease_pb2_grpc.add_LeaseServiceServicer_to_server(LeaseServicer(store, callers), server)
+    prefix_cache_pb2_grpc.add_PrefixCacheServiceServicer_to_server(
+        PrefixCacheServicer(store, callers), server
+    )
+    named_pin_pb2_grpc.add_NamedPinServiceServicer_to_server(NamedPinServicer(), server)
+    store_pb2_grpc.add_StoreServiceServicer_to_server(
+        StoreServicer(store, callers, sockets.attach_path), server
+    )
+    health_pb2_grpc.add_HealthServicer_to_server(health_state.servicer, server)
+    names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(BoundedReflection(names), server)
+    # The address is a URI, in which gRPC decodes what is quoted.
+    server.add_insecure_port(f"unix:{quote(str(sockets.grpc_path))}")
+    sockets.grpc_path.chmod(SOCKET_MODE)
+    return server

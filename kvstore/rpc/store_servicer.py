@@ -1,0 +1,148 @@
+"""StoreService: each method reads the request, makes one call, and answers."""
+
+from pathlib import Path
+from typing import NoReturn
+
+import grpc
+
+from kvstore import __version__
+from kvstore.core.limits import Limits
+from kvstore.errors import FeatureUnsupported, InvalidField, StaleEpoch
+from kvstore.rpc import convert, fields, report
+from kvstore.rpc.extents import extent_message
+from kvstore.rpc.identity import Callers
+from kvstore.rpc.pagination import PageTokens, page_size_of
+from kvstore.service.store import KVStore
+from kvstore.v1 import store_pb2 as pb
+from kvstore.v1 import store_pb2_grpc
+
+NODE_BYTES = 8
+TOKEN_BYTES = 4
+
+
+class StoreServicer(store_pb2_grpc.StoreServiceServicer):
+    """Namespaces, statistics and administration over gRPC.
+
+    Raises KVStoreError, which the interceptors turn into statuses.
+    ``attach_path`` is where the attach socket is.
+    """
+
+    def __init__(self, store: KVStore, callers: Callers, attach_path: Path) -> None:
+        self._store = store
+        self._callers = callers
+        self._attach_path = attach_path
+        self._namespace_tokens = PageTokens(store.epoch, b"namespaces")
+
+    def GetCapabilities(
+        self, request: pb.GetCapabilitiesRequest, context: grpc.ServicerContext
+    ) -> pb.GetCapabilitiesResponse:
+        """Answer limits, extents and the epoch."""
+        extents = self._store.extents(self._callers.identity(context))
+        return pb.GetCapabilitiesResponse(
+            store_epoch=self._store.epoch,
+            server_version=__version__,
+            limits=report.limits_message(self._store.limits),
+            extents=[extent_message(each) for each in extents],
+            attach_path=str(self._attach_path),
+        )
+
+    def GetStats(
+        self, request: pb.GetStatsRequest, context: grpc.ServicerContext
+    ) -> pb.GetStatsResponse:
+        """Answer one consistent snapshot."""
+        stats = self._store.stats(self._callers.identity(context))
+        return report.stats_message(stats, uptime=self._store.uptime())
+
+    def OpenNamespace(
+        self, request: pb.OpenNamespaceRequest, context: grpc.ServicerContext
+    ) -> pb.OpenNamespaceResponse:
+        """Open a namespace, with at least one extent in its arena."""
+        fields.require_present(request, "identity", "layout")
+        namespace = self._store.open_namespace(
+            self._callers.member(context, request.lease_id, request.store_epoch),
+            convert.namespace_identity_of(request.identity),
+            convert.layout_of(request.layout),
+        )
+        return pb.OpenNamespaceResponse(
+            namespace_id=namespace.namespace_id,
+            arena_id=namespace.arena.arena_id,
+            extent_ids=list(namespace.arena.extents),
+        )
+
+    def ListNamespaces(
+        self, request: pb.ListNamespacesRequest, context: grpc.ServicerContext
+    ) -> pb.ListNamespacesResponse:
+        """List namespaces by time of creation."""
+        namespaces = self._store.stats(self._callers.identity(context)).namespaces
+        page = self._namespace_tokens.page(
+            namespaces,
+            lambda namespace: namespace.namespace_id,
+            page_size=request.page_size,
+            page_token=request.page_token,
+        )
+        return pb.ListNamespacesResponse(
+            namespaces=[report.namespace_message(each) for each in page.entries],
+            next_page_token=page.next_page_token,
+        )
+
+    def DeleteNamespace(
+        self, request: pb.DeleteNamespaceRequest, context: grpc.ServicerContext
+    ) -> NoReturn:
+        """Refuse: not built into this server yet."""
+        raise FeatureUnsupported(feature="DeleteNamespace")
+
+    def ListPrefixes(
+        self, request: pb.ListPrefixesRequest, context: grpc.ServicerContext
+    ) -> pb.ListPrefixesResponse:
+        """List the nodes of a namespace's tree, by number."""
+        namespace_id = fields.random_id("namespace_id", request.namespace_id)
+        count = page_size_of(request.page_size)
+        tokens = PageTokens(self._store.epoch, namespace_id)
+        after = int.from_bytes(tokens.place(request.page_token)) if request.page_token else 0
+        prefixes = self._store.prefixes(
+            self._callers.identity(context),
+            namespace_id,
+            after=after,
+            count=count,
+            max_tokens=_tokens_of_entry(request.max_tokens, count, self._store.limits),
+        )
+        full = len(prefixes) == count
+        last = tokens.make(prefixes[-1].node_id.to_bytes(NODE_BYTES)) if full else ""
+        return pb.ListPrefixesResponse(
+            prefixes=[report.prefix_message(each) for each in prefixes], next_page_token=last
+        )
+
+    def EvictPrefix(
+        self, request: pb.EvictPrefixRequest, context: grpc.ServicerContext
+    ) -> pb.EvictPrefixResponse:
+        """Remove the last page of a cached prefix and everything that continues it."""
+        epoch = self._store.epoch
+        if request.store_epoch not in (0, epoch):
+            raise StaleEpoch(store_epoch=epoch, request_epoch=request.store_epoch)
+        removed = self._store.evict_prefix(
+            self._callers.identity(context),
+            fields.random_id("namespace_id", request.namespace_id),
+            fields.tokens(request.tokens, 0, self._store.limits),
+        )
+        return pb.EvictPrefixResponse(
+            evicted_page_count=removed.evicted_page_count,
+            detached_page_count=removed.detached_page_count,
+        )
+
+    def WatchEvents(
+        self, request: pb.WatchEventsRequest, context: grpc.ServicerContext
+    ) -> NoReturn:
+        """Refuse: not built into this server yet."""
+        raise FeatureUnsupported(feature="WatchEvents")
+
+
+def _tokens_of_entry(max_tokens: int, count: int, limits: Limits) -> int:
+    """Return how many tokens an entry may give, so that the answer fits a message.
+
+    Raises :class:`InvalidField` for more: a shorter page has room for longer entries.
+    """
+    most = limits.max_message_bytes // 2 // TOKEN_BYTES // count
+    if max_tokens > most:
+        why = f"more than {most} with entries of this number"
+        raise InvalidField(field="max_tokens", value=max_tokens, why=why)
+    return max_tokens

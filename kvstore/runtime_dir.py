@@ -1,0 +1,65 @@
+"""The folder of one store: its sockets and its file lock."""
+
+import os
+import stat
+from pathlib import Path
+
+# Of sockaddr_un.sun_path, without its closing zero byte.
+MAX_SOCKET_PATH_BYTES = 107
+MODE = 0o700
+
+
+class UnusableRuntimeDir(Exception):
+    """The folder cannot be made, is not ours alone, or has something in the way."""
+
+
+class RuntimeDir:
+    """A store's folder by its absolute path; it need not exist yet.
+
+    Raises :class:`UnusableRuntimeDir` for a path too long for its sockets.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self.grpc_socket = self.path / "kvstore.sock"
+        self.attach_socket = self.path / "attach.sock"
+        self.flock_file = self.path / "kvstore.flock"
+        length = len(os.fsencode(self.grpc_socket))
+        if length > MAX_SOCKET_PATH_BYTES:
+            raise UnusableRuntimeDir(
+                f"{self.grpc_socket} has {length} bytes; a socket's path has at most"
+                f" {MAX_SOCKET_PATH_BYTES}: choose a shorter --runtime-dir"
+            )
+
+    def prepare(self) -> None:
+        """Make the folder with mode 0700, unless it exists and is ours alone.
+
+        Raises :class:`UnusableRuntimeDir` where it cannot be made, or somebody
+        else could reach into it.
+        """
+        try:
+            self.path.mkdir(mode=MODE, parents=True, exist_ok=True)
+            status = self.path.lstat()
+        except OSError as error:
+            raise UnusableRuntimeDir(f"{self.path} cannot be made: {error.strerror}") from error
+        if not stat.S_ISDIR(status.st_mode):
+            raise UnusableRuntimeDir(f"{self.path} is a link")
+        if status.st_uid != os.geteuid():
+            raise UnusableRuntimeDir(f"{self.path} belongs to uid {status.st_uid}")
+        if stat.S_IMODE(status.st_mode) & ~MODE:
+            mode = f"{stat.S_IMODE(status.st_mode):04o}"
+            raise UnusableRuntimeDir(f"{self.path} has mode {mode}, open to others: chmod 700 it")
+
+    def remove_sockets(self) -> None:
+        """Remove what a dead server left; only under the file lock.
+
+        Raises :class:`UnusableRuntimeDir` where something else is in a socket's
+        place, which is then left alone.
+        """
+        for path in (self.grpc_socket, self.attach_socket):
+            try:
+                if not stat.S_ISSOCK(path.lstat().st_mode):
+                    raise UnusableRuntimeDir(f"{path} is in the way: it is not a socket")
+                path.unlink()
+            except FileNotFoundError:
+                continue

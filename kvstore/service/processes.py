@@ -1,0 +1,96 @@
+"""Attached processes: a number and a pidfd each, and whether they are dead."""
+
+import os
+import select
+from collections.abc import Hashable, Iterator
+from contextlib import closing
+from typing import NamedTuple
+
+
+class Process(NamedTuple):
+    """A process as it is attached under one lease. ``pidfd`` is the table's own."""
+
+    process_id: int
+    pid: int
+    lease_id: bytes
+    pidfd: int
+
+
+class Processes:
+    """The processes that attached, until they died or their lease ended.
+
+    Used by one thread, the attach server's; core knows the processes by the same
+    numbers. A process under two leases stands here twice.
+    """
+
+    def __init__(self) -> None:
+        self._processes: dict[int, Process] = {}
+        self._by_key: dict[Hashable, int] = {}
+        self._keys: dict[int, Hashable] = {}
+        self._last_process_id = 0
+
+    def __iter__(self) -> Iterator[Process]:
+        return iter(list(self._processes.values()))
+
+    def __contains__(self, process_id: int) -> bool:
+        return process_id in self._processes
+
+    def attach(self, pid: int, pidfd: int, lease_id: bytes) -> Process:
+        """Return the process under this lease: the one that it is already, or a new one.
+
+        ``pidfd`` is duplicated and stays the caller's. A number of a pid that was
+        used again by another process is another one.
+        """
+        key = (lease_id, _key(pid, pidfd))
+        known = self._by_key.get(key)
+        if known is not None and not self.died(known):
+            return self._processes[known]
+        self._last_process_id += 1
+        process = Process(self._last_process_id, pid, lease_id, os.dup(pidfd))
+        self._processes[process.process_id] = process
+        self._by_key[key] = process.process_id
+        self._keys[process.process_id] = key
+        return process
+
+    def died(self, process_id: int) -> bool:
+        """Return whether the process is dead, by its pidfd."""
+        return has_died(self._processes[process_id].pidfd)
+
+    def forget(self, process_id: int) -> None:
+        """Drop a process and close its pidfd; it MUST NOT be waited for any more."""
+        process = self._processes.pop(process_id)
+        key = self._keys.pop(process_id)
+        if self._by_key.get(key) == process_id:
+            del self._by_key[key]
+        os.close(process.pidfd)
+
+    def close(self) -> None:
+        """Drop all processes."""
+        for process in self:
+            self.forget(process.process_id)
+
+
+def has_died(pidfd: int) -> bool:
+    """Return whether the process behind a pidfd is dead: its memory is unmapped, then."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _key(pid: int, pidfd: int) -> Hashable:
+    """Return what two pidfds have in common exactly if one living process is behind both.
+
+    Since Linux 6.9 a pidfd's inode is the process's own. Before, all have the
+    inode of anonymous files and the pid decides; a process of another pid
+    namespace has none that is known here, and is then the same as no other.
+    """
+    status = os.fstat(pidfd)
+    if pid == 0 and status.st_dev == _anonymous_device():
+        return object()
+    return (status.st_dev, status.st_ino, pid)
+
+
+def _anonymous_device() -> int:
+    """Return the device of files that are on no device: where pidfds used to be."""
+    with closing(select.epoll()) as anonymous:
+        return os.fstat(anonymous.fileno()).st_dev

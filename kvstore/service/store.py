@@ -1,0 +1,276 @@
+"""The one owner of the cache: one mutex, one clock, every verb.
+
+Each call is one method of the core under the mutex, with the time of the moment.
+Whatever takes long is done outside it: memory is allocated, lines are logged and
+listeners are woken before or after, never within.
+"""
+
+import secrets
+from collections.abc import Iterable
+from collections.abc import Sequence as Items
+from threading import Condition, Lock
+
+import structlog
+
+from kvstore.core.cache import PrefixCache
+from kvstore.core.caller import Caller, Identity
+from kvstore.core.layout import NamespaceIdentity, PageLayout
+from kvstore.core.lease import LeaseChange
+from kvstore.core.limits import Limits
+from kvstore.core.namespace import Namespace
+from kvstore.core.requests import Grant, Inserted, Match, Removed, ReservationRequest, Sequence
+from kvstore.core.stats import PrefixStats, Stats, prefixes, snapshot
+from kvstore.errors import PoolExhausted, StoreDraining
+from kvstore.service.announcer import Announcer
+from kvstore.service.clock import Clock
+from kvstore.service.growth import Growth
+from kvstore.storage.arenas import Arenas
+from kvstore.storage.extent import ExtentDescription
+
+# What ``extents`` answers is part of what the wire works with.
+__all__ = ["ExtentDescription", "KVStore"]
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+NAMESPACE_ID_BYTES = 16
+# What a lease's change is called in the log.
+EVENTS = {"expired": "lease_expired", "ended": "lease_ended"}
+
+
+class KVStore:
+    """The store as a whole, for any thread. Raises what the core's methods raise."""
+
+    def __init__(self, cache: PrefixCache, *, arenas: Arenas, clock: Clock) -> None:
+        self.announcer = Announcer()
+        self._cache = cache
+        self._arenas = arenas
+        self._clock = clock
+        self._mutex = Lock()
+        self._lease_ended = Condition(self._mutex)
+        self._draining = False
+        self._started_at = clock()
+        self.growth = Growth(
+            cache, self._mutex, arenas=arenas, announcer=self.announcer, clock=clock
+        )
+
+    @property
+    def epoch(self) -> int:
+        """The store's epoch, another one after every start."""
+        return self._cache.epoch
+
+    @property
+    def limits(self) -> Limits:
+        """The limits that the core enforces."""
+        return self._cache.limits
+
+    def uptime(self) -> float:
+        """Return the time since the start, in seconds."""
+        return self._clock() - self._started_at
+
+    # Life of the store.
+
+    def begin_draining(self) -> None:
+        """Grant no more leases and open no more namespaces; those there are go on."""
+        self._draining = True
+
+    def wait_drained(self, timeout: float) -> bool:
+        """Wait until no lease is left, for ``timeout`` seconds at most; return whether none is."""
+        with self._lease_ended:
+            return self._lease_ended.wait_for(lambda: not self._cache.table.leases, timeout)
+
+    def _require_open(self) -> None:
+        if self._draining:
+            raise StoreDraining
+
+    # Membership.
+
+    def grant(
+        self, caller: Caller, *, ttl: float | None, display_name: str, features: Items[str]
+    ) -> float:
+        """Grant a lease, or renew the one of this id; return its TTL in seconds.
+
+        Raises, besides what the core raises, StoreDraining.
+        """
+        self._require_open()
+        with self._mutex:
+            return self._cache.grant(
+                caller,
+                ttl=ttl,
+                display_name=display_name,
+                features=features,
+                now=self._clock(),
+            )
+
+    def renew(self, caller: Caller) -> float:
+        """Count the lease's TTL from now on and return it, in seconds."""
+        with self._mutex:
+            return self._cache.renew(caller, self._clock())
+
+    def revoke(self, caller: Caller) -> None:
+        """End the caller's own lease; from an admin without its secret, expire it."""
+        with self._mutex:
+            changes = self._cache.revoke(caller, self._clock())
+        self._report(changes)
+
+    def expire(self) -> None:
+        """Let time pass: expire leases past their TTL, drop old tombstones."""
+        with self._mutex:
+            changes = self._cache.expire(self._clock())
+        self._report(changes)
+
+    def bind(self, caller: Caller, *, process_id: int, pid: int, uid: int) -> None:
+        """Attach a process to the caller's lease; again under the same number: reconnected."""
+        with self._mutex:
+            self._cache.bind(caller, process_id=process_id, pid=pid, uid=uid)
+
+    def acknowledge(self, process_id: int, extent_ids: Items[int]) -> None:
+        """Count on a process having mapped extents; unknown ones are ignored."""
+        with self._mutex:
+            self._cache.acknowledge(process_id, extent_ids)
+
+    def disconnected(self, process_id: int) -> None:
+        """Note that a process, alive as far as is known, lost its attach connection."""
+        with self._mutex:
+            self._cache.disconnected(process_id)
+
+    def process_died(self, process_id: int) -> None:
+        """Forget a process proven dead; the last of a lease ends it."""
+        with self._mutex:
+            changes = self._cache.process_died(process_id, self._clock())
+        self._report(changes)
+
+    def extents_owed(self, process_id: int) -> list[ExtentDescription]:
+        """Return the extents that a process is to map and has not acknowledged."""
+        with self._mutex:
+            owed = self._cache.extents_owed(process_id)
+        return self._arenas.describe(owed)
+
+    def attached_process_ids(self) -> set[int]:
+        """Return the numbers of all processes that are attached under a lease."""
+        with self._mutex:
+            return set(self._cache.table.processes)
+
+    def _report(self, changes: Iterable[LeaseChange]) -> None:
+        """Log what happened to leases, and wake who listens if any did."""
+        for change in changes:
+            fields = change._asdict() | {"lease_id": change.lease_id.hex()}
+            log.info(EVENTS[fields.pop("change")], **fields)
+            with self._lease_ended:
+                self._lease_ended.notify_all()
+            self.announcer.announce()
+
+    # Namespaces and memory.
+
+    def open_namespace(
+        self, caller: Caller, identity: NamespaceIdentity, layout: PageLayout
+    ) -> Namespace:
+        """Return the namespace of this identity, whose arena has at least one extent.
+
+        The lease's processes are owed its arena's extents from now on. Raises,
+        besides what the core raises, StoreDraining, or PoolExhausted where no
+        memory can be had for the first extent; the namespace is open then, and
+        opening it again tries again.
+        """
+        self._require_open()
+        fresh_id = secrets.token_bytes(NAMESPACE_ID_BYTES)
+        with self._mutex:
+            namespace = self._cache.open_namespace(
+                caller, identity, layout, fresh_id, self._clock()
+            )
+        self.growth.begin(namespace.arena)
+        self.announcer.announce()
+        return namespace
+
+    def extents(self, identity: Identity) -> list[ExtentDescription]:
+        """Return the extents of all arenas that the identity may see."""
+        with self._mutex:
+            arenas = [each for each in self._cache.arenas.values() if identity.sees(each.tenant)]
+            visible = [extent_id for arena in arenas for extent_id in arena.extents]
+        return self._arenas.describe(visible)
+
+    # The request path.
+
+    def match(self, caller: Caller, namespace_id: bytes, sequence: Sequence, pin_id: int) -> Match:
+        """Pin the longest cached prefix and return it; a miss takes no pin."""
+        with self._mutex:
+            return self._cache.match(caller, namespace_id, sequence, pin_id, self._clock())
+
+    def peek(self, identity: Identity, namespace_id: bytes, tokens: bytes) -> int:
+        """Return how many tokens a match would cover. No effect at all."""
+        with self._mutex:
+            return self._cache.peek(identity, namespace_id, tokens)
+
+    def reserve(
+        self, caller: Caller, namespace_id: bytes, requests: Items[ReservationRequest]
+    ) -> list[Grant]:
+        """Reserve slots for all requests, making room first, or raise PoolExhausted."""
+        with self._mutex:
+            try:
+                grants = self._cache.reserve(caller, namespace_id, requests, self._clock())
+            except PoolExhausted:
+                self._note(namespace_id, sum(each.page_count for each in requests))
+                raise
+            self._note(namespace_id)
+            return grants
+
+    def acquire(
+        self,
+        caller: Caller,
+        namespace_id: bytes,
+        sequence: Sequence,
+        *,
+        pin_id: int,
+        reservation_id: int,
+        total_page_count: int,
+    ) -> tuple[Match, Grant | None]:
+        """Match, and reserve the rest of ``total_page_count`` pages; None if it can't be had."""
+        with self._mutex:
+            match, grant = self._cache.acquire(
+                caller,
+                namespace_id,
+                sequence,
+                pin_id=pin_id,
+                reservation_id=reservation_id,
+                total_page_count=total_page_count,
+                now=self._clock(),
+            )
+            self._note(namespace_id, total_page_count if grant is None else 0)
+            return match, grant
+
+    def insert(self, caller: Caller, reservation_id: int, sequence: Sequence) -> Inserted:
+        """Publish the next pages of a reservation; what was inserted before is answered again."""
+        with self._mutex:
+            return self._cache.insert(caller, reservation_id, sequence, self._clock())
+
+    def release(self, caller: Caller, pin_ids: Items[int]) -> None:
+        """Release pins; each id leaves a tombstone, known or not."""
+        with self._mutex:
+            self._cache.release(caller, pin_ids, self._clock())
+
+    def abort(self, caller: Caller, reservation_ids: Items[int]) -> None:
+        """End reservations; each id leaves a tombstone, known or not."""
+        with self._mutex:
+            self._cache.abort(caller, reservation_ids, self._clock())
+
+    def _note(self, namespace_id: bytes, wanted: int = 0) -> None:
+        self.growth.note(self._cache.namespaces[namespace_id].arena, wanted)
+
+    # Administration.
+
+    def evict_prefix(self, identity: Identity, namespace_id: bytes, tokens: bytes) -> Removed:
+        """Remove the last page of a cached prefix and all that continues it."""
+        with self._mutex:
+            return self._cache.evict_prefix(identity, namespace_id, tokens)
+
+    def stats(self, identity: Identity) -> Stats:
+        """Return one consistent snapshot of what the identity may see."""
+        with self._mutex:
+            return snapshot(self._cache, identity, self._clock())
+
+    def prefixes(
+        self, identity: Identity, namespace_id: bytes, *, after: int, count: int, max_tokens: int
+    ) -> list[PrefixStats]:
+        """Return up to ``count`` nodes of a namespace's tree with numbers above ``after``."""
+        with self._mutex:
+            namespace = self._cache.namespace(identity, namespace_id)
+            return prefixes(namespace, after=after, count=count, max_tokens=max_tokens)

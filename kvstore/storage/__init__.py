@@ -1,0 +1,1 @@
+"""Where bytes are: extents, each one allocation with a handle of its own."""

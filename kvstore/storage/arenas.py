@@ -1,0 +1,90 @@
+"""All extents' memory of one tier, within its budget."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from threading import Lock
+
+from kvstore.storage.errors import BudgetExhausted
+from kvstore.storage.extent import ExtentDescription, ExtentMemory, ExtentShape
+from kvstore.storage.host_arena import HostExtent
+
+
+class Arenas:
+    """The owner of a tier's memory. Thread-safe.
+
+    ``budget_bytes`` bounds all extents together; an extent has ``extent_bytes``,
+    rounded down to whole slots, or less where the budget ends, or one slot where
+    a slot is larger than that. Extent ids count from 1 and are never used again.
+    ``memory_root`` is where the bounds of the machine's memory are read.
+    """
+
+    tier = 1
+
+    def __init__(
+        self, *, budget_bytes: int, extent_bytes: int, memory_root: Path = Path("/")
+    ) -> None:
+        self.budget_bytes = budget_bytes
+        self.extent_bytes = extent_bytes
+        self._memory_root = memory_root
+        self._mutex = Lock()
+        self._extents: dict[int, ExtentMemory] = {}
+        self._allocated_bytes = 0
+        self._last_extent_id = 0
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Bytes of the budget that are in use, or being allocated."""
+        with self._mutex:
+            return self._allocated_bytes
+
+    def has_room(self, slot_bytes: int) -> bool:
+        """Return whether the budget has room for an extent of at least one slot."""
+        return self.budget_bytes - self.allocated_bytes >= slot_bytes
+
+    def slots_in_extent(self, slot_bytes: int) -> int:
+        """Return how many slots an extent has where the budget does not cut it short."""
+        return max(self.extent_bytes // slot_bytes, 1)
+
+    def allocate(self, arena_id: int, slot_bytes: int) -> ExtentMemory:
+        """Allocate the next extent of an arena; takes milliseconds, and holds nobody else up.
+
+        Raises :class:`BudgetExhausted` or :class:`NotEnoughMemory`; the budget is
+        then as it was before.
+        """
+        shape = self._claim(arena_id, slot_bytes)
+        try:
+            extent = HostExtent(shape, self._memory_root)
+        except BaseException:
+            with self._mutex:
+                self._allocated_bytes -= shape.size_bytes
+            raise
+        with self._mutex:
+            self._extents[shape.extent_id] = extent
+        return extent
+
+    def describe(self, extent_ids: Iterable[int]) -> list[ExtentDescription]:
+        """Return what other processes need to reach the given extents."""
+        with self._mutex:
+            return [self._extents[each].describe() for each in extent_ids]
+
+    def close(self) -> None:
+        """Give all memory up; workers that mapped it keep theirs alive."""
+        with self._mutex:
+            while self._extents:
+                _, extent = self._extents.popitem()
+                extent.close()
+            self._allocated_bytes = 0
+
+    def _claim(self, arena_id: int, slot_bytes: int) -> ExtentShape:
+        """Take an extent's bytes out of the budget, and its id out of the numbers."""
+        with self._mutex:
+            remaining = self.budget_bytes - self._allocated_bytes
+            if remaining < slot_bytes:
+                raise BudgetExhausted(
+                    "the budget is spent", requested_bytes=slot_bytes, available_bytes=remaining
+                )
+            slot_count = min(self.slots_in_extent(slot_bytes), remaining // slot_bytes)
+            self._last_extent_id += 1
+            shape = ExtentShape(self._last_extent_id, arena_id, self.tier, slot_count, slot_bytes)
+            self._allocated_bytes += shape.size_bytes
+            return shape

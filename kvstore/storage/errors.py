@@ -1,0 +1,21 @@
+"""Why memory cannot be had. The service turns these into the wire's errors."""
+
+
+class StorageError(Exception):
+    """An allocation was refused, and nothing was allocated.
+
+    ``requested_bytes`` were asked for where ``available_bytes`` can be had.
+    """
+
+    def __init__(self, message: str, *, requested_bytes: int, available_bytes: int) -> None:
+        self.requested_bytes = requested_bytes
+        self.available_bytes = available_bytes
+        super().__init__(f"{message}: {requested_bytes} bytes wanted, {available_bytes} available")
+
+
+class NotEnoughMemory(StorageError):
+    """The machine, or a limit of the process's cgroups, has not that much memory."""
+
+
+class BudgetExhausted(StorageError):
+    """The tier's budget has not that many bytes left."""

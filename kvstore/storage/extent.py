@@ -1,0 +1,65 @@
+"""An extent's memory, and what another process needs to reach it.
+
+The host arena is the first that fills this protocol; a GPU arena brings another
+export and is otherwise the same.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, TypeAlias
+
+
+class ExtentShape(NamedTuple):
+    """Which extent it is, and how its bytes are cut: slot i begins at ``i * slot_bytes``."""
+
+    extent_id: int
+    arena_id: int
+    tier: int
+    slot_count: int
+    slot_bytes: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all slots."""
+        return self.slot_count * self.slot_bytes
+
+
+@dataclass(frozen=True)
+class HostExport:
+    """Host memory behind a descriptor, to be mapped from offset 0.
+
+    The descriptor stays the extent's and is good until the extent is closed:
+    whoever keeps it for longer duplicates it.
+    """
+
+    descriptor: int
+    size_bytes: int
+
+
+# How an extent is reached: for now, host memory alone.
+Export: TypeAlias = HostExport
+
+
+@dataclass(frozen=True)
+class ExtentDescription:
+    """What a worker is told of an extent. Slot 0 is ``offset`` bytes into the export."""
+
+    shape: ExtentShape
+    offset: int
+    export: Export
+
+
+class ExtentMemory(Protocol):
+    """One allocation. Fresh memory is zero, so that no tenant sees another's bytes."""
+
+    @property
+    def shape(self) -> ExtentShape:
+        """Which extent it is, and how its bytes are cut."""
+        ...
+
+    def describe(self) -> ExtentDescription:
+        """Return what another process needs to reach the memory, until ``close``."""
+        ...
+
+    def close(self) -> None:
+        """Give the memory up. Processes that mapped it keep it alive; idempotent."""
+        ...

@@ -1,0 +1,85 @@
+"""Host memory that workers map: a sealed memfd for each extent."""
+
+import fcntl
+import mmap
+import os
+from pathlib import Path
+
+from kvstore.storage import memory
+from kvstore.storage.errors import NotEnoughMemory
+from kvstore.storage.extent import ExtentDescription, ExtentShape, HostExport
+
+# A worker that maps a sealed extent cannot be made to fault by anybody's truncation.
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+# fallocate starts over when a signal comes, so it goes in steps of some milliseconds.
+STEP_BYTES = 64 << 20
+
+
+class HostExtent:
+    """One extent of host memory: allocated whole, zero, mapped by this process too.
+
+    Memory that is granted is there: it was prefaulted, so that no write to a slot
+    can fail later. It is left out of core dumps and of forked children.
+    """
+
+    def __init__(self, shape: ExtentShape, root: Path = Path("/")) -> None:
+        """Allocate. Raises :class:`NotEnoughMemory`, before allocating where it can be known.
+
+        ``root`` is where the bounds of memory are read.
+        """
+        memory.require(shape.size_bytes, root)
+        self.shape = shape
+        self._closed = False
+        try:
+            self._descriptor = os.memfd_create(
+                f"kvstore-extent-{shape.extent_id}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+            )
+            try:
+                self._mapping = _map(self._descriptor, shape.size_bytes)
+            except BaseException:
+                os.close(self._descriptor)
+                raise
+        except OSError as error:
+            raise _refusal(shape.size_bytes, error, root) from error
+
+    def describe(self) -> ExtentDescription:
+        """Return what another process needs to map the memory, until ``close``."""
+        export = HostExport(self._descriptor, self.shape.size_bytes)
+        return ExtentDescription(self.shape, 0, export)
+
+    def view(self) -> memoryview:
+        """Return this process's mapping. It MUST be released before ``close``."""
+        return memoryview(self._mapping)
+
+    def close(self) -> None:
+        """Unmap, and close the descriptor. Idempotent.
+
+        Raises :class:`BufferError` while a view is alive.
+        """
+        if self._closed:
+            return
+        self._mapping.close()
+        os.close(self._descriptor)
+        self._closed = True
+
+
+def _map(descriptor: int, size_bytes: int) -> mmap.mmap:
+    """Give the file its size and all its memory, seal it, and map it."""
+    os.ftruncate(descriptor, size_bytes)
+    for start in range(0, size_bytes, STEP_BYTES):
+        os.posix_fallocate(descriptor, start, min(STEP_BYTES, size_bytes - start))
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
+    mapping = mmap.mmap(descriptor, size_bytes)
+    mapping.madvise(mmap.MADV_DONTFORK)
+    mapping.madvise(mmap.MADV_DONTDUMP)
+    return mapping
+
+
+def _refusal(size_bytes: int, error: OSError, root: Path) -> NotEnoughMemory:
+    """Say that the kernel refused, however much there seemed to be a moment ago."""
+    available = min((each.available_bytes for each in memory.bounds(root)), default=0)
+    return NotEnoughMemory(
+        f"the kernel refused the memory ({error.strerror})",
+        requested_bytes=size_bytes,
+        available_bytes=available,
+    )

@@ -1,0 +1,15 @@
+"""What tests with real sockets and processes get."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from attach_rig import AttachRig
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[AttachRig]:
+    """Provide a store behind an attach socket."""
+    made = AttachRig(tmp_path)
+    yield made
+    made.close()

@@ -1,0 +1,131 @@
+"""The attach socket: what a peer is told and given."""
+
+import fcntl
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from attach_rig import TENANT, AttachRig, extent_ids, has_ended
+from store_world import IDENTITY
+from structlog.testing import capture_logs
+
+from kvstore.core.caller import Identity
+from kvstore.core.requests import ReservationRequest
+from kvstore.errors import LeaseNotFound
+from kvstore.rpc.frames import LENGTH
+
+
+def test_a_peer_is_told_who_it_is(rig: AttachRig) -> None:
+    """Welcome has a credential of the kernel's uid, the tenant, and the epoch."""
+    rig.serve()
+    welcome = rig.connect().hello().welcome
+    assert rig.credentials.identify(welcome.credential) == Identity(TENANT, admin=True)
+    assert (welcome.tenant, welcome.admin) == (TENANT, True)
+    assert welcome.store_epoch == rig.world.store.epoch
+
+
+def test_the_socket_is_its_owners_alone(rig: AttachRig) -> None:
+    """Nobody else may connect, a file that was left behind is replaced, and closing removes it."""
+    rig.path.touch()
+    server = rig.serve()
+    assert stat.S_IMODE(rig.path.stat().st_mode) == 0o600
+    server.close()
+    assert not rig.path.exists()
+
+
+def test_a_bound_process_is_given_sealed_extents(rig: AttachRig) -> None:
+    """Descriptors come close-on-exec and sealed, once, and are counted on when acknowledged."""
+    rig.serve()
+    caller = rig.lease()
+    peer = rig.bound(caller)
+    namespace = rig.world.store.open_namespace(caller, IDENTITY, rig.world.layout)
+    frame, (descriptor,) = peer.receive()
+    (extent,) = frame.extents.extents
+    assert extent.arena_id == namespace.arena.arena_id
+    assert (extent.tier, extent.slot_count, extent.slot_bytes) == (1, 4, 256)
+    seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
+    assert seals == fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+    assert not os.get_inheritable(descriptor)
+    assert os.fstat(descriptor).st_size == extent.host.size_bytes == 1024
+    os.close(descriptor)
+    counted = peer.acknowledge(extent.extent_id, 999)
+    assert counted.acknowledged.extent_ids == [extent.extent_id]
+    rig.world.store.reserve(caller, namespace.namespace_id, [ReservationRequest(1, 0, 1)])
+
+
+def test_new_extents_are_announced_over_the_open_connection(rig: AttachRig) -> None:
+    """A process hears of an extent that its arena got later, and of each extent once."""
+    rig.serve()
+    caller = rig.lease()
+    peer = rig.bound(caller)
+    namespace = rig.world.store.open_namespace(caller, IDENTITY, rig.world.layout)
+    first = extent_ids(peer)
+    peer.acknowledge(*first)
+    rig.world.store.reserve(caller, namespace.namespace_id, [ReservationRequest(1, 0, 4)])
+    rig.world.store.growth.step()
+    second = extent_ids(peer)
+    assert (first, second) == ([1], [2])
+
+
+def test_many_extents_come_in_frames_of_64(rig: AttachRig) -> None:
+    """A process that comes late is given all extents, as many to a frame as may be."""
+    rig.serve()
+    early, late = rig.lease(), rig.lease()
+    rig.bound(early)
+    namespace = rig.world.store.open_namespace(early, IDENTITY, rig.world.layout)
+    for _ in range(99):
+        extent = rig.world.arenas.allocate(namespace.arena.arena_id, 256)
+        rig.world.cache.add_extent(namespace.arena.arena_id, extent.shape.extent_id, 4)
+    peer = rig.bound(late)
+    rig.world.store.open_namespace(late, IDENTITY, rig.world.layout)
+    assert [len(extent_ids(peer)) for _ in range(2)] == [64, 36]
+
+
+def test_a_store_that_ends_hangs_up(rig: AttachRig) -> None:
+    """Closing the server ends every connection, which tells clients that the store is gone."""
+    server = rig.serve()
+    peers = [rig.bound(rig.lease()), rig.connect()]
+    assert server.is_alive()
+    server.close()
+    assert not server.is_alive()
+    assert all(has_ended(peer) for peer in peers)
+
+
+def test_no_secret_is_logged(rig: AttachRig) -> None:
+    """Neither credentials nor secrets of leases are in the log, whatever happens."""
+    with capture_logs() as lines:
+        server = rig.serve()
+        caller = rig.lease()
+        peer = rig.connect()
+        credential = peer.hello().welcome.credential
+        peer.bind(caller.lease_id, caller.secret)
+        rig.connect().socket.sendall(LENGTH.pack(4) + b"\xff\xff\xff\xff")
+        rig.world.store.revoke(caller)
+        server.close()
+    text = repr(lines)
+    assert lines
+    assert credential not in text
+    assert caller.secret.decode() not in text
+    with pytest.raises(LeaseNotFound):
+        rig.world.store.renew(caller)
+
+
+def test_nothing_is_left_open(rig: AttachRig) -> None:
+    """When all peers are gone and the server is closed, so are all descriptors."""
+    before = sockets_and_pidfds()
+    server = rig.serve()
+    caller = rig.lease()
+    peer = rig.bound(caller)
+    rig.world.store.open_namespace(caller, IDENTITY, rig.world.layout)
+    extent_ids(peer)
+    peer.close()
+    server.close()
+    assert sockets_and_pidfds() == before
+    assert server.failure_count == 0
+
+
+def sockets_and_pidfds() -> int:
+    """Return how many descriptors this process has that are no plain files or memory."""
+    targets = [str(each.resolve()) for each in Path("/proc/self/fd").iterdir()]
+    return sum("socket:" in each or "anon_inode" in each for each in targets)

@@ -1,0 +1,106 @@
+"""The attach socket and the lives and deaths of real processes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from attach_rig import ADMIN, PEER, AttachRig, extent_ids, has_ended, line_of
+from store_world import IDENTITY
+
+from kvstore.core.requests import ReservationRequest
+from kvstore.core.slots import SlotState
+
+
+def test_two_processes_share_pages_in_place(rig: AttachRig) -> None:
+    """What another process wrote into an extent is what the store's mapping shows."""
+    rig.serve()
+    caller = rig.lease()
+    child = rig.spawn(caller)
+    rig.world.store.open_namespace(caller, IDENTITY, rig.world.layout)
+    assert line_of(child) == "mapped\n"
+    (extent,) = rig.world.store.extents(ADMIN)
+    assert os.pread(extent.export.descriptor, 8, 0) == child.pid.to_bytes(8, "little")
+
+
+def test_a_killed_process_is_noticed_and_its_lease_ends(rig: AttachRig) -> None:
+    """After kill -9 what the worker had reserved is back, without any clock."""
+    rig.serve()
+    caller = rig.lease()
+    child = rig.spawn(caller)
+    namespace = rig.world.store.open_namespace(caller, IDENTITY, rig.world.layout)
+    assert line_of(child) == "mapped\n"
+    rig.world.store.reserve(caller, namespace.namespace_id, [ReservationRequest(1, 0, 3)])
+    child.kill()
+    assert rig.wait_for(lambda: not rig.world.store.stats(ADMIN).leases)
+    (arena,) = rig.world.store.stats(ADMIN).arenas
+    assert sum(arena.slots.values()) == arena.slot_count == arena.slots[SlotState.FREE]
+
+
+def test_a_death_is_noticed_though_the_connection_lingers(rig: AttachRig) -> None:
+    """A connection that another process inherited does not keep a dead worker's lease."""
+    rig.serve()
+    caller = rig.lease()
+    script = (
+        "import os, subprocess, sys, attach_peer, pathlib\n"
+        "peer = attach_peer.AttachPeer()\n"
+        "peer.connect(pathlib.Path(sys.argv[1]))\n"
+        "peer.hello()\n"
+        "peer.bind(bytes.fromhex(sys.argv[2]), bytes.fromhex(sys.argv[3]))\n"
+        "os.set_inheritable(peer.socket.fileno(), True)\n"
+        "heir = subprocess.Popen(['cat'], close_fds=False)\n"
+        "print(heir.pid, flush=True)\n"
+        "os._exit(0)\n"
+    )
+    worker = subprocess.Popen(
+        [sys.executable, "-c", script, str(rig.path), caller.lease_id.hex(), caller.secret.hex()],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(PEER.parent), *sys.path])},
+    )
+    heir = int(line_of(worker))
+    assert rig.wait_for(lambda: not rig.world.store.stats(ADMIN).leases)
+    assert Path(f"/proc/{heir}").exists()
+    worker.communicate()
+
+
+def test_a_process_that_only_hung_up_keeps_its_lease(rig: AttachRig) -> None:
+    """A lost connection is no death: the process is watched further, and may bind again."""
+    rig.serve()
+    caller = rig.lease()
+    peer = rig.bound(caller)
+    peer.close()
+    while rig.processes(connected=True):
+        rig.connect().hello()
+    assert rig.processes() == [os.getpid()]
+    rig.bound(caller)
+    assert rig.processes(connected=True) == [os.getpid()]
+
+
+def test_a_process_that_binds_again_takes_its_older_connection_over(rig: AttachRig) -> None:
+    """Under one lease a process is one, over its newest connection; the older one is ended."""
+    rig.serve()
+    caller = rig.lease()
+    older = rig.bound(caller)
+    newer = rig.bound(caller)
+    assert has_ended(older)
+    assert rig.processes(connected=True) == [os.getpid()]
+    assert newer.bind(caller.lease_id, caller.secret).bound.pid == os.getpid()
+    rig.world.store.open_namespace(caller, IDENTITY, rig.world.layout)
+    assert extent_ids(newer) == [1]
+
+
+def test_a_connection_binds_anew_once_its_lease_ended(rig: AttachRig) -> None:
+    """After a revoke the connection stays, and serves the process's next lease from the start."""
+    rig.serve()
+    first, second = rig.lease(), rig.lease()
+    peer = rig.bound(first)
+    rig.world.store.open_namespace(first, IDENTITY, rig.world.layout)
+    assert extent_ids(peer) == [1]
+    rig.world.store.revoke(first)
+    assert peer.acknowledge(1).acknowledged.extent_ids == []
+    assert peer.bind(second.lease_id, second.secret).HasField("bound")
+    rig.world.store.open_namespace(second, IDENTITY, rig.world.layout)
+    assert extent_ids(peer) == [1]
+    assert peer.acknowledge(1).acknowledged.extent_ids == [1]

@@ -1,0 +1,191 @@
+"""The attach socket and peers that are wrong, silent, deaf, or too many."""
+
+import os
+import resource
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from attach_peer import LIMIT, AttachPeer
+from attach_rig import AttachRig, extent_ids, has_ended, reason_of
+from store_world import IDENTITY
+from structlog.testing import capture_logs
+
+from kvstore.rpc.frames import LENGTH
+from kvstore.v1 import attach_pb2
+
+
+def test_a_connection_has_one_lease_at_a_time(rig: AttachRig) -> None:
+    """Binding another lease while the first goes on is refused."""
+    rig.serve()
+    peer = rig.bound(rig.lease())
+    other = rig.lease()
+    assert reason_of(peer.bind(other.lease_id, other.secret)) == "INVALID_FIELD"
+    assert has_ended(peer)
+
+
+def test_a_wrong_secret_is_refused(rig: AttachRig) -> None:
+    """Who does not know the lease's secret is not attached, and nothing of the try is left."""
+    rig.serve()
+    caller = rig.lease()
+    peer = rig.connect()
+    peer.hello()
+    assert reason_of(peer.bind(caller.lease_id, b"another secret..")) == "LEASE_NOT_FOUND"
+    assert has_ended(peer)
+    assert rig.processes() == []
+    rig.bound(caller)
+
+
+@pytest.mark.parametrize(
+    ("frame", "reason"),
+    [
+        (attach_pb2.ClientFrame(), "INVALID_FIELD"),
+        (attach_pb2.ClientFrame(bind=attach_pb2.Bind()), "INVALID_FIELD"),
+        (attach_pb2.ClientFrame(acknowledge=attach_pb2.Acknowledge()), "INVALID_FIELD"),
+        (attach_pb2.ClientFrame(hello=attach_pb2.Hello(protocol_version=2)), "INVALID_FIELD"),
+        (
+            attach_pb2.ClientFrame(hello=attach_pb2.Hello(protocol_version=1, cuda_mps=True)),
+            "PEER_REFUSED",
+        ),
+    ],
+)
+def test_a_peer_that_begins_wrongly_is_refused(
+    rig: AttachRig, frame: attach_pb2.ClientFrame, reason: str
+) -> None:
+    """Hello comes first, in our version, and not from a client of CUDA MPS."""
+    rig.serve()
+    peer = rig.connect()
+    peer.send(frame)
+    assert reason_of(peer.receive()[0]) == reason
+    assert has_ended(peer)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (LENGTH.pack(4) + b"\xff\xff\xff\xff", "INVALID_FIELD"),
+        (LENGTH.pack((16 << 20) + 1), "LIMIT_EXCEEDED"),
+        (LENGTH.pack(0), "INVALID_FIELD"),
+    ],
+)
+def test_what_is_no_frame_is_refused(rig: AttachRig, data: bytes, reason: str) -> None:
+    """Bytes that are no message, and lengths over the bound, end the connection with a reason."""
+    rig.serve()
+    peer = rig.connect()
+    peer.socket.sendall(data)
+    assert reason_of(peer.receive()[0]) == reason
+    assert has_ended(peer)
+
+
+def test_half_a_frame_harms_nobody(rig: AttachRig) -> None:
+    """A peer that stops within a frame keeps no other waiting, and may hang up there."""
+    rig.serve()
+    half = rig.connect()
+    half.socket.sendall(LENGTH.pack(100) + b"half")
+    assert rig.connect().hello().HasField("welcome")
+    half.close()
+    assert rig.connect().hello().HasField("welcome")
+
+
+def test_silent_and_deaf_peers_do_not_stall_others(rig: AttachRig) -> None:
+    """With 100 connections that say nothing, or never read, a worker is served at once."""
+    rig.serve()
+    for number in range(100):
+        peer = rig.connect()
+        if number % 2:
+            flood(peer)
+    caller = rig.lease()
+    peer = rig.bound(caller)
+    rig.world.store.open_namespace(caller, IDENTITY, rig.world.layout)
+    assert extent_ids(peer) == [1]
+
+
+def flood(peer: AttachPeer) -> None:
+    """Send Hellos for as long as the socket takes them, and read nothing."""
+    hello = attach_pb2.Hello(protocol_version=1, display_name="x" * 200)
+    body = attach_pb2.ClientFrame(hello=hello).SerializeToString()
+    peer.socket.settimeout(0)
+    try:
+        while True:
+            peer.socket.sendall(LENGTH.pack(len(body)) + body)
+    except BlockingIOError:
+        return
+
+
+def test_silent_peers_are_ended_in_time(rig: AttachRig) -> None:
+    """A peer that never says Hello is hung up on, and one that did is not."""
+    rig.serve(patience=0.05)
+    polite = rig.connect()
+    polite.hello()
+    silent = rig.connect()
+    assert has_ended(silent)
+    assert polite.hello().HasField("welcome")
+
+
+def test_too_many_connections_are_turned_away(rig: AttachRig) -> None:
+    """Beyond the bound a peer is told so, and there is room again when another leaves."""
+    rig.serve(max_connections=2)
+    first = rig.connect()
+    first.hello()
+    rig.connect().hello()
+    third = rig.connect()
+    assert reason_of(third.receive()[0]) == "QUOTA_EXCEEDED"
+    first.close()
+    while not welcomed(rig.connect()):
+        pass
+
+
+def welcomed(peer: AttachPeer) -> bool:
+    """Say Hello and return whether that was welcome."""
+    try:
+        return peer.hello().HasField("welcome")
+    except (BrokenPipeError, ConnectionResetError):
+        return False
+
+
+def test_descriptors_are_not_needed_to_be_refused_kindly(rig: AttachRig) -> None:
+    """Descriptors that a peer sends along are dropped, and what it says is answered."""
+    rig.serve()
+    peer = rig.connect()
+    body = attach_pb2.ClientFrame(hello=attach_pb2.Hello(protocol_version=1)).SerializeToString()
+    with Path("/dev/null").open("rb") as null:
+        socket.send_fds(peer.socket, [LENGTH.pack(len(body)) + body], [null.fileno()] * 5)
+    assert peer.receive()[0].HasField("welcome")
+
+
+def test_a_peer_that_may_be_anybody_is_told_why_it_is_refused(rig: AttachRig) -> None:
+    """A peer whose uid the kernel does not know gets the reason as the answer to its Hello."""
+    server = rig.serve()
+    server._overflow_uid = os.getuid()
+    peer = rig.connect()
+    assert reason_of(peer.hello()) == "PEER_REFUSED"
+    assert has_ended(peer)
+
+
+def test_a_server_out_of_descriptors_goes_on_when_it_has_some(rig: AttachRig) -> None:
+    """A peer that cannot be accepted now is accepted later, and the thread does not spin."""
+    server = rig.serve()
+    peer = rig.unconnected()
+    deadline = time.monotonic() + LIMIT
+    with capture_logs() as lines, no_more_descriptors():
+        peer.connect(rig.path)
+        while not lines and time.monotonic() < deadline:
+            assert server.is_alive()
+    assert [line["event"] for line in lines] == ["accept_failed"]
+    assert peer.hello().HasField("welcome")
+
+
+@contextmanager
+def no_more_descriptors() -> Iterator[None]:
+    """Let this process open nothing more."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)

@@ -1,0 +1,207 @@
+"""A whole server process: how it starts, drains, stops and comes back."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from attached_worker import AttachedWorker, Refused
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from kvstore.rpc.server import SERVICES
+from kvstore.v1 import lease_pb2, store_pb2
+from kvstore_client.testing import RunningStore, running_store, wait_until
+
+LIMIT = 30.0
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+SIGNALS = [signal.SIGTERM, signal.SIGINT]
+
+
+@pytest.fixture
+def store() -> Iterator[RunningStore]:
+    """Provide a running server."""
+    with running_store() as running:
+        yield running
+
+
+@contextmanager
+def worker_of(store: RunningStore) -> Iterator[AttachedWorker]:
+    """Attach to a server, with a lease."""
+    worker = AttachedWorker(store.runtime_dir)
+    try:
+        worker.grant()
+        worker.bind()
+        yield worker
+    finally:
+        worker.close()
+
+
+def health_of(worker: AttachedWorker, service: str = "") -> int:
+    """Return what a server says of a service."""
+    stub = health_pb2_grpc.HealthStub(worker.channel)
+    status: int = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=LIMIT).status
+    return status
+
+
+def run_server(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run a server that is expected to end by itself."""
+    return subprocess.run(
+        [sys.executable, "-m", "kvstore", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+
+
+def ended(store: RunningStore) -> int:
+    """Wait until a server ended, without another signal, and return its exit status."""
+    return store._started().wait(LIMIT)
+
+
+def test_a_server_serves_by_every_name(store: RunningStore) -> None:
+    """Health is SERVING for the server and for each service."""
+    with worker_of(store) as worker:
+        assert {health_of(worker, name) for name in ("", *SERVICES)} == {SERVING}
+
+
+def test_its_folder_and_sockets_are_its_owner_s(store: RunningStore) -> None:
+    """The folder has mode 0700, both sockets and the file lock 0600."""
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in store.runtime_dir.iterdir()}
+    assert modes == {"kvstore.sock": 0o600, "attach.sock": 0o600, "kvstore.flock": 0o600}
+    assert stat.S_IMODE(store.runtime_dir.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+def test_a_signal_ends_an_idle_server_at_once(store: RunningStore, number: int) -> None:
+    """Without leases a stop is clean and immediate: status 0, and no socket left."""
+    os.kill(store.pid, number)
+    assert ended(store) == 0
+    assert [path.name for path in store.runtime_dir.iterdir()] == ["kvstore.flock"]
+    assert "server_stopped" in store.log
+
+
+def test_a_draining_server_lets_leases_finish() -> None:
+    """After SIGTERM nothing new is granted, leases go on, and the end of the last is the end."""
+    with running_store("--drain-grace", "60") as store, worker_of(store) as worker:
+        newcomer = AttachedWorker(store.runtime_dir)
+        os.kill(store.pid, signal.SIGTERM)
+        assert wait_until(lambda: health_of(worker) == NOT_SERVING)
+        for refused in (newcomer.grant, worker.open_namespace):
+            with pytest.raises(Refused) as caught:
+                refused()
+            assert caught.value.reason == "STORE_DRAINING"
+            assert "google.rpc.RetryInfo" in caught.value.detail_types
+        assert worker.renew().ttl.seconds == 10
+        worker.revoke()
+        newcomer.close()
+        assert ended(store) == 0
+        assert "drained=True" in store.log
+
+
+def test_the_grace_is_the_end_of_waiting() -> None:
+    """A lease that does not end is left behind when the grace is over; the status is still 0."""
+    with running_store("--drain-grace", "0") as store, worker_of(store):
+        os.kill(store.pid, signal.SIGTERM)
+        assert ended(store) == 0
+        assert "drained=False" in store.log
+
+
+def test_a_second_signal_ends_it_at_once() -> None:
+    """Whoever signals again does not wait for the grace; the next server has nothing to tidy."""
+    with running_store("--drain-grace", "60") as store:
+        with worker_of(store):
+            os.kill(store.pid, signal.SIGTERM)
+            assert wait_until(lambda: "drain_started" in store.log)
+            os.kill(store.pid, signal.SIGTERM)
+            assert ended(store) == -signal.SIGTERM
+        store.start()
+
+
+def test_a_second_server_is_refused_and_harms_nothing(store: RunningStore) -> None:
+    """A server on the same folder ends with status 1 and says whose it is; the first goes on."""
+    with worker_of(store) as worker:
+        second = run_server("--runtime-dir", str(store.runtime_dir))
+        assert (second.returncode, second.stdout) == (1, "")
+        assert (
+            f"another kvstore-server (pid {store.pid}) serves {store.runtime_dir}" in second.stderr
+        )
+        assert health_of(worker) == SERVING
+        worker.renew()
+        with worker_of(store) as newcomer:
+            assert newcomer.epoch == worker.epoch
+
+
+def test_a_killed_server_is_replaced_in_place(store: RunningStore) -> None:
+    """After SIGKILL a server starts on the same paths, with another epoch, and owes nobody."""
+    with worker_of(store) as before:
+        store.kill()
+        assert {"kvstore.sock", "attach.sock"} <= {p.name for p in store.runtime_dir.iterdir()}
+        store.start()
+        with worker_of(store) as after:
+            assert after.epoch != before.epoch
+            leases = after.ask(after.lease.ListLeases, lease_pb2.ListLeasesRequest()).leases
+            assert [each.lease_id for each in leases] == [after.lease_id]
+            with pytest.raises(Refused) as caught:
+                after.ask(before.lease.RenewLease, before.renew_request())
+            assert caught.value.reason == "STALE_EPOCH"
+            with pytest.raises(Refused) as caught:
+                before.renew()
+            assert caught.value.reason == "CREDENTIAL_REQUIRED"
+
+
+def test_nothing_is_written_to_stdout(tmp_path: Path) -> None:
+    """A server's stdout stays empty from start to end; what it logs is on stderr."""
+    command = [sys.executable, "-m", "kvstore", "--runtime-dir", str(tmp_path / "run")]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        assert any("server_started" in line for line in process.stderr)
+        process.terminate()
+        stdout, stderr = process.communicate(timeout=LIMIT)
+    assert (process.returncode, stdout) == (0, "")
+    assert "server_stopped" in stderr
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "arguments"),
+    [
+        (2, "tier1_bytes", ["--tier1-bytes", "much"]),
+        (2, "--tier9-bytes", ["--tier9-bytes", "1"]),
+        (2, "in this order", ["--min-ttl", "400"]),
+        (1, "cannot be made", ["--runtime-dir", "/dev/null/x"]),
+        (1, "shorter --runtime-dir", ["--runtime-dir", "/tmp/" + "x" * 100]),  # noqa: S108 - not made
+    ],
+)
+def test_a_server_that_cannot_start_says_why(status: int, said: str, arguments: list[str]) -> None:
+    """Wrong settings end with status 2, an unusable folder with 1, each with one clear line."""
+    result = run_server(*arguments)
+    assert (result.returncode, result.stdout) == (status, "")
+    assert said in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_folder_open_to_others_is_refused(tmp_path: Path) -> None:
+    """A folder that others can reach into is not used."""
+    tmp_path.chmod(0o755)
+    result = run_server("--runtime-dir", str(tmp_path))
+    assert (result.returncode, "chmod 700" in result.stderr) == (1, True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_budget_is_the_flag_s() -> None:
+    """Memory comes in extents of the size that was set, up to the budget."""
+    flags = ("--tier1-bytes", "1MiB", "--extent-bytes", "256KiB")
+    with running_store(*flags) as store, worker_of(store) as worker:
+        worker.open_namespace()
+        (extent,) = worker.ask(
+            worker.store.GetCapabilities, store_pb2.GetCapabilitiesRequest()
+        ).extents
+        assert extent.slot_count * extent.slot_bytes == 256 << 10

@@ -1,0 +1,168 @@
+"""A server of the real thing, and workers that call it over its socket."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import grpc
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from kvstore.core.caller import Caller
+from kvstore.rpc.health import Health
+from kvstore.service.credentials import Credentials
+from kvstore.service.store import KVStore
+from kvstore.v1 import (
+    lease_pb2,
+    lease_pb2_grpc,
+    named_pin_pb2_grpc,
+    prefix_cache_pb2,
+    prefix_cache_pb2_grpc,
+    store_pb2,
+    store_pb2_grpc,
+    types_pb2,
+)
+
+EPOCH = 81985529216486895
+PAGE_TOKENS = 4
+PAGE_BYTES = 64
+ADMIN_UID = 1
+
+
+@dataclass
+class Refused(Exception):
+    """A call ended with a status of the store's."""
+
+    code: grpc.StatusCode
+    reason: str
+    metadata: dict[str, str]
+    detail_types: list[str]
+
+
+def tokens(*numbers: int) -> bytes:
+    """Return token ids as they travel."""
+    return b"".join(number.to_bytes(4, "little") for number in numbers)
+
+
+@dataclass
+class Server:
+    """A server, the store behind it, and a channel to it."""
+
+    store: KVStore
+    credentials: Credentials
+    health: Health
+    channel: grpc.Channel
+    path: Path
+    lease_numbers: Iterator[int] = field(default_factory=lambda: count(1))
+
+    def call(self, method: Any, request: Any, *metadata: tuple[str, str | bytes]) -> Any:  # noqa: ANN401 - stubs are untyped
+        """Return a call's answer; raises :class:`Refused` with what the ErrorInfo says."""
+        try:
+            return method(request, timeout=30, metadata=metadata)
+        except grpc.RpcError as error:
+            raise refusal_of(error) from error
+
+    def worker(self, *, uid: int = 2) -> "Worker":
+        """Return a worker whose lease has an attached process."""
+        number = next(self.lease_numbers)
+        worker = Worker(
+            self, uid, number, number.to_bytes(16), f"a secret of worker {number:4}".encode()
+        )
+        worker.grant()
+        caller = Caller(self.credentials.identity_of(uid), worker.lease_id, worker.secret, None)
+        self.store.bind(caller, process_id=number, pid=number, uid=uid)
+        return worker
+
+
+@dataclass
+class Worker:
+    """A lease of a server, and the metadata of its calls."""
+
+    server: Server
+    uid: int
+    number: int
+    lease_id: bytes
+    secret: bytes
+    epoch: int = EPOCH
+
+    def __post_init__(self) -> None:
+        channel = self.server.channel
+        self.lease = lease_pb2_grpc.LeaseServiceStub(channel)
+        self.prefix_cache = prefix_cache_pb2_grpc.PrefixCacheServiceStub(channel)
+        self.store = store_pb2_grpc.StoreServiceStub(channel)
+        self.named_pin = named_pin_pb2_grpc.NamedPinServiceStub(channel)
+
+    def ask(self, method: Any, request: Any) -> Any:  # noqa: ANN401 - stubs are untyped
+        """Return a call's answer; raises :class:`Refused`."""
+        authorization = f"Bearer {self.server.credentials.issue(self.uid)}"
+        metadata = (("authorization", authorization), ("kvstore-lease-secret-bin", self.secret))
+        return self.server.call(method, request, *metadata)
+
+    def caller(self) -> prefix_cache_pb2.Caller:
+        """Return the message that names this worker."""
+        return prefix_cache_pb2.Caller(lease_id=self.lease_id, store_epoch=self.epoch)
+
+    def grant(self) -> lease_pb2.GrantLeaseResponse:
+        """Grant the lease."""
+        request = lease_pb2.GrantLeaseRequest(lease_id=self.lease_id, display_name="worker")
+        answer = self.ask(self.lease.GrantLease, request)
+        assert isinstance(answer, lease_pb2.GrantLeaseResponse)
+        return answer
+
+    def open_request(self) -> store_pb2.OpenNamespaceRequest:
+        """Return a request for the namespace that all workers of a tenant share."""
+        return store_pb2.OpenNamespaceRequest(
+            lease_id=self.lease_id,
+            store_epoch=self.epoch,
+            identity=types_pb2.NamespaceIdentity(model_digest=b"a model", salt=b"a salt"),
+            layout=types_pb2.PageLayout(
+                page_tokens=PAGE_TOKENS,
+                page_bytes=PAGE_BYTES,
+                opaque=types_pb2.OpaqueLayout(fingerprint=b"a layout"),
+            ),
+        )
+
+    def open_namespace(self) -> bytes:
+        """Open the namespace, map its extents, and return its id."""
+        answer = self.ask(self.store.OpenNamespace, self.open_request())
+        self.server.store.acknowledge(self.number, list(answer.extent_ids))
+        namespace_id: bytes = answer.namespace_id
+        return namespace_id
+
+    def publish(self, namespace_id: bytes, token_bytes: bytes, reservation_id: int) -> None:
+        """Reserve and insert the whole pages that the tokens are."""
+        page_count = len(token_bytes) // 4 // PAGE_TOKENS
+        pb = prefix_cache_pb2
+        reservation = pb.ReservationRequest(reservation_id=reservation_id, page_count=page_count)
+        self.ask(
+            self.prefix_cache.ReservePages,
+            pb.ReservePagesRequest(
+                caller=self.caller(), namespace_id=namespace_id, reservations=[reservation]
+            ),
+        )
+        self.ask(
+            self.prefix_cache.InsertPrefix,
+            pb.InsertPrefixRequest(
+                caller=self.caller(),
+                reservation_id=reservation_id,
+                sequence=pb.Sequence(tokens=token_bytes),
+            ),
+        )
+
+
+def refusal_of(error: grpc.RpcError) -> Refused:
+    """Return what the status of a call says, which has to have exactly one ErrorInfo."""
+    assert isinstance(error, grpc.Call)
+    sent = rpc_status.from_call(error)
+    assert sent is not None, error
+    infos = []
+    for detail in sent.details:
+        info = error_details_pb2.ErrorInfo()
+        if detail.Unpack(info):
+            infos.append(info)
+    (info,) = infos
+    assert info.domain == "kvstore"
+    types = [detail.TypeName() for detail in sent.details]
+    return Refused(error.code(), info.reason, dict(info.metadata), types)

@@ -1,0 +1,99 @@
+"""A whole store in this process: real memory, the real core, time as a number."""
+
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import TypeAlias
+
+from kvstore.core.cache import PrefixCache
+from kvstore.core.caller import Caller, Identity
+from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PageLayout
+from kvstore.core.limits import Limits
+from kvstore.core.requests import Sequence
+from kvstore.service.store import KVStore
+from kvstore.storage.arenas import Arenas
+
+EPOCH = 81985529216486895
+PAGE_TOKENS = 4
+PAGE_BYTES = 256
+IDENTITY = NamespaceIdentity(b"model digest 16+")
+
+
+@dataclass
+class ManualClock:
+    """A clock that shows what the test says."""
+
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        """Return the time that was set."""
+        return self.now
+
+
+@dataclass
+class World:
+    """A store, what it is made of, and workers that use it."""
+
+    store: KVStore
+    cache: PrefixCache
+    arenas: Arenas
+    clock: ManualClock
+    layout: PageLayout
+    numbers: Iterator[int]
+
+    def caller(self, *, tenant: str = "uid-1", epoch: int | None = EPOCH) -> Caller:
+        """Return a caller with a lease id of its own, granted nothing yet."""
+        number = next(self.numbers)
+        lease_id, secret = number.to_bytes(16), f"secret {number}".encode()
+        return Caller(Identity(tenant), lease_id, secret, epoch)
+
+    def worker(self, *, tenant: str = "uid-1", name: str = "worker") -> Caller:
+        """Return a caller whose lease has one attached process, of the caller's number."""
+        caller = self.caller(tenant=tenant)
+        self.store.grant(caller, ttl=10.0, display_name=name, features=())
+        number = self.process_id(caller)
+        self.store.bind(caller, process_id=number, pid=number, uid=1)
+        return caller
+
+    def process_id(self, caller: Caller) -> int:
+        """Return the number of a worker's process."""
+        return int.from_bytes(caller.lease_id)
+
+    def open_namespace(self, caller: Caller) -> bytes:
+        """Open the namespace that workers of a tenant share, map it, and return its id."""
+        namespace = self.store.open_namespace(caller, IDENTITY, self.layout)
+        self.map_extents(caller)
+        return namespace.namespace_id
+
+    def map_extents(self, caller: Caller) -> None:
+        """Acknowledge everything that a worker's process is owed."""
+        owed = self.store.extents_owed(self.process_id(caller))
+        self.store.acknowledge(self.process_id(caller), [each.shape.extent_id for each in owed])
+
+
+# Takes what ``make_world`` takes.
+Worlds: TypeAlias = Callable[..., World]
+
+
+def make_world(*, slots: int = 10, extent_slots: int = 4, memory_root: Path = Path("/")) -> World:
+    """Return a store with a budget of ``slots``, in extents of ``extent_slots``.
+
+    Its memory is the caller's to close.
+    """
+    clock = ManualClock()
+    cache = PrefixCache(EPOCH, Limits())
+    arenas = Arenas(
+        budget_bytes=slots * PAGE_BYTES,
+        extent_bytes=extent_slots * PAGE_BYTES,
+        memory_root=memory_root,
+    )
+    layout = PageLayout(PAGE_TOKENS, PAGE_BYTES, 1, OpaqueContent(b"fingerprint"))
+    store = KVStore(cache, arenas=arenas, clock=clock)
+    return World(store, cache, arenas, clock, layout, count(1))
+
+
+def sequence_of(pages: int, *, rest: int = 1, salt: int = 0) -> Sequence:
+    """Return a sequence of whole pages and some more tokens, which count up from ``salt``."""
+    return Sequence(array("I", range(salt, salt + pages * PAGE_TOKENS + rest)).tobytes())

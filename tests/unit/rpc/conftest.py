@@ -1,0 +1,50 @@
+"""A real server in this process, on a socket of its own."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from rpc_world import ADMIN_UID, EPOCH, PAGE_BYTES, Server
+
+from kvstore.core.cache import PrefixCache
+from kvstore.core.limits import Limits
+from kvstore.rpc.health import Health
+from kvstore.rpc.server import SERVICES, Sockets, build_server
+from kvstore.service.clock import MonotonicClock
+from kvstore.service.credentials import Credentials
+from kvstore.service.store import KVStore
+from kvstore.storage.arenas import Arenas
+
+
+@pytest.fixture
+def start_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    """Provide a starter of servers with room for ``slots`` slots, in extents of four."""
+    running: list[tuple[grpc.Server, Server, Arenas]] = []
+
+    def start(*, slots: int = 16, limits: Limits = Limits()) -> Server:  # noqa: B008 - it is frozen
+        clock = MonotonicClock()
+        arenas = Arenas(budget_bytes=slots * PAGE_BYTES, extent_bytes=4 * PAGE_BYTES)
+        store = KVStore(PrefixCache(EPOCH, limits), arenas=arenas, clock=clock)
+        credentials = Credentials(frozenset({ADMIN_UID}))
+        health = Health(SERVICES, {}, clock=clock)
+        path = tmp_path / f"kvstore-{len(running)}.sock"
+        sockets = Sockets(path, tmp_path / "attach.sock")
+        server = build_server(store, credentials, health, sockets=sockets, clock=clock)
+        server.start()
+        channel = grpc.insecure_channel(f"unix:{path}")
+        running.append((server, Server(store, credentials, health, channel, path), arenas))
+        return running[-1][1]
+
+    yield start
+    for server, world, arenas in running:
+        world.channel.close()
+        world.health.close()
+        server.stop(None).wait()
+        arenas.close()
+
+
+@pytest.fixture
+def server(start_server: Callable[..., Server]) -> Server:
+    """Provide one server."""
+    return start_server()

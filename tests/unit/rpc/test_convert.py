@@ -1,0 +1,172 @@
+"""Messages of the request path to core's types and back."""
+
+from array import array
+
+import pytest
+
+from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PagedContent, PageLayout
+from kvstore.core.limits import Limits
+from kvstore.core.requests import Grant, Match, ReservationRequest, Sequence
+from kvstore.core.runs import Run
+from kvstore.errors import FeatureUnsupported, InvalidField, LimitExceeded
+from kvstore.rpc import convert
+from kvstore.v1 import prefix_cache_pb2 as pb
+from kvstore.v1 import types_pb2
+
+LIMITS = Limits(max_tokens=16, max_batch_size=2)
+PAGED = PageLayout(4, 256, 1, PagedContent(2, 1, 4, "float32"))
+OPAQUE = PageLayout(4, 100, 2, OpaqueContent(b"f", divides_by_token=True))
+RUN = Run(7, 1, array("I", [3, 1]), (5, 2**40))
+
+
+def test_a_sequence_keeps_which_base_it_names() -> None:
+    """A sequence names a pin, a reservation or nothing; an id of zero still names."""
+    plain = pb.Sequence(tokens=bytes(8))
+    on_pin = pb.Sequence(tokens=bytes(8), position=4, base_pin_id=0)
+    on_reservation = pb.Sequence(tokens=bytes(8), position=4, base_reservation_id=9)
+    assert convert.sequence_of(plain, LIMITS) == Sequence(bytes(8))
+    assert convert.sequence_of(on_pin, LIMITS) == Sequence(bytes(8), 4, 0, None)
+    assert convert.sequence_of(on_reservation, LIMITS) == Sequence(bytes(8), 4, None, 9)
+
+
+def test_a_sequence_is_checked() -> None:
+    """Ragged token bytes and too many tokens are refused."""
+    with pytest.raises(InvalidField):
+        convert.sequence_of(pb.Sequence(tokens=bytes(7)), LIMITS)
+    with pytest.raises(LimitExceeded):
+        convert.sequence_of(pb.Sequence(tokens=bytes(4), position=16), LIMITS)
+
+
+def test_reservations_keep_their_order() -> None:
+    """Each entry becomes one request, in the same order."""
+    message = pb.ReservePagesRequest(
+        reservations=[
+            pb.ReservationRequest(reservation_id=2, start_page=1, page_count=3),
+            pb.ReservationRequest(reservation_id=1, page_count=4),
+        ]
+    )
+    expected = [ReservationRequest(2, 1, 3), ReservationRequest(1, 0, 4)]
+    assert convert.reservations_of(message, LIMITS) == expected
+
+
+def test_reservations_are_checked() -> None:
+    """Too many entries are refused, and an entry without an id."""
+    three = [pb.ReservationRequest(reservation_id=number) for number in (1, 2, 3)]
+    with pytest.raises(LimitExceeded):
+        convert.reservations_of(pb.ReservePagesRequest(reservations=three), LIMITS)
+    with pytest.raises(InvalidField):
+        convert.reservations_of(
+            pb.ReservePagesRequest(reservations=[pb.ReservationRequest()]), LIMITS
+        )
+
+
+@pytest.mark.parametrize(
+    ("message", "feature"),
+    [
+        (pb.InsertPrefixRequest(next_token=0), "next_token"),
+        (pb.InsertPrefixRequest(page_checksums=[1]), "page_checksums"),
+    ],
+)
+def test_what_an_insert_may_not_say_is_refused(
+    message: pb.InsertPrefixRequest, feature: str
+) -> None:
+    """A next token, even zero, and checksums would be forgotten, so they are refused."""
+    with pytest.raises(FeatureUnsupported) as caught:
+        convert.require_plain_insert(message)
+    assert caught.value.metadata == {"feature": feature}
+
+
+def test_a_hint_is_no_reason_to_refuse() -> None:
+    """A reuse hint may be ignored, so it is let through."""
+    convert.require_plain_insert(pb.InsertPrefixRequest(hint=types_pb2.ReuseHint(priority=1)))
+
+
+@pytest.mark.parametrize("layout", [PAGED, OPAQUE], ids=["paged", "opaque"])
+def test_a_layout_survives_the_round_trip(layout: PageLayout) -> None:
+    """A layout as a message and back is the same layout."""
+    assert convert.layout_of(convert.layout_message(layout)) == layout
+
+
+def test_zeros_of_a_layout_are_its_defaults() -> None:
+    """Without tensor-parallel size and kv factor a layout has 1 and 2."""
+    message = convert.layout_message(PAGED)
+    message.tensor_parallel_size = 0
+    message.paged.kv_factor = 0
+    assert convert.layout_of(message) == PAGED
+
+
+@pytest.mark.parametrize(
+    ("field", "change"),
+    [
+        ("layout.content", lambda m: m.ClearField("paged")),
+        ("layout.paged.kv_factor", lambda m: setattr(m.paged, "kv_factor", 3)),
+        ("layout.paged.dtype", lambda m: setattr(m.paged, "dtype", "float31")),
+        ("layout.paged.dtype", lambda m: setattr(m.paged, "dtype", "x" * 257)),
+        ("layout.page_bytes", lambda m: setattr(m, "page_bytes", 255)),
+        ("layout.page_tokens", lambda m: setattr(m, "page_tokens", 0)),
+        ("layout.opaque.fingerprint", lambda m: m.opaque.SetInParent()),
+        ("layout.opaque.fingerprint", lambda m: setattr(m.opaque, "fingerprint", bytes(65))),
+    ],
+)
+def test_a_layout_is_checked(field: str, change: object) -> None:
+    """A layout that cannot be one is refused, naming the field."""
+    message = convert.layout_message(PAGED)
+    assert callable(change)
+    change(message)
+    with pytest.raises(InvalidField) as caught:
+        convert.layout_of(message)
+    assert caught.value.metadata["field"] == field
+
+
+def test_an_identity_is_read_and_the_salt_is_never_sent_back() -> None:
+    """Digests, salt and name are read; what is listed of them leaves the salt out."""
+    message = types_pb2.NamespaceIdentity(
+        model_digest=b"m", adapter_digest=b"a", salt=b"s", display_name="name"
+    )
+    identity = convert.namespace_identity_of(message)
+    assert identity == NamespaceIdentity(b"m", b"a", b"s", "name")
+    assert convert.identity_message(identity) == types_pb2.NamespaceIdentity(
+        model_digest=b"m", adapter_digest=b"a", display_name="name"
+    )
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("model_digest", b""),
+        ("model_digest", bytes(65)),
+        ("adapter_digest", bytes(65)),
+        ("salt", bytes(257)),
+        ("display_name", "x" * 257),
+    ],
+)
+def test_an_identity_is_checked(field: str, value: object) -> None:
+    """A missing model digest, and anything too long, is refused."""
+    message = types_pb2.NamespaceIdentity(model_digest=b"m")
+    setattr(message, field, value)
+    with pytest.raises(InvalidField) as caught:
+        convert.namespace_identity_of(message)
+    assert caught.value.metadata["field"] == f"identity.{field}"
+
+
+def test_runs_keep_slots_and_generations_in_order() -> None:
+    """A run as a message names its extent, tier, slots and generations."""
+    (message,) = convert.page_runs([RUN])
+    assert message == types_pb2.PageRun(
+        extent_id=7, tier=types_pb2.TIER_1, slot_indexes=[3, 1], generations=[5, 2**40]
+    )
+
+
+def test_a_miss_is_an_empty_match() -> None:
+    """A miss has neither tokens nor runs, a match both."""
+    assert convert.match_message(Match(0, ())) == pb.PrefixMatch()
+    assert convert.match_message(Match(8, (RUN,))) == pb.PrefixMatch(
+        matched_token_count=8, runs=convert.page_runs([RUN])
+    )
+
+
+def test_a_grant_names_its_reservation_and_start() -> None:
+    """A grant carries its reservation's id, its start and its runs."""
+    assert convert.grant_message(Grant(5, 2, (RUN,))) == pb.ReservationGrant(
+        reservation_id=5, start_page=2, runs=convert.page_runs([RUN])
+    )

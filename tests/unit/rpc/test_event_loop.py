@@ -1,0 +1,133 @@
+"""The attach thread's loop."""
+
+import os
+import selectors
+from collections.abc import Iterator
+from contextlib import closing
+from threading import Thread
+
+import pytest
+from structlog.testing import capture_logs
+
+from kvstore.rpc.event_loop import EventLoop
+from kvstore.service.clock import MonotonicClock
+
+LIMIT = 30.0
+
+
+class Rig:
+    """A loop that stops when it was woken, and a pipe to watch."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.loop = EventLoop(MonotonicClock(), self.woken)
+        self.readable, self.writable = os.pipe()
+
+    def woken(self) -> None:
+        """Note a wake-up."""
+        self.calls.append("woken")
+
+    def note(self) -> None:
+        """Take what is in the pipe, note it, and stop."""
+        self.calls.append(os.read(self.readable, 99).decode())
+        self.loop.stop()
+
+    def close(self) -> None:
+        """Close everything."""
+        self.loop.close()
+        os.close(self.readable)
+        os.close(self.writable)
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    """Provide a loop."""
+    with closing(Rig()) as made:
+        yield made
+
+
+def test_a_descriptor_that_is_ready_has_its_action_called(rig: Rig) -> None:
+    """The loop waits for what is watched and calls its action."""
+    rig.loop.watch(rig.readable, rig.note)
+    os.write(rig.writable, b"data")
+    rig.loop.run()
+    assert rig.calls == ["data"]
+
+
+def test_watching_again_replaces_what_was_watched(rig: Rig) -> None:
+    """The last action and events hold."""
+    rig.loop.watch(rig.writable, rig.woken, selectors.EVENT_READ)
+    rig.loop.watch(rig.writable, rig.loop.stop, selectors.EVENT_WRITE)
+    rig.loop.run()
+    assert rig.calls == []
+
+
+def test_a_forgotten_descriptor_is_left_alone(rig: Rig) -> None:
+    """What is forgotten is not waited for, and can be forgotten again."""
+    rig.loop.watch(rig.readable, rig.note)
+    rig.loop.forget(rig.readable)
+    rig.loop.forget(rig.readable)
+    os.write(rig.writable, b"data")
+    rig.loop.at(0, rig.loop.stop)
+    rig.loop.run()
+    assert rig.calls == []
+
+
+def test_moments_come_in_their_order(rig: Rig) -> None:
+    """Actions for a moment are called then, the earlier first, equal ones as they were asked."""
+    now = MonotonicClock()()
+    rig.loop.at(now + 0.02, rig.loop.stop)
+    rig.loop.at(now, lambda: rig.calls.append("second"))
+    rig.loop.at(now, lambda: rig.calls.append("third"))
+    rig.loop.at(now - 1, lambda: rig.calls.append("first"))
+    rig.loop.run()
+    assert rig.calls == ["first", "second", "third"]
+    assert MonotonicClock()() >= now + 0.02
+
+
+def test_many_wake_ups_are_one(rig: Rig) -> None:
+    """However often the loop is woken before it looks, it looks once."""
+    for _ in range(3):
+        rig.loop.wake()
+    rig.loop.at(0, rig.loop.stop)
+    rig.loop.run()
+    assert rig.calls.count("woken") == 1
+
+
+def test_another_thread_wakes_and_stops_the_loop(rig: Rig) -> None:
+    """A loop that waits for nothing is ended from outside at once."""
+    thread = Thread(target=rig.loop.run)
+    thread.start()
+    rig.loop.stop()
+    thread.join(LIMIT)
+    assert not thread.is_alive()
+
+
+def test_an_action_that_fails_does_not_end_the_loop(rig: Rig) -> None:
+    """An exception is logged and counted, and the next action is called."""
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    rig.loop.at(0, fail)
+    rig.loop.at(1, rig.loop.stop)
+    with capture_logs() as lines:
+        rig.loop.run()
+    assert [line["event"] for line in lines] == ["attach_failed"]
+    assert rig.loop.failure_count == 1
+
+
+def test_the_loop_shows_that_it_gets_round(rig: Rig) -> None:
+    """Its last tick is by its clock, and advances as it runs."""
+    before = rig.loop.last_tick
+    rig.loop.at(0, rig.loop.stop)
+    rig.loop.run()
+    assert before <= rig.loop.last_tick <= MonotonicClock()()
+
+
+def test_waking_a_closed_loop_does_nothing() -> None:
+    """A late wake-up after the end writes to no descriptor that another now has."""
+    rig = Rig()
+    rig.close()
+    rig.loop.wake()
+    assert rig.calls == []

@@ -1,0 +1,85 @@
+"""Single fields of a request."""
+
+import pytest
+from google.protobuf.duration_pb2 import Duration
+
+from kvstore.core.limits import Limits
+from kvstore.errors import InvalidField, LimitExceeded
+from kvstore.rpc import fields
+from kvstore.v1 import prefix_cache_pb2 as pb
+
+LIMITS = Limits(max_tokens=8, max_batch_size=2)
+
+
+def test_a_submessage_that_is_there_is_present_even_if_empty() -> None:
+    """A missing submessage is refused by name; an empty one is not missing."""
+    request = pb.MatchPrefixRequest(caller=pb.Caller())
+    fields.require_present(request, "caller")
+    with pytest.raises(InvalidField) as caught:
+        fields.require_present(request, "caller", "sequence")
+    assert caught.value.metadata == {"field": "sequence", "why": "missing"}
+
+
+@pytest.mark.parametrize("length", [0, 15, 17])
+def test_a_random_id_has_sixteen_bytes(length: int) -> None:
+    """An id of another length than 16 bytes is refused, and its bytes are not repeated."""
+    assert fields.random_id("lease_id", bytes(16)) == bytes(16)
+    with pytest.raises(InvalidField) as caught:
+        fields.random_id("lease_id", bytes(length))
+    assert caught.value.metadata["value"] == f"{length} bytes"
+
+
+@pytest.mark.parametrize("length", [1, 6])
+def test_bytes_have_bounds(length: int) -> None:
+    """Lengths from least to most are taken, others refused."""
+    for taken in (2, 5):
+        assert fields.checked_bytes("salt", bytes(taken), least=2, most=5) == bytes(taken)
+    with pytest.raises(InvalidField):
+        fields.checked_bytes("salt", bytes(length), least=2, most=5)
+
+
+def test_zero_is_an_id_that_was_forgotten() -> None:
+    """A chosen id is not zero, which is what a field that was not set holds."""
+    assert fields.chosen_id("pin_id", 1) == 1
+    with pytest.raises(InvalidField):
+        fields.chosen_id("pin_id", 0)
+
+
+def test_a_name_is_bounded_in_bytes() -> None:
+    """A name may be empty, and has at most 256 bytes of UTF-8."""
+    assert fields.name("display_name", "") == ""
+    assert fields.name("display_name", "é" * 128) == "é" * 128
+    with pytest.raises(InvalidField):
+        fields.name("display_name", "é" * 129)
+
+
+@pytest.mark.parametrize(("whole", "nanos"), [(-1, 0), (0, -1), (0, 1_000_000_000)])
+def test_a_span_of_time_is_not_negative(whole: int, nanos: int) -> None:
+    """A duration is read in seconds; negative and malformed ones are refused."""
+    assert fields.seconds("ttl", Duration(seconds=2, nanos=500_000_000)) == 2.5
+    assert fields.seconds("ttl", Duration()) == 0
+    with pytest.raises(InvalidField):
+        fields.seconds("ttl", Duration(seconds=whole, nanos=nanos))
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 5])
+def test_tokens_are_whole_uint32s(length: int) -> None:
+    """Token bytes that are no multiple of four are refused."""
+    with pytest.raises(InvalidField):
+        fields.tokens(bytes(length), 0, LIMITS)
+
+
+def test_tokens_are_bounded_from_the_sequence_s_beginning() -> None:
+    """The limit counts the tokens before the position too."""
+    assert fields.tokens(bytes(32), 0, LIMITS) == bytes(32)
+    assert fields.tokens(bytes(16), 4, LIMITS) == bytes(16)
+    with pytest.raises(LimitExceeded) as caught:
+        fields.tokens(bytes(16), 5, LIMITS)
+    assert caught.value.metadata == {"limit": "max_tokens", "maximum": "8", "value": "9"}
+
+
+def test_a_batch_is_bounded() -> None:
+    """A batch of the limit is taken, one more is refused."""
+    fields.require_batch([1, 2], LIMITS)
+    with pytest.raises(LimitExceeded):
+        fields.require_batch([1, 2, 3], LIMITS)

@@ -1,0 +1,45 @@
+"""Who calls, from a call's metadata."""
+
+import pytest
+
+from kvstore.errors import CredentialRequired, InvalidField
+from kvstore.rpc.identity import LEASE_SECRET, Metadata, credential_of, secret_of
+
+
+def test_a_credential_is_a_bearer_token() -> None:
+    """The scheme's case does not matter; the credential is what follows it."""
+    assert credential_of([("authorization", "Bearer abc")]) == "abc"
+    assert credential_of([("x", "y"), ("authorization", "bearer a b")]) == "a b"
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        [],
+        [("authorization", "")],
+        [("authorization", "Bearer")],
+        [("authorization", "Bearer ")],
+        [("authorization", "Basic abc")],
+        [("authorization", b"Bearer abc")],
+        [("authorization", "Bearer abc"), ("authorization", "Bearer abc")],
+    ],
+)
+def test_without_one_credential_there_is_none(metadata: Metadata) -> None:
+    """No credential, another scheme, and two of them are all refused."""
+    with pytest.raises(CredentialRequired):
+        credential_of(metadata)
+
+
+def test_a_secret_is_optional_and_has_bounds() -> None:
+    """Secrets of 16 to 64 bytes are taken; without one there is none."""
+    assert secret_of([]) is None
+    for length in (16, 64):
+        assert secret_of([(LEASE_SECRET, bytes(length))]) == bytes(length)
+
+
+@pytest.mark.parametrize("lengths", [[0], [15], [65], [16, 16]])
+def test_other_secrets_are_refused(lengths: list[int]) -> None:
+    """A secret that is too short, too long, or there twice is refused and not repeated."""
+    with pytest.raises(InvalidField) as caught:
+        secret_of([(LEASE_SECRET, bytes(length)) for length in lengths])
+    assert caught.value.metadata["field"] == LEASE_SECRET

@@ -1,0 +1,220 @@
+"""What every call passes on its way to a servicer, on a real server."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import grpc
+import pytest
+from rpc_world import Refused, refusal_of
+from structlog.contextvars import get_contextvars, merge_contextvars
+from structlog.testing import capture_logs
+from structlog.typing import EventDict
+
+from kvstore.errors import PoolExhausted
+from kvstore.rpc.identity import Callers
+from kvstore.rpc.interceptors import Admission, Outcomes
+from kvstore.service.clock import MonotonicClock
+from kvstore.service.credentials import Credentials
+from kvstore.v1 import store_pb2 as pb
+from kvstore.v1 import store_pb2_grpc
+
+MAX_DEADLINE = 60.0
+METHOD = "/kvstore.v1.StoreService/"
+
+
+class Raiser(store_pb2_grpc.StoreServiceServicer):
+    """Answers, refuses and fails, and notes what it was called with."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, dict[str, object]]] = []
+
+    def GetCapabilities(  # noqa: N802
+        self, request: pb.GetCapabilitiesRequest, context: grpc.ServicerContext
+    ) -> pb.GetCapabilitiesResponse:
+        """Answer."""
+        del request, context
+        self.calls.append(("GetCapabilities", get_contextvars()))
+        return pb.GetCapabilitiesResponse(server_version="x")
+
+    def GetStats(self, request: pb.GetStatsRequest, context: grpc.ServicerContext) -> None:  # noqa: N802
+        """Refuse."""
+        del request, context
+        raise PoolExhausted(requested=2, available=1)
+
+    def ListPrefixes(  # noqa: N802
+        self, request: pb.ListPrefixesRequest, context: grpc.ServicerContext
+    ) -> None:
+        """Fail, with a bug."""
+        del request, context
+        raise ZeroDivisionError
+
+    def WatchEvents(  # noqa: N802
+        self, request: pb.WatchEventsRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.WatchEventsResponse]:
+        """Answer once, then refuse."""
+        del request, context
+        yield pb.WatchEventsResponse(sequence_number=1)
+        raise PoolExhausted(requested=2, available=1)
+
+
+class Gate:
+    """A server with both interceptors, and its caller."""
+
+    def __init__(self, path: Path) -> None:
+        credentials = Credentials()
+        self.servicer = Raiser()
+        self.credential = credentials.issue(7)
+        interceptors: list[grpc.ServerInterceptor] = [
+            Outcomes(MonotonicClock()),
+            Admission(Callers(credentials), MAX_DEADLINE),
+        ]
+        self.server = grpc.server(ThreadPoolExecutor(2), interceptors=interceptors)
+        store_pb2_grpc.add_StoreServiceServicer_to_server(self.servicer, self.server)
+        self.server.add_insecure_port(f"unix:{path}")
+        self.server.start()
+        self.channel = grpc.insecure_channel(f"unix:{path}")
+        self.stub = store_pb2_grpc.StoreServiceStub(self.channel)
+
+    def call(
+        self, method: str, body: bytes = b"", *, timeout: float | None = 30, request_id: str = ""
+    ) -> bytes:
+        """Return a call's answer, undecoded; raises Refused."""
+        metadata = [("authorization", f"Bearer {self.credential}")] if self.credential else []
+        metadata += [("x-request-id", request_id)] if request_id else []
+        try:
+            answer = self.channel.unary_unary(METHOD + method)(
+                body, timeout=timeout, metadata=metadata
+            )
+        except grpc.RpcError as error:
+            raise refusal_of(error) from error
+        assert isinstance(answer, bytes)
+        return answer
+
+    def logged(self, method: str, request_id: str = "") -> list[EventDict]:
+        """Return what is logged in a call, whatever its end."""
+        with capture_logs(processors=[merge_contextvars]) as lines, suppress(Refused):
+            self.call(method, request_id=request_id)
+        return lines
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Gate]:
+    """Provide a server with both interceptors."""
+    gate = Gate(tmp_path / "gate.sock")
+    yield gate
+    gate.channel.close()
+    gate.server.stop(None).wait()
+
+
+def test_a_call_with_credential_and_deadline_comes_through(gate: Gate) -> None:
+    """The servicer is called with the message, under the request's id and tenant."""
+    answer = pb.GetCapabilitiesResponse.FromString(gate.call("GetCapabilities", request_id="id-1"))
+    assert answer.server_version == "x"
+    context = {"request_id": "id-1", "tenant": "uid-7", "method": METHOD + "GetCapabilities"}
+    assert gate.servicer.calls == [("GetCapabilities", context)]
+
+
+@pytest.mark.parametrize("credential", ["", "unknown"])
+def test_without_a_known_credential_nothing_is_called(gate: Gate, credential: str) -> None:
+    """A call without credential, or with another one, is refused before the servicer."""
+    gate.credential = credential
+    with pytest.raises(Refused) as caught:
+        gate.call("GetCapabilities", b"\xff not a message")
+    assert caught.value.reason == "CREDENTIAL_REQUIRED"
+    assert caught.value.code is grpc.StatusCode.UNAUTHENTICATED
+    assert gate.servicer.calls == []
+
+
+@pytest.mark.parametrize("timeout", [None, MAX_DEADLINE * 1.5, 10.0**6])
+def test_a_call_needs_a_deadline_within_the_limit(gate: Gate, timeout: float | None) -> None:
+    """A call without deadline, or with one that is too long, is refused before the servicer."""
+    with pytest.raises(Refused) as caught:
+        gate.call("GetCapabilities", timeout=timeout)
+    assert caught.value.reason == "INVALID_FIELD"
+    assert caught.value.metadata["field"] == "deadline"
+    assert gate.servicer.calls == []
+
+
+def test_the_longest_deadline_is_allowed(gate: Gate) -> None:
+    """A timeout of exactly the limit comes through, though gRPC rounds it up on its way."""
+    gate.call("GetCapabilities", timeout=MAX_DEADLINE)
+    assert len(gate.servicer.calls) == 1
+
+
+def test_what_is_no_message_is_an_invalid_field(gate: Gate) -> None:
+    """A body that cannot be parsed is refused with a reason, not with gRPC's INTERNAL."""
+    with pytest.raises(Refused) as caught:
+        gate.call("GetCapabilities", b"\xff not a message")
+    assert caught.value.reason == "INVALID_FIELD"
+    assert caught.value.metadata["field"] == "request"
+    assert gate.servicer.calls == []
+
+
+def test_an_error_of_ours_becomes_its_status(gate: Gate) -> None:
+    """What a servicer raises goes out with code, reason, metadata and the retry's delay."""
+    with pytest.raises(Refused) as caught:
+        gate.call("GetStats")
+    assert caught.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert caught.value.reason == "POOL_EXHAUSTED"
+    assert caught.value.metadata == {"requested": "2", "available": "1"}
+    assert caught.value.detail_types == ["google.rpc.ErrorInfo", "google.rpc.RetryInfo"]
+
+
+def test_a_bug_becomes_internal_and_names_the_request(gate: Gate) -> None:
+    """Any other exception goes out as INTERNAL with the request id, and nothing of itself."""
+    with pytest.raises(Refused) as caught:
+        gate.call("ListPrefixes", request_id="id-2")
+    assert caught.value.code is grpc.StatusCode.INTERNAL
+    assert (caught.value.reason, caught.value.metadata) == ("INTERNAL", {"request_id": "id-2"})
+
+
+def test_a_bug_is_logged_under_the_request_id(gate: Gate) -> None:
+    """The log has the exception under the id that the caller was told."""
+    failed, handled = gate.logged("ListPrefixes", "id-3")
+    assert (failed["event"], failed["log_level"]) == ("request_failed", "error")
+    assert failed["request_id"] == handled["request_id"] == "id-3"
+    assert handled["reason"] == "INTERNAL"
+
+
+@pytest.mark.parametrize(
+    ("method", "reason"), [("GetCapabilities", "OK"), ("GetStats", "POOL_EXHAUSTED")]
+)
+def test_a_call_is_one_debug_line(gate: Gate, method: str, reason: str) -> None:
+    """One line a call, at debug: method, outcome, latency, request id, tenant; nothing more."""
+    (line,) = gate.logged(method)
+    assert (line["event"], line["log_level"]) == ("request_handled", "debug")
+    assert (line["method"], line["reason"], line["tenant"]) == (METHOD + method, reason, "uid-7")
+    assert line["latency_ms"] >= 0
+    fields = {"event", "log_level", "latency_ms", "method", "reason", "request_id", "tenant"}
+    assert set(line) == fields
+
+
+@pytest.mark.parametrize("request_id", ["", "x" * 65, 'a"b', "a b"])
+def test_a_request_id_that_could_harm_a_log_is_replaced(gate: Gate, request_id: str) -> None:
+    """Without an id, or with a strange one, the call gets a random one."""
+    gate.call("GetCapabilities", request_id=request_id)
+    ((_, context),) = gate.servicer.calls
+    assert isinstance(context["request_id"], str)
+    assert len(context["request_id"]) == 16
+
+
+def test_a_stream_ends_as_the_contract_says(gate: Gate) -> None:
+    """An error raised in the midst of a stream of answers becomes its status too."""
+    stream = gate.stub.WatchEvents(
+        pb.WatchEventsRequest(),
+        timeout=30,
+        metadata=(("authorization", f"Bearer {gate.credential}"),),
+    )
+    assert next(stream).sequence_number == 1
+    with pytest.raises(grpc.RpcError) as caught:
+        next(stream)
+    assert refusal_of(caught.value).reason == "POOL_EXHAUSTED"
+
+
+def test_a_stream_is_admitted_like_any_call(gate: Gate) -> None:
+    """A stream without credential is refused before its first answer."""
+    with pytest.raises(grpc.RpcError) as caught:
+        next(gate.stub.WatchEvents(pb.WatchEventsRequest(), timeout=30))
+    assert refusal_of(caught.value).reason == "CREDENTIAL_REQUIRED"

@@ -1,0 +1,155 @@
+"""LeaseService over a real server."""
+
+from collections.abc import Callable
+
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from rpc_world import ADMIN_UID, EPOCH, Refused, Server
+
+from kvstore.core.limits import Limits
+from kvstore.v1 import lease_pb2 as pb
+
+SHORT_TTLS = Limits(min_ttl=1.0, default_ttl=2.0, max_ttl=3.0, max_leases=2)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "granted"), [(None, 2.0), (0.5, 1.0), (2.5, 2.5), (99.0, 3.0), (0.0, 1.0)]
+)
+def test_a_ttl_is_advice(
+    start_server: Callable[..., Server], wanted: float | None, granted: float
+) -> None:
+    """The TTL is the server's: a default, and within its bounds."""
+    worker = start_server(limits=SHORT_TTLS).worker()
+    request = pb.GrantLeaseRequest(lease_id=worker.lease_id)
+    if wanted is not None:
+        request.ttl.FromNanoseconds(round(wanted * 1e9))
+    answer = worker.ask(worker.lease.GrantLease, request)
+    assert answer.ttl.ToTimedelta().total_seconds() == granted
+    assert answer.store_epoch == EPOCH
+
+
+@pytest.mark.parametrize(
+    ("field", "request_", "secret"),
+    [
+        ("lease_id", pb.GrantLeaseRequest(lease_id=bytes(15)), bytes(16)),
+        ("ttl", pb.GrantLeaseRequest(lease_id=bytes(16), ttl=Duration(seconds=-1)), bytes(16)),
+        ("features", pb.GrantLeaseRequest(lease_id=bytes(16), features=["x"] * 65), bytes(16)),
+        ("features", pb.GrantLeaseRequest(lease_id=bytes(16), features=["x" * 257]), bytes(16)),
+        (
+            "display_name",
+            pb.GrantLeaseRequest(lease_id=bytes(16), display_name="x" * 257),
+            bytes(16),
+        ),
+        ("kvstore-lease-secret-bin", pb.GrantLeaseRequest(lease_id=bytes(16)), bytes(15)),
+        ("kvstore-lease-secret-bin", pb.GrantLeaseRequest(lease_id=bytes(16)), b""),
+    ],
+)
+def test_a_grant_is_checked(
+    server: Server, field: str, request_: pb.GrantLeaseRequest, secret: bytes
+) -> None:
+    """What cannot be a grant is refused by field, and no lease is there afterwards."""
+    worker = server.worker()
+    worker.secret = secret
+    with pytest.raises(Refused) as caught:
+        worker.ask(worker.lease.GrantLease, request_)
+    assert (caught.value.reason, caught.value.metadata["field"]) == ("INVALID_FIELD", field)
+    listed = worker.ask(worker.lease.ListLeases, pb.ListLeasesRequest())
+    assert [each.lease_id for each in listed.leases] == [worker.lease_id]
+
+
+def test_a_call_without_a_secret_is_refused(server: Server) -> None:
+    """A call that names a lease needs the lease's secret in its metadata."""
+    worker = server.worker()
+    request = pb.RenewLeaseRequest(lease_id=worker.lease_id, store_epoch=EPOCH)
+    authorization = ("authorization", f"Bearer {server.credentials.issue(worker.uid)}")
+    with pytest.raises(Refused) as caught:
+        server.call(worker.lease.RenewLease, request, authorization)
+    assert caught.value.metadata == {"field": "kvstore-lease-secret-bin", "why": "missing"}
+
+
+def test_renewing_answers_the_ttl(server: Server) -> None:
+    """A renewal answers the TTL that was granted, and needs the store's epoch."""
+    worker = server.worker()
+    request = pb.RenewLeaseRequest(lease_id=worker.lease_id, store_epoch=EPOCH)
+    assert worker.ask(worker.lease.RenewLease, request).ttl == Duration(seconds=10)
+    request.store_epoch = 1
+    with pytest.raises(Refused) as caught:
+        worker.ask(worker.lease.RenewLease, request)
+    assert caught.value.reason == "STALE_EPOCH"
+
+
+def test_revoking_ends_the_lease_and_can_be_repeated(server: Server) -> None:
+    """An owner's revoke ends the lease; again it succeeds; a late grant of the id fails."""
+    worker = server.worker()
+    request = pb.RevokeLeaseRequest(lease_id=worker.lease_id, store_epoch=EPOCH)
+    for _ in range(2):
+        worker.ask(worker.lease.RevokeLease, request)
+    assert not worker.ask(worker.lease.ListLeases, pb.ListLeasesRequest()).leases
+    with pytest.raises(Refused) as caught:
+        worker.grant()
+    assert caught.value.reason == "TOMBSTONED"
+
+
+def test_an_admin_expires_without_secret_and_others_do_not(server: Server) -> None:
+    """Without its secret an admin's revoke is an expiry, and anybody else's is refused."""
+    worker, other = server.worker(), server.worker(uid=3)
+    request = pb.RevokeLeaseRequest(lease_id=worker.lease_id)
+    for uid, epoch, reason in ((3, EPOCH, "LEASE_NOT_FOUND"), (3, 0, "STALE_EPOCH")):
+        request.store_epoch = epoch
+        authorization = ("authorization", f"Bearer {server.credentials.issue(uid)}")
+        with pytest.raises(Refused) as caught:
+            server.call(other.lease.RevokeLease, request, authorization)
+        assert caught.value.reason == reason
+    authorization = ("authorization", f"Bearer {server.credentials.issue(ADMIN_UID)}")
+    server.call(other.lease.RevokeLease, request, authorization)
+    (lease,) = worker.ask(worker.lease.ListLeases, pb.ListLeasesRequest()).leases
+    assert lease.state == pb.LeaseInfo.STATE_EXPIRED
+
+
+def test_leases_are_listed_in_pages_and_by_tenant(server: Server) -> None:
+    """A tenant sees its own leases by time of granting, page by page; an admin sees all."""
+    workers = [server.worker(), server.worker(), server.worker(uid=3), server.worker()]
+    mine = [each.lease_id for each in workers if each.uid == 2]
+    first = workers[0].ask(workers[0].lease.ListLeases, pb.ListLeasesRequest(page_size=2))
+    rest = workers[0].ask(
+        workers[0].lease.ListLeases, pb.ListLeasesRequest(page_token=first.next_page_token)
+    )
+    assert [each.lease_id for each in (*first.leases, *rest.leases)] == mine
+    assert (len(first.leases), rest.next_page_token) == (2, "")
+    admin = server.worker(uid=ADMIN_UID)
+    assert len(admin.ask(admin.lease.ListLeases, pb.ListLeasesRequest()).leases) == 5
+
+
+def test_a_lease_is_listed_with_what_it_holds(server: Server) -> None:
+    """A lease's entry names its owner, its process, and what it holds."""
+    worker = server.worker()
+    (lease,) = worker.ask(worker.lease.ListLeases, pb.ListLeasesRequest()).leases
+    assert (lease.display_name, lease.tenant, lease.state) == (
+        "worker",
+        "uid-2",
+        pb.LeaseInfo.STATE_ACTIVE,
+    )
+    (process,) = lease.processes
+    assert (process.pid, process.uid, process.connected) == (worker.number, 2, True)
+    assert not lease.HasField("oldest_hold_age")
+    worker.publish(worker.open_namespace(), bytes(16), 1)
+    (lease,) = worker.ask(worker.lease.ListLeases, pb.ListLeasesRequest()).leases
+    assert (lease.reservation_count, lease.counters.inserted_page_count) == (1, 1)
+    assert lease.HasField("oldest_hold_age")
+
+
+@pytest.mark.parametrize(
+    ("field", "request_"),
+    [
+        ("page_size", pb.ListLeasesRequest(page_size=-1)),
+        ("page_token", pb.ListLeasesRequest(page_token="x")),  # noqa: S106
+    ],
+)
+def test_a_list_s_page_is_checked(
+    server: Server, field: str, request_: pb.ListLeasesRequest
+) -> None:
+    """A negative page size and an unknown page token are refused."""
+    worker = server.worker()
+    with pytest.raises(Refused) as caught:
+        worker.ask(worker.lease.ListLeases, request_)
+    assert (caught.value.reason, caught.value.metadata["field"]) == ("INVALID_FIELD", field)

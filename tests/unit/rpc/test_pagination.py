@@ -1,0 +1,76 @@
+"""Pages of a list."""
+
+import pytest
+
+from kvstore.errors import InvalidField
+from kvstore.rpc.pagination import PageTokens, page_size_of
+
+TOKENS = PageTokens(5, b"leases")
+ENTRIES = [bytes([number]) for number in range(5)]
+
+
+def place_of(entry: bytes) -> bytes:
+    """Return what names an entry: itself."""
+    return entry
+
+
+def pages(page_size: int) -> list[list[bytes]]:
+    """Return all pages of ENTRIES, each asked for by the token of the one before."""
+    found, token = [], ""
+    while True:
+        page = TOKENS.page(ENTRIES, place_of, page_size=page_size, page_token=token)
+        found.append(list(page.entries))
+        token = page.next_page_token
+        if not token:
+            return found
+
+
+def test_page_sizes_are_coerced() -> None:
+    """Zero is the default, more than 1000 is 1000, and a negative one is refused."""
+    assert [page_size_of(size) for size in (0, 1, 1000, 1001, 2**31 - 1)] == [
+        100,
+        1,
+        1000,
+        1000,
+        1000,
+    ]
+    with pytest.raises(InvalidField):
+        page_size_of(-1)
+
+
+@pytest.mark.parametrize("page_size", [1, 2, 4, 5, 6, 0])
+def test_pages_together_are_the_list(page_size: int) -> None:
+    """Whatever the page size, the pages hold each entry once, in order, and end."""
+    found = pages(page_size)
+    assert [entry for page in found for entry in page] == ENTRIES
+    assert all(0 < len(page) <= (page_size or 100) for page in found)
+
+
+def test_an_empty_list_is_one_empty_page() -> None:
+    """A list without entries has one page, without a token."""
+    page = TOKENS.page([], place_of, page_size=0, page_token="")
+    assert (list(page.entries), page.next_page_token) == ([], "")
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        "x",
+        "é",
+        "////",
+        PageTokens(6, b"leases").make(b"\1"),
+        PageTokens(5, b"namespaces").make(b"\1"),
+        TOKENS.make(b"\x09"),
+    ],
+)
+def test_tokens_of_elsewhere_are_refused(token: str) -> None:
+    """A token of another epoch, list or entry, and what is no token at all, is refused."""
+    with pytest.raises(InvalidField) as caught:
+        TOKENS.page(ENTRIES, place_of, page_size=1, page_token=token)
+    assert caught.value.metadata == {"field": "page_token", "why": "unknown"}
+
+
+def test_a_token_says_its_place() -> None:
+    """What a token was made of is what it is read as, bytes that look like its frame included."""
+    for place in (b"", b":", b"leases:", bytes(range(256))):
+        assert TOKENS.place(TOKENS.make(place)) == place

@@ -1,0 +1,235 @@
+"""PrefixCacheService over a real server."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from rpc_world import EPOCH, PAGE_TOKENS, Refused, Server, Worker, tokens
+
+from kvstore.core.limits import Limits
+from kvstore.v1 import prefix_cache_pb2 as pb
+from kvstore.v1 import store_pb2
+
+# Three pages, and one token to run.
+PROMPT = tokens(*range(13))
+PAGES = PROMPT[: 12 * 4]
+
+
+def match_request(worker: Worker, namespace_id: bytes, /, **changes: Any) -> pb.MatchPrefixRequest:  # noqa: ANN401 - any field
+    """Return a request for the prompt, with some fields changed."""
+    fields: dict[str, Any] = {
+        "caller": worker.caller(),
+        "namespace_id": namespace_id,
+        "sequence": pb.Sequence(tokens=PROMPT),
+        "pin_id": 1,
+    }
+    return pb.MatchPrefixRequest(**(fields | changes))
+
+
+def test_what_one_worker_inserts_another_matches(server: Server) -> None:
+    """The runs that an insert answers are the runs that another worker's match answers."""
+    writer, reader = server.worker(), server.worker()
+    namespace_id = writer.open_namespace()
+    assert reader.open_namespace() == namespace_id
+    acquired = writer.ask(
+        writer.prefix_cache.AcquirePrefix,
+        pb.AcquirePrefixRequest(
+            caller=writer.caller(),
+            namespace_id=namespace_id,
+            sequence=pb.Sequence(tokens=PROMPT),
+            pin_id=1,
+            reservation_id=2,
+            total_page_count=4,
+        ),
+    )
+    assert acquired.match == pb.PrefixMatch()
+    assert acquired.grant.reservation_id == 2
+    inserted = writer.ask(
+        writer.prefix_cache.InsertPrefix,
+        pb.InsertPrefixRequest(
+            caller=writer.caller(), reservation_id=2, sequence=pb.Sequence(tokens=PAGES)
+        ),
+    )
+    assert inserted.published_page_count == 3
+    peeked = reader.ask(
+        reader.prefix_cache.PeekPrefix,
+        pb.PeekPrefixRequest(namespace_id=namespace_id, tokens=PROMPT),
+    )
+    assert peeked.matched_token_count == 3 * PAGE_TOKENS
+    matched = reader.ask(reader.prefix_cache.MatchPrefix, match_request(reader, namespace_id))
+    assert matched.match.matched_token_count == 3 * PAGE_TOKENS
+    assert list(matched.match.runs) == list(inserted.runs)
+    (run,) = inserted.runs
+    (granted,) = acquired.grant.runs
+    assert list(run.slot_indexes) == list(granted.slot_indexes)[:3]
+    assert len(granted.slot_indexes) == 4
+
+
+def test_holds_are_counted_and_go_back(server: Server) -> None:
+    """A pin and a reservation are held until released and aborted; again, both succeed."""
+    worker = server.worker()
+    namespace_id = worker.open_namespace()
+    worker.publish(namespace_id, PAGES, 1)
+    worker.ask(worker.prefix_cache.MatchPrefix, match_request(worker, namespace_id))
+    stats = worker.ask(worker.store.GetStats, store_pb2.GetStatsRequest())
+    assert (stats.pin_count, stats.reservation_count) == (1, 1)
+    for _ in range(2):
+        worker.ask(
+            worker.prefix_cache.ReleasePins,
+            pb.ReleasePinsRequest(caller=worker.caller(), pin_ids=[1, 9]),
+        )
+        worker.ask(
+            worker.prefix_cache.AbortReservation,
+            pb.AbortReservationRequest(caller=worker.caller(), reservation_ids=[1, 9]),
+        )
+    stats = worker.ask(worker.store.GetStats, store_pb2.GetStatsRequest())
+    assert (stats.pin_count, stats.reservation_count) == (0, 0)
+
+
+def test_an_acquire_that_gets_no_slots_answers_its_match(
+    start_server: Callable[..., Server],
+) -> None:
+    """Without room an acquire answers no grant, and a reserve POOL_EXHAUSTED with a delay."""
+    worker = start_server(slots=4).worker()
+    namespace_id = worker.open_namespace()
+    worker.publish(namespace_id, PAGES, 1)
+    acquired = worker.ask(
+        worker.prefix_cache.AcquirePrefix,
+        pb.AcquirePrefixRequest(
+            caller=worker.caller(),
+            namespace_id=namespace_id,
+            sequence=pb.Sequence(tokens=PROMPT),
+            pin_id=1,
+            reservation_id=2,
+            total_page_count=8,
+        ),
+    )
+    assert acquired.match.matched_token_count == 12
+    assert not acquired.HasField("grant")
+    with pytest.raises(Refused) as caught:
+        worker.ask(
+            worker.prefix_cache.ReservePages,
+            pb.ReservePagesRequest(
+                caller=worker.caller(),
+                namespace_id=namespace_id,
+                reservations=[pb.ReservationRequest(reservation_id=3, page_count=5)],
+            ),
+        )
+    assert caught.value.reason == "POOL_EXHAUSTED"
+    assert "google.rpc.RetryInfo" in caught.value.detail_types
+
+
+@pytest.mark.parametrize(
+    ("reason", "field", "changes"),
+    [
+        ("INVALID_FIELD", "caller", {"caller": None}),
+        ("INVALID_FIELD", "sequence", {"sequence": None}),
+        ("INVALID_FIELD", "namespace_id", {"namespace_id": b"short"}),
+        ("INVALID_FIELD", "pin_id", {"pin_id": 0}),
+        ("INVALID_FIELD", "lease_id", {"caller": pb.Caller(lease_id=b"x", store_epoch=EPOCH)}),
+        ("INVALID_FIELD", "tokens", {"sequence": pb.Sequence(tokens=bytes(7))}),
+        ("INVALID_FIELD", "position", {"sequence": pb.Sequence(tokens=PROMPT, position=1)}),
+        ("LIMIT_EXCEEDED", None, {"sequence": pb.Sequence(tokens=bytes(4 * 33))}),
+        ("LIMIT_EXCEEDED", None, {"sequence": pb.Sequence(position=2**32 - 1)}),
+        ("NAMESPACE_NOT_FOUND", None, {"namespace_id": bytes(16)}),
+        ("PIN_NOT_FOUND", None, {"sequence": pb.Sequence(tokens=PROMPT, base_pin_id=77)}),
+        ("STALE_EPOCH", None, {"caller": pb.Caller(lease_id=bytes(16), store_epoch=1)}),
+        ("LEASE_NOT_FOUND", None, {"caller": pb.Caller(lease_id=bytes(16), store_epoch=EPOCH)}),
+    ],
+)
+def test_a_bad_match_is_refused_and_changes_nothing(
+    start_server: Callable[..., Server], reason: str, field: str | None, changes: dict[str, Any]
+) -> None:
+    """Each bad request has its reason, names the field, and leaves the statistics as they were."""
+    server = start_server(limits=Limits(max_tokens=32))
+    worker = server.worker()
+    namespace_id = worker.open_namespace()
+    before = server.store.stats(server.credentials.identity_of(2))
+    with pytest.raises(Refused) as caught:
+        worker.ask(worker.prefix_cache.MatchPrefix, match_request(worker, namespace_id, **changes))
+    assert caught.value.reason == reason
+    assert caught.value.metadata.get("field") == field
+    after = server.store.stats(server.credentials.identity_of(2))
+    assert (after.counters, after.arenas, after.pin_count) == (
+        before.counters,
+        before.arenas,
+        before.pin_count,
+    )
+
+
+@pytest.mark.parametrize(
+    ("reason", "request_"),
+    [
+        ("FEATURE_UNSUPPORTED", pb.InsertPrefixRequest(next_token=1)),
+        ("FEATURE_UNSUPPORTED", pb.InsertPrefixRequest(page_checksums=[1])),
+        ("INVALID_FIELD", pb.InsertPrefixRequest(sequence=pb.Sequence(tokens=bytes(20)))),
+        ("INVALID_FIELD", pb.InsertPrefixRequest(sequence=pb.Sequence(position=2))),
+        (
+            "INSERT_EXCEEDS_RESERVATION",
+            pb.InsertPrefixRequest(sequence=pb.Sequence(tokens=bytes(16 * 3))),
+        ),
+        (
+            "PARENT_NOT_COVERED",
+            pb.InsertPrefixRequest(sequence=pb.Sequence(tokens=bytes(16), position=4)),
+        ),
+    ],
+)
+def test_a_bad_insert_is_refused_and_publishes_nothing(
+    server: Server, reason: str, request_: pb.InsertPrefixRequest
+) -> None:
+    """What this server cannot keep, parts of pages, and pages beyond the slots are refused."""
+    worker = server.worker()
+    namespace_id = worker.open_namespace()
+    worker.ask(
+        worker.prefix_cache.ReservePages,
+        pb.ReservePagesRequest(
+            caller=worker.caller(),
+            namespace_id=namespace_id,
+            reservations=[pb.ReservationRequest(reservation_id=5, page_count=2)],
+        ),
+    )
+    request = pb.InsertPrefixRequest(
+        caller=worker.caller(), reservation_id=5, sequence=pb.Sequence()
+    )
+    request.MergeFrom(request_)
+    with pytest.raises(Refused) as caught:
+        worker.ask(worker.prefix_cache.InsertPrefix, request)
+    assert caught.value.reason == reason
+    stats = worker.ask(worker.store.GetStats, store_pb2.GetStatsRequest())
+    assert stats.counters.inserted_page_count == 0
+    assert stats.namespaces[0].cached_page_count == 0
+
+
+@pytest.mark.parametrize("count", [3, 100])
+def test_a_batch_over_the_limit_is_refused(start_server: Callable[..., Server], count: int) -> None:
+    """Releases, aborts and reserves of more entries than the limit do none of them."""
+    worker = start_server(limits=Limits(max_batch_size=2)).worker()
+    namespace_id = worker.open_namespace()
+    ids = list(range(1, count + 1))
+    service = worker.prefix_cache
+    asked = [pb.ReservationRequest(reservation_id=each, page_count=1) for each in ids]
+    for method, request in (
+        (service.ReleasePins, pb.ReleasePinsRequest(pin_ids=ids)),
+        (service.AbortReservation, pb.AbortReservationRequest(reservation_ids=ids)),
+        (
+            service.ReservePages,
+            pb.ReservePagesRequest(namespace_id=namespace_id, reservations=asked),
+        ),
+    ):
+        request.caller.CopyFrom(worker.caller())
+        with pytest.raises(Refused) as caught:
+            worker.ask(method, request)
+        assert caught.value.reason == "LIMIT_EXCEEDED"
+        assert caught.value.metadata["limit"] == "max_batch_size"
+
+
+def test_permissions_and_hints_that_are_not_used_are_let_through(server: Server) -> None:
+    """A match that would take a source page and a next token is answered without them."""
+    worker = server.worker()
+    namespace_id = worker.open_namespace()
+    worker.publish(namespace_id, PAGES, 1)
+    request = match_request(worker, namespace_id, source_pin_id=2, accept_next_token=True)
+    match = worker.ask(worker.prefix_cache.MatchPrefix, request).match
+    assert match.matched_token_count == 12
+    assert not match.HasField("source")
+    assert not match.HasField("next_token")

@@ -1,0 +1,146 @@
+"""Core's snapshots as messages: no field forgotten, none mixed up."""
+
+from dataclasses import fields, replace
+
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+
+from kvstore.core.counters import Counters
+from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PageLayout
+from kvstore.core.limits import Limits
+from kvstore.core.slots import SlotState
+from kvstore.core.stats import ArenaStats, LeaseStats, NamespaceStats, ProcessStats, Stats
+from kvstore.core.stats import PrefixStats as Prefix
+from kvstore.rpc import report
+from kvstore.v1 import lease_pb2, types_pb2
+
+COUNTERS = Counters(*range(1, 12))
+LEASE = LeaseStats(
+    lease_id=bytes(16),
+    display_name="worker",
+    tenant="uid-1",
+    expired=False,
+    age=20.5,
+    since_renewal=21.5,
+    processes=(ProcessStats(pid=30, uid=31, connected=True, mapped_extent_count=32),),
+    pin_count=22,
+    reservation_count=23,
+    reserved_slot_count=24,
+    quarantined_slot_count=25,
+    pinned_page_count=26,
+    oldest_hold_age=27.5,
+    counters=COUNTERS,
+)
+NAMESPACE = NamespaceStats(
+    namespace_id=bytes(16),
+    tenant="uid-1",
+    identity=NamespaceIdentity(b"model", b"adapter", b"salt", "name"),
+    layout=PageLayout(4, 64, 1, OpaqueContent(b"layout")),
+    arena_id=40,
+    cached_page_count=41,
+    node_count=42,
+    detached_page_count=43,
+    pin_count=44,
+    counters=COUNTERS,
+    age=45.5,
+)
+ARENA = ArenaStats(
+    arena_id=50,
+    tenant="uid-1",
+    tier=1,
+    slot_bytes=51,
+    extent_count=52,
+    slot_count=53,
+    slots={state: 60 + state for state in SlotState},
+)
+PREFIX = Prefix(
+    node_id=70,
+    parent_node_id=71,
+    start_page=72,
+    page_count=73,
+    child_count=74,
+    pin_count=75,
+    hit_count=76,
+    tokens=bytes(8),
+)
+STATS = Stats(
+    epoch=80,
+    counters=COUNTERS,
+    arenas=(ARENA,),
+    namespaces=(NAMESPACE,),
+    leases=(LEASE,),
+    pin_count=81,
+    reservation_count=82,
+    expired_lease_count=83,
+)
+
+
+def unset(message: Message) -> list[str]:
+    """Return the fields of a message that were left at their defaults."""
+    listed = {field.name for field, _ in message.ListFields()}
+    return [field.name for field in message.DESCRIPTOR.fields if field.name not in listed]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        report.counters_message(COUNTERS),
+        report.lease_message(LEASE),
+        report.lease_message(LEASE).processes[0],
+        report.namespace_message(NAMESPACE),
+        report.prefix_message(PREFIX),
+        report.stats_message(STATS, uptime=1.0),
+        report.stats_message(STATS, uptime=1.0).arenas[0],
+        report.limits_message(Limits()),
+    ],
+    ids=lambda message: message.DESCRIPTOR.name,
+)
+def test_no_field_is_forgotten(message: Message) -> None:
+    """From a snapshot without zeros, every field of the message is set."""
+    assert unset(message) == []
+
+
+def test_numbers_are_of_the_same_name() -> None:
+    """A number stands in the field of its own name, in every message."""
+    for source, message in (
+        (COUNTERS, report.counters_message(COUNTERS)),
+        (LEASE, report.lease_message(LEASE)),
+        (LEASE.processes[0], report.lease_message(LEASE).processes[0]),
+        (NAMESPACE, report.namespace_message(NAMESPACE)),
+        (PREFIX, report.prefix_message(PREFIX)),
+        (ARENA, report.stats_message(STATS, uptime=1.0).arenas[0]),
+        (STATS, report.stats_message(STATS, uptime=1.0)),
+    ):
+        for each in fields(source):
+            value = getattr(source, each.name)
+            if isinstance(value, int | str | bytes) and each.name not in {"epoch", "expired"}:
+                assert getattr(message, each.name) == value, each.name
+
+
+def test_slots_are_counted_by_their_states() -> None:
+    """Each state's count stands in the field that names the state."""
+    arena = report.stats_message(STATS, uptime=1.0).arenas[0]
+    for state in SlotState:
+        assert getattr(arena, f"{state.name.lower()}_slot_count") == 60 + state
+
+
+def test_a_lease_without_holds_has_no_oldest() -> None:
+    """The age of the oldest hold is absent where nothing is held; states are told apart."""
+    idle = report.lease_message(replace(LEASE, oldest_hold_age=None, expired=True))
+    assert not idle.HasField("oldest_hold_age")
+    assert idle.state == lease_pb2.LeaseInfo.STATE_EXPIRED
+    assert report.lease_message(LEASE).state == lease_pb2.LeaseInfo.STATE_ACTIVE
+
+
+def test_the_salt_is_left_out() -> None:
+    """A namespace's salt may be a secret, and is in no list."""
+    assert report.namespace_message(NAMESPACE).identity == types_pb2.NamespaceIdentity(
+        model_digest=b"model", adapter_digest=b"adapter", display_name="name"
+    )
+
+
+def test_spans_of_time_are_exact_to_the_nanosecond() -> None:
+    """Seconds become a duration, rounded to nanoseconds."""
+    assert report.duration(20.5) == Duration(seconds=20, nanos=500_000_000)
+    assert report.duration(0.2) == Duration(nanos=200_000_000)

@@ -1,0 +1,66 @@
+"""The gRPC server: its services, its limits, its socket."""
+
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from rpc_world import Server
+
+from kvstore.core.limits import Limits
+from kvstore.rpc.health import Health
+from kvstore.rpc.server import SERVICES, Sockets, build_server
+from kvstore.service.clock import MonotonicClock
+from kvstore.v1 import prefix_cache_pb2
+
+
+def test_the_services_are_the_contract_s() -> None:
+    """Every service of the contract is served, by its full name."""
+    names = ("LeaseService", "PrefixCacheService", "NamedPinService", "StoreService")
+    assert [f"kvstore.v1.{name}" for name in names] == list(SERVICES)
+
+
+def test_the_socket_is_its_owner_s(server: Server) -> None:
+    """Nobody but the owner may connect to the socket."""
+    assert stat.S_IMODE(server.path.stat().st_mode) == 0o600
+
+
+def test_a_path_may_hold_any_character(start_server: Callable[..., Server], tmp_path: Path) -> None:
+    """A folder's name with characters that mean something in an address is taken as it is."""
+    odd = tmp_path / "a b%41#?"
+    odd.mkdir()
+    server = start_server()
+    sockets = Sockets(odd / "kvstore.sock", odd / "attach.sock")
+    clock = MonotonicClock()
+    built = build_server(
+        server.store, server.credentials, Health([], {}, clock=clock), sockets=sockets, clock=clock
+    )
+    assert [each.name for each in odd.iterdir()] == ["kvstore.sock"]
+    built.stop(None).wait()
+
+
+def test_health_needs_neither_credential_nor_deadline(server: Server) -> None:
+    """Probes are answered for every service by name, and watched without a thread each."""
+    stub = health_pb2_grpc.HealthStub(server.channel)
+    for name in ("", *SERVICES):
+        answer = stub.Check(health_pb2.HealthCheckRequest(service=name))
+        assert answer.status == health_pb2.HealthCheckResponse.NOT_SERVING
+    watchers = [stub.Watch(health_pb2.HealthCheckRequest(service="")) for _ in range(32)]
+    assert {next(each).status for each in watchers} == {answer.status}
+    server.health.begin_serving()
+    assert {next(each).status for each in watchers} == {health_pb2.HealthCheckResponse.SERVING}
+    for each in watchers:
+        each.cancel()
+
+
+def test_a_message_over_the_limit_is_refused(start_server: Callable[..., Server]) -> None:
+    """A message of more bytes than the limit does not reach the store."""
+    worker = start_server(limits=Limits(max_message_bytes=1 << 16)).worker()
+    request = prefix_cache_pb2.PeekPrefixRequest(namespace_id=bytes(16), tokens=bytes(1 << 16))
+    authorization = ("authorization", f"Bearer {worker.server.credentials.issue(2)}")
+    with pytest.raises(grpc.RpcError) as caught:
+        worker.prefix_cache.PeekPrefix(request, timeout=30, metadata=(authorization,))
+    assert isinstance(caught.value, grpc.Call)
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED

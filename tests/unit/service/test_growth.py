@@ -1,0 +1,128 @@
+"""How arenas grow."""
+
+from pathlib import Path
+
+import pytest
+from store_world import World, Worlds, sequence_of
+from structlog.testing import capture_logs
+
+from kvstore.core.requests import ReservationRequest
+from kvstore.errors import PoolExhausted
+
+
+def steps(world: World) -> int:
+    """Let the arenas grow for as long as that is due, and return how many steps it took."""
+    count = 0
+    while world.store.growth.due.is_set():
+        world.store.growth.due.clear()
+        world.store.growth.step()
+        count += 1
+    return count
+
+
+def slot_count(world: World) -> int:
+    """Return how many slots all arenas have."""
+    return sum(each.slot_count for each in world.cache.arenas.values())
+
+
+def test_an_arena_that_runs_low_gets_an_extent(world: World) -> None:
+    """When less than a quarter of an extent is left, and only then, another one is added."""
+    caller = world.worker()
+    namespace_id = world.open_namespace(caller)
+    world.store.reserve(caller, namespace_id, [ReservationRequest(1, 0, 3)])
+    assert steps(world) == 0
+    world.store.reserve(caller, namespace_id, [ReservationRequest(2, 0, 1)])
+    with capture_logs() as lines:
+        assert steps(world) == 2
+    assert [(line["event"], line["slot_count"]) for line in lines] == [("extent_added", 4)]
+    assert slot_count(world) == 8
+
+
+def test_slots_of_a_new_extent_are_used_once_it_is_mapped(world: World) -> None:
+    """Growth is announced, and what it brings goes to leases that acknowledged it."""
+    woken: list[int] = []
+    caller = world.worker()
+    namespace_id = world.open_namespace(caller)
+    world.store.reserve(caller, namespace_id, [ReservationRequest(1, 0, 4)])
+    world.store.announcer.subscribe(lambda: woken.append(1))
+    steps(world)
+    assert woken == [1]
+    with pytest.raises(PoolExhausted):
+        world.store.reserve(caller, namespace_id, [ReservationRequest(2, 0, 1)])
+    world.map_extents(caller)
+    world.store.reserve(caller, namespace_id, [ReservationRequest(3, 0, 1)])
+
+
+def test_a_request_larger_than_the_arena_makes_it_grow_to_fit(worlds: Worlds) -> None:
+    """After a reserve that could not be had, the arena grows until it can be."""
+    world = worlds(slots=100, extent_slots=4)
+    caller = world.worker()
+    namespace_id = world.open_namespace(caller)
+    with pytest.raises(PoolExhausted):
+        world.store.reserve(caller, namespace_id, [ReservationRequest(1, 0, 30)])
+    steps(world)
+    assert slot_count(world) == 32
+    world.map_extents(caller)
+    world.store.reserve(caller, namespace_id, [ReservationRequest(1, 0, 30)])
+
+
+def test_an_acquire_that_gets_no_slots_makes_the_arena_grow(worlds: Worlds) -> None:
+    """A match without its reservation counts as a want too."""
+    world = worlds(slots=100, extent_slots=4)
+    caller = world.worker()
+    namespace_id = world.open_namespace(caller)
+    _, grant = world.store.acquire(
+        caller, namespace_id, sequence_of(9), pin_id=1, reservation_id=2, total_page_count=10
+    )
+    assert grant is None
+    steps(world)
+    assert slot_count(world) == 12
+
+
+def test_growth_ends_at_the_budget(world: World) -> None:
+    """What is wanted beyond the budget makes the arena grow to it, and then nothing is due."""
+    caller = world.worker()
+    namespace_id = world.open_namespace(caller)
+    for number in (1, 2):
+        with pytest.raises(PoolExhausted):
+            world.store.reserve(caller, namespace_id, [ReservationRequest(number, 0, 50)])
+        steps(world)
+    assert slot_count(world) == 10
+    assert world.arenas.allocated_bytes == world.arenas.budget_bytes
+
+
+def test_a_machine_without_memory_is_asked_again_later(tmp_path: Path, worlds: Worlds) -> None:
+    """A refusal is logged once, ends the growing for a second, and the cache goes on."""
+    (tmp_path / "proc").mkdir()
+    meminfo = tmp_path / "proc/meminfo"
+    world = worlds(memory_root=tmp_path)
+    caller = world.worker()
+    namespace_id = world.open_namespace(caller)
+    meminfo.write_text("MemAvailable: 0 kB\n", encoding="utf-8")
+    world.store.reserve(caller, namespace_id, [ReservationRequest(1, 0, 4)])
+    with capture_logs() as lines:
+        for _ in range(3):
+            world.store.growth.step()
+            world.clock.now += 2
+    assert [(line["event"], line["log_level"]) for line in lines] == [("extent_refused", "warning")]
+    world.clock.now -= 1.5
+    meminfo.unlink()
+    world.store.growth.step()
+    assert slot_count(world) == 4
+    world.clock.now += 1
+    world.store.growth.step()
+    assert slot_count(world) == 8
+
+
+def test_an_arena_that_could_not_begin_grows_when_it_can(tmp_path: Path, worlds: Worlds) -> None:
+    """A namespace opened without memory gets its first extent in the background."""
+    (tmp_path / "proc").mkdir()
+    meminfo = tmp_path / "proc/meminfo"
+    meminfo.write_text("MemAvailable: 0 kB\n", encoding="utf-8")
+    world = worlds(memory_root=tmp_path)
+    caller = world.worker()
+    with pytest.raises(PoolExhausted):
+        world.open_namespace(caller)
+    meminfo.unlink()
+    world.store.growth.step()
+    assert slot_count(world) == 4

@@ -1,0 +1,98 @@
+"""A tier's memory within its budget."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from kvstore.storage.arenas import Arenas
+from kvstore.storage.errors import BudgetExhausted, NotEnoughMemory
+
+SLOT = 1024
+
+
+@pytest.fixture
+def arenas() -> Iterator[Arenas]:
+    """Provide a budget of ten slots in extents of four."""
+    with closing(Arenas(budget_bytes=10 * SLOT, extent_bytes=4 * SLOT + 100)) as made:
+        yield made
+
+
+def test_extents_are_whole_slots_within_the_budget(arenas: Arenas) -> None:
+    """Extents are rounded down to slots, and the last takes what the budget has left."""
+    counts = [arenas.allocate(1, SLOT).shape.slot_count for _ in range(3)]
+    assert counts == [4, 4, 2]
+    assert arenas.allocated_bytes == 10 * SLOT
+
+
+def test_a_spent_budget_gives_nothing(arenas: Arenas) -> None:
+    """Without room for a slot nothing is allocated, and the numbers are named."""
+    arenas.allocate(1, 10 * SLOT - 1)
+    assert not arenas.has_room(SLOT)
+    with pytest.raises(BudgetExhausted) as refused:
+        arenas.allocate(2, SLOT)
+    assert (refused.value.requested_bytes, refused.value.available_bytes) == (SLOT, 1)
+
+
+def test_a_slot_larger_than_an_extent_has_an_extent_of_its_own(arenas: Arenas) -> None:
+    """Pages larger than the configured extent still get memory, one slot at a time."""
+    assert arenas.slots_in_extent(5 * SLOT) == 1
+    assert arenas.allocate(1, 5 * SLOT).shape.slot_count == 1
+
+
+def test_extent_ids_are_never_used_again(tmp_path: Path) -> None:
+    """Ids count on over arenas and over allocations that failed."""
+    (tmp_path / "proc").mkdir()
+    meminfo = tmp_path / "proc/meminfo"
+    sizes = Arenas(budget_bytes=100 * SLOT, extent_bytes=SLOT, memory_root=tmp_path)
+    with closing(sizes) as arenas:
+        first = arenas.allocate(1, SLOT)
+        meminfo.write_text("MemAvailable: 0 kB\n", encoding="utf-8")
+        with pytest.raises(NotEnoughMemory):
+            arenas.allocate(2, SLOT)
+        meminfo.unlink()
+        third = arenas.allocate(2, SLOT)
+    assert (first.shape.extent_id, third.shape.extent_id) == (1, 3)
+    assert third.shape.arena_id == 2
+
+
+def test_a_failed_allocation_gives_its_bytes_back(tmp_path: Path) -> None:
+    """The budget after a refusal is what it was before."""
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemAvailable: 0 kB\n", encoding="utf-8")
+    arenas = Arenas(budget_bytes=10 * SLOT, extent_bytes=SLOT, memory_root=tmp_path)
+    with pytest.raises(NotEnoughMemory):
+        arenas.allocate(1, SLOT)
+    assert arenas.allocated_bytes == 0
+
+
+def test_extents_are_described_in_the_order_asked_for(arenas: Arenas) -> None:
+    """A description has the extent's shape, and its own descriptor."""
+    first, second = arenas.allocate(1, SLOT), arenas.allocate(1, SLOT)
+    described = arenas.describe([second.shape.extent_id, first.shape.extent_id])
+    assert [each.shape for each in described] == [second.shape, first.shape]
+    assert len({each.export.descriptor for each in described}) == 2
+
+
+def test_many_threads_share_one_budget(arenas: Arenas) -> None:
+    """However many allocate at once, no more than the budget is given out."""
+
+    def attempt(arena_id: int) -> int:
+        try:
+            return arenas.allocate(arena_id, SLOT).shape.slot_count
+        except BudgetExhausted:
+            return 0
+
+    with ThreadPoolExecutor(8) as pool:
+        counts = list(pool.map(attempt, range(16)))
+    assert sum(counts) == 10
+    assert sorted(counts)[-3:] == [2, 4, 4]
+
+
+def test_closing_gives_everything_back(arenas: Arenas) -> None:
+    """After closing nothing of the budget is in use."""
+    arenas.allocate(1, SLOT)
+    arenas.close()
+    assert arenas.allocated_bytes == 0

@@ -1,0 +1,132 @@
+"""Host extents: real memory, sealed."""
+
+import errno
+import fcntl
+import mmap
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from kvstore.storage.errors import NotEnoughMemory
+from kvstore.storage.extent import ExtentShape
+from kvstore.storage.host_arena import HostExtent
+
+SHAPE = ExtentShape(extent_id=7, arena_id=1, tier=1, slot_count=4, slot_bytes=1000)
+
+
+def open_descriptors() -> set[str]:
+    """Return this process's descriptors, by number and target."""
+    return {f"{each.name} {each.resolve()}" for each in Path("/proc/self/fd").iterdir()}
+
+
+@pytest.fixture
+def extent() -> Iterator[HostExtent]:
+    """Provide a small extent."""
+    with closing(HostExtent(SHAPE)) as made:
+        yield made
+
+
+def mapping_flags(extent_id: int) -> set[str]:
+    """Return the kernel's flags of this process's mapping of an extent."""
+    lines = iter(Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines())
+    for line in lines:
+        if f"memfd:kvstore-extent-{extent_id} " in line:
+            return set(next(each for each in lines if each.startswith("VmFlags:")).split()[1:])
+    return set()
+
+
+def test_another_mapping_of_the_descriptor_sees_the_same_bytes(extent: HostExtent) -> None:
+    """What is written through the exported descriptor is read in this process's view."""
+    export = extent.describe().export
+    with mmap.mmap(export.descriptor, export.size_bytes) as other, extent.view() as view:
+        other[1000:1004] = b"page"
+        assert bytes(view[1000:1004]) == b"page"
+
+
+def test_fresh_memory_is_zero(extent: HostExtent) -> None:
+    """A tenant that is given an extent finds nothing of anybody's in it."""
+    with extent.view() as view:
+        assert bytes(view) == bytes(SHAPE.size_bytes)
+
+
+@pytest.mark.parametrize("size", [0, SHAPE.size_bytes * 2])
+def test_nobody_can_change_the_size(extent: HostExtent, size: int) -> None:
+    """A worker that holds the descriptor can neither shrink nor grow what others mapped."""
+    with pytest.raises(PermissionError):
+        os.ftruncate(extent.describe().export.descriptor, size)
+
+
+def test_nobody_can_add_seals(extent: HostExtent) -> None:
+    """A worker cannot seal the memory against writing for others."""
+    descriptor = extent.describe().export.descriptor
+    with pytest.raises(PermissionError):
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
+
+
+def test_all_memory_is_there_before_it_is_used(extent: HostExtent) -> None:
+    """Every byte was allocated, so that no write to a slot can fail later."""
+    status = os.fstat(extent.describe().export.descriptor)
+    assert status.st_blocks * 512 >= SHAPE.size_bytes
+
+
+def test_the_descriptor_is_closed_in_programs_that_are_started(extent: HostExtent) -> None:
+    """A program that the server starts does not inherit tenants' memory."""
+    assert not os.get_inheritable(extent.describe().export.descriptor)
+
+
+def test_pages_stay_out_of_children_and_core_dumps(extent: HostExtent) -> None:
+    """The server's own mapping is neither copied by fork (dc) nor dumped (dd)."""
+    assert {"dc", "dd"} <= mapping_flags(extent.shape.extent_id)
+
+
+def test_a_closed_extent_is_gone() -> None:
+    """Closing unmaps and closes the descriptor, and can be repeated."""
+    extent = HostExtent(SHAPE)
+    descriptor = extent.describe().export.descriptor
+    extent.close()
+    extent.close()
+    with pytest.raises(OSError, match="descriptor") as bad:
+        os.fstat(descriptor)
+    assert bad.value.errno == errno.EBADF
+    assert mapping_flags(SHAPE.extent_id) == set()
+
+
+def test_a_view_keeps_an_extent_from_being_closed(extent: HostExtent) -> None:
+    """Memory is not unmapped under a view, and can be closed after it."""
+    with extent.view(), pytest.raises(BufferError):
+        extent.close()
+    extent.close()
+
+
+def test_more_than_there_is_is_refused_before_allocating(tmp_path: Path) -> None:
+    """An extent beyond MemAvailable is refused with both numbers and leaves no descriptor."""
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemAvailable: 3 kB\n", encoding="utf-8")
+    before = open_descriptors()
+    with pytest.raises(NotEnoughMemory) as refused:
+        HostExtent(SHAPE, tmp_path)
+    assert (refused.value.requested_bytes, refused.value.available_bytes) == (4000, 3072)
+    assert open_descriptors() == before
+
+
+@contextmanager
+def file_size_limit(size: int) -> Iterator[None]:
+    """Let this process make no larger files: the kernel then refuses, as if it had no memory."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_refusal_of_the_kernel_is_the_same_error(tmp_path: Path) -> None:
+    """What the kernel refuses, though it seemed to be there, is NotEnoughMemory too."""
+    before = open_descriptors()
+    with file_size_limit(1000), pytest.raises(NotEnoughMemory, match="kernel refused"):
+        HostExtent(SHAPE, tmp_path)
+    assert open_descriptors() == before

@@ -1,0 +1,115 @@
+"""The server's settings."""
+
+from pathlib import Path
+
+import pytest
+
+from kvstore.config import Config, load_config
+
+MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def no_settings_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take away the settings of whoever runs the tests."""
+    for name in Config.model_fields:
+        monkeypatch.delenv(f"KVSTORE_{name.upper()}", raising=False)
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+
+
+def test_every_setting_says_what_it_means_and_where_to_start() -> None:
+    """Each setting has a description with a value to start with."""
+    described = {name: field.description or "" for name, field in Config.model_fields.items()}
+    assert [name for name, text in described.items() if "Start with: " not in text] == []
+
+
+def test_every_setting_has_a_default() -> None:
+    """A server starts without any setting."""
+    assert load_config([]) == Config()
+    assert Config.model_fields.keys() == load_config([]).model_dump().keys()
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("512MiB", 512 * MIB),
+        ("2GiB", 2048 * MIB),
+        ("64 KiB", 65536),
+        ("1MB", 10**6),
+        ("4096", 4096),
+    ],
+)
+def test_sizes_are_read_with_their_units(text: str, size: int) -> None:
+    """Sizes are bytes, or have a unit, binary or decimal."""
+    assert load_config(["--tier1-bytes", text]).tier1_bytes == size
+
+
+def test_flags_win_over_environment_over_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each source gives what those before it leave open, and defaults give the rest."""
+    file = tmp_path / "kvstore.toml"
+    file.write_text('tier1_bytes = "3MiB"\nextent_bytes = "2MiB"\ndrain_grace = 3.5\n')
+    monkeypatch.setenv("KVSTORE_TIER1_BYTES", "5MiB")
+    monkeypatch.setenv("KVSTORE_EXTENT_BYTES", "4MiB")
+    monkeypatch.setenv("KVSTORE_LOG_LEVEL", "")
+    config = load_config(["--config-file", str(file), "--tier1-bytes", "7MiB"])
+    found = (config.tier1_bytes, config.extent_bytes, config.drain_grace, config.log_level)
+    assert found == (7 * MIB, 4 * MIB, 3.5, "info")
+
+
+def test_the_environment_can_name_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """KVSTORE_CONFIG_FILE names the file as the flag does."""
+    file = tmp_path / "kvstore.toml"
+    file.write_text('log_format = "json"\n')
+    monkeypatch.setenv("KVSTORE_CONFIG_FILE", str(file))
+    assert load_config([]).log_format == "json"
+
+
+def test_the_runtime_folder_is_the_session_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a setting the folder is below XDG_RUNTIME_DIR, else a private one in /tmp."""
+    assert load_config([]).runtime_dir.parent == Path("/tmp")  # noqa: S108 - it is only named
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/7")
+    assert load_config([]).runtime_dir == Path("/run/user/7/kvstore")
+    monkeypatch.setenv("KVSTORE_RUNTIME_DIR", "/srv/kvstore")
+    assert load_config([]).runtime_dir == Path("/srv/kvstore")
+
+
+@pytest.mark.parametrize(
+    ("named", "flags"),
+    [
+        ("tier1_bytes", ["--tier1-bytes", "0"]),
+        ("tier1_bytes", ["--tier1-bytes", "many"]),
+        ("extent_bytes", ["--extent-bytes", "-1"]),
+        ("default_ttl", ["--default-ttl", "0"]),
+        ("max_ttl", ["--max-ttl", "inf"]),
+        ("min_ttl", ["--min-ttl", "20"]),
+        ("drain_grace", ["--drain-grace", "-1"]),
+        ("reaper_interval", ["--reaper-interval", "nan"]),
+        ("log_level", ["--log-level", "loud"]),
+        ("config_file", ["--config-file", "/nowhere/kvstore.toml"]),
+    ],
+)
+def test_a_wrong_setting_is_named(named: str, flags: list[str]) -> None:
+    """A value that cannot be is refused, by the setting's name."""
+    with pytest.raises(ValueError, match=named):
+        load_config(flags)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"), [("tier1_byte = 1", "tier1_byte"), ("x", "kvstore.toml")]
+)
+def test_a_file_with_anything_else_is_refused(tmp_path: Path, text: str, named: str) -> None:
+    """A setting that is none, or a file that is no TOML, is an error and not forgotten."""
+    file = tmp_path / "kvstore.toml"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=named):
+        load_config(["--config-file", str(file)])
+
+
+def test_an_unknown_flag_ends_the_process(capsys: pytest.CaptureFixture[str]) -> None:
+    """A flag that is none ends with status 2 and a line on stderr that names it."""
+    with pytest.raises(SystemExit) as caught:
+        load_config(["--tier9-bytes", "1"])
+    assert caught.value.code == 2
+    assert "--tier9-bytes" in capsys.readouterr().err

@@ -1,0 +1,81 @@
+"""One server a folder."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvstore.instance_lock import InstanceLock, InstanceRunning
+from kvstore.runtime_dir import RuntimeDir, UnusableRuntimeDir
+
+HOLDER = """
+import sys
+from pathlib import Path
+from kvstore.instance_lock import InstanceLock
+from kvstore.runtime_dir import RuntimeDir
+with InstanceLock(RuntimeDir(Path(sys.argv[1]))):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def runtime_dir(tmp_path: Path) -> RuntimeDir:
+    """Provide a folder that does not exist yet."""
+    return RuntimeDir(tmp_path / "run")
+
+
+def test_a_second_one_is_refused_and_told_who_holds_it(runtime_dir: RuntimeDir) -> None:
+    """While one holds the folder another is refused with the holder's pid, and harms nothing."""
+    with InstanceLock(runtime_dir), socket.socket(socket.AF_UNIX) as living:
+        living.bind(str(runtime_dir.grpc_socket))
+        with (
+            pytest.raises(InstanceRunning, match=rf"pid {os.getpid()}\)"),
+            InstanceLock(runtime_dir),
+        ):
+            pass
+        assert runtime_dir.grpc_socket.is_socket()
+        assert runtime_dir.flock_file.read_text() == f"{os.getpid()}\n"
+
+
+def test_it_can_be_had_again_and_leaves_no_socket(runtime_dir: RuntimeDir) -> None:
+    """After its end the folder is free for the next one, without sockets and with the file."""
+    for _ in range(2):
+        with InstanceLock(runtime_dir), socket.socket(socket.AF_UNIX) as living:
+            living.bind(str(runtime_dir.attach_socket))
+        assert [each.name for each in runtime_dir.path.iterdir()] == ["kvstore.flock"]
+
+
+def test_a_file_in_the_way_is_told_and_the_lock_given_up(runtime_dir: RuntimeDir) -> None:
+    """What is no socket stays, and once it is gone the folder can be had."""
+    runtime_dir.prepare()
+    runtime_dir.grpc_socket.touch()
+    with pytest.raises(UnusableRuntimeDir), InstanceLock(runtime_dir):
+        pass
+    runtime_dir.grpc_socket.unlink()
+    with InstanceLock(runtime_dir):
+        pass
+
+
+def test_a_killed_holder_leaves_nothing_to_remove(runtime_dir: RuntimeDir) -> None:
+    """Another process's hold counts, and ends with the process, however it ends."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(runtime_dir.path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(InstanceRunning, match=f"pid {holder.pid}"), InstanceLock(runtime_dir):
+            pass
+        with socket.socket(socket.AF_UNIX) as left_behind:
+            left_behind.bind(str(runtime_dir.grpc_socket))
+        holder.send_signal(signal.SIGKILL)
+        holder.wait(30)
+    with InstanceLock(runtime_dir):
+        assert not runtime_dir.grpc_socket.exists()

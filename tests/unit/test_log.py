@@ -1,0 +1,58 @@
+"""Logging, in a process of its own: it is set up once for all."""
+
+import json
+import subprocess
+import sys
+
+SCRIPT = """
+import logging, sys, structlog
+from kvstore.log import configure_logging
+configure_logging(sys.argv[1], "info")
+log = structlog.get_logger()
+log.debug("page_hidden")
+with structlog.contextvars.bound_contextvars(request_id="id-1"):
+    log.info("lease_granted", lease_id="0f")
+try:
+    tokens = "local" + " variable"
+    raise ZeroDivisionError("why")
+except ZeroDivisionError:
+    log.exception("request_failed")
+"""
+
+
+def logged(log_format: str) -> str:
+    """Return what a process logs on stderr; its stdout has to be empty."""
+    result = subprocess.run(
+        [sys.executable, "-c", SCRIPT, log_format], capture_output=True, text=True, check=True
+    )
+    assert result.stdout == ""
+    return result.stderr
+
+
+def test_json_lines_have_event_context_and_traceback() -> None:
+    """Each line is one JSON object with event, level, time and what is bound to the call."""
+    granted, failed = (json.loads(line) for line in logged("json").splitlines())
+    assert granted.pop("timestamp")
+    assert granted == {
+        "event": "lease_granted",
+        "level": "info",
+        "lease_id": "0f",
+        "request_id": "id-1",
+    }
+    assert failed["exception"].splitlines()[-1] == "ZeroDivisionError: why"
+
+
+def test_tracebacks_hold_no_local_variables() -> None:
+    """Whatever the format, the values of variables stay out of the log."""
+    for log_format in ("json", "console"):
+        text = logged(log_format)
+        assert "ZeroDivisionError: why" in text
+        assert "local variable" not in text
+
+
+def test_console_lines_are_plain_where_nobody_looks() -> None:
+    """Without a terminal there are no colours, and debug is left out at info."""
+    text = logged("console")
+    assert "\x1b[" not in text
+    assert "page_hidden" not in text
+    assert "lease_granted" in text

@@ -1,0 +1,75 @@
+"""The folder of one store."""
+
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from kvstore.runtime_dir import RuntimeDir, UnusableRuntimeDir
+
+
+def leave_socket(path: Path) -> None:
+    """Leave a socket at a path, as a killed server does."""
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+
+
+def test_the_folder_is_made_for_its_owner_alone(tmp_path: Path) -> None:
+    """The folder is made with mode 0700, its parents as needed, and again it is taken."""
+    runtime_dir = RuntimeDir(tmp_path / "a" / "b")
+    for _ in range(2):
+        runtime_dir.prepare()
+    assert stat.S_IMODE(runtime_dir.path.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o770, 0o701])
+def test_a_folder_open_to_others_is_refused(tmp_path: Path, mode: int) -> None:
+    """A folder that others may reach into is refused, with what to do about it."""
+    tmp_path.chmod(mode)
+    with pytest.raises(UnusableRuntimeDir, match="chmod 700"):
+        RuntimeDir(tmp_path).prepare()
+
+
+def test_a_link_is_refused(tmp_path: Path) -> None:
+    """A link in the folder's place is refused: whoever made it could move it."""
+    (tmp_path / "real").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with pytest.raises(UnusableRuntimeDir, match="is a link"):
+        RuntimeDir(tmp_path / "link").prepare()
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    """A file in the way of the folder is named."""
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "folder"):
+        with pytest.raises(UnusableRuntimeDir, match="cannot be made"):
+            RuntimeDir(path).prepare()
+
+
+def test_a_path_too_long_for_a_socket_is_refused() -> None:
+    """A path is refused before anything is made of it if its sockets could not be bound."""
+    longest = "/" + "x" * (107 - len("/kvstore.sock") - 1)
+    assert RuntimeDir(Path(longest)).path == Path(longest)
+    with pytest.raises(UnusableRuntimeDir, match="shorter --runtime-dir"):
+        RuntimeDir(Path(longest + "x"))
+
+
+def test_sockets_are_removed_and_nothing_else(tmp_path: Path) -> None:
+    """What a dead server left is removed; its absence is no error; other files stay."""
+    runtime_dir = RuntimeDir(tmp_path)
+    leave_socket(runtime_dir.grpc_socket)
+    leave_socket(runtime_dir.attach_socket)
+    runtime_dir.flock_file.touch()
+    for _ in range(2):
+        runtime_dir.remove_sockets()
+    assert list(tmp_path.iterdir()) == [runtime_dir.flock_file]
+
+
+def test_a_file_in_a_socket_s_place_is_left_alone(tmp_path: Path) -> None:
+    """A file that is no socket is named, and not removed."""
+    runtime_dir = RuntimeDir(tmp_path)
+    runtime_dir.attach_socket.write_text("somebody's")
+    with pytest.raises(UnusableRuntimeDir, match="not a socket"):
+        runtime_dir.remove_sockets()
+    assert runtime_dir.attach_socket.read_text() == "somebody's"

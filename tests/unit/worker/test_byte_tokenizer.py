@@ -1,0 +1,26 @@
+"""The byte tokenizer's tokens are a text's UTF-8 bytes."""
+
+import pytest
+
+from inference_worker.byte_tokenizer import ByteTokenizer
+
+
+@pytest.mark.parametrize("text", ["", "plain", "\u00e4\u4f60\U0001f642\n\x00"])
+def test_text_comes_back(text: str) -> None:
+    """Encoding and decoding give the text, and one token a byte."""
+    tokenizer = ByteTokenizer()
+    ids = tokenizer.encode(text)
+    assert ids == list(text.encode())
+    assert tokenizer.decode(ids) == text
+
+
+def test_pieces_join() -> None:
+    """A text's ids are its pieces' ids one after the other, with nothing in front."""
+    tokenizer = ByteTokenizer()
+    assert tokenizer.encode("ab") + tokenizer.encode("c") == tokenizer.encode("abc")
+    assert tokenizer.begin_ids == []
+
+
+def test_any_ids_decode() -> None:
+    """What is no UTF-8, and what is no byte, does not raise."""
+    assert ByteTokenizer().decode([65, 255, 300, 66]) == "A\ufffdB"

@@ -1,0 +1,23 @@
+"""A program computes with the cores it may use."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from inference_worker.threads import use_threads
+
+
+@pytest.fixture(autouse=True)
+def unchanged() -> Iterator[None]:
+    """Give the process back its threads."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def test_all_cores_or_the_number_given() -> None:
+    """The number set is the one returned, and the default is this process's cores."""
+    assert use_threads(1) == torch.get_num_threads() == 1
+    assert use_threads() == torch.get_num_threads() == len(os.sched_getaffinity(0))

@@ -1,0 +1,34 @@
+"""A folder's own tokenizer is used, else bytes."""
+
+from pathlib import Path
+
+import pytest
+from transformers import GemmaTokenizer
+
+from inference_worker.byte_tokenizer import ByteTokenizer
+from inference_worker.tokenizer import FolderTokenizer, Tokenizer, load_tokenizer
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a small tokenizer that starts sequences with an id of its own."""
+    words = ["<pad>", "<eos>", "<bos>", "<unk>", "a", "b", "\u2581", "ab"]
+    vocab = {word: index for index, word in enumerate(words)}
+    tokenizer = GemmaTokenizer(vocab=vocab, merges=[("a", "b")], add_bos_token=True)
+    folder = tmp_path_factory.mktemp("words")
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_the_folders_tokenizer_is_loaded(folder: Path) -> None:
+    """Its words are merged as it says, and its first id stands apart from the text's."""
+    tokenizer: Tokenizer = load_tokenizer(folder)
+    assert isinstance(tokenizer, FolderTokenizer)
+    assert tokenizer.encode("ab a") == [7, 6, 4]
+    assert tokenizer.begin_ids == [2]
+    assert tokenizer.decode([2, 7, 6, 4]) == "ab a"
+
+
+def test_a_folder_without_one_has_bytes(tmp_path: Path) -> None:
+    """The tokens of a folder without a tokenizer are bytes."""
+    assert isinstance(load_tokenizer(tmp_path), ByteTokenizer)
