@@ -90,7 +90,9 @@ def serve(config: Config) -> None:
         health = Health(SERVICES, {"reaper": reaper, "attach": attach}, clock=clock)
         stack.callback(health.close)
         sockets = Sockets(runtime_dir.grpc_socket, runtime_dir.attach_socket)
-        server = build_server(store, credentials, health, sockets=sockets, clock=clock)
+        server = build_server(
+            store, credentials, health, sockets=sockets, version=__version__, clock=clock
+        )
         server.start()
         stack.callback(lambda: server.stop(CALL_GRACE).wait())
         health.begin_serving()

@@ -21,6 +21,9 @@ from pydantic_settings import (
 )
 
 PROGRAM = "kvstore-server"
+# So many extents share the first tier's memory where no size of one is set: the first
+# prompt of a worker fits at once, and several tenants or models still find room.
+EXTENTS_IN_A_TIER = 4
 
 
 def default_runtime_dir() -> Path:
@@ -57,11 +60,6 @@ class ConfigFile(PydanticBaseSettingsSource):
             return tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise SettingsError(f"config_file {path}: {error}") from error
-
-
-# So many extents share the first tier's memory where no size of one is set: the first
-# prompt of a worker fits at once, and several tenants or models still find room.
-EXTENTS_IN_A_TIER = 4
 
 
 class Config(BaseSettings):

@@ -5,11 +5,20 @@ may become evictable, and carries out the victims it names, in the order named.
 """
 
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import NamedTuple, Protocol
 
 from kvstore.core.node import Node
+
+
+# Below this many entries a sweep gains nothing worth its time.
+SWEEP_FROM = 64
+
+
+def is_leaf(node: Node) -> bool:
+    """Return whether ``node`` is in the index, has pages and nothing continues it."""
+    return bool(node.slots) and not node.detached and not node.children
 
 
 class Victim(NamedTuple):
@@ -41,23 +50,39 @@ class LeastRecentlyUsed:
 
     A heap with lazy deletion: a touch changes nothing here, and an entry found
     out of date at the top is put back where it belongs, so that a nomination
-    costs O(log leaves) a victim, whatever the number of leaves.
+    costs O(log leaves) a victim, whatever the number of leaves. Entries of nodes
+    that are leaves no more are swept out whenever the heap has doubled.
     """
 
     def __init__(self) -> None:
         # (last use as entered, a number that no other entry has, leaf)
         self._heap: list[tuple[int, int, Node]] = []
         self.entries = count()
+        self._sweep_at = SWEEP_FROM
 
     def offer(self, leaf: Node) -> None:
         """Put a leaf in the order, unless it stands there already."""
         if not leaf.queued:
+            if len(self._heap) >= self._sweep_at:
+                self._sweep()
             leaf.queued = True
             heappush(self._heap, (leaf.last_use, next(self.entries), leaf))
 
     def nominate(self, pages: int) -> list[Victim]:
         """Return victims of exactly ``pages`` pages in total, or none at all."""
         return _Nomination(self, pages).run()
+
+    def _sweep(self) -> None:
+        """Drop the entries of what is a leaf no more; it is offered again if it becomes one."""
+        kept = []
+        for entry in self._heap:
+            if is_leaf(entry[2]):
+                kept.append(entry)
+            else:
+                entry[2].queued = False
+        heapify(kept)
+        self._heap = kept
+        self._sweep_at = max(2 * len(kept), SWEEP_FROM)
 
     def pop(self) -> tuple[int, Node] | None:
         """Take the first entry out of the order: its last use as entered, and its node."""
@@ -106,7 +131,7 @@ class _Nomination:
             if entry is None:
                 return heappop(self._virtual)[2] if self._virtual else None
             last_use, node = entry
-            if not node.slots or node.detached or node.children:
+            if not is_leaf(node):
                 continue
             if node.last_use != last_use:
                 self._policy.offer(node)

@@ -6,7 +6,7 @@ states and the policy's order change together.
 
 from collections.abc import Iterable
 
-from kvstore.core.eviction import Victim
+from kvstore.core.eviction import Victim, is_leaf
 from kvstore.core.namespace import Namespace
 from kvstore.core.node import Anchor, Node, Position
 from kvstore.core.radix import trim
@@ -44,8 +44,8 @@ def _inherit(gone: Node) -> None:
 
 
 def offer_leaf(node: Node) -> None:
-    """Offer ``node`` to its arena's policy if it is a leaf with pages."""
-    if node.slots and not node.children:
+    """Offer ``node`` to its arena's policy if it is a leaf."""
+    if is_leaf(node):
         node.namespace.arena.policy.offer(node)
 
 

@@ -55,6 +55,7 @@ class Health:
         self._closing = Event()
         self._thread = Thread(target=self._run, name="kvstore-health", daemon=True)
         self._failing: list[str] | None = None
+        self._looked_at = clock()
         self._set(health_pb2.HealthCheckResponse.NOT_SERVING)
 
     def begin_serving(self) -> None:
@@ -74,8 +75,16 @@ class Health:
             self._thread.join()
 
     def check(self) -> None:
-        """Look at the threads, say what they show, and log a change."""
+        """Look at the threads, say what they show, and log a change.
+
+        A look that comes as late as a thread's tick would have to be says nothing:
+        the whole process was stopped, and its threads need a moment.
+        """
         now = self._clock()
+        late = now - self._looked_at > self._stale_after
+        self._looked_at = now
+        if late:
+            return
         failing = sorted(
             name
             for name, thread in self._threads.items()

@@ -59,13 +59,14 @@ def build_server(
     health_state: Health,
     *,
     sockets: Sockets,
+    version: str,
     clock: Clock,
 ) -> grpc.Server:
     """Return a server bound to its socket, mode 0600, and not started.
 
-    The socket's folder has to exist, and nothing may be at its path: gRPC would
-    take a living server's socket without a word. Raises ``RuntimeError`` where
-    it cannot be bound.
+    ``version`` is what the server says of itself. The socket's folder has to
+    exist, and nothing may be at its path: gRPC would take a living server's
+    socket without a word. Raises ``RuntimeError`` where it cannot be bound.
     """
     limits = store.limits
     callers = Callers(credentials)
@@ -86,7 +87,7 @@ def build_server(
     )
     named_pin_pb2_grpc.add_NamedPinServiceServicer_to_server(NamedPinServicer(), server)
     store_pb2_grpc.add_StoreServiceServicer_to_server(
-        StoreServicer(store, callers, sockets.attach_path), server
+        StoreServicer(store, callers, sockets.attach_path, version), server
     )
     health_pb2_grpc.add_HealthServicer_to_server(health_state.servicer, server)
     names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)

@@ -5,7 +5,6 @@ from typing import NoReturn
 
 import grpc
 
-from kvstore import __version__
 from kvstore.core.limits import Limits
 from kvstore.errors import FeatureUnsupported, InvalidField, StaleEpoch
 from kvstore.rpc import convert, fields, report
@@ -27,10 +26,13 @@ class StoreServicer(store_pb2_grpc.StoreServiceServicer):
     ``attach_path`` is where the attach socket is.
     """
 
-    def __init__(self, store: KVStore, callers: Callers, attach_path: Path) -> None:
+    def __init__(
+        self, store: KVStore, callers: Callers, attach_path: Path, server_version: str
+    ) -> None:
         self._store = store
         self._callers = callers
         self._attach_path = attach_path
+        self._server_version = server_version
         self._namespace_tokens = PageTokens(store.epoch, b"namespaces")
 
     def GetCapabilities(
@@ -40,7 +42,7 @@ class StoreServicer(store_pb2_grpc.StoreServiceServicer):
         extents = self._store.extents(self._callers.identity(context))
         return pb.GetCapabilitiesResponse(
             store_epoch=self._store.epoch,
-            server_version=__version__,
+            server_version=self._server_version,
             limits=report.limits_message(self._store.limits),
             extents=[extent_message(each) for each in extents],
             attach_path=str(self._attach_path),

@@ -8,7 +8,6 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "machine",
     [cache_machine.OneTokenPages, cache_machine.CacheMachine, cache_machine.SixteenTokenPages],
