@@ -11,7 +11,6 @@ from typing import NamedTuple, Protocol
 
 from kvstore.core.node import Node
 
-
 # Below this many entries a sweep gains nothing worth its time.
 SWEEP_FROM = 64
 
