@@ -10,7 +10,7 @@ from kvstore.core.membership import Membership
 from kvstore.core.namespace import Namespace
 from kvstore.core.node import Position
 from kvstore.core.pages import remove
-from kvstore.core.requests import Removed
+from kvstore.core.requests import Peeked, Removed
 from kvstore.core.slots import ExtentSlots
 from kvstore.core.tokens import matchable_pages, token_count
 from kvstore.errors import InvalidField, LimitExceeded, NamespaceNotFound, QuotaExceeded
@@ -56,7 +56,8 @@ class Directory(Membership):
             if mine >= self.limits.max_namespaces:
                 raise QuotaExceeded(quota="namespaces", maximum=self.limits.max_namespaces)
             arena = self._arena_of(lease.tenant, layout)
-            namespace = Namespace(fresh_id, identity, layout, arena, now)
+            number = len(self.namespaces) + 1
+            namespace = Namespace(number, fresh_id, identity, layout, arena, now)
             self.namespaces[fresh_id] = self._by_identity[key] = namespace
         namespace.layout.require_equal(layout)
         lease.arenas[namespace.arena.arena_id] = namespace.arena
@@ -80,13 +81,14 @@ class Directory(Membership):
             raise NamespaceNotFound(namespace_id=namespace_id.hex())
         return namespace
 
-    def peek(self, identity: Identity, namespace_id: bytes, tokens: bytes) -> int:
-        """Return how many tokens a match would cover. No effect at all."""
+    def peek(self, identity: Identity, namespace_id: bytes, tokens: bytes) -> Peeked:
+        """Return what a match would cover. No effect at all."""
         namespace = self.namespace(identity, namespace_id)
         page_tokens = namespace.layout.page_tokens
         pages = matchable_pages(self.length(tokens, 0), page_tokens)
         root = Position(namespace.index.root, 0)
-        return namespace.index.descend(root, tokens, pages).depth * page_tokens
+        depth = namespace.index.descend(root, tokens, pages).depth
+        return Peeked(depth * page_tokens, depth, namespace.arena.tier)
 
     def evict_prefix(self, identity: Identity, namespace_id: bytes, tokens: bytes) -> Removed:
         """Remove the last page of a cached prefix and all that continues it.

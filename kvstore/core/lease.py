@@ -56,9 +56,12 @@ class Process:
 
 
 class Lease:
-    """A worker's membership. Not thread-safe."""
+    """A worker's membership; ``number`` counts leases by granting. Not thread-safe."""
 
-    def __init__(self, caller: Caller, display_name: str, limits: Limits, now: float) -> None:
+    def __init__(
+        self, number: int, caller: Caller, display_name: str, limits: Limits, now: float
+    ) -> None:
+        self.number = number
         self.lease_id = caller.lease_id
         self.tenant = caller.identity.tenant
         self.display_name = display_name
@@ -135,6 +138,7 @@ class LeaseTable:
         self.processes: dict[int, Process] = {}
         self.tombstones = Tombstones(limits.tombstone_ttl)
         self._limits = limits
+        self._granted = 0
 
     def grant(self, caller: Caller, display_name: str, now: float) -> Lease:
         """Return the lease of the caller's id, made if it is new.
@@ -152,7 +156,8 @@ class LeaseTable:
         tenant = caller.identity.tenant
         if sum(each.tenant == tenant for each in self.leases.values()) >= self._limits.max_leases:
             raise QuotaExceeded(quota="leases", maximum=self._limits.max_leases)
-        lease = Lease(caller, display_name, self._limits, now)
+        self._granted += 1
+        lease = Lease(self._granted, caller, display_name, self._limits, now)
         self.leases[lease.lease_id] = lease
         return lease
 

@@ -9,17 +9,20 @@ from kvstore.core.radix import RadixIndex
 class Namespace:
     """One tree of pages, and the arena that they live in.
 
-    ``detached_page_count`` counts pages that left the tree and are still held.
+    ``number`` counts namespaces by creation. ``detached_page_count`` counts
+    pages that left the tree and are still held.
     """
 
     def __init__(
         self,
+        number: int,
         namespace_id: bytes,
         identity: NamespaceIdentity,
         layout: PageLayout,
         arena: Arena,
         now: float,
     ) -> None:
+        self.number = number
         self.namespace_id = namespace_id
         self.identity = identity
         self.layout = layout

@@ -37,6 +37,15 @@ class Match:
 
 
 @dataclass(frozen=True)
+class Peeked:
+    """What a match would cover: tokens, and the pages of the one tier that has them."""
+
+    matched_token_count: int
+    page_count: int
+    tier: int
+
+
+@dataclass(frozen=True)
 class Grant:
     """All slots of a reservation, in page order from ``start_page``."""
 

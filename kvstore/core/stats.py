@@ -26,8 +26,9 @@ class ProcessStats:
 
 @dataclass(frozen=True)
 class LeaseStats:
-    """One lease and what it holds. Ages are in seconds."""
+    """One lease and what it holds. Ages are in seconds; numbers count by granting."""
 
+    number: int
     lease_id: bytes
     display_name: str
     tenant: str
@@ -46,8 +47,9 @@ class LeaseStats:
 
 @dataclass(frozen=True)
 class NamespaceStats:
-    """One namespace."""
+    """One namespace; numbers count by creation."""
 
+    number: int
     namespace_id: bytes
     tenant: str
     identity: NamespaceIdentity
@@ -165,6 +167,7 @@ def _lease(lease: Lease, now: float) -> LeaseStats:
     slots = lease.unpublished_count()
     holds = [*lease.pins.values(), *lease.reservations.values()]
     return LeaseStats(
+        number=lease.number,
         lease_id=lease.lease_id,
         display_name=lease.display_name,
         tenant=lease.tenant,
@@ -187,6 +190,7 @@ def _lease(lease: Lease, now: float) -> LeaseStats:
 
 def _namespace(namespace: Namespace, pins: dict[bytes, int], now: float) -> NamespaceStats:
     return NamespaceStats(
+        number=namespace.number,
         namespace_id=namespace.namespace_id,
         tenant=namespace.tenant,
         identity=namespace.identity,

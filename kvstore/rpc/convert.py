@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PagedContent, PageLayout
 from kvstore.core.limits import Limits
-from kvstore.core.requests import Grant, Match, ReservationRequest, Sequence
+from kvstore.core.requests import Grant, Match, Peeked, ReservationRequest, Sequence
 from kvstore.core.runs import Run
 from kvstore.errors import FeatureUnsupported, InvalidField
 from kvstore.rpc import fields
@@ -115,6 +115,14 @@ def page_runs(runs: Iterable[Run]) -> list[types_pb2.PageRun]:
 def match_message(match: Match) -> pb.PrefixMatch:
     """Return a match as a message."""
     return pb.PrefixMatch(matched_token_count=match.matched_token_count, runs=page_runs(match.runs))
+
+
+def peek_message(peeked: Peeked) -> pb.PeekPrefixResponse:
+    """Return what would match as a message."""
+    tiers = [pb.TierPages(tier=types_pb2.Tier.Name(peeked.tier), page_count=peeked.page_count)]
+    return pb.PeekPrefixResponse(
+        matched_token_count=peeked.matched_token_count, tiers=tiers if peeked.page_count else []
+    )
 
 
 def grant_message(grant: Grant) -> pb.ReservationGrant:

@@ -60,7 +60,7 @@ class LeaseServicer(lease_pb2_grpc.LeaseServiceServicer):
         leases = self._store.stats(self._callers.identity(context)).leases
         page = self._page_tokens.page(
             leases,
-            lambda lease: lease.lease_id,
+            lambda lease: lease.number,
             page_size=request.page_size,
             page_token=request.page_token,
         )

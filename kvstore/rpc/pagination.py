@@ -2,6 +2,7 @@
 
 import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
@@ -10,6 +11,7 @@ from kvstore.errors import InvalidField
 DEFAULT_PAGE_SIZE = 100
 MAX_PAGE_SIZE = 1000
 EPOCH_BYTES = 8
+NUMBER_BYTES = 8
 
 Entry = TypeVar("Entry")
 
@@ -31,49 +33,50 @@ def page_size_of(value: int) -> int:
 class PageTokens:
     """Makes and reads the page tokens of one list, within one epoch.
 
-    Opaque to clients: ``place``, the bytes of the last entry answered, behind
-    the epoch and the list's name. The token of another list, or of a server
-    that is gone, is refused.
+    Opaque to clients: the number of the last entry answered, behind the epoch
+    and the list's name. The token of another list, or of a server that is gone,
+    is refused.
     """
 
     def __init__(self, epoch: int, list_name: bytes) -> None:
         self._prefix = epoch.to_bytes(EPOCH_BYTES, "little") + list_name + b":"
 
-    def make(self, place: bytes) -> str:
-        """Return the token of the page after ``place``."""
-        return urlsafe_b64encode(self._prefix + place).decode()
+    def make(self, number: int) -> str:
+        """Return the token of the page after the entry of ``number``, below 2**64."""
+        return urlsafe_b64encode(self._prefix + number.to_bytes(NUMBER_BYTES)).decode()
 
-    def place(self, token: str) -> bytes:
-        """Return what :meth:`make` was given; raises :class:`InvalidField` for others' tokens."""
+    def number(self, token: str) -> int:
+        """Return what :meth:`make` was given, zero for no token.
+
+        Raises :class:`InvalidField` for others' tokens.
+        """
+        if not token:
+            return 0
         try:
             decoded = urlsafe_b64decode(token.encode())
         except (binascii.Error, ValueError):
             raise InvalidField(field="page_token", why="unknown") from None
-        if not decoded.startswith(self._prefix):
+        number = decoded.removeprefix(self._prefix)
+        if not decoded.startswith(self._prefix) or len(number) != NUMBER_BYTES:
             raise InvalidField(field="page_token", why="unknown")
-        return decoded.removeprefix(self._prefix)
+        return int.from_bytes(number)
 
     def page(
         self,
         entries: Sequence[Entry],
-        place_of: Callable[[Entry], bytes],
+        number_of: Callable[[Entry], int],
         *,
         page_size: int,
         page_token: str,
     ) -> Page[Entry]:
         """Return the page of ``entries``, all there are, that the token begins.
 
-        A token whose entry has gone since is unknown, like any other that is not
-        ours: raises :class:`InvalidField`.
+        Entries stand by their numbers, which grow from 1 and are never used again:
+        a list goes on behind an entry that has gone since. Raises
+        :class:`InvalidField` for a token that is not ours.
         """
         count = page_size_of(page_size)
-        start = 0
-        if page_token:
-            after = self.place(page_token)
-            places = [place_of(each) for each in entries]
-            if after not in places:
-                raise InvalidField(field="page_token", why="unknown")
-            start = places.index(after) + 1
+        start = bisect_right(entries, self.number(page_token), key=number_of)
         chosen = entries[start : start + count]
         more = len(entries) > start + count
-        return Page(chosen, self.make(place_of(chosen[-1])) if more else "")
+        return Page(chosen, self.make(number_of(chosen[-1])) if more else "")

@@ -40,12 +40,12 @@ class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServiceServicer):
         self, request: pb.PeekPrefixRequest, context: grpc.ServicerContext
     ) -> pb.PeekPrefixResponse:
         """Answer what would match."""
-        matched = self._store.peek(
+        peeked = self._store.peek(
             self._callers.identity(context),
             fields.random_id("namespace_id", request.namespace_id),
             fields.tokens(request.tokens, 0, self._store.limits),
         )
-        return pb.PeekPrefixResponse(matched_token_count=matched)
+        return convert.peek_message(peeked)
 
     def ReservePages(
         self, request: pb.ReservePagesRequest, context: grpc.ServicerContext

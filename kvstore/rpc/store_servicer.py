@@ -15,7 +15,6 @@ from kvstore.service.store import KVStore
 from kvstore.v1 import store_pb2 as pb
 from kvstore.v1 import store_pb2_grpc
 
-NODE_BYTES = 8
 TOKEN_BYTES = 4
 
 
@@ -78,7 +77,7 @@ class StoreServicer(store_pb2_grpc.StoreServiceServicer):
         namespaces = self._store.stats(self._callers.identity(context)).namespaces
         page = self._namespace_tokens.page(
             namespaces,
-            lambda namespace: namespace.namespace_id,
+            lambda namespace: namespace.number,
             page_size=request.page_size,
             page_token=request.page_token,
         )
@@ -100,16 +99,15 @@ class StoreServicer(store_pb2_grpc.StoreServiceServicer):
         namespace_id = fields.random_id("namespace_id", request.namespace_id)
         count = page_size_of(request.page_size)
         tokens = PageTokens(self._store.epoch, namespace_id)
-        after = int.from_bytes(tokens.place(request.page_token)) if request.page_token else 0
         prefixes = self._store.prefixes(
             self._callers.identity(context),
             namespace_id,
-            after=after,
+            after=tokens.number(request.page_token),
             count=count,
             max_tokens=_tokens_of_entry(request.max_tokens, count, self._store.limits),
         )
         full = len(prefixes) == count
-        last = tokens.make(prefixes[-1].node_id.to_bytes(NODE_BYTES)) if full else ""
+        last = tokens.make(prefixes[-1].node_id) if full else ""
         return pb.ListPrefixesResponse(
             prefixes=[report.prefix_message(each) for each in prefixes], next_page_token=last
         )

@@ -18,7 +18,15 @@ from kvstore.core.layout import NamespaceIdentity, PageLayout
 from kvstore.core.lease import LeaseChange
 from kvstore.core.limits import Limits
 from kvstore.core.namespace import Namespace
-from kvstore.core.requests import Grant, Inserted, Match, Removed, ReservationRequest, Sequence
+from kvstore.core.requests import (
+    Grant,
+    Inserted,
+    Match,
+    Peeked,
+    Removed,
+    ReservationRequest,
+    Sequence,
+)
 from kvstore.core.stats import PrefixStats, Stats, prefixes, snapshot
 from kvstore.errors import PoolExhausted, StoreDraining
 from kvstore.service.announcer import Announcer
@@ -195,8 +203,8 @@ class KVStore:
         with self._mutex:
             return self._cache.match(caller, namespace_id, sequence, pin_id, self._clock())
 
-    def peek(self, identity: Identity, namespace_id: bytes, tokens: bytes) -> int:
-        """Return how many tokens a match would cover. No effect at all."""
+    def peek(self, identity: Identity, namespace_id: bytes, tokens: bytes) -> Peeked:
+        """Return what a match would cover. No effect at all."""
         with self._mutex:
             return self._cache.peek(identity, namespace_id, tokens)
 

@@ -37,7 +37,8 @@ class MatchRules(MachineState):
         tokens = self.sequence(data, pages) + self.tokens([], tail)
         whole = self.model.longest(tokens, max(len(tokens) // 4 - 1, 0) // self.page_tokens)
         peeked = self.cache.peek(OWNER, self.namespace_id, tokens)
-        assert peeked == len(whole) * self.page_tokens
+        assert peeked.page_count == len(whole)
+        assert peeked.matched_token_count == len(whole) * self.page_tokens
         expected = self.expected_match(lease, tokens)
         self.match_and_check(lease, Sequence(tokens), expected, self.fresh())
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from rpc_world import ADMIN_UID, EPOCH, PAGE_BYTES, Server
+from rpc_world import ADMIN_UID, EPOCH, PAGE_BYTES, VERSION, Server
 
 from kvstore.core.cache import PrefixCache
 from kvstore.core.limits import Limits
@@ -30,7 +30,9 @@ def start_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
         health = Health(SERVICES, {}, clock=clock)
         path = tmp_path / f"kvstore-{len(running)}.sock"
         sockets = Sockets(path, tmp_path / "attach.sock")
-        server = build_server(store, credentials, health, sockets=sockets, clock=clock)
+        server = build_server(
+            store, credentials, health, sockets=sockets, version=VERSION, clock=clock
+        )
         server.start()
         channel = grpc.insecure_channel(f"unix:{path}")
         running.append((server, Server(store, credentials, health, channel, path), arenas))

@@ -69,11 +69,13 @@ def test_with_threads_that_tick_it_serves(world: World) -> None:
 def test_a_silent_thread_ends_serving_until_it_ticks(world: World, name: str) -> None:
     """A thread that did not tick for too long makes all NOT_SERVING, until its next tick."""
     silent: Shown = getattr(world, name)
-    world.health.check()
-    for shown in (world.reaper, world.attach):
-        shown.last_tick += STALE_AFTER
-    silent.last_tick = 100.0
-    world.now += STALE_AFTER + 0.1
+    for _ in range(2):
+        world.health.check()
+        assert world.shown() == {SERVING}
+        world.now += 0.6 * STALE_AFTER
+        for shown in (world.reaper, world.attach):
+            shown.last_tick = world.now
+        silent.last_tick = 100.0
     world.health.check()
     assert world.shown() == {NOT_SERVING}
     silent.last_tick = world.now
@@ -85,6 +87,17 @@ def test_a_thread_that_ended_ends_serving(world: World) -> None:
     """A thread that does not run any more makes all NOT_SERVING, however late it ticked."""
     world.health.check()
     world.attach.alive = False
+    world.health.check()
+    assert world.shown() == {NOT_SERVING}
+
+
+def test_a_process_that_was_stopped_gets_a_moment(world: World) -> None:
+    """When the look itself comes late, the threads are judged at the next one."""
+    world.health.check()
+    world.now += 10 * STALE_AFTER
+    world.health.check()
+    assert world.shown() == {SERVING}
+    world.now += 1.0
     world.health.check()
     assert world.shown() == {NOT_SERVING}
 

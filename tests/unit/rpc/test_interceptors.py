@@ -81,16 +81,14 @@ class Gate:
         self, method: str, body: bytes = b"", *, timeout: float | None = 30, request_id: str = ""
     ) -> bytes:
         """Return a call's answer, undecoded; raises Refused."""
-        metadata = [("authorization", f"Bearer {self.credential}")] if self.credential else []
-        metadata += [("x-request-id", request_id)] if request_id else []
+        pairs = {"authorization": f"Bearer {self.credential}" if self.credential else ""}
+        pairs["x-request-id"] = request_id
+        metadata = tuple((key, value) for key, value in pairs.items() if value)
+        send: grpc.UnaryUnaryMultiCallable[bytes, bytes] = self.channel.unary_unary(METHOD + method)
         try:
-            answer = self.channel.unary_unary(METHOD + method)(
-                body, timeout=timeout, metadata=metadata
-            )
+            return send(body, timeout=timeout, metadata=metadata)
         except grpc.RpcError as error:
             raise refusal_of(error) from error
-        assert isinstance(answer, bytes)
-        return answer
 
     def logged(self, method: str, request_id: str = "") -> list[EventDict]:
         """Return what is logged in a call, whatever its end."""

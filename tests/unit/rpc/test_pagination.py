@@ -3,22 +3,23 @@
 import pytest
 
 from kvstore.errors import InvalidField
-from kvstore.rpc.pagination import PageTokens, page_size_of
+from kvstore.rpc.pagination import Page, PageTokens, page_size_of
 
 TOKENS = PageTokens(5, b"leases")
-ENTRIES = [bytes([number]) for number in range(5)]
+# Numbers of entries of which some have gone.
+ENTRIES = [1, 2, 5, 6, 9]
 
 
-def place_of(entry: bytes) -> bytes:
-    """Return what names an entry: itself."""
+def number_of(entry: int) -> int:
+    """Return an entry's number: itself."""
     return entry
 
 
-def pages(page_size: int) -> list[list[bytes]]:
+def pages(page_size: int) -> list[list[int]]:
     """Return all pages of ENTRIES, each asked for by the token of the one before."""
     found, token = [], ""
     while True:
-        page = TOKENS.page(ENTRIES, place_of, page_size=page_size, page_token=token)
+        page = TOKENS.page(ENTRIES, number_of, page_size=page_size, page_token=token)
         found.append(list(page.entries))
         token = page.next_page_token
         if not token:
@@ -48,7 +49,7 @@ def test_pages_together_are_the_list(page_size: int) -> None:
 
 def test_an_empty_list_is_one_empty_page() -> None:
     """A list without entries has one page, without a token."""
-    page = TOKENS.page([], place_of, page_size=0, page_token="")
+    page: Page[int] = TOKENS.page([], number_of, page_size=0, page_token="")
     assert (list(page.entries), page.next_page_token) == ([], "")
 
 
@@ -58,19 +59,24 @@ def test_an_empty_list_is_one_empty_page() -> None:
         "x",
         "é",
         "////",
-        PageTokens(6, b"leases").make(b"\1"),
-        PageTokens(5, b"namespaces").make(b"\1"),
-        TOKENS.make(b"\x09"),
+        PageTokens(6, b"leases").make(1),
+        PageTokens(5, b"namespaces").make(1),
     ],
 )
 def test_tokens_of_elsewhere_are_refused(token: str) -> None:
-    """A token of another epoch, list or entry, and what is no token at all, is refused."""
+    """A token of another epoch or list, and what is no token at all, is refused."""
     with pytest.raises(InvalidField) as caught:
-        TOKENS.page(ENTRIES, place_of, page_size=1, page_token=token)
+        TOKENS.page(ENTRIES, number_of, page_size=1, page_token=token)
     assert caught.value.metadata == {"field": "page_token", "why": "unknown"}
 
 
-def test_a_token_says_its_place() -> None:
-    """What a token was made of is what it is read as, bytes that look like its frame included."""
-    for place in (b"", b":", b"leases:", bytes(range(256))):
-        assert TOKENS.place(TOKENS.make(place)) == place
+def test_a_token_says_its_number() -> None:
+    """What a token was made of is what it is read as; no token is the beginning."""
+    assert [TOKENS.number(TOKENS.make(number)) for number in (1, 2**64 - 1)] == [1, 2**64 - 1]
+    assert TOKENS.number("") == 0
+
+
+def test_a_list_goes_on_behind_an_entry_that_has_gone() -> None:
+    """The page after an entry that is not there any more begins at the next one."""
+    page = TOKENS.page(ENTRIES, number_of, page_size=2, page_token=TOKENS.make(3))
+    assert list(page.entries) == [5, 6]

@@ -56,6 +56,7 @@ def test_what_one_worker_inserts_another_matches(server: Server) -> None:
         pb.PeekPrefixRequest(namespace_id=namespace_id, tokens=PROMPT),
     )
     assert peeked.matched_token_count == 3 * PAGE_TOKENS
+    assert [(each.tier, each.page_count) for each in peeked.tiers] == [(1, 3)]
     matched = reader.ask(reader.prefix_cache.MatchPrefix, match_request(reader, namespace_id))
     assert matched.match.matched_token_count == 3 * PAGE_TOKENS
     assert list(matched.match.runs) == list(inserted.runs)

@@ -35,7 +35,12 @@ def test_a_path_may_hold_any_character(start_server: Callable[..., Server], tmp_
     sockets = Sockets(odd / "kvstore.sock", odd / "attach.sock")
     clock = MonotonicClock()
     built = build_server(
-        server.store, server.credentials, Health([], {}, clock=clock), sockets=sockets, clock=clock
+        server.store,
+        server.credentials,
+        Health([], {}, clock=clock),
+        sockets=sockets,
+        version="1",
+        clock=clock,
     )
     assert [each.name for each in odd.iterdir()] == ["kvstore.sock"]
     built.stop(None).wait()

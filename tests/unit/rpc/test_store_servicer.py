@@ -3,9 +3,18 @@
 from collections.abc import Callable
 
 import pytest
-from rpc_world import ADMIN_UID, EPOCH, PAGE_BYTES, PAGE_TOKENS, Refused, Server, Worker, tokens
+from rpc_world import (
+    ADMIN_UID,
+    EPOCH,
+    PAGE_BYTES,
+    PAGE_TOKENS,
+    VERSION,
+    Refused,
+    Server,
+    Worker,
+    tokens,
+)
 
-from kvstore import __version__
 from kvstore.core.limits import Limits
 from kvstore.v1 import store_pb2 as pb
 from kvstore.v1 import types_pb2
@@ -19,7 +28,7 @@ def test_capabilities_are_limits_epoch_and_extents(server: Server) -> None:
     worker, stranger = server.worker(), server.worker(uid=3)
     worker.open_namespace()
     answer = worker.ask(worker.store.GetCapabilities, pb.GetCapabilitiesRequest())
-    assert (answer.store_epoch, answer.server_version) == (EPOCH, __version__)
+    assert (answer.store_epoch, answer.server_version) == (EPOCH, VERSION)
     assert answer.attach_path == str(server.path.parent / "attach.sock")
     limits = Limits()
     assert answer.limits.max_tokens == limits.max_tokens
@@ -222,7 +231,11 @@ def test_what_is_not_built_says_so(server: Server) -> None:
     with pytest.raises(Refused) as caught:
         worker.ask(worker.store.DeleteNamespace, pb.DeleteNamespaceRequest())
     assert caught.value.metadata == {"feature": "DeleteNamespace"}
+
+    def watch(*arguments: object, **options: object) -> object:
+        return next(worker.store.WatchEvents(*arguments, **options))
+
     with pytest.raises(Refused) as caught:
-        worker.ask(lambda *a, **k: next(worker.store.WatchEvents(*a, **k)), pb.WatchEventsRequest())
+        worker.ask(watch, pb.WatchEventsRequest())
     assert caught.value.metadata == {"feature": "WatchEvents"}
     assert caught.value.reason == "FEATURE_UNSUPPORTED"

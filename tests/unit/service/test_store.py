@@ -126,7 +126,7 @@ def test_administration_goes_to_the_core(world: World) -> None:
     namespace_id = world.open_namespace(caller)
     publish(world, caller, namespace_id, sequence_of(2), 1)
     identity = caller.identity
-    assert world.store.peek(identity, namespace_id, sequence_of(2).tokens) == 8
+    assert world.store.peek(identity, namespace_id, sequence_of(2).tokens).matched_token_count == 8
     (prefix,) = world.store.prefixes(identity, namespace_id, after=0, count=9, max_tokens=4)
     assert (prefix.page_count, prefix.tokens) == (2, sequence_of(2).tokens[:16])
     assert world.store.evict_prefix(identity, namespace_id, b"").evicted_page_count == 2
