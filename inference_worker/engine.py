@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import index
 from typing import Final
 
 import torch
@@ -90,24 +91,20 @@ class Engine:
 
         ``on_published`` is called after each insert that the store answered, with its pages.
         Everything held is given back at the end, also when this raises. Raises
-        ``RequestTooLongError``, and ``ValueError`` for an empty prompt or no token to give.
+        ``RequestTooLongError``, ``ValueError`` for an empty prompt, no token to give or an id that
+        the model does not have, and ``TypeError`` for an id that is no integer.
         """
-        if not prompt_ids or max_tokens < 1:
-            msg = f"{len(prompt_ids)} prompt tokens and {max_tokens} to give"
-            raise ValueError(msg)
-        if len(prompt_ids) + max_tokens > self._longest:
-            raise RequestTooLongError(len(prompt_ids) + max_tokens, self._longest)
         begin = time.perf_counter()
+        ids = self._checked(prompt_ids, max_tokens)
         namespace = self._namespace if use_store else None
-        with SequencePages(self._pool, self._private, namespace, prompt_ids) as pages:
+        with SequencePages(self._pool, self._private, namespace, ids) as pages:
             generation = Generation(
-                prompt_tokens=len(prompt_ids),
+                prompt_tokens=len(ids),
                 matched_tokens=pages.matched_tokens,
-                prefilled_tokens=len(prompt_ids) - pages.matched_tokens,
+                prefilled_tokens=len(ids) - pages.matched_tokens,
                 matched_pages=pages.matched_pages,
                 store_failure=None if pages.failure is None else str(pages.failure),
             )
-            ids = list(prompt_ids)
             computed = pages.matched_tokens
             while True:
                 next_id = self._advance(pages, ids, computed, generation, on_published)
@@ -118,6 +115,17 @@ class Engine:
                 if len(generation.output_ids) == max_tokens or next_id in stop_ids:
                     return generation
                 ids.append(next_id)
+
+    def _checked(self, prompt_ids: Sequence[int], max_tokens: int) -> list[int]:
+        """Return the prompt as a list of its own, if it can be computed; raises as `generate`."""
+        ids = [index(each) for each in prompt_ids]
+        if not ids or max_tokens < 1:
+            raise ValueError(f"{len(ids)} prompt tokens and {max_tokens} to give")
+        if min(ids) < 0 or max(ids) >= self._model.vocabulary:
+            raise ValueError(f"this model's token ids are from 0 to {self._model.vocabulary - 1}")
+        if len(ids) + max_tokens > self._longest:
+            raise RequestTooLongError(len(ids) + max_tokens, self._longest)
+        return ids
 
     def _advance(
         self,

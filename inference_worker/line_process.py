@@ -73,8 +73,14 @@ class LineProcess:
             raise ProcessEndedError(self.name, self._process.wait()) from None
 
     def wait_ended(self, timeout: float) -> int:
-        """Wait for its end and return its exit status, negative for a signal."""
-        return self._process.wait(timeout)
+        """Wait for its end and return its exit status, negative for a signal.
+
+        Raises ``WorkerError`` if it lives on.
+        """
+        try:
+            return self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise WorkerError(f"{self.name} did not end within {timeout} s") from None
 
     def close(self, timeout: float = 30.0) -> None:
         """End it: no more lines, then SIGKILL; nothing the second time."""

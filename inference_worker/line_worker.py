@@ -49,7 +49,7 @@ class LineWorker:
                 request: dict[str, Any] = json.loads(line)
                 name = request.get("id")
                 found = self._answer(request, answers)
-            except (KeyError, TypeError, ValueError, WorkerError) as error:
+            except (AttributeError, KeyError, TypeError, ValueError, WorkerError) as error:
                 found = {"error": f"{type(error).__name__}: {error}"}
             _put(answers, {"id": name, **found})
         for match in self._kept:

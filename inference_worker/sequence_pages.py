@@ -32,7 +32,11 @@ class SequencePages:
         namespace: kvstore_client.Namespace | None,
         prompt_ids: Sequence[int],
     ) -> None:
-        """Match the prompt and reserve the rest; without a namespace all pages are private."""
+        """Match the prompt and reserve the rest; without a namespace all pages are private.
+
+        Raises ``ValueError`` for tokens that are none, and what the pool raises where the store's
+        memory does not fit it; nothing is held then.
+        """
         self._pool = pool
         self._private = private
         self._namespace = namespace
@@ -47,10 +51,11 @@ class SequencePages:
         if namespace is not None:
             total = pool.layout.pages_for(len(prompt_ids)) + RESERVE_AHEAD
             self._acquired = namespace.acquire(prompt_ids, total_page_count=total)
-            self._matched = self._map(self._acquired.match.pages)
-            if self._acquired.reservation is not None:
-                self._reserved = self._map(self._acquired.reservation.pages)
-                self._publishing = True
+            try:
+                self._use(self._acquired)
+            except BaseException:
+                self.close()  # nobody else can
+                raise
         self.table = BlockTable(self._page_tokens, [*self._matched, *self._reserved])
 
     @property
@@ -110,6 +115,13 @@ class SequencePages:
         self._inserted += count
         named = {PageRef(page.extent_id, page.slot) for page in answer.pages}
         return [page for page in own if page in named]
+
+    def _use(self, acquired: kvstore_client.Acquired) -> None:
+        """Map what was acquired."""
+        self._matched = self._map(acquired.match.pages)
+        if acquired.reservation is not None:
+            self._reserved = self._map(acquired.reservation.pages)
+            self._publishing = True
 
     def _grow(self, missing: int) -> int:
         """Reserve at least ``missing`` pages more; give how many came."""

@@ -24,6 +24,8 @@ PROGRAM = "kvstore-server"
 # So many extents share the first tier's memory where no size of one is set: the first
 # prompt of a worker fits at once, and several tenants or models still find room.
 EXTENTS_IN_A_TIER = 4
+# Prefaulting takes about a second for so much, during which nothing else grows.
+LARGEST_EXTENT = 4 << 30
 
 
 def default_runtime_dir() -> Path:
@@ -97,8 +99,8 @@ class Config(BaseSettings):
     extent_bytes: Size | None = None
     """Memory is taken in pieces of this size, each mapped by every worker of the tenant.
 
-    Absent: a quarter of `tier1_bytes`. An arena grows in the background, and until it has,
-    a reservation finds only what is there. Too small when `evicted_page_count` or
+    Absent: a quarter of `tier1_bytes`, at most 4 GiB. An arena grows in the background,
+    and until it has, a reservation finds only what is there. Too small when `evicted_page_count` or
     `exhausted_count` grows while memory is left, or arenas have hundreds of extents
     (`extent_count`); too large when tenants or models find none left.
     Start with: room for a few of the longest prompts.
@@ -107,7 +109,8 @@ class Config(BaseSettings):
     @property
     def bytes_of_an_extent(self) -> int:
         """The size in force."""
-        return self.extent_bytes or max(self.tier1_bytes // EXTENTS_IN_A_TIER, 1)
+        quarter = max(self.tier1_bytes // EXTENTS_IN_A_TIER, 1)
+        return self.extent_bytes or min(quarter, LARGEST_EXTENT)
 
     default_ttl: Seconds = 10.0
     """Time to live of a lease whose client asks for none.

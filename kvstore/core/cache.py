@@ -18,7 +18,7 @@ from kvstore.core.pages import evict, publish
 from kvstore.core.radix import path_slots
 from kvstore.core.requests import Grant, Inserted, Match, ReservationRequest, Sequence
 from kvstore.core.runs import runs_of
-from kvstore.core.slots import Slots
+from kvstore.core.slots import Slots, SlotState
 from kvstore.core.tokens import matchable_pages
 from kvstore.errors import (
     IdReused,
@@ -79,9 +79,10 @@ class PrefixCache(Directory):
         start = existing.start_page if existing else 0
         request = ReservationRequest(reservation_id, start, max(total_page_count - start, 0))
         self._missing(lease, namespace, request)
-        lease.require_room(2)
         if pin_id not in lease.pins:
             lease.pin_tombstones.require_none(pin_id, id=pin_id)
+        if existing is None:
+            lease.require_room(1 if pin_id in lease.pins else 2)
         if existing is not None and pin_id not in lease.pins:
             match = Match(0, ())
         else:
@@ -229,7 +230,8 @@ class PrefixCache(Directory):
         arena = namespace.arena
         usable = lease.usable_extents(arena)
         missing = count - arena.free_count
-        if missing > 0 and len(usable) == len(arena.extents):
+        possible = len(usable) == len(arena.extents) and missing <= arena.counts[SlotState.CACHED]
+        if missing > 0 and possible:
             evicted = evict(arena.policy.nominate(missing))
             self.counters.evicted_page_count += evicted
             lease.counters.evicted_page_count += evicted

@@ -93,12 +93,12 @@ def _check_anchors(cache: PrefixCache, holds: list[Hold]) -> None:
         ends = [anchor.end for anchor in hold.anchors]
         _law(ends == sorted(ends, reverse=True), "a hold's anchors go upward", hold.hold_id)
         for anchor in hold.anchors:
-            _law(anchor in anchor.node.anchors, "a node knows its anchors", hold.hold_id)
             _law(
                 0 < anchor.pages <= len(anchor.node.slots),
                 "a held page is not recycled",
                 hold.hold_id,
             )
+            _law(anchor in anchor.node.anchors, "a node knows its anchors", hold.hold_id)
         attached = [anchor for anchor in hold.anchors if not anchor.node.detached]
         _law(attached in ([], hold.anchors[-1:]), "one anchor at most is in the index")
         _law(len(hold.slots()) == hold.held_end, "a held path is whole", hold.hold_id)

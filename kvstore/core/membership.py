@@ -118,6 +118,12 @@ class Membership:
             known = {extent_id for arena in arenas for extent_id in arena.extents}
             process.mapped |= known.intersection(extent_ids)
 
+    def unmapped(self, process_id: int, extent_ids: Iterable[int]) -> None:
+        """Note that a process has extents mapped no more; unknown ones are ignored."""
+        process = self.table.processes.get(process_id)
+        if process is not None:
+            process.mapped.difference_update(extent_ids)
+
     def extents_owed(self, process_id: int) -> list[int]:
         """Return the extents of its lease's arenas that a process has not acknowledged."""
         process = self.table.processes.get(process_id)

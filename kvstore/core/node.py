@@ -1,5 +1,8 @@
 """A node of the radix tree, and how holds stand on it."""
 
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvstore.core.slots import Slots
@@ -31,6 +34,52 @@ class Anchor:
         self.node = node
         self.pages = pages
         node.anchors.add(self)
+
+
+class AnchorSet(AbstractSet["Anchor"]):
+    """The anchors on one node, by depth: the deepest is found without looking at all.
+
+    Thousands may stand on the node of a system prompt, and go one by one. Empty,
+    it is smaller than a set.
+    """
+
+    __slots__ = ("_at_depth", "_depths")
+
+    def __init__(self) -> None:
+        self._at_depth: dict[int, set[Anchor]] = {}
+        # A heap of negated depths; one that has no anchor any more is dropped when it is met.
+        self._depths: list[int] = []
+
+    def add(self, anchor: Anchor) -> None:
+        """Add an anchor at its depth."""
+        if anchor.pages not in self._at_depth:
+            self._at_depth[anchor.pages] = set()
+            heappush(self._depths, -anchor.pages)
+        self._at_depth[anchor.pages].add(anchor)
+
+    def discard(self, anchor: Anchor) -> None:
+        """Remove an anchor, which MUST stand here at its depth."""
+        standing = self._at_depth[anchor.pages]
+        standing.remove(anchor)
+        if not standing:
+            del self._at_depth[anchor.pages]
+
+    @property
+    def deepest(self) -> int:
+        """Pages that the deepest anchor holds; zero without one."""
+        while self._depths and -self._depths[0] not in self._at_depth:
+            heappop(self._depths)
+        return -self._depths[0] if self._depths else 0
+
+    def __len__(self) -> int:
+        return sum(len(standing) for standing in self._at_depth.values())
+
+    def __iter__(self) -> Iterator[Anchor]:
+        for standing in self._at_depth.values():
+            yield from standing
+
+    def __contains__(self, anchor: object) -> bool:
+        return isinstance(anchor, Anchor) and anchor in self._at_depth.get(anchor.pages, ())
 
 
 class Node:
@@ -73,7 +122,7 @@ class Node:
         self.parent = parent
         self.start = start
         self.children: dict[bytes, Node] = {}
-        self.anchors: set[Anchor] = set()
+        self.anchors = AnchorSet()
         self.last_use = 0
         self.hits = 0
         self.queued = False
@@ -82,7 +131,7 @@ class Node:
     @property
     def held_pages(self) -> int:
         """Leading pages that anchors on this very node hold."""
-        return max((anchor.pages for anchor in self.anchors), default=0)
+        return self.anchors.deepest
 
 
 class Position(NamedTuple):

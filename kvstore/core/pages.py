@@ -73,6 +73,7 @@ def remove(top: Node) -> Removed:
         given_back += len(slots)
         kept += keep
     namespace.detached_page_count += kept
+    above.last_use = max(above.last_use, *(node.last_use for node in nodes))
     offer_leaf(above)
     return Removed(given_back, kept)
 

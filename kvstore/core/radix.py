@@ -93,7 +93,7 @@ class RadixIndex:
             if anchor.pages <= pages:
                 anchor.move(upper, anchor.pages)
             else:
-                anchor.pages -= pages
+                anchor.move(node, anchor.pages - pages)
         return upper
 
     def cut_tail(self, node: Node, pages: int) -> Slots:

@@ -211,6 +211,8 @@ class AttachServer:
         if self._processes.died(process.process_id):
             self._look_at(process)
         else:
+            # Also where the connection broke while it was bound: its death is still to be seen.
+            self._loop.watch(process.pidfd, partial(self._look_at, process))
             log.info("process_disconnected", pid=process.pid, lease_id=process.lease_id.hex())
             self._store.disconnected(process.process_id)
 

@@ -67,7 +67,8 @@ class AttachSession:
         if kind == "acknowledge":
             return self._acknowledge(frame.acknowledge)
         if kind == "unmapped":
-            # Extents are never retired yet, so nothing waits for this.
+            if self.process is not None:
+                self._store.unmapped(self.process.process_id, frame.unmapped.extent_ids)
             return None
         raise InvalidField(field="frame", value=kind, why="unknown")
 

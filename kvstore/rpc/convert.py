@@ -65,7 +65,12 @@ def namespace_identity_of(message: types_pb2.NamespaceIdentity) -> NamespaceIden
 
 
 def layout_of(message: types_pb2.PageLayout) -> PageLayout:
-    """Return a page layout; zeros that mean a default are that default."""
+    """Return a page layout; zeros that mean a default are that default.
+
+    A rank's pages lie in an arena of its own: until arenas have ranks, there is one.
+    """
+    if message.tensor_parallel_size > 1:
+        raise FeatureUnsupported(feature="tensor_parallel_size")
     content: PagedContent | OpaqueContent
     match message.WhichOneof("content"):
         case "paged":
@@ -75,7 +80,7 @@ def layout_of(message: types_pb2.PageLayout) -> PageLayout:
         case _:
             raise InvalidField(field="layout.content", why="missing")
     return PageLayout(
-        message.page_tokens, message.page_bytes, message.tensor_parallel_size or 1, content
+        message.page_tokens, message.page_bytes, tensor_parallel_size=1, content=content
     )
 
 

@@ -57,6 +57,8 @@ class Growth:
         Raises :class:`PoolExhausted` where no memory can be had. Called without
         the store's mutex.
         """
+        if arena.extents:
+            return
         with self._growing:
             if arena.extents:
                 return
@@ -70,9 +72,10 @@ class Growth:
     def note(self, arena: Arena, wanted: int = 0) -> None:
         """Look whether an arena runs low, and set ``due`` if so; under the store's mutex.
 
-        ``wanted`` is the number of slots that were asked for and could not be had.
+        ``wanted`` is the number of slots that were asked for and could not be had. What
+        all the memory that is left would not satisfy makes nothing grow.
         """
-        if wanted:
+        if 0 < wanted <= arena.free_count + self._arenas.room(arena.slot_bytes):
             self._wanted[arena.arena_id] = max(wanted, self._wanted.get(arena.arena_id, 0))
         if self._runs_low(arena):
             self.due.set()

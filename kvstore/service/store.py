@@ -136,6 +136,11 @@ class KVStore:
         with self._mutex:
             self._cache.acknowledge(process_id, extent_ids)
 
+    def unmapped(self, process_id: int, extent_ids: Items[int]) -> None:
+        """Count no more on a process having mapped extents."""
+        with self._mutex:
+            self._cache.unmapped(process_id, extent_ids)
+
     def disconnected(self, process_id: int) -> None:
         """Note that a process, alive as far as is known, lost its attach connection."""
         with self._mutex:
@@ -215,8 +220,8 @@ class KVStore:
         with self._mutex:
             try:
                 grants = self._cache.reserve(caller, namespace_id, requests, self._clock())
-            except PoolExhausted:
-                self._note(namespace_id, sum(each.page_count for each in requests))
+            except PoolExhausted as error:
+                self._note(namespace_id, int(error.metadata["requested"]))
                 raise
             self._note(namespace_id)
             return grants
@@ -242,7 +247,8 @@ class KVStore:
                 total_page_count=total_page_count,
                 now=self._clock(),
             )
-            self._note(namespace_id, total_page_count if grant is None else 0)
+            matched = sum(len(run.indexes) for run in match.runs)
+            self._note(namespace_id, total_page_count - matched if grant is None else 0)
             return match, grant
 
     def insert(self, caller: Caller, reservation_id: int, sequence: Sequence) -> Inserted:

@@ -8,6 +8,10 @@ from kvstore.storage.errors import BudgetExhausted
 from kvstore.storage.extent import ExtentDescription, ExtentMemory, ExtentShape
 from kvstore.storage.host_arena import HostExtent
 
+# Slots of one extent: their tables take some 50 bytes each, which the budget does not count,
+# and are made while the store waits (20 ms for as many).
+MAX_SLOTS = 1 << 20
+
 
 class Arenas:
     """The owner of a tier's memory. Thread-safe.
@@ -39,11 +43,15 @@ class Arenas:
 
     def has_room(self, slot_bytes: int) -> bool:
         """Return whether the budget has room for an extent of at least one slot."""
-        return self.budget_bytes - self.allocated_bytes >= slot_bytes
+        return self.room(slot_bytes) > 0
+
+    def room(self, slot_bytes: int) -> int:
+        """Return how many slots the rest of the budget comes to."""
+        return (self.budget_bytes - self.allocated_bytes) // slot_bytes
 
     def slots_in_extent(self, slot_bytes: int) -> int:
         """Return how many slots an extent has where the budget does not cut it short."""
-        return max(self.extent_bytes // slot_bytes, 1)
+        return min(max(self.extent_bytes // slot_bytes, 1), MAX_SLOTS)
 
     def allocate(self, arena_id: int, slot_bytes: int) -> ExtentMemory:
         """Allocate the next extent of an arena; takes milliseconds, and holds nobody else up.

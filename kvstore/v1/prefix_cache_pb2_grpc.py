@@ -120,7 +120,8 @@ class PrefixCacheServiceServicer:
         proven dead. At most len - 1 tokens are matched, so that an engine has one
         to run; with `accept_next_token` and a next token stored at exactly this
         end, all of them. A miss is not an error: the answer has no runs, and no
-        pin is taken.
+        pin is taken. A copy of the call that arrives later may hit: a caller that
+        repeated it MUST release the id after a miss too.
 
         Idempotent: the same pin id answers the pin that the first call took.
 
@@ -130,6 +131,7 @@ class PrefixCacheServiceServicer:
         * `FAILED_PRECONDITION` / `TOMBSTONED`: the pin id was released already.
         * `NOT_FOUND` / `PIN_NOT_FOUND`, `RESERVATION_NOT_FOUND`: what `position`
         names.
+        * `FAILED_PRECONDITION` / `PARENT_NOT_COVERED`: it does not reach that far.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -5,11 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from attach_rig import ADMIN, PEER, AttachRig, extent_ids, has_ended, line_of
 from store_world import IDENTITY
 
 from kvstore.core.requests import ReservationRequest
 from kvstore.core.slots import SlotState
+from kvstore.errors import PoolExhausted
+from kvstore.v1 import attach_pb2
 
 
 def test_two_processes_share_pages_in_place(rig: AttachRig) -> None:
@@ -104,3 +107,50 @@ def test_a_connection_binds_anew_once_its_lease_ended(rig: AttachRig) -> None:
     rig.world.store.open_namespace(second, IDENTITY, rig.world.layout)
     assert extent_ids(peer) == [1]
     assert peer.acknowledge(1).acknowledged.extent_ids == [1]
+
+
+def test_a_process_whose_connection_broke_as_it_was_bound_is_watched(rig: AttachRig) -> None:
+    """Hanging up before the answer to Bind is no way out of being proven dead."""
+    rig.serve()
+    caller = rig.lease()
+    script = (
+        "import sys, attach_peer, pathlib\n"
+        "from kvstore.v1 import attach_pb2\n"
+        "peer = attach_peer.AttachPeer()\n"
+        "peer.connect(pathlib.Path(sys.argv[1]))\n"
+        "peer.hello()\n"
+        "lease, secret = (bytes.fromhex(each) for each in sys.argv[2:])\n"
+        "bind = attach_pb2.Bind(lease_id=lease, lease_secret=secret)\n"
+        "peer.send(attach_pb2.ClientFrame(bind=bind))\n"
+        "peer.close()\n"
+        "print('closed', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    rank = subprocess.Popen(
+        [sys.executable, "-c", script, str(rig.path), caller.lease_id.hex(), caller.secret.hex()],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(PEER.parent), *sys.path])},
+    )
+    assert line_of(rank) == "closed\n"
+    # Until the server has come to that frame, and found that nobody reads its answer.
+    while rig.processes() != [rank.pid] or rig.processes(connected=True):
+        rig.connect().hello()
+    rank.kill()
+    rank.communicate()
+    assert rig.wait_for(lambda: not rig.world.store.stats(ADMIN).leases)
+
+
+def test_what_a_process_unmapped_is_not_handed_out(rig: AttachRig) -> None:
+    """After Unmapped the worker gets no slot in that extent."""
+    rig.serve()
+    caller = rig.lease()
+    peer = rig.bound(caller)
+    namespace = rig.world.store.open_namespace(caller, IDENTITY, rig.world.layout)
+    ids = extent_ids(peer)
+    peer.acknowledge(*ids)
+    peer.send(attach_pb2.ClientFrame(unmapped=attach_pb2.Unmapped(extent_ids=ids)))
+    peer.acknowledge()
+    with pytest.raises(PoolExhausted):
+        rig.world.store.reserve(caller, namespace.namespace_id, [ReservationRequest(1, 0, 2)])

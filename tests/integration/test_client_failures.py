@@ -49,6 +49,13 @@ def leases_by_state(store: RunningStore, name: str) -> list[int]:
         return [each.state for each in admin.leases() if each.display_name == name]
 
 
+def insert_as_another(store: RunningStore) -> None:
+    """Have another client, one with patience, insert the tokens' pages."""
+    client, namespace = open_client(store.runtime_dir)
+    write_and_insert(namespace, TOKENS)
+    client.close()
+
+
 def test_another_process_reads_what_was_written(store: RunningStore) -> None:
     """One process inserts and ends; another matches the same pages and reads them in place."""
     with ClientProcess(store.runtime_dir) as writer:
@@ -63,7 +70,7 @@ def test_another_process_reads_what_was_written(store: RunningStore) -> None:
 def test_an_absent_store_is_a_miss_until_it_is_started(tmp_path: Path) -> None:
     """Without a store a match is a miss that asks nobody; once it runs the client finds it."""
     with running_store(start=False) as store:
-        client = Client(store.runtime_dir)
+        client = Client(store.runtime_dir, ClientConfig(call_timeout=LIMIT))
         client.start()
         namespace = client.namespace(IDENTITY, LAYOUT)
         with namespace.acquire(TOKENS, total_page_count=4) as acquired:
@@ -138,7 +145,7 @@ def test_a_view_delays_the_unmapping(store: RunningStore) -> None:
 def test_a_store_that_hangs_is_a_miss_within_the_deadline(store: RunningStore) -> None:
     """A stopped store costs one request its deadline and the next none; nothing stays pinned."""
     client, namespace = open_client(store.runtime_dir, ClientConfig(call_timeout=0.2))
-    write_and_insert(namespace, TOKENS)
+    insert_as_another(store)
     store.suspend()
     assert isinstance(namespace.match(TOKENS).failure, errors.StoreTimedOut)
     acquired = namespace.acquire(TOKENS, total_page_count=8)
@@ -155,7 +162,7 @@ def test_a_store_that_hangs_is_a_miss_within_the_deadline(store: RunningStore) -
 def test_lost_answers_are_undone(store: RunningStore) -> None:
     """Pins and slots of calls that timed out are given back, whether they were taken or not."""
     client, namespace = open_client(store.runtime_dir, ClientConfig(call_timeout=0.05))
-    write_and_insert(namespace, TOKENS)
+    insert_as_another(store)
     for _ in range(5):
         store.suspend()
         namespace.acquire(TOKENS, total_page_count=8).release()
@@ -214,7 +221,7 @@ def test_a_process_killed_at_a_step_leaves_nothing(
 
 def test_close_ends_while_the_store_hangs(store: RunningStore) -> None:
     """A client of a stopped store closes, with or without something held, attached or not."""
-    config = ClientConfig(call_timeout=0.2, close_timeout=0.2)
+    config = ClientConfig(call_timeout=LIMIT, close_timeout=0.2)
     idle, _ = open_client(store.runtime_dir, config)
     holding, namespace = open_client(store.runtime_dir, config)
     write_and_insert(namespace, TOKENS)

@@ -66,13 +66,12 @@ def call(
     path = f"/{method.containing_service.full_name}/{method.name}"
     try:
         if method.server_streaming:
-            answers = channel.unary_stream(path)(body, timeout=timeout, metadata=metadata)
-            answer: bytes = next(answers)
-        else:
-            answer = channel.unary_unary(path)(body, timeout=timeout, metadata=metadata)
+            stream: grpc.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(path)
+            return next(stream(body, timeout=timeout, metadata=metadata))
+        unary: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(path)
+        return unary(body, timeout=timeout, metadata=metadata)
     except grpc.RpcError as error:
         raise refusal_of(error) from error
-    return answer
 
 
 def state_of(worker: AttachedWorker) -> dict[str, Any]:
@@ -168,8 +167,10 @@ def test_what_is_not_built_says_so(worker: AttachedWorker, method: MethodDescrip
 
 def test_a_method_that_never_was_is_unimplemented(worker: AttachedWorker) -> None:
     """A method of another version is gRPC's own UNIMPLEMENTED."""
+    method: grpc.UnaryUnaryMultiCallable[bytes, bytes]
+    method = worker.channel.unary_unary("/kvstore.v2.StoreService/GetStats")
     with pytest.raises(grpc.RpcError) as caught:
-        worker.channel.unary_unary("/kvstore.v2.StoreService/GetStats")(b"", timeout=LIMIT)
+        method(b"", timeout=LIMIT)
     assert isinstance(caught.value, grpc.Call)
     assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 

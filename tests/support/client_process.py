@@ -77,7 +77,7 @@ class Worker:
 
     def write(self) -> list[tuple[int, int]]:
         """Insert the tokens' pages and return where they are."""
-        return [tuple(page) for page in write_and_insert(self._namespace, TOKENS)]
+        return [(page.extent_id, page.slot) for page in write_and_insert(self._namespace, TOKENS)]
 
     def hold(self) -> int:
         """Match the tokens, keep the match, and return how many tokens it has."""
@@ -135,7 +135,8 @@ def _in_child(client: Client, namespace: Namespace) -> list[str]:
 
 
 def _serve(pipe: Connection, runtime_dir: Path, settings: dict[str, Any]) -> None:
-    client, namespace = open_client(runtime_dir, ClientConfig(**settings))
+    config = ClientConfig(**{"call_timeout": LIMIT, **settings})
+    client, namespace = open_client(runtime_dir, config)
     worker = Worker(client, namespace)
     while True:
         try:

@@ -54,8 +54,8 @@ def write_and_insert(namespace: Namespace, tokens: list[int]) -> list[PageRef]:
 
 
 def open_client(runtime_dir: Path, config: ClientConfig | None = None) -> tuple[Client, Namespace]:
-    """Return a started client and its open namespace."""
-    client = Client(runtime_dir, config)
+    """Return a started client and its open namespace; unless told, it has patience."""
+    client = Client(runtime_dir, config or ClientConfig(call_timeout=LIMIT))
     client.start()
     namespace = client.namespace(IDENTITY, LAYOUT)
     assert namespace.wait_open(LIMIT), namespace.failure

@@ -44,6 +44,14 @@ def test_sizes_are_read_with_their_units(text: str, size: int) -> None:
     assert load_config(["--tier1-bytes", text]).tier1_bytes == size
 
 
+def test_an_extent_is_a_quarter_of_the_tier_unless_set() -> None:
+    """Without a size of its own an extent takes a quarter of the budget, never nothing."""
+    assert load_config(["--tier1-bytes", "8MiB"]).bytes_of_an_extent == 2 * MIB
+    assert load_config(["--tier1-bytes", "1"]).bytes_of_an_extent == 1
+    set_by_flag = load_config(["--tier1-bytes", "8MiB", "--extent-bytes", "1MiB"])
+    assert set_by_flag.bytes_of_an_extent == MIB
+
+
 def test_flags_win_over_environment_over_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,9 +12,9 @@ from kvstore_client.reservation import Reservation
 class Acquired:
     """What is cached of a sequence, and a reservation for the pages that are not.
 
-    ``reservation`` is None where slots cannot be had, or none are needed. As a
-    context manager both are given back at the end, after waiting for the device
-    once. One thread at a time uses it.
+    ``reservation`` is None where slots cannot be had; where all is cached it has
+    no pages yet, and can grow. As a context manager both are given back at the
+    end, after waiting for the device once. One thread at a time uses it.
     """
 
     def __init__(self, match: Match, reservation: Reservation | None = None) -> None:

@@ -55,12 +55,14 @@ class StoreCalls:
 
     def call_cancellably(self, method: Any, request: Any, timeout: float) -> Any:  # noqa: ANN401  # as call
         """Do as :meth:`call`, until :meth:`cancel`. One thread at a time uses it."""
+        if self._cancelled:
+            raise StoreUnavailable("CANCELLED: given up by this client")
         try:
             future: grpc.Future[Any] = method.future(
                 request, timeout=timeout, metadata=self._metadata
             )
             self._cancellable = future
-            if self._cancelled:
+            if self._cancelled:  # meanwhile, when there was no future to cancel yet
                 future.cancel()
             return future.result()
         except grpc.RpcError as error:

@@ -65,12 +65,12 @@ class Connector:
         return self._session
 
     def require_session(self) -> Session:
-        """Return the newest session; raises :class:`StoreUnavailable` where there is none."""
+        """Return the newest session; raises ``StoreError``, why there is none to speak of."""
         self.check_process()
         session = self._session
         if self._closing:
             raise ClientClosed("this client was closed")
-        if session is None:
+        if session is None or session.drained:
             raise copy(self._why_none)
         return session
 
@@ -178,14 +178,22 @@ class Connector:
                 continue  # the session took note
             except StoreRefused as error:
                 if isinstance(error, PASSING):
+                    self._put_last(key)
                     self._pause(backoff.delay(), session)
                 else:
                     _logger.warning("namespace_refused", extra={"reason": str(error)})
                     session.note_namespace(key, error)
             except StoreError:
+                self._put_last(key)
                 self._pause(backoff.delay(), session)
             else:
                 backoff.reset()
+
+    def _put_last(self, key: NamespaceKey) -> None:
+        """Let the other namespaces have their turn."""
+        with self.monitor:
+            self._wanted.remove(key)
+            self._wanted.append(key)
 
     def _over(self, session: Session) -> bool:
         return self._closing or session.ended is not None
@@ -203,8 +211,9 @@ class Connector:
 
     def _leave(self, session: Session) -> None:
         """Wait until nothing of the session is held, then let it finish."""
-        session.end(ClientClosed("this client was closed"))  # where it has not ended by itself
+        session.end(StoreUnavailable("left by this client"))  # where it has not ended by itself
         with self.monitor:
+            self._why_none = session.ended or self._why_none
             self.monitor.wait_for(lambda: session.drained or self._closing)
             drained = self.monitor.wait_for(lambda: session.drained, self._config.close_timeout)
         if drained:

@@ -77,6 +77,11 @@ class LeaseKeeper:
         """Whether the lease is within its TTL, by this process's clock."""
         return self._clock() < self._term.ends_at
 
+    @property
+    def running(self) -> bool:
+        """Whether its thread runs."""
+        return self._thread.is_alive()
+
     def start(self) -> None:
         """Begin renewing."""
         self._thread.start()

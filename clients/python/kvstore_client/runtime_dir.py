@@ -28,8 +28,9 @@ class RuntimeDir:
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         self.path = Path(default_runtime_dir() if path is None else path).absolute()
-        if len(os.fsencode(self.attach_socket)) > LONGEST_SOCKET_PATH:
-            msg = f"{self.attach_socket} is longer than a socket's {LONGEST_SOCKET_PATH} bytes"
+        # The longer of the two names.
+        if len(os.fsencode(self.grpc_socket)) > LONGEST_SOCKET_PATH:
+            msg = f"{self.grpc_socket} is longer than a socket's {LONGEST_SOCKET_PATH} bytes"
             raise ValueError(msg)
 
     @property
@@ -38,6 +39,11 @@ class RuntimeDir:
         return self.path / "attach.sock"
 
     @property
+    def grpc_socket(self) -> Path:
+        """The socket of gRPC."""
+        return self.path / "kvstore.sock"
+
+    @property
     def grpc_target(self) -> str:
-        """The gRPC target of the store's socket."""
-        return f"unix:{self.path / 'kvstore.sock'}"
+        """The socket of gRPC, as gRPC names it."""
+        return f"unix:{self.grpc_socket}"

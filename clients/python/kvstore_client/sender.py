@@ -92,12 +92,22 @@ class ReleaseSender:
         """Have the lease revoked after everything else, and end."""
         self._queue.put(Returned(last=True))
 
-    def flush(self, timeout: float) -> bool:
-        """Wait until what was given back before this call has been sent; False if it was not."""
+    def flush(self, timeout: float, given_up: Callable[[], bool] = lambda: False) -> bool:
+        """Wait until what was given back before this call has been sent; False if it was not.
+
+        Waits no longer once ``given_up``, which is asked again at each :meth:`wake`.
+        """
         with self._state:
             wanted = self._put_count
-            self._state.wait_for(lambda: self._abandoned or self._sent_count >= wanted, timeout)
+            self._state.wait_for(
+                lambda: self._abandoned or given_up() or self._sent_count >= wanted, timeout
+            )
             return self._sent_count >= wanted
+
+    def wake(self) -> None:
+        """Have those who wait in :meth:`flush` look whether they have given up."""
+        with self._state:
+            self._state.notify_all()
 
     def prompt(self) -> None:
         """Try again now: the store is known to answer."""

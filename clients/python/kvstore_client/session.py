@@ -128,6 +128,7 @@ class Session:
         _logger.info("session_ended", extra={"reason": str(reason)})
         self._keeper.stop()
         self.calls.cancel()
+        self._sender.wake()
 
     def renewed(self) -> None:
         """Note that the store answers: send it requests again."""
@@ -186,13 +187,16 @@ class Session:
             raise
 
     def settle(self, deadline: Deadline) -> None:
-        """Wait until the store has what was given back before; raises ``StoreTimedOut``.
+        """Wait until the store has what was given back before; raises ``StoreUnavailable``.
 
         Whoever released slots and reserves then finds them there.
         """
-        if not self._sender.flush(deadline.remaining()):
-            self._suspend()
-            raise StoreTimedOut("earlier releases are still under way")
+        if self._sender.flush(deadline.remaining(), lambda: self.ended is not None):
+            return
+        if self.ended is not None:
+            raise self._why_not()
+        self._suspend()
+        raise StoreTimedOut("earlier releases are still under way")
 
     def require_mapped(self, pages: list[PageRef]) -> list[PageRef]:
         """Return ``pages``; raises :class:`StoreUnavailable` for one with no memory here."""

@@ -93,8 +93,13 @@ class RunningStore:
         self.start(timeout=timeout)
 
     def suspend(self) -> None:
-        """Stop the process with SIGSTOP: it keeps its sockets and answers nothing."""
-        self._started().send_signal(signal.SIGSTOP)
+        """Stop the process with SIGSTOP: it keeps its sockets and answers nothing.
+
+        When this returns, no thread of it runs any more.
+        """
+        process = self._started()
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         """Let a suspended process go on."""

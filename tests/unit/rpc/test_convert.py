@@ -15,7 +15,7 @@ from kvstore.v1 import types_pb2
 
 LIMITS = Limits(max_tokens=16, max_batch_size=2)
 PAGED = PageLayout(4, 256, 1, PagedContent(2, 1, 4, "float32"))
-OPAQUE = PageLayout(4, 100, 2, OpaqueContent(b"f", divides_by_token=True))
+OPAQUE = PageLayout(4, 100, 1, OpaqueContent(b"f", divides_by_token=True))
 RUN = Run(7, 1, array("I", [3, 1]), (5, 2**40))
 
 

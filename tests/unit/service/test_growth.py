@@ -79,14 +79,23 @@ def test_an_acquire_that_gets_no_slots_makes_the_arena_grow(worlds: Worlds) -> N
     assert slot_count(world) == 12
 
 
-def test_growth_ends_at_the_budget(world: World) -> None:
-    """What is wanted beyond the budget makes the arena grow to it, and then nothing is due."""
+def test_what_can_never_be_had_takes_no_memory(world: World) -> None:
+    """A reservation larger than the whole budget leaves the rest of it to others."""
     caller = world.worker()
     namespace_id = world.open_namespace(caller)
-    for number in (1, 2):
-        with pytest.raises(PoolExhausted):
-            world.store.reserve(caller, namespace_id, [ReservationRequest(number, 0, 50)])
-        steps(world)
+    with pytest.raises(PoolExhausted):
+        world.store.reserve(caller, namespace_id, [ReservationRequest(1, 0, 11)])
+    steps(world)
+    assert slot_count(world) == 4
+
+
+def test_growth_ends_at_the_budget(world: World) -> None:
+    """What is wanted of the whole budget makes the arena grow to it, and then nothing is due."""
+    caller = world.worker()
+    namespace_id = world.open_namespace(caller)
+    with pytest.raises(PoolExhausted):
+        world.store.reserve(caller, namespace_id, [ReservationRequest(1, 0, 10)])
+    steps(world)
     assert slot_count(world) == 10
     assert world.arenas.allocated_bytes == world.arenas.budget_bytes
 

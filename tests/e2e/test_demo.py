@@ -1,0 +1,149 @@
+"""The demo of a small model shows what it promises, and a leak made on purpose."""
+
+import json
+import subprocess
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inference_worker.comparison import ACCEPTED_SHARE
+from inference_worker.demo_script import DOCUMENT_TOKENS, WORKERS
+from inference_worker.engine import CHUNK_TOKENS, PAGE_TOKENS
+
+KEYS = {
+    *("worker", "prompt_ids", "prompt_tokens", "matched_tokens", "published_by"),
+    *("prefilled_tokens", "output_ids", "reference_ids"),
+    *("ttft_ms", "ttft_ms_without", "ttft_ms_stock", "identical"),
+}
+FEWEST_QUESTION_TOKENS = 15
+PATIENCE = 240.0
+Report = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def ended() -> Iterator[dict[str, "subprocess.CompletedProcess[str]"]]:
+    """Both demos, run side by side: what each printed, and its exit status."""
+    program = [str(Path(sysconfig.get_path("scripts"), "kvstore-worker")), "demo"]
+    options = {"": [], "--leak": ["--leak"]}
+    running = {
+        name: subprocess.Popen(
+            [*program, "--model", "tiny", "--json", *more],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for name, more in options.items()
+    }
+    try:
+        found = {}
+        for name, process in running.items():
+            output, errors = process.communicate(timeout=PATIENCE)
+            found[name] = subprocess.CompletedProcess(
+                process.args, process.returncode, output, errors
+            )
+        yield found
+    finally:
+        for process in running.values():
+            process.kill()
+            process.communicate()
+
+
+def report_of(done: "subprocess.CompletedProcess[str]") -> Report:
+    """Return the object in the last line of a demo that went well."""
+    assert done.returncode == 0, done.stderr
+    report: Report = json.loads(done.stdout.splitlines()[-1])
+    return report
+
+
+@pytest.fixture(scope="module")
+def report(ended: dict[str, "subprocess.CompletedProcess[str]"]) -> Report:
+    """The report of a demo without a leak."""
+    return report_of(ended[""])
+
+
+class Publishers:
+    """Who published which prefix, by the requests so far."""
+
+    def __init__(self) -> None:
+        self._of: dict[tuple[int, ...], str] = {}
+
+    def publish(self, worker: str, ids: list[int]) -> None:
+        """Note the whole pages of what a worker computed: the first one stays."""
+        for end in range(PAGE_TOKENS, len(ids) + 1, PAGE_TOKENS):
+            self._of.setdefault(tuple(ids[:end]), worker)
+
+    def matched(self, ids: list[int]) -> tuple[int, str | None]:
+        """Return how many tokens are cached, of all but the last, and by whom, in their order."""
+        names: list[str] = []
+        while (end := (len(names) + 1) * PAGE_TOKENS) < len(ids) and tuple(ids[:end]) in self._of:
+            names.append(self._of[tuple(ids[:end])])
+        return len(names) * PAGE_TOKENS, "+".join(dict.fromkeys(names)) or None
+
+
+def test_every_request_has_its_fields(report: Report) -> None:
+    """Each has the fields that are promised, of the kinds that are promised."""
+    assert len(report["requests"]) == 9
+    for row in report["requests"]:
+        assert row.keys() >= KEYS
+        assert row["worker"] in WORKERS
+        assert row["prompt_tokens"] == len(row["prompt_ids"])
+        assert all(isinstance(row[key], float) for key in KEYS if key.startswith("ttft"))
+
+
+def test_the_tokens_are_stock_transformers(report: Report) -> None:
+    """All requests are identical, and next to none of it is a near tie."""
+    for row in report["requests"]:
+        assert row["identical"] is True
+        assert row["output_ids"] == row["reference_ids"]
+    assert report["near_tie_tokens"] <= ACCEPTED_SHARE * report["output_tokens"]
+
+
+def test_matches_are_as_predicted(report: Report) -> None:
+    """Each request matches every whole page computed before, and names who published it."""
+    publishers = Publishers()
+    *asked, after_the_kill = report["requests"]
+    for row in asked:
+        matched = publishers.matched(row["prompt_ids"])
+        assert (row["matched_tokens"], row["published_by"]) == matched
+        assert row["prefilled_tokens"] == row["prompt_tokens"] - row["matched_tokens"]
+        publishers.publish(row["worker"], row["prompt_ids"] + row["output_ids"][:-1])
+    # B was killed as soon as its first chunk was published, and A goes on from there.
+    assert publishers.matched(after_the_kill["prompt_ids"]) == (0, None)
+    publishers.publish("B", after_the_kill["prompt_ids"][:CHUNK_TOKENS])
+    assert (after_the_kill["worker"], after_the_kill["matched_tokens"]) == ("A", CHUNK_TOKENS)
+    assert after_the_kill["published_by"] == "B"
+
+
+def test_each_worker_goes_on_from_the_others_pages(report: Report) -> None:
+    """Questions on the document and the turns of the chat change worker, and find it there."""
+    questions, chat = report["requests"][:4], report["requests"][4:8]
+    for rows in (questions, chat):
+        assert [row["worker"] for row in rows] == [*WORKERS, *WORKERS]
+        assert min(row["prefilled_tokens"] for row in rows) >= FEWEST_QUESTION_TOKENS
+    for row in report["requests"][1:8]:
+        assert row["matched_tokens"] >= DOCUMENT_TOKENS // PAGE_TOKENS * PAGE_TOKENS
+    for worker, other in (WORKERS, WORKERS[::-1]):
+        names = [row["published_by"] for row in report["requests"] if row["worker"] == worker]
+        assert any(other in (name or "").split("+") for name in names)
+
+
+def test_nothing_is_left_over(report: Report) -> None:
+    """Both workers hold leases while they live, and after one was killed nothing is leaked."""
+    running, after = report["stats_running"], report["stats_after_kill"]
+    assert sorted(lease["display_name"] for lease in running["leases"]) == [*WORKERS]
+    assert [lease["display_name"] for lease in after["leases"]] == ["A"]
+    assert (report["slots_leaked"], report["pins_leaked"]) == (0, 0)
+    assert (running["pin_count"], running["reservation_count"]) == (0, 0)
+    assert (after["pin_count"], after["reservation_count"]) == (0, 0)
+
+
+def test_a_leak_is_reported(ended: dict[str, "subprocess.CompletedProcess[str]"]) -> None:
+    """The pin that a worker keeps is counted, and no slot; all else is as it is without."""
+    leaking = report_of(ended["--leak"])
+    assert (leaking["pins_leaked"], leaking["slots_leaked"]) == (1, 0)
+    assert leaking["stats_after_kill"]["leases"][0]["pin_count"] == 1
+    assert leaking["stats_running"]["pin_count"] == 0
+    assert all(row["identical"] for row in leaking["requests"])

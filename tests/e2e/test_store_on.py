@@ -1,0 +1,162 @@
+"""Two workers in processes of their own share pages, and give stock transformers' tokens."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+from engine_world import (
+    CHUNK_TOKENS,
+    LIMIT,
+    LONGEST,
+    NOTHING,
+    OUTPUT_TOKENS,
+    EngineWorld,
+    Judge,
+)
+
+from inference_worker.block_table import PageRef
+from inference_worker.engine import PAGE_TOKENS
+from inference_worker.line_process import LineProcess
+from inference_worker.model import PagedModel
+from inference_worker.tiny_models import TINY_MODELS
+from kvstore_client.testing import RunningStore, running_store
+
+Ids = Callable[[int, int], list[int]]
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[RunningStore]:
+    """A store with room for all models, each of which has a namespace of its own."""
+    with running_store("--tier1-bytes", "64MiB") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def second_processes(
+    store: RunningStore, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, LineProcess]]:
+    """A worker in a process of its own for each model, all started at once."""
+    folder = str(store.runtime_dir)
+    options = ["--runtime-dir", folder, "--longest", str(LONGEST), "--threads", "1"]
+    with ExitStack() as stack:
+        log = stack.enter_context((tmp_path_factory.mktemp("log") / "workers.log").open("wb"))
+        started = {
+            name: LineProcess(
+                name, "inference_worker", ["run", "--model", f"tiny-{name}", *options], log=log
+            )
+            for name in TINY_MODELS
+        }
+        for each in started.values():
+            stack.enter_context(each)
+        for each in started.values():
+            each.wait_ready()
+        yield started
+
+
+@pytest.fixture
+def here(model: PagedModel, store: RunningStore) -> Iterator[EngineWorld]:
+    """A worker in this process, which leaves nothing."""
+    with EngineWorld(model, store.runtime_dir) as world:
+        world.wait_open()
+        yield world
+        assert world.left() == NOTHING
+
+
+def computed_pages(prompt_tokens: int) -> int:
+    """Count the whole pages of a request: the last token given was not computed."""
+    return (prompt_tokens + OUTPUT_TOKENS - 1) // PAGE_TOKENS
+
+
+def test_a_second_process_goes_on_from_the_firsts_pages(
+    name: str,
+    here: EngineWorld,
+    second_processes: dict[str, LineProcess],
+    judge: Judge,
+    text_ids: Ids,
+) -> None:
+    """Each worker matches all whole pages that the other published, in place, and no more."""
+    second = second_processes[name]
+    ids = text_ids(250, 100)
+    cold = here.generate(ids)
+    assert cold.matched_tokens == 0
+    assert len(cold.published_pages) == computed_pages(250)
+    assert judge.identical(name, ids, cold.output_ids)
+
+    ids += [*cold.output_ids, *text_ids(20, 101)]
+    hit = second.ask(op="generate", prompt_ids=ids, max_tokens=OUTPUT_TOKENS)
+    assert hit["store_failure"] is None
+    assert [PageRef(*page) for page in hit["matched_pages"]] == cold.published_pages
+    assert hit["matched_tokens"] == len(cold.published_pages) * PAGE_TOKENS
+    assert hit["prefilled_tokens"] == len(ids) - hit["matched_tokens"]
+    assert judge.identical(name, ids, hit["output_ids"])
+    theirs = [PageRef(*page) for page in hit["published_pages"]]
+    assert len(cold.published_pages) + len(theirs) == computed_pages(len(ids))
+
+    ids += [*hit["output_ids"], *text_ids(20, 102)]
+    back = here.generate(ids)
+    assert back.matched_pages == cold.published_pages + theirs
+    assert judge.identical(name, ids, back.output_ids)
+
+    # Cached whole, to the token: the last page is computed, for the logits of its end.
+    whole = ids[: 10 * PAGE_TOKENS]
+    full = second.ask(op="generate", prompt_ids=whole, max_tokens=OUTPUT_TOKENS)
+    assert full["matched_tokens"] == 9 * PAGE_TOKENS
+    assert judge.identical(name, whole, full["output_ids"])
+    assert second.ask(op="flush")["flushed"]
+
+
+def test_a_request_that_fails_keeps_nothing(
+    name: str, here: EngineWorld, judge: Judge, text_ids: Ids
+) -> None:
+    """An exception in the middle of a hit gives pins, slots and memory back; the next one hits."""
+    ids = text_ids(250, 103)
+    here.generate(ids[:100])
+
+    def fail(pages: list[PageRef]) -> None:
+        raise LookupError(len(pages))
+
+    with pytest.raises(LookupError):
+        here.generate(ids, on_published=fail)
+    assert here.left() == NOTHING
+    again = here.generate(ids)
+    # Six pages of the first request, and the first chunk of the one that failed.
+    assert again.matched_tokens == 6 * PAGE_TOKENS + CHUNK_TOKENS
+    assert judge.identical(name, ids, again.output_ids)
+
+
+def test_two_engines_on_one_prompt_publish_it_once(
+    name: str, here: EngineWorld, model: PagedModel, judge: Judge, text_ids: Ids
+) -> None:
+    """Where two compute the same at once the first's pages stay, and both answer alike."""
+    ids = text_ids(200, 104)
+    with EngineWorld(model, here.runtime_dir) as other:
+        other.wait_open()
+        overtaken: list[list[PageRef]] = []
+
+        def overtake(pages: list[PageRef]) -> None:
+            del pages
+            if not overtaken:
+                overtaken.append(other.generate(ids).published_pages)
+
+        mine = here.generate(ids, on_published=overtake)
+        (theirs,) = overtaken
+        assert len(mine.published_pages) == CHUNK_TOKENS // PAGE_TOKENS
+        assert len(mine.published_pages) + len(theirs) == computed_pages(200)
+        assert judge.identical(name, ids, mine.output_ids)
+        last = other.generate([*ids, 1, 2, 3])
+        assert last.matched_pages == (mine.published_pages + theirs)[: 200 // PAGE_TOKENS]
+        assert judge.identical(name, [*ids, 1, 2, 3], last.output_ids)
+        assert other.client.flush(LIMIT)
+
+
+def test_a_request_without_the_store_leaves_no_trace_in_it(
+    name: str, here: EngineWorld, judge: Judge, text_ids: Ids
+) -> None:
+    """Nothing is asked of the store, and nothing is put there."""
+    ids = text_ids(150, 105)
+    before = here.client.admin.stats()
+    off = here.generate(ids, use_store=False)
+    after = here.client.admin.stats()
+    assert judge.identical(name, ids, off.output_ids)
+    assert after.counters == before.counters
+    assert after.arenas == before.arenas

@@ -1,0 +1,109 @@
+"""A store that dies, ends or hangs in the middle of a request changes no token of it."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from engine_world import LIMIT, NOTHING, EngineWorld, Judge
+from patterned_pages import memfd_mappings
+
+from inference_worker.block_table import PageRef
+from inference_worker.engine import PAGE_TOKENS, OnPublished
+from inference_worker.model import PagedModel
+from kvstore_client.testing import RunningStore, running_store
+
+Ids = Callable[[int, int], list[int]]
+# An extent for either size of page, and room for no more: mappings are easy to count.
+ROOM = ("--tier1-bytes", "32MiB", "--extent-bytes", "16MiB")
+MATCHED = 7 * PAGE_TOKENS
+# A prompt of 250 tokens of which 112 are matched is published in three chunks; then decoding.
+MOMENTS = {"prefill": 1, "decoding": 4}
+ENDINGS: dict[str, Callable[[RunningStore], Any]] = {
+    "killed": RunningStore.kill,
+    "stopped": RunningStore.stop,
+}
+
+
+def at_visit(number: int, action: Callable[[], object]) -> tuple[OnPublished, list[int]]:
+    """Return a callback that acts when it is called for the ``number``-th time, and its calls."""
+    calls: list[int] = []
+
+    def visit(pages: list[PageRef]) -> None:
+        calls.append(len(pages))
+        if len(calls) == number:
+            action()
+
+    return visit, calls
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[RunningStore]:
+    """A store that each test brings down and leaves running again."""
+    with running_store(*ROOM) as running:
+        yield running
+
+
+@pytest.mark.parametrize(("ending", "moment"), [("killed", "prefill"), ("stopped", "decoding")])
+def test_a_store_that_ends_during_a_request(
+    store: RunningStore,
+    name: str,
+    model: PagedModel,
+    judge: Judge,
+    text_ids: Ids,
+    ending: str,
+    moment: str,
+) -> None:
+    """The request ends on what it has; the next one does without; the new store is used again."""
+    mappings = memfd_mappings()
+    ids = text_ids(250, 120 + MOMENTS[moment])  # new to the store, which the tests share
+    with EngineWorld(model, store.runtime_dir) as here:
+        here.wait_open()
+        here.generate(ids[:120])
+        on_published, calls = at_visit(MOMENTS[moment], lambda: ENDINGS[ending](store))
+        halfway = here.generate(ids, on_published=on_published)
+        assert halfway.matched_tokens == MATCHED
+        assert len(calls) == MOMENTS[moment]
+        assert len(halfway.published_pages) == sum(calls)
+        assert judge.identical(name, ids, halfway.output_ids)
+
+        alone = here.generate(ids)
+        assert alone.store_failure is not None
+        assert (alone.matched_tokens, alone.published_pages) == (0, [])
+        assert alone.output_ids == halfway.output_ids
+
+        store.start()
+        here.wait_open()
+        # The old store's memory is not mapped any more: no view of it was kept.
+        assert memfd_mappings() == mappings + 1
+        cold = here.generate(ids)
+        assert (cold.store_failure, cold.matched_tokens) == (None, 0)
+        hit = here.generate(ids)
+        assert hit.matched_pages == cold.published_pages[: len(ids) // PAGE_TOKENS]
+        assert cold.output_ids == hit.output_ids == halfway.output_ids
+        assert here.left() == NOTHING
+    assert memfd_mappings() == mappings
+
+
+def test_a_store_that_hangs_during_a_request(
+    store: RunningStore, name: str, model: PagedModel, judge: Judge, text_ids: Ids
+) -> None:
+    """The request ends on what it has, later ones do not wait; once it goes on it is used again."""
+    ids = text_ids(250, 130)
+    with EngineWorld(model, store.runtime_dir, call_timeout=1.0) as here:
+        here.wait_open()
+        here.generate(ids[:120])
+        on_published, calls = at_visit(1, store.suspend)
+        halfway = here.generate(ids, on_published=on_published)
+        assert (halfway.matched_tokens, calls) == (MATCHED, [4])
+        assert judge.identical(name, ids, halfway.output_ids)
+        alone = here.generate(ids)
+        assert alone.store_failure is not None
+        assert alone.output_ids == halfway.output_ids
+        store.resume()
+        assert here.client.wait_connected(LIMIT)
+        assert here.left() == NOTHING
+        hit = here.generate(ids)
+        # What was published before it hung; what it was asked to insert then may have come in.
+        assert hit.matched_pages[:11] == halfway.matched_pages + halfway.published_pages
+        assert hit.output_ids == halfway.output_ids
+        assert here.left() == NOTHING

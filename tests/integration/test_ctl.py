@@ -1,0 +1,175 @@
+"""kvstore-ctl against a real store."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from click.testing import Result
+from google.rpc import status_pb2
+from patterned_pages import (
+    LAYOUT,
+    SMALL_STORE,
+    TOKENS,
+    open_client,
+    write_and_insert,
+)
+from scripted_store import ScriptedAttach, refusal
+from typer.testing import CliRunner
+
+from kvstore.v1 import attach_pb2, store_pb2, store_pb2_grpc
+from kvstore_client import ClientConfig, Namespace
+from kvstore_client.ctl import app
+from kvstore_client.runtime_dir import RuntimeDir
+from kvstore_client.testing import RunningStore, running_store
+
+OTHER = [*TOKENS[:8], *range(2000, 2009)]
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[RunningStore]:
+    """A store with two sequences that share two pages."""
+    with running_store(*SMALL_STORE) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def namespace(store: RunningStore) -> Iterator[Namespace]:
+    """The namespace of worker-a, with a match that is held."""
+    client, namespace = open_client(store.runtime_dir, ClientConfig(display_name="worker-a"))
+    write_and_insert(namespace, TOKENS)
+    write_and_insert(namespace, OTHER)
+    assert client.flush(30)
+    with namespace.match(OTHER):
+        yield namespace
+    client.close()
+
+
+def run(store: RunningStore, *arguments: str) -> Result:
+    """Run a command against the store."""
+    return CliRunner().invoke(app, [*arguments, "--runtime-dir", str(store.runtime_dir)])
+
+
+def run_json(store: RunningStore, *arguments: str) -> Any:  # noqa: ANN401  # each command's own
+    """Run a command with --json and return what it printed."""
+    result = run(store, *arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_stats_are_shown(store: RunningStore, namespace: Namespace) -> None:
+    """The tables name the worker, the namespace, and what they hold."""
+    result = run(store, "stats")
+    assert result.exit_code == 0
+    for word in ("worker-a", namespace.identity.display_name, "uid-", "quarantined"):
+        assert word in result.stdout
+
+
+def test_stats_are_json(store: RunningStore, namespace: Namespace) -> None:
+    """The snapshot's own fields are all there, and add up."""
+    stats = run_json(store, "stats")
+    (arena,) = stats["arenas"]
+    assert set(stats) == set(store_pb2.GetStatsResponse.DESCRIPTOR.fields_by_name)
+    assert (stats["pin_count"], stats["reservation_count"]) == (1, 0)
+    assert arena["cached_slot_count"] == 6
+    assert arena["free_slot_count"] + arena["cached_slot_count"] == arena["slot_count"]
+    assert stats["namespaces"][0]["layout"]["page_bytes"] == namespace.layout.page_bytes
+
+
+@pytest.mark.usefixtures("namespace")
+def test_leases_are_shown(store: RunningStore) -> None:
+    """A lease's row has its name, its state and its process."""
+    result = run(store, "leases")
+    assert result.exit_code == 0
+    (row,) = (line for line in result.stdout.splitlines() if "worker-a" in line)
+    assert "active" in row
+
+
+@pytest.mark.usefixtures("namespace")
+def test_leases_are_json(store: RunningStore) -> None:
+    """A lease says what it holds and who is attached."""
+    (lease,) = run_json(store, "leases")
+    assert (lease["display_name"], lease["state"]) == ("worker-a", "STATE_ACTIVE")
+    assert (lease["pin_count"], lease["pinned_page_count"]) == (1, 4)
+    assert lease["oldest_hold_age"] > 0
+    (process,) = lease["processes"]
+    assert (process["connected"], process["mapped_extent_count"] > 0) == (True, True)
+
+
+@pytest.mark.usefixtures("namespace")
+def test_a_tree_is_shown(store: RunningStore) -> None:
+    """Shared pages stand once, with both continuations below; tokens only where asked for."""
+    lines = [line.rstrip() for line in run(store, "tree").stdout.splitlines()]
+    assert lines[0] == f"tiny: 6 pages of {LAYOUT.page_tokens} tokens"
+    assert lines[1].startswith("└── pages 0-1  pins 0")
+    assert [line[4:17] for line in lines[2:]] == ["├── pages 2-3", "└── pages 2-3"]
+    assert "1000" not in "".join(lines)
+    assert "1000 1001 ..." in run(store, "tree", "--tokens", "2").stdout
+
+
+@pytest.mark.usefixtures("namespace")
+def test_a_tree_is_json(store: RunningStore) -> None:
+    """Nodes name their parents, pages, pins and hits, and the tokens that were asked for."""
+    (space,) = run_json(store, "tree", "--namespace", "ti", "--tokens", "1")
+    nodes = {node["tokens"][0]: node for node in space["nodes"]}
+    root = nodes[1000]
+    assert (root["start_page"], root["page_count"], root["child_count"]) == (0, 2, 2)
+    assert nodes[2000]["parent_node_id"] == nodes[1008]["parent_node_id"] == root["node_id"]
+    assert (nodes[2000]["pin_count"], nodes[1008]["pin_count"]) == (1, 0)
+    assert run_json(store, "tree", "--namespace", "nothing") == []
+
+
+def test_a_token_is_good_for_any_client(store: RunningStore) -> None:
+    """What `token` prints is a credential that a bare gRPC call is answered for."""
+    credential = run(store, "token").stdout.strip()
+    assert run_json(store, "token") == {"credential": credential}
+    with grpc.insecure_channel(RuntimeDir(store.runtime_dir).grpc_target) as channel:
+        stats = store_pb2_grpc.StoreServiceStub(channel).GetStats(
+            store_pb2.GetStatsRequest(),
+            timeout=30,
+            metadata=[("authorization", f"Bearer {credential}")],
+        )
+    assert stats.store_epoch == run_json(store, "stats")["store_epoch"]
+
+
+def test_the_runtime_dir_may_come_from_the_environment(
+    store: RunningStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without --runtime-dir a command looks where the environment says, as a process does too."""
+    monkeypatch.setenv("KVSTORE_RUNTIME_DIR", str(store.runtime_dir))
+    assert CliRunner().invoke(app, ["leases"]).exit_code == 0
+    command = [sys.executable, "-m", "kvstore_client.ctl", "leases", "--json"]
+    result = subprocess.run(command, capture_output=True, check=True)
+    assert isinstance(json.loads(result.stdout), list)
+
+
+@pytest.mark.parametrize("command", ["stats", "leases", "tree", "token"])
+def test_without_a_store_the_status_is_three(tmp_path: Path, command: str) -> None:
+    """A store that cannot be reached is told on stderr, and by a status of its own."""
+    result = CliRunner().invoke(app, [command, "--runtime-dir", str(tmp_path), "--json"])
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert str(tmp_path) in result.stderr
+
+
+def test_a_refusal_is_status_one(tmp_path: Path) -> None:
+    """A store that answers and refuses is told by its reason."""
+    status = status_pb2.Status.FromString(refusal("PEER_REFUSED", why="test"))
+    frame = attach_pb2.ServerFrame(refused=status)
+    peer = ScriptedAttach(RuntimeDir(tmp_path).attach_socket, [(frame, ())])
+    result = CliRunner().invoke(app, ["stats", "--runtime-dir", str(tmp_path)])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "PEER_REFUSED" in result.stderr
+    peer.close()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["bogus"], ["tree", "--tokens", "-1"], ["stats", "--runtime-dir", "/" + "x" * 200]],
+)
+def test_a_wrong_command_line_is_status_two(arguments: list[str]) -> None:
+    """A command line that is none is told apart from a store that fails."""
+    assert CliRunner().invoke(app, arguments).exit_code == 2

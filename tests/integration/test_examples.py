@@ -1,0 +1,43 @@
+"""The client's examples do what they say."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from kvstore_client.testing import running_store
+
+EXAMPLES = Path(__file__).parents[2] / "clients" / "python" / "examples"
+
+
+def run(example: str, runtime_dir: Path) -> list[str]:
+    """Run an example and return the lines that it printed."""
+    command = [sys.executable, str(EXAMPLES / example), str(runtime_dir)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.splitlines()
+
+
+def test_a_prefix_is_shared() -> None:
+    """The second client finds what the first inserted, and so does a second run."""
+    with running_store() as store:
+        for cached, published in ((0, 6), (96, 0)):
+            lines = run("share_a_prefix.py", store.runtime_dir)
+            assert lines[0] == f"first: {cached} of 100 tokens are cached"
+            assert lines[1] == f"first: published {published} pages"
+            assert lines[-2] == "second: 96 of 100 tokens are cached"
+            assert lines[-1] == "second: the pages hold b'**'..."
+
+
+def test_a_worker_does_without_a_store(tmp_path: Path) -> None:
+    """Without a store every request is answered, from private memory, and says why."""
+    lines = run("without_a_store.py", tmp_path)
+    assert lines[0::2] == [
+        f"request {n}: 0 tokens cached, the rest goes to private memory" for n in range(3)
+    ]
+    assert all(line.startswith("  for StoreUnavailable: ") for line in lines[1::2])
+
+
+def test_every_example_is_run() -> None:
+    """An example that is added is tested too."""
+    source = Path(__file__).read_text(encoding="utf-8")
+    assert [e.name for e in EXAMPLES.glob("*.py") if f'"{e.name}"' not in source] == []

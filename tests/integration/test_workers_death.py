@@ -1,0 +1,79 @@
+"""`kill -9`: what a worker held goes back by the proof of its death, whatever its TTL."""
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+from stamped_pages import LAYOUT, page_count, prompt
+from worker_fleet import POOL_SLOTS, Fleet, Slots, running_fleet
+
+from kvstore_client.testing import wait_until
+
+TOKENS = prompt(1, 2)
+PAGES = page_count(TOKENS)
+PRESSURE = [prompt(3, number) for number in range(40)]
+
+
+@pytest.fixture
+def fleet() -> Iterator[Fleet]:
+    """Workers, with a TTL of 300 s, on a store of 64 pages."""
+    with running_fleet() as running:
+        yield running
+
+
+def test_slots_come_back_from_between_reserve_and_insert(fleet: Fleet) -> None:
+    """Slots written and never inserted are free after the kill, and were never matchable."""
+    witness = fleet.spawn("witness")
+    assert witness.ask("peek", TOKENS) == 0
+    before = fleet.slots()
+    writer = fleet.spawn("writer", faults="insert.before:1=stop")
+    writer.tell("write", TOKENS)
+    assert wait_until(lambda: fleet.slots().reserved == PAGES)
+    assert fleet.slots() == Slots(POOL_SLOTS - PAGES, PAGES)
+    assert witness.ask("peek", TOKENS) == 0
+    writer.signal(signal.SIGKILL)
+    assert writer.wait_exit() == -signal.SIGKILL
+    assert wait_until(lambda: fleet.slots() == before == Slots(POOL_SLOTS))
+    assert fleet.leases("writer") == []
+    assert witness.ask("peek", TOKENS) == 0
+    assert witness.ask("write", TOKENS)["published"] == PAGES
+
+
+def test_what_was_inserted_before_the_kill_stays(fleet: Fleet) -> None:
+    """Killed before its third insert, a writer leaves two whole pages, and the other slots go."""
+    writer = fleet.spawn("writer", faults="insert.before:3=kill")
+    writer.tell("write", TOKENS, in_parts=True)
+    assert writer.wait_exit() == -signal.SIGKILL
+    assert wait_until(lambda: fleet.slots() == Slots(POOL_SLOTS - 2, 0, 2))
+    witness = fleet.spawn("witness")
+    assert witness.ask("peek", TOKENS) == 2 * LAYOUT.page_tokens
+    assert [stamp.writer for stamp in witness.ask("stamps", TOKENS)] == ["writer"] * 2
+    assert witness.ask("write", TOKENS)["published"] == PAGES - 2
+
+
+@pytest.mark.parametrize("step", ["acquire.before", "acquire.after", "insert.after"])
+def test_a_kill_at_any_other_step_leaves_all_or_nothing(fleet: Fleet, step: str) -> None:
+    """Around the calls too a kill leaves no slot behind, and a prefix is cached whole or not."""
+    writer = fleet.spawn("writer", faults=f"{step}:1=kill")
+    writer.tell("write", TOKENS)
+    assert writer.wait_exit() == -signal.SIGKILL
+    cached = PAGES if step == "insert.after" else 0
+    assert wait_until(lambda: fleet.slots() == Slots(POOL_SLOTS - cached, 0, cached))
+    assert len(fleet.spawn("witness").ask("stamps", TOKENS)) == cached
+
+
+def test_pins_of_a_killed_reader_come_back(fleet: Fleet) -> None:
+    """Pages that only a dead process had pinned may be evicted; before they could not be."""
+    reader, writer = fleet.spawn("reader"), fleet.spawn("writer")
+    writer.ask("write", TOKENS)
+    assert reader.ask("match", "held", TOKENS) == len(TOKENS) - 1
+    writer.ask("churn", PRESSURE, 1)
+    assert writer.ask("peek", TOKENS) == len(TOKENS) - 1
+    assert fleet.stats().pin_count == 1
+    reader.signal(signal.SIGKILL)
+    assert reader.wait_exit() == -signal.SIGKILL
+    assert wait_until(lambda: fleet.stats().pin_count == 0)
+    assert fleet.leases("reader") == []
+    assert writer.ask("peek", TOKENS) == len(TOKENS) - 1
+    writer.ask("churn", PRESSURE, 1)
+    assert writer.ask("peek", TOKENS) == 0

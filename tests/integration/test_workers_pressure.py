@@ -1,0 +1,152 @@
+"""Pins and eviction: a pool that is far too small, and not one wrong page."""
+
+from collections.abc import Iterator
+from itertools import product
+
+import pytest
+from page_process import PageProcess
+from stamped_pages import LAYOUT, Stamp, page_count, prompt
+from worker_fleet import POOL_SLOTS, Fleet, running_fleet
+
+from kvstore_client.testing import wait_until
+
+HELD = prompt(1, 2)
+HELD_PAGES = page_count(HELD)
+LOOSE = prompt(3, 4)
+# More than twice as many pages as the pool has slots, for each of two writers.
+PRESSURE = {
+    name: [prompt(number, end) for end in range(40)] for number, name in ((5, "b"), (6, "c"))
+}
+# A tree of three parts, each in three ways, and sixteen alone: 220 pages, for 64 slots.
+WORKING_SET = [
+    *(prompt(*parts) for parts in product((7, 8, 9), repeat=3)),
+    *(prompt(part) for part in range(20, 36)),
+]
+MANY = 200
+
+
+@pytest.fixture
+def fleet() -> Iterator[Fleet]:
+    """Workers on a store of 64 pages."""
+    with running_fleet() as running:
+        yield running
+
+
+def press(writers: list[PageProcess]) -> int:
+    """Have writers fill the pool several times over; return how many pages they published."""
+    for each in writers:
+        each.tell("churn", PRESSURE[each.name], 1)
+    return sum(each.answer()["published"] for each in writers)
+
+
+def test_pinned_pages_hold_under_pressure(fleet: Fleet) -> None:
+    """While one worker holds a match, others fill the pool over and over: its bytes stay."""
+    holder, *writers = (fleet.spawn(name) for name in "abc")
+    for tokens in (HELD, LOOSE):
+        assert holder.ask("write", tokens)["published"] == HELD_PAGES
+    written = holder.ask("stamps", HELD)
+    assert holder.ask("match", "held", HELD) == len(HELD) - 1
+    holder.tell("watch", "held")
+    published = press(writers)
+    assert holder.stop() > 0
+    assert published > 4 * POOL_SLOTS
+    assert fleet.stats().counters.evicted_page_count > 4 * POOL_SLOTS
+
+    # What was held is still cached, for all; what was not held is gone.
+    for each in writers:
+        assert each.ask("stamps", HELD) == written == holder.ask("check", "held")
+        assert each.ask("peek", LOOSE) == 0
+
+    # Released it may go, and under further pressure it does.
+    holder.ask("release", "held")
+    press(writers)
+    assert [each.ask("peek", HELD) for each in (holder, *writers)] == [0, 0, 0]
+    assert fleet.settled()
+
+
+def test_a_pin_protects_a_path_as_deep_as_it_goes(fleet: Fleet) -> None:
+    """Of a path that is held by its beginning the rest is evicted, and the beginning is not.
+
+    So it is where the path was one run when it was matched, and was split since.
+    """
+    holder, *writers = (fleet.spawn(name) for name in "abc")
+    holder.ask("write", HELD)
+    beginning = prompt(1)
+    assert holder.ask("match", "held", beginning) == len(beginning) - 1
+    assert writers[0].ask("write", prompt(1, 3))["published"] == page_count(beginning)
+    press(writers)
+    assert holder.ask("peek", HELD) == len(beginning) - 1
+    assert holder.ask("check", "held") == [Stamp("a", n + 1) for n in range(page_count(beginning))]
+
+
+def test_a_reader_while_evicting_reads_only_its_own_tokens(fleet: Fleet) -> None:
+    """Matches that go on while pages come and go: hits and misses, and each hit's pages right."""
+    reader, *writers = (fleet.spawn(name) for name in "abc")
+    for each in writers:
+        each.tell("churn", WORKING_SET, 0)
+    reader.tell("read", WORKING_SET, seed=20)
+
+    def enough() -> bool:
+        """Tell whether there were hits, misses and evictions, many of each."""
+        hits, misses = 0, 0
+        for lease in fleet.leases("a"):
+            hits += lease.counters.full_hit_count + lease.counters.partial_hit_count
+            misses += lease.counters.miss_count
+        evicted = fleet.stats().counters.evicted_page_count
+        return min(hits, misses) >= MANY and evicted >= 10 * POOL_SLOTS
+
+    assert wait_until(enough)
+    tally = reader.stop()
+    assert min(tally["hits"], tally["misses"]) >= MANY
+    for each in writers:
+        each.stop()
+    assert fleet.settled()
+
+
+@pytest.mark.parametrize("extent_slots", [POOL_SLOTS, POOL_SLOTS // 4])
+def test_a_pool_smaller_than_the_working_set_serves_all(extent_slots: int) -> None:
+    """Workers cycle over more than fits: all pages right, all slots accounted for, none lost."""
+    with running_fleet(extent_slots=extent_slots) as fleet:
+        workers = [fleet.spawn(name) for name in "abc"]
+        for each in workers:
+            each.tell("churn", WORKING_SET, 6)
+        tallies = [each.answer() for each in workers]
+        assert all(each["looks"] == 6 * len(WORKING_SET) for each in tallies)
+        assert min(sum(each[key] for each in tallies) for key in ("hits", "misses")) > 0
+
+        assert fleet.settled()
+        stats = fleet.stats()
+        (arena,), (namespace,) = stats.arenas, stats.namespaces
+        assert arena.slot_count == POOL_SLOTS
+        assert arena.free_slot_count + arena.cached_slot_count == POOL_SLOTS
+        assert namespace.cached_page_count == arena.cached_slot_count
+        total = stats.counters
+        assert total.inserted_page_count == sum(each["published"] for each in tallies)
+        kept = total.inserted_page_count - total.evicted_page_count
+        assert kept == namespace.cached_page_count
+        for name in (
+            "lookup_count",
+            "matched_token_count",
+            "inserted_page_count",
+            "duplicate_page_count",
+            "evicted_page_count",
+            "exhausted_count",
+        ):
+            each_lease = [getattr(lease.counters, name) for lease in stats.leases]
+            assert sum(each_lease) == getattr(total, name), name
+
+
+def test_workers_killed_in_the_middle_of_it_leave_nothing(fleet: Fleet) -> None:
+    """Wherever three busy workers are when they are killed, all that they held goes back."""
+    workers = [fleet.spawn(name) for name in "abc"]
+    for each in workers:
+        each.tell("churn", WORKING_SET, 0)
+    assert wait_until(lambda: fleet.stats().counters.evicted_page_count > POOL_SLOTS)
+    for each in workers:
+        each.kill()
+    assert fleet.left_nothing()
+    survivor = fleet.spawn("survivor")
+    for tokens in WORKING_SET:
+        stamps = survivor.ask("stamps", tokens)
+        assert survivor.ask("peek", tokens) == len(stamps) * LAYOUT.page_tokens
+    assert survivor.ask("churn", WORKING_SET, 1)["published"] > 0

@@ -1,0 +1,25 @@
+"""What the client's unit tests share: a folder short enough for sockets, and scripted ones."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from scripted_store import ScriptedCalls
+
+from kvstore_client.runtime_dir import RuntimeDir
+
+
+@pytest.fixture
+def runtime_dir() -> Iterator[RuntimeDir]:
+    """A folder for sockets, gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="kv-") as folder:
+        yield RuntimeDir(Path(folder))
+
+
+@pytest.fixture
+def scripted(runtime_dir: RuntimeDir) -> Iterator[ScriptedCalls]:
+    """A gRPC server that answers what the test writes down."""
+    calls = ScriptedCalls(runtime_dir.path / "kvstore.sock")
+    yield calls
+    calls.close()

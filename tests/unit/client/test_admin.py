@@ -1,0 +1,70 @@
+"""Administration against a scripted wire: lists come whole."""
+
+from collections.abc import Iterator
+
+import pytest
+from scripted_session import WELCOME
+from scripted_store import ScriptedAttach, ScriptedCalls, refusal
+
+from kvstore.v1 import lease_pb2, store_pb2
+from kvstore_client import Admin, connect_admin, errors
+from kvstore_client.runtime_dir import RuntimeDir
+
+
+@pytest.fixture
+def admin(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[Admin]:
+    """An administration that is connected to scripted sockets."""
+    assert scripted.requests == {}
+    peer = ScriptedAttach(runtime_dir.attach_socket, [(WELCOME, ())])
+    with connect_admin(runtime_dir.path, timeout=30) as admin:
+        yield admin
+    peer.close()
+
+
+def test_the_credential_is_the_sockets(scripted: ScriptedCalls, admin: Admin) -> None:
+    """What the attach socket gave goes with each call, and can be shown."""
+    scripted.answer("GetStats", store_pb2.GetStatsResponse(pin_count=3))
+    scripted.answer("GetCapabilities", store_pb2.GetCapabilitiesResponse(server_version="9"))
+    assert admin.credential == "c"
+    assert admin.stats().pin_count == 3
+    assert admin.capabilities().server_version == "9"
+    assert scripted.metadata["authorization"] == "Bearer c"
+    assert "kvstore-lease-secret-bin" not in scripted.metadata
+
+
+def test_lists_go_on_to_their_end(scripted: ScriptedCalls, admin: Admin) -> None:
+    """Each page of a list is asked for by the one before, until there is none."""
+    leases = [lease_pb2.ListLeasesResponse(leases=[{"pin_count": n}]) for n in (1, 2)]
+    spaces = [store_pb2.ListNamespacesResponse(namespaces=[{"arena_id": n}]) for n in (1, 2)]
+    prefixes = [store_pb2.ListPrefixesResponse(prefixes=[{"node_id": n}]) for n in (1, 2)]
+    for first, _ in (leases, spaces, prefixes):
+        first.next_page_token = "more"  # noqa: S105  # a place in a list
+    scripted.answer("ListLeases", *leases)
+    scripted.answer("ListNamespaces", *spaces)
+    scripted.answer("ListPrefixes", *prefixes)
+    assert [each.pin_count for each in admin.leases()] == [1, 2]
+    assert [each.arena_id for each in admin.namespaces()] == [1, 2]
+    assert [each.node_id for each in admin.prefixes(b"space", max_tokens=5)] == [1, 2]
+    last = store_pb2.ListPrefixesRequest.FromString(scripted.requests["ListPrefixes"][1])
+    assert (last.namespace_id, last.max_tokens, last.page_token) == (b"space", 5, "more")
+
+
+def test_a_prefix_is_evicted_by_its_tokens(scripted: ScriptedCalls, admin: Admin) -> None:
+    """An eviction sends packed tokens and answers what was removed."""
+    scripted.answer("EvictPrefix", store_pb2.EvictPrefixResponse(evicted_page_count=4))
+    assert admin.evict_prefix(b"space", [1]).evicted_page_count == 4
+    request = store_pb2.EvictPrefixRequest.FromString(scripted.requests["EvictPrefix"][0])
+    assert (request.namespace_id, request.tokens) == (b"space", b"\1\0\0\0")
+
+
+def test_refusals_are_raised(scripted: ScriptedCalls, admin: Admin) -> None:
+    """Nothing is hidden from an operator."""
+    scripted.answer("ListPrefixes", refusal("NAMESPACE_NOT_FOUND"))
+    with pytest.raises(errors.NamespaceNotFound):
+        list(admin.prefixes(b"space"))
+
+
+def test_without_a_store_there_is_no_administration(runtime_dir: RuntimeDir) -> None:
+    """Connecting to nothing is unavailable."""
+    with pytest.raises(errors.StoreUnavailable), connect_admin(runtime_dir.path):
+        pass

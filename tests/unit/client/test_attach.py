@@ -1,0 +1,230 @@
+"""The attach connection, against a peer that says what the test wrote down."""
+
+import fcntl
+import itertools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from queue import SimpleQueue
+from threading import Condition
+
+import pytest
+from google.rpc import status_pb2
+from scripted_store import Answer, ScriptedAttach, open_descriptors, refusal, sealed_memfd
+
+from kvstore.v1 import attach_pb2, types_pb2
+from kvstore_client import errors
+from kvstore_client.attach import AttachConnection
+from kvstore_client.deadline import Deadline
+from kvstore_client.extent_table import ExtentTable
+from kvstore_client.extents import REQUIRED_SEALS
+from kvstore_client.runtime_dir import RuntimeDir
+from kvstore_client.testing import wait_until
+
+WELCOME = attach_pb2.ServerFrame(welcome=attach_pb2.Welcome(credential="c", store_epoch=5))
+BOUND = attach_pb2.ServerFrame(bound=attach_pb2.Bound(pid=7))
+REFUSED = attach_pb2.ServerFrame(
+    refused=status_pb2.Status.FromString(refusal("PEER_REFUSED", why="test"))
+)
+
+Start = Callable[..., tuple[ScriptedAttach, AttachConnection]]
+
+
+@pytest.fixture
+def start(runtime_dir: RuntimeDir) -> Iterator[Start]:
+    """Make a scripted peer and a connection to it; both are closed afterwards."""
+    made: list[tuple[ScriptedAttach, AttachConnection]] = []
+
+    def make(*answers: Sequence[Answer]) -> tuple[ScriptedAttach, AttachConnection]:
+        peer = ScriptedAttach(runtime_dir.attach_socket, *answers)
+        made.append((peer, AttachConnection(runtime_dir.attach_socket)))
+        return made[-1]
+
+    yield make
+    for peer, connection in made:
+        connection.close()
+        peer.close()
+
+
+def hello(connection: AttachConnection, seconds: float = 30) -> attach_pb2.Welcome:
+    """Say hello."""
+    return connection.hello("me", cuda_mps=False, deadline=Deadline(seconds))
+
+
+def extents(*ids: int, **fields: int) -> attach_pb2.ServerFrame:
+    """Return the announcement of extents of 64 bytes, the n-th with the n-th descriptor."""
+    frame = attach_pb2.ServerFrame(extents=attach_pb2.Extents())
+    for index, extent_id in enumerate(ids):
+        frame.extents.extents.add(
+            extent_id=extent_id,
+            slot_count=1,
+            slot_bytes=64,
+            host=types_pb2.HostHandle(descriptor_index=index, size_bytes=64),
+            **fields,
+        )
+    return frame
+
+
+class Served:
+    """A connection that is past its handshake, its table, and why it ended."""
+
+    def __init__(self, start: Start, *answers: Sequence[Answer]) -> None:
+        self.peer, self.connection = start([(WELCOME, ())], [(BOUND, ())], *answers)
+        hello(self.connection)
+        self.connection.bind(b"lease", b"secret", Deadline(30))
+        self.ends: SimpleQueue[errors.StoreError] = SimpleQueue()
+        self.table = ExtentTable(Condition(), itertools.count(), lambda _: None)
+        self.connection.serve(self.table, self.ends.put)
+
+    def announce(self, frame: attach_pb2.ServerFrame, *descriptors: int) -> None:
+        """Send a frame with descriptors, which are closed here afterwards."""
+        self.peer.send((frame, descriptors))
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def test_the_handshake_says_who_and_which_lease(start: Start) -> None:
+    """Hello and Bind carry what they were given, and their answers come back."""
+    peer, connection = start([(WELCOME, ())], [(BOUND, ())])
+    assert hello(connection).credential == "c"
+    assert connection.bind(b"lease", b"secret", Deadline(30)).pid == 7
+    said = peer.frames
+    assert (said[0].hello.protocol_version, said[0].hello.display_name) == (1, "me")
+    assert (said[1].bind.lease_id, said[1].bind.lease_secret) == (b"lease", b"secret")
+
+
+def test_nobody_there_is_unavailable(runtime_dir: RuntimeDir) -> None:
+    """Without a socket to connect to there is no store, and its path is named."""
+    connection = AttachConnection(runtime_dir.attach_socket)
+    with pytest.raises(errors.StoreUnavailable, match=str(runtime_dir.path)):
+        hello(connection)
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (REFUSED, errors.PeerRefused),
+        (BOUND, errors.StoreUnavailable),
+        (b"\xff", errors.StoreUnavailable),
+    ],
+    ids=["refused", "another", "none"],
+)
+def test_an_answer_that_is_no_welcome_fails(
+    start: Start, answer: attach_pb2.ServerFrame | bytes, kind: type[Exception]
+) -> None:
+    """A refusal is raised by its reason, any other frame as no answer."""
+    _, connection = start([(answer, ())])
+    with pytest.raises(errors.StoreError) as raised:
+        hello(connection)
+    assert type(raised.value) is kind
+
+
+def test_no_answer_is_a_timeout(start: Start) -> None:
+    """A peer that accepts and says nothing costs the deadline and no more."""
+    _, connection = start([])
+    with pytest.raises(errors.StoreTimedOut):
+        hello(connection, 0.05)
+
+
+def test_an_aborted_connection_asks_nothing(start: Start) -> None:
+    """After an abort, from whatever thread, the handshake fails instead of going on."""
+    peer, connection = start([(WELCOME, ())], [(BOUND, ())])
+    hello(connection)
+    connection.abort()
+    with pytest.raises(errors.StoreUnavailable):
+        connection.bind(b"lease", b"secret", Deadline(30))
+    assert len(peer.frames) == 1
+
+
+def test_announced_extents_are_mapped_and_acknowledged(start: Start) -> None:
+    """Each extent is mapped from its own descriptor, acknowledged, and then counted on."""
+    answer = attach_pb2.ServerFrame(acknowledged=attach_pb2.Acknowledged(extent_ids=[4, 5]))
+    served = Served(start, [(answer, ())])
+    before = open_descriptors()
+    contents = (b"four", b"five")
+    served.announce(extents(4, 5), *(sealed_memfd(64, REQUIRED_SEALS, c) for c in contents))
+    assert wait_until(lambda: served.table.counted_on([4, 5]))
+    for extent_id, content in zip((4, 5), contents, strict=True):
+        extent = served.table.get(extent_id)
+        assert extent is not None
+        assert bytes(extent.slot(0)[:4]) == content
+    assert served.peer.frames[2].acknowledge.extent_ids == [4, 5]
+    assert open_descriptors() <= before
+
+
+def test_retired_extents_are_given_up(start: Start) -> None:
+    """An extent that is going away is not in the table any more."""
+    served = Served(start)
+    served.announce(extents(4), sealed_memfd(64, REQUIRED_SEALS))
+    assert wait_until(lambda: served.table.get(4) is not None)
+    served.announce(attach_pb2.ServerFrame(retire=attach_pb2.Retire(extent_ids=[4])))
+    assert wait_until(lambda: served.table.get(4) is None)
+    served.connection.tell_unmapped([4])
+    assert wait_until(lambda: len(served.peer.frames) == 4)
+    assert served.peer.frames[3].unmapped.extent_ids == [4]
+
+
+def test_an_extent_of_another_kind_is_not_acknowledged(start: Start) -> None:
+    """Memory that this client cannot map is left out, so that no slot of it is handed out."""
+    served = Served(start)
+    frame = attach_pb2.ServerFrame(extents=attach_pb2.Extents())
+    frame.extents.extents.add(extent_id=6, slot_count=1, slot_bytes=64).cuda_ipc.size_bytes = 64
+    served.announce(frame)
+    assert served.peer.came.wait(30)
+    assert list(served.peer.frames[2].acknowledge.extent_ids) == []
+    assert served.table.get(6) is None
+
+
+def test_memory_that_is_not_as_it_should_be_ends_the_connection(start: Start) -> None:
+    """An extent without seals, or without its descriptor, ends the session."""
+    served = Served(start)
+    served.announce(extents(4), sealed_memfd(64, fcntl.F_SEAL_SEAL))
+    assert "seals" in str(served.ends.get(timeout=30))
+    assert served.table.get(4) is None
+
+
+def test_a_missing_descriptor_ends_the_connection(start: Start) -> None:
+    """An extent whose descriptor did not come ends the session."""
+    served = Served(start)
+    served.announce(extents(4))
+    assert "descriptor" in str(served.ends.get(timeout=30))
+
+
+@pytest.mark.parametrize("frame", [WELCOME, attach_pb2.ServerFrame()], ids=["welcome", "nothing"])
+def test_a_frame_out_of_place_ends_the_connection(
+    start: Start, frame: attach_pb2.ServerFrame
+) -> None:
+    """What a bound process has no use for ends the session."""
+    served = Served(start)
+    served.announce(frame)
+    assert isinstance(served.ends.get(timeout=30), errors.StoreUnavailable)
+
+
+def test_a_late_refusal_is_told_by_its_reason(start: Start) -> None:
+    """A refusal after the handshake ends the session with its typed error."""
+    served = Served(start)
+    served.announce(REFUSED)
+    assert isinstance(served.ends.get(timeout=30), errors.PeerRefused)
+
+
+def test_a_hang_up_is_told_once(start: Start) -> None:
+    """The end of the connection is told once, also when it is closed afterwards."""
+    served = Served(start)
+    served.peer.hang_up()
+    assert isinstance(served.ends.get(timeout=30), errors.StoreUnavailable)
+    served.connection.close()
+    served.connection.close()
+    assert served.ends.empty()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_does_not_keep_the_connection(start: Start) -> None:
+    """The child's copy of the socket is closed, so that the parent's end is seen as the end."""
+    peer, connection = start([(WELCOME, ())])
+    hello(connection)
+    pid = os.fork()
+    if pid == 0:
+        os._exit(connection._socket.fileno() != -1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert connection._socket.fileno() != -1
+    assert len(peer.frames) == 1

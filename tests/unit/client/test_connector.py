@@ -1,0 +1,172 @@
+"""The connector: which session there is, and which namespaces are open in it."""
+
+import resource
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from google.rpc import status_pb2
+from scripted_session import ACKNOWLEDGED, BOUND, CAPABILITIES, GRANTED, KEY, REVOKED, WELCOME
+from scripted_store import ScriptedAttach, ScriptedCalls, refusal
+
+from kvstore.v1 import attach_pb2, prefix_cache_pb2, store_pb2
+from kvstore_client import Client, ClientConfig, Namespace, NamespaceIdentity, errors
+from kvstore_client.identity import NamespaceKey
+from kvstore_client.runtime_dir import RuntimeDir
+from kvstore_client.testing import wait_until
+
+OPENED = store_pb2.OpenNamespaceResponse(namespace_id=b"space", arena_id=1)
+OTHER = NamespaceKey(NamespaceIdentity(b"other"), KEY.layout)
+
+
+@pytest.fixture
+def client(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[Client]:
+    """A client that is attached to scripted sockets, once."""
+    peer = ScriptedAttach(
+        runtime_dir.attach_socket, [(WELCOME, ())], [(BOUND, ())], [(ACKNOWLEDGED, ())]
+    )
+    scripted.answer("GrantLease", GRANTED)
+    scripted.answer("GetCapabilities", CAPABILITIES)
+    scripted.answer("RevokeLease", REVOKED)
+    config = ClientConfig(first_backoff=0.01, longest_backoff=0.01)
+    with Client(runtime_dir.path, config) as client:
+        assert client.wait_connected(30)
+        yield client
+    peer.close()
+
+
+def opened(scripted: ScriptedCalls) -> list[bytes]:
+    """Return the models of the namespaces that were asked for, in order."""
+    requests = scripted.requests.get("OpenNamespace", [])
+    return [store_pb2.OpenNamespaceRequest.FromString(r).identity.model_digest for r in requests]
+
+
+def test_a_namespace_is_asked_for_once(scripted: ScriptedCalls, client: Client) -> None:
+    """Several parts of a program that want the same namespace have it opened once."""
+    scripted.answer("OpenNamespace", OPENED)
+    one, same = client.namespace(*KEY), client.namespace(*KEY)
+    assert one.wait_open(30)
+    assert same.wait_open(30)
+    assert opened(scripted) == [b"model"]
+    assert (one.identity, one.layout) == KEY
+
+
+@pytest.mark.parametrize("reason", ["POOL_EXHAUSTED", "STORE_DRAINING"])
+def test_a_refusal_that_passes_is_tried_again(
+    scripted: ScriptedCalls, client: Client, reason: str
+) -> None:
+    """A namespace that cannot be opened now is opened later, and others not after it."""
+    scripted.answer("OpenNamespace", refusal(reason), OPENED, OPENED)
+    first, second = client.namespace(*KEY), client.namespace(*OTHER)
+    assert first.wait_open(30)
+    assert second.wait_open(30)
+    assert sorted(opened(scripted)) == [b"model", b"model", b"other"]
+
+
+def test_a_refusal_that_stays_is_not_repeated(scripted: ScriptedCalls, client: Client) -> None:
+    """A namespace of the wrong layout keeps its reason, and other namespaces go on."""
+    scripted.answer("OpenNamespace", refusal("LAYOUT_MISMATCH", field="page_tokens"), OPENED)
+    wrong = client.namespace(*KEY)
+    assert wait_until(lambda: isinstance(wrong.failure, errors.LayoutMismatch))
+    assert client.namespace(*OTHER).wait_open(30)
+    failure = wrong.match(b"").failure
+    assert isinstance(failure, errors.LayoutMismatch)
+    assert failure.metadata == {"field": "page_tokens"}
+    assert opened(scripted) == [b"model", b"other"]
+
+
+def reserve(namespace: Namespace) -> errors.StoreError | None:
+    """Return why a reserve failed."""
+    with pytest.raises(errors.StoreError) as raised:
+        namespace.reserve(start_page=0, page_count=1)
+    return raised.value
+
+
+@pytest.mark.parametrize(
+    ("method", "ask"),
+    [
+        ("MatchPrefix", lambda namespace: namespace.match(b"").failure),
+        ("AcquirePrefix", lambda namespace: namespace.acquire(b"", total_page_count=1).failure),
+        ("ReservePages", reserve),
+    ],
+)
+def test_a_namespace_that_was_deleted_is_opened_anew(
+    scripted: ScriptedCalls,
+    client: Client,
+    method: str,
+    ask: Callable[[Namespace], errors.StoreError | None],
+) -> None:
+    """A request that finds its namespace gone is a miss, and has it opened again."""
+    scripted.answer("OpenNamespace", OPENED, OPENED)
+    namespace = client.namespace(*KEY)
+    assert namespace.wait_open(30)
+    scripted.answer(method, refusal("NAMESPACE_NOT_FOUND"))
+    assert isinstance(ask(namespace), errors.NamespaceNotFound)
+    assert wait_until(lambda: len(opened(scripted)) == 2)
+    assert namespace.wait_open(30)
+
+
+def test_an_answer_with_unmapped_pages_is_a_miss(scripted: ScriptedCalls, client: Client) -> None:
+    """Pages that are not mapped here are not handed on, and their pin is given back."""
+    scripted.answer("OpenNamespace", OPENED)
+    scripted.answer("ReleasePins", prefix_cache_pb2.ReleasePinsResponse())
+    response = prefix_cache_pb2.MatchPrefixResponse()
+    response.match.runs.add(extent_id=8, slot_indexes=[0])
+    scripted.answer("MatchPrefix", response)
+    namespace = client.namespace(*KEY)
+    assert namespace.wait_open(30)
+    match = namespace.match(b"")
+    assert isinstance(match.failure, errors.StoreUnavailable)
+    assert match.pages == []
+    assert client.flush(30)
+    assert len(scripted.requests["ReleasePins"]) == 1
+    with pytest.raises(KeyError):
+        namespace.extent(8)
+
+
+def test_a_store_that_refuses_this_process_says_why(runtime_dir: RuntimeDir) -> None:
+    """Where attaching is refused the reason is every request's failure."""
+    status = status_pb2.Status.FromString(refusal("PEER_REFUSED", why="test"))
+    peer = ScriptedAttach(runtime_dir.attach_socket, [(attach_pb2.ServerFrame(refused=status), ())])
+    client = Client(runtime_dir.path, ClientConfig(connect_timeout=0.1))
+    namespace = client.namespace(*KEY)
+    assert isinstance(namespace.match(b"").failure, errors.StoreUnavailable)
+    client.start()
+    assert wait_until(lambda: isinstance(namespace.match(b"").failure, errors.PeerRefused))
+    with pytest.raises(errors.StoreError):
+        client.admin.stats()
+    client.close()
+    peer.close()
+
+
+def test_a_process_without_descriptors_attaches_later(
+    runtime_dir: RuntimeDir,
+) -> None:
+    """Whatever keeps this process from attaching, the connector lives on and tries again."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    client = Client(runtime_dir.path, ClientConfig(first_backoff=0.01, longest_backoff=0.01))
+    namespace = client.namespace(*KEY)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        client.start()
+        assert wait_until(lambda: "cannot attach" in str(namespace.match(b"").failure))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert wait_until(lambda: "no store answers" in str(namespace.match(b"").failure))
+    client.close()
+
+
+def test_a_client_can_be_closed_from_many_threads(tmp_path: Path) -> None:
+    """Closing twice at the same time, and starting afterwards, do no harm."""
+    client = Client(tmp_path)
+    client.start()
+    client.start()
+    threads = [Thread(target=client.close) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    client.start()
+    assert not client.connected
+    assert (client.store_epoch, client.flush(0)) == (None, True)

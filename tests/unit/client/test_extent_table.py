@@ -1,0 +1,106 @@
+"""The extents that one session has mapped."""
+
+import itertools
+import os
+from collections.abc import Iterator
+from threading import Condition, Thread
+
+import pytest
+from scripted_store import sealed_memfd
+
+from kvstore.v1 import types_pb2
+from kvstore_client.extent_table import ExtentTable
+from kvstore_client.extents import REQUIRED_SEALS, UntrustedExtent
+
+
+def described(extent_id: int, arena_id: int = 1) -> types_pb2.Extent:
+    """Return an extent of one slot of 64 bytes."""
+    host = types_pb2.HostHandle(size_bytes=64)
+    return types_pb2.Extent(
+        extent_id=extent_id, arena_id=arena_id, slot_count=1, slot_bytes=64, host=host
+    )
+
+
+@pytest.fixture
+def memory() -> Iterator[int]:
+    """A sealed memfd of 64 bytes."""
+    descriptor = sealed_memfd(64, REQUIRED_SEALS)
+    yield descriptor
+    os.close(descriptor)
+
+
+@pytest.fixture
+def gone() -> list[int]:
+    """The extents that were unmapped."""
+    return []
+
+
+@pytest.fixture
+def table(gone: list[int]) -> ExtentTable:
+    """An empty table."""
+    return ExtentTable(Condition(), itertools.count(1), gone.append)
+
+
+def test_extents_are_found_by_id_and_by_arena(table: ExtentTable, memory: int) -> None:
+    """What was added is found, in the order of mapping, and nothing else is."""
+    for extent_id, arena_id in ((4, 1), (2, 2), (3, 1)):
+        table.add(described(extent_id, arena_id), memory)
+    assert list(table.of_arena(1)) == [4, 3]
+    assert (table.get(2) is not None, table.get(9)) == (True, None)
+
+
+def test_an_extent_announced_again_is_mapped_once(table: ExtentTable, memory: int) -> None:
+    """A second announcement of an extent changes nothing."""
+    table.add(described(1), memory)
+    number, first = table.number, table.get(1)
+    table.add(described(1), memory)
+    assert (table.number, table.get(1)) == (number, first)
+
+
+def test_the_number_grows_with_each_change(table: ExtentTable, memory: int) -> None:
+    """Mapping and giving up draw a new number; giving up what is not there does not."""
+    numbers = [table.number]
+    table.add(described(1), memory)
+    numbers.append(table.number)
+    table.give_up([9])
+    assert table.number == numbers[-1]
+    table.give_up()
+    numbers.append(table.number)
+    assert numbers == sorted(set(numbers))
+
+
+def test_an_extent_given_up_is_unmapped_after_its_last_view(
+    table: ExtentTable, memory: int, gone: list[int]
+) -> None:
+    """Giving up drops the table's own hold; a view keeps the memory until it goes."""
+    for extent_id in (1, 2):
+        table.add(described(extent_id), memory)
+    table.acknowledge([1, 2])
+    kept = table.of_arena(1)[1].view()
+    table.give_up([1, 2])
+    assert (gone, table.get(1), table.counted_on([1])) == ([2], None, False)
+    assert len(kept) == 64
+    del kept
+    assert gone == [2, 1]
+
+
+def test_an_extent_that_is_refused_is_not_there(table: ExtentTable, memory: int) -> None:
+    """A mapping that fails leaves the table as it was."""
+    wrong = described(1)
+    wrong.slot_count = 2
+    with pytest.raises(UntrustedExtent):
+        table.add(wrong, memory)
+    assert table.get(1) is None
+
+
+def test_an_acknowledgement_wakes_who_waits_for_it(gone: list[int]) -> None:
+    """The store counting on an extent is seen by a thread that waits under the monitor."""
+    monitor = Condition()
+    table = ExtentTable(monitor, itertools.count(1), gone.append)
+    thread = Thread(target=table.acknowledge, args=([1, 2],))
+    with monitor:
+        thread.start()
+        assert monitor.wait_for(lambda: table.counted_on([2, 1]), 30)
+    thread.join()
+    assert table.counted_on([])
+    assert not table.counted_on([3])

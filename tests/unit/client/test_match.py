@@ -1,0 +1,61 @@
+"""A match, hit or miss."""
+
+from collections.abc import Iterator
+
+import pytest
+from scripted_session import ABORTED, RELEASED, ScriptedSession
+from scripted_store import ScriptedCalls
+
+from kvstore_client import errors
+from kvstore_client.acquired import Acquired
+from kvstore_client.hold import Hold
+from kvstore_client.match import Match
+from kvstore_client.page_ref import PageRef
+from kvstore_client.runtime_dir import RuntimeDir
+
+
+@pytest.fixture
+def attached(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[ScriptedSession]:
+    """A session whose releases are answered."""
+    attached = ScriptedSession(runtime_dir, scripted)
+    scripted.answer("ReleasePins", *[RELEASED] * 9)
+    scripted.answer("AbortReservation", *[ABORTED] * 9)
+    yield attached
+    attached.close()
+
+
+def hit(attached: ScriptedSession) -> Match:
+    """Return a match of two pages under pin 1."""
+    with attached.session.request():
+        hold = Hold(attached.session, pin_ids=(1,))
+    return Match(hold, [PageRef(3, 0), PageRef(3, 1)], 8)
+
+
+def test_a_miss_holds_nothing() -> None:
+    """A miss has no pages and no pin, is released without effect, and may say why it is one."""
+    failure = errors.StoreUnavailable("away")
+    with Match(failure=failure) as miss:
+        assert (miss.token_count, miss.page_count, miss.pages, miss.pin_id) == (0, 0, [], None)
+    miss.release()
+    assert miss.failure is failure
+    assert Match().failure is None
+
+
+def test_a_hit_is_pinned_until_its_release(attached: ScriptedSession) -> None:
+    """A match names its pin while it is held, and is released at the end of its block, once."""
+    with hit(attached) as match:
+        assert (match.token_count, match.page_count, match.pin_id) == (8, 2, 1)
+    match.release()
+    assert match.pin_id is None
+    assert attached.session.flush(30)
+    assert len(attached.calls.requests["ReleasePins"]) == 1
+
+
+def test_an_acquired_pair_is_given_back_together(attached: ScriptedSession) -> None:
+    """What was acquired ends as a whole; a miss without a reservation has nothing to end."""
+    with Acquired(hit(attached)) as acquired:
+        assert (acquired.failure, acquired.reservation) == (None, None)
+    assert acquired.match.pin_id is None
+    failure = errors.StoreUnavailable("away")
+    with Acquired(Match(failure=failure)) as missed:
+        assert missed.failure is failure

@@ -1,0 +1,127 @@
+"""A reservation: what it asks, and what it refuses by itself."""
+
+from collections.abc import Iterator
+
+import pytest
+from scripted_session import ABORTED, RELEASED, ScriptedSession, run_of
+from scripted_store import ScriptedCalls, refusal
+
+from kvstore.v1 import prefix_cache_pb2
+from kvstore_client import errors
+from kvstore_client.hold import Hold
+from kvstore_client.match import Match
+from kvstore_client.page_ref import PageRef
+from kvstore_client.reservation import Reservation
+from kvstore_client.runtime_dir import RuntimeDir
+
+PACKED = b"\1\0\0\0\2\0\0\0\3\0\0\0\4\0\0\0"
+
+
+class Held:
+    """A reservation of one page, number 2 of its sequence, under id 7."""
+
+    def __init__(self, attached: ScriptedSession) -> None:
+        self.attached = attached
+        self.events: list[str] = []
+        grant = prefix_cache_pb2.ReservationGrant(reservation_id=7, start_page=2, runs=[run_of(1)])
+        with attached.session.request():
+            hold = Hold(attached.session, reservation_ids=(7,))
+        self.reservation = Reservation(hold, b"space", grant)
+
+    def answer_insert(self) -> None:
+        """Have the next insert answered with a page of another worker's."""
+        response = prefix_cache_pb2.InsertPrefixResponse(runs=[run_of(0)])
+        self.attached.calls.answer("InsertPrefix", response)
+
+    def inserted(self) -> prefix_cache_pb2.InsertPrefixRequest:
+        """Return the last insert that came."""
+        data = self.attached.calls.requests["InsertPrefix"][-1]
+        return prefix_cache_pb2.InsertPrefixRequest.FromString(data)
+
+
+@pytest.fixture
+def held(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[Held]:
+    """A reservation, aborted afterwards."""
+    attached = ScriptedSession(
+        runtime_dir, scripted, wait_for_device=lambda: held.events.append("waited")
+    )
+    scripted.answer("ReleasePins", *[RELEASED] * 9)
+    scripted.answer("AbortReservation", *[ABORTED] * 9)
+    attached.open()
+    held = Held(attached)
+    yield held
+    held.reservation.abort()
+    attached.close()
+
+
+def test_a_reservation_says_what_it_has(held: Held) -> None:
+    """Its slots are in page order from its first page on."""
+    reservation = held.reservation
+    assert (reservation.reservation_id, reservation.start_page) == (7, 2)
+    assert (reservation.pages, reservation.page_count) == ([PageRef(3, 1)], 1)
+
+
+def test_growing_asks_for_a_total(held: Held) -> None:
+    """A growth names the total and replaces the pages by all there are now."""
+    grant = prefix_cache_pb2.ReservationGrant(reservation_id=7, runs=[run_of(1, 2)])
+    response = prefix_cache_pb2.ReservePagesResponse(grants=[grant])
+    held.attached.calls.answer("ReservePages", response, refusal("POOL_EXHAUSTED"))
+    assert held.reservation.grow(2) == [PageRef(3, 1), PageRef(3, 2)]
+    (data,) = held.attached.calls.requests["ReservePages"]
+    (asked,) = prefix_cache_pb2.ReservePagesRequest.FromString(data).reservations
+    assert (asked.reservation_id, asked.start_page, asked.page_count) == (7, 2, 2)
+    with pytest.raises(errors.PoolExhausted):
+        held.reservation.grow(3)
+    assert held.reservation.page_count == 2
+
+
+def test_an_insert_waits_for_the_device_first(held: Held) -> None:
+    """What is inserted was written by then, and the answer names the index's pages."""
+    held.answer_insert()
+    assert held.reservation.insert([1, 2, 3, 4], position=8) == ([PageRef(3, 0)], 0)
+    assert held.events == ["waited"]
+    assert held.inserted().sequence == prefix_cache_pb2.Sequence(tokens=PACKED, position=8)
+
+
+def test_an_insert_names_what_holds_the_pages_before(held: Held) -> None:
+    """The base is a match's pin, a reservation, or nothing for a match that missed."""
+    with held.attached.session.request():
+        match = Match(Hold(held.attached.session, pin_ids=(5,)), [PageRef(3, 0)], 4)
+    for base in (match, held.reservation, Match()):
+        held.answer_insert()
+        held.reservation.insert(PACKED, position=8, base=base)
+        sequence = held.inserted().sequence
+        assert (sequence.base_pin_id, sequence.base_reservation_id) == (
+            5 if base is match else 0,
+            7 if base is held.reservation else 0,
+        )
+    match.release()
+
+
+def test_an_insert_that_is_refused_changes_nothing_here(held: Held) -> None:
+    """A refusal is raised by its reason, and the reservation goes on."""
+    held.attached.calls.answer("InsertPrefix", refusal("PARENT_DETACHED", page_position="2"))
+    with pytest.raises(errors.ParentDetached):
+        held.reservation.insert(PACKED, position=8)
+    held.answer_insert()
+    held.reservation.insert(PACKED, position=8)
+
+
+def test_an_aborted_reservation_asks_nothing(held: Held) -> None:
+    """After its abort it neither grows nor inserts: its slots may be another's."""
+    with held.reservation:
+        pass
+    with pytest.raises(ValueError, match="7 was aborted"):
+        held.reservation.grow(2)
+    with pytest.raises(ValueError, match="7 was aborted"):
+        held.reservation.insert(PACKED, position=8)
+    assert held.attached.session.flush(30)
+    assert len(held.attached.calls.requests["AbortReservation"]) == 1
+
+
+def test_an_ended_session_inserts_nothing(held: Held) -> None:
+    """Pages of a session that ended stay where they are, and nothing is published."""
+    held.attached.session.end(errors.StaleEpoch("restarted"))
+    with pytest.raises(errors.StoreUnavailable):
+        held.reservation.insert(PACKED, position=8)
+    assert "InsertPrefix" not in held.attached.calls.requests

@@ -1,0 +1,35 @@
+"""Where a store's sockets are."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kvstore_client.runtime_dir import RuntimeDir, default_runtime_dir
+
+
+def test_the_default_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store's own variable comes first, then the session's folder, then one of the user."""
+    monkeypatch.setenv("KVSTORE_RUNTIME_DIR", "/a")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/b")
+    assert default_runtime_dir() == Path("/a")
+    monkeypatch.delenv("KVSTORE_RUNTIME_DIR")
+    assert default_runtime_dir() == Path("/b/kvstore")
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    assert default_runtime_dir() == Path("/", "tmp", f"kvstore-{os.geteuid()}")
+
+
+def test_paths_are_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A relative folder is taken from the folder of now, and stays that."""
+    monkeypatch.chdir(tmp_path)
+    paths = RuntimeDir("x")
+    assert paths.attach_socket == tmp_path / "x" / "attach.sock"
+    assert paths.grpc_target == f"unix:{tmp_path}/x/kvstore.sock"
+
+
+def test_a_path_too_long_for_a_socket_is_refused() -> None:
+    """A folder whose sockets nobody could connect to is refused at once."""
+    longest = "/" + "x" * (107 - len("/" + "/kvstore.sock"))
+    assert RuntimeDir(longest).path == Path(longest)
+    with pytest.raises(ValueError, match="107"):
+        RuntimeDir(longest + "x")

@@ -1,0 +1,162 @@
+"""Giving back in the background, against a wire that fails as the test wrote it down."""
+
+from collections.abc import Iterator
+from threading import Event
+
+import grpc
+import pytest
+from scripted_store import ScriptedCalls, refusal
+
+from kvstore.v1 import lease_pb2, prefix_cache_pb2
+from kvstore_client.backoff import Backoff
+from kvstore_client.calls import StoreCalls
+from kvstore_client.lease_calls import LeaseCalls
+from kvstore_client.runtime_dir import RuntimeDir
+from kvstore_client.sender import ReleaseSender
+
+RELEASED = prefix_cache_pb2.ReleasePinsResponse()
+ABORTED = prefix_cache_pb2.AbortReservationResponse()
+REVOKED = lease_pb2.RevokeLeaseResponse()
+
+
+class Sending:
+    """A sender of batches of two, and what it told besides the wire."""
+
+    def __init__(self, runtime_dir: RuntimeDir) -> None:
+        self.calls = StoreCalls(runtime_dir.grpc_target, "me", b"secret")
+        self.unmapped: list[int] = []
+        self.closed = Event()
+        self.sender = ReleaseSender(
+            LeaseCalls(self.calls, b"lease", 5),
+            call_timeout=30,
+            backoff=Backoff(0.001, 0.001),
+            max_batch_size=2,
+            tell_unmapped=self.unmapped.extend,
+            closed=self.closed.set,
+        )
+
+
+@pytest.fixture
+def sending(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[Sending]:
+    """A sender with a scripted wire, ended afterwards."""
+    assert scripted.requests == {}
+    sending = Sending(runtime_dir)
+    yield sending
+    sending.sender.abandon()
+    sending.calls.close()
+    assert sending.sender.join(30)
+
+
+def pins_released(scripted: ScriptedCalls) -> list[list[int]]:
+    """Return the pins of each release that came."""
+    requests = scripted.requests.get("ReleasePins", [])
+    return [list(prefix_cache_pb2.ReleasePinsRequest.FromString(r).pin_ids) for r in requests]
+
+
+def reservations_aborted(scripted: ScriptedCalls) -> list[list[int]]:
+    """Return the reservations of each abort that came."""
+    requests = map(
+        prefix_cache_pb2.AbortReservationRequest.FromString,
+        scripted.requests.get("AbortReservation", []),
+    )
+    return [list(request.reservation_ids) for request in requests]
+
+
+def test_what_is_given_back_arrives(scripted: ScriptedCalls, sending: Sending) -> None:
+    """Pins and reservations that are given back together are sent, each by its own call."""
+    scripted.answer("ReleasePins", RELEASED)
+    scripted.answer("AbortReservation", ABORTED)
+    sending.sender.give_back(pin_ids=[1], reservation_ids=[2])
+    assert sending.sender.flush(30)
+    assert (pins_released(scripted), reservations_aborted(scripted)) == ([[1]], [[2]])
+
+
+def test_nothing_is_not_sent(scripted: ScriptedCalls, sending: Sending) -> None:
+    """Giving back nothing makes no call, and a flush of nothing is done."""
+    sending.sender.give_back()
+    assert sending.sender.flush(0)
+    assert scripted.requests == {}
+
+
+def test_what_waits_is_sent_in_order_in_batches(scripted: ScriptedCalls, sending: Sending) -> None:
+    """While one call is under way the next ones gather, up to a batch's size."""
+    slow = Event()
+    scripted.answer("ReleasePins", slow, RELEASED, RELEASED, RELEASED)
+    sending.sender.give_back(pin_ids=[1])
+    assert scripted.came.wait(30)
+    for pin_id in (2, 3, 4):
+        sending.sender.give_back(pin_ids=[pin_id])
+    assert not sending.sender.flush(0)
+    slow.set()
+    assert sending.sender.flush(30)
+    assert pins_released(scripted) == [[1], [2, 3], [4]]
+
+
+def test_a_release_is_repeated_until_it_is_answered(
+    scripted: ScriptedCalls, sending: Sending
+) -> None:
+    """Calls without an answer are made again; what came of the first does not matter."""
+    scripted.answer("ReleasePins", grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, RELEASED)
+    sending.sender.give_back(pin_ids=[1])
+    assert sending.sender.flush(30)
+    assert pins_released(scripted) == [[1]] * 3
+
+
+def test_a_release_that_is_refused_is_over(scripted: ScriptedCalls, sending: Sending) -> None:
+    """Where the store holds nothing any more there is nothing to repeat."""
+    scripted.answer("ReleasePins", refusal("STALE_EPOCH"))
+    sending.sender.give_back(pin_ids=[1])
+    assert sending.sender.flush(30)
+    assert pins_released(scripted) == [[1]]
+
+
+def test_the_lease_is_revoked_last(scripted: ScriptedCalls, sending: Sending) -> None:
+    """Finishing sends what waits, tells of unmapped extents, revokes the lease, and ends."""
+    slow = Event()
+    scripted.answer("ReleasePins", slow, RELEASED)
+    scripted.answer("RevokeLease", grpc.StatusCode.UNAVAILABLE, REVOKED)
+    sending.sender.give_back(pin_ids=[1])
+    sending.sender.unmapped(7)
+    sending.sender.finish()
+    assert not sending.sender.join(0)
+    assert "RevokeLease" not in scripted.requests
+    slow.set()
+    assert sending.sender.join(30)
+    assert len(scripted.requests["RevokeLease"]) == 2
+    assert sending.unmapped == [7]
+    assert sending.closed.is_set()
+
+
+def test_an_abandoned_sender_ends_and_says_what_it_did_not_send(
+    scripted: ScriptedCalls, sending: Sending
+) -> None:
+    """Abandoning ends the repeating at once; what was not sent is not said to be."""
+    scripted.answer("ReleasePins", *[grpc.StatusCode.UNAVAILABLE] * 100_000)
+    sending.sender.give_back(pin_ids=[1])
+    assert scripted.came.wait(30)
+    sending.sender.abandon()
+    assert sending.sender.join(30)
+    assert not sending.sender.flush(30)
+    assert "RevokeLease" not in scripted.requests
+    assert sending.closed.is_set()
+
+
+def test_a_prompt_ends_a_wait(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> None:
+    """Knowing that the store answers again, a sender does not wait for its next attempt."""
+    scripted.answer("ReleasePins", grpc.StatusCode.UNAVAILABLE, RELEASED)
+    calls = StoreCalls(runtime_dir.grpc_target, "me")
+    sender = ReleaseSender(
+        LeaseCalls(calls, b"lease", 5),
+        call_timeout=30,
+        backoff=Backoff(3600, 3600),
+        max_batch_size=2,
+        tell_unmapped=list,
+        closed=calls.close,
+    )
+    sender.give_back(pin_ids=[1])
+    assert scripted.came.wait(30)
+    while not sender.flush(0.01):
+        sender.prompt()
+    assert len(pins_released(scripted)) == 2
+    sender.abandon()
+    assert sender.join(30)

@@ -1,0 +1,112 @@
+"""What an operator sees."""
+
+import io
+
+from rich.console import Console, RenderableType
+
+from kvstore.v1 import lease_pb2, store_pb2
+from kvstore_client import tables
+
+
+def shown(what: RenderableType) -> str:
+    """Return what a terminal would show."""
+    console = Console(file=io.StringIO(), width=200)
+    console.print(what)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def cells(text: str) -> list[str]:
+    """Return the cells of the last row of a table."""
+    row = [line for line in text.splitlines() if line.startswith("│")][-1]
+    return [cell.strip() for cell in row.strip("│").split("│")]
+
+
+def test_totals_show_hits_and_shares() -> None:
+    """The totals have the counts of matches and the share of tokens that was matched."""
+    counters = lease_pb2.CacheCounters(
+        lookup_count=3, full_hit_count=1, miss_count=2, asked_token_count=8, matched_token_count=2
+    )
+    text = shown(tables.totals_table(store_pb2.GetStatsResponse(counters=counters, pin_count=4)))
+    assert "3 (1, 0, 2)" in text
+    assert "2 of 8 25.0%" in text
+    assert "4, 0" in text
+
+
+def test_an_arena_shows_its_slots_by_state() -> None:
+    """Each state has a column, in the order of the contract."""
+    arena = store_pb2.ArenaStats(
+        arena_id=1,
+        tenant="uid-7",
+        tier=1,
+        slot_bytes=1 << 20,
+        extent_count=2,
+        slot_count=21,
+        free_slot_count=1,
+        reserved_slot_count=2,
+        cached_slot_count=3,
+        detached_slot_count=4,
+        moving_slot_count=5,
+        quarantined_slot_count=6,
+    )
+    wanted = ["1", "uid-7", "1", "21", "2", "21", "1", "2", "3", "4", "5", "6"]
+    assert cells(shown(tables.arenas_table([arena]))) == wanted
+
+
+def test_a_namespace_shows_what_it_holds() -> None:
+    """Pages, nodes and pins are there, and no share where nothing was asked."""
+    namespace = store_pb2.NamespaceInfo(
+        namespace_id=bytes(range(16)),
+        tenant="uid-7",
+        identity={"display_name": "gemma"},
+        layout={"page_tokens": 16},
+        arena_id=1,
+        cached_page_count=5,
+        node_count=2,
+        pin_count=3,
+    )
+    wanted = ["00010203", "gemma", "uid-7", "1", "16", "5", "2", "0", "3", "0", ""]
+    assert cells(shown(tables.namespaces_table([namespace]))) == wanted
+
+
+def test_a_lease_shows_what_it_holds() -> None:
+    """Holds and ages are there; a name of another program's is never taken for markup."""
+    lease = lease_pb2.LeaseInfo(
+        lease_id=bytes(range(16)),
+        display_name="[red]w",
+        tenant="uid-7",
+        state=lease_pb2.LeaseInfo.STATE_EXPIRED,
+        processes=[{"pid": 8}, {"pid": 9}],
+        age={"seconds": 60},
+        since_renewal={"seconds": 20},
+        pin_count=1,
+        pinned_page_count=2,
+        reservation_count=3,
+        reserved_slot_count=4,
+        quarantined_slot_count=5,
+        oldest_hold_age={"seconds": 6},
+    )
+    ours = ["00010203", "[red]w", "uid-7", "expired", "8, 9", "60", "20"]
+    assert cells(shown(tables.leases_table([lease]))) == [*ours, "1", "2", "3", "4", "5", "6"]
+    lease.ClearField("oldest_hold_age")
+    assert cells(shown(tables.leases_table([lease])))[-1] == ""
+
+
+def test_a_tree_has_children_under_their_parents() -> None:
+    """Whatever the order of the list, nodes hang under their parents, with pins and hits."""
+    namespace = store_pb2.NamespaceInfo(
+        namespace_id=b"\xab", cached_page_count=4, layout={"page_tokens": 2}
+    )
+    prefixes = [
+        store_pb2.PrefixInfo(node_id=1, parent_node_id=2, start_page=2, page_count=1, pin_count=5),
+        store_pb2.PrefixInfo(node_id=2, page_count=2, hit_count=7, tokens=b"\1\0\0\0\2\0\0\0"),
+        store_pb2.PrefixInfo(node_id=4, parent_node_id=3, start_page=1, page_count=1),
+    ]
+    assert [
+        line.rstrip() for line in shown(tables.prefix_tree(namespace, prefixes)).splitlines()
+    ] == [
+        "ab: 4 pages of 2 tokens",
+        "├── pages 0-1  pins 0  hits 7  1 2 ...",
+        "│   └── pages 2-2  pins 5  hits 0",
+        "└── pages 1-1  pins 0  hits 0",
+    ]

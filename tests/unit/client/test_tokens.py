@@ -1,0 +1,62 @@
+"""Token ids as they travel."""
+
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from kvstore_client.tokens import pack_tokens, unpack_tokens
+
+IDS = [1, 2, 3_000_000_000]
+PACKED = b"\x01\0\0\0\x02\0\0\0\x00\x5e\xd0\xb2"
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        IDS,
+        tuple(IDS),
+        PACKED,
+        bytearray(PACKED),
+        memoryview(PACKED),
+        array("I", IDS),
+        np.array(IDS, dtype=np.uint32),
+        np.array(IDS, dtype=np.int64),
+        np.array([1, 9, 2, 9, 3_000_000_000], dtype=np.uint32)[::2],
+        torch.tensor(IDS).tolist(),
+    ],
+    ids=lambda tokens: type(tokens).__name__,
+)
+def test_all_kinds_of_sequences_pack_alike(tokens: Sequence[int]) -> None:
+    """Lists, bytes, arrays and strided views of the same ids are the same bytes."""
+    assert pack_tokens(tokens) == PACKED
+
+
+def test_packing_is_undone() -> None:
+    """Unpacked, the ids are what they were; none is none."""
+    assert unpack_tokens(PACKED) == IDS
+    assert (pack_tokens([]), unpack_tokens(b"")) == (b"", [])
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        b"123",
+        [-1],
+        [1 << 32],
+        ["1"],
+        [1.5],
+        7,
+        np.array([-1]),
+        np.array([0.5]),
+        np.zeros((2, 2), dtype=np.uint32),
+        memoryview(b"12345"),
+    ],
+)
+def test_what_is_no_token_is_refused(tokens: Any) -> None:  # noqa: ANN401  # anything at all
+    """Ids out of range, other types, ragged bytes and other dimensions raise ValueError."""
+    with pytest.raises(ValueError, match=r"\d|integer"):
+        pack_tokens(tokens)

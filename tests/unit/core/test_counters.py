@@ -1,0 +1,60 @@
+"""Counters of what was asked and given."""
+
+from dataclasses import fields
+
+import pytest
+
+from kvstore.core.counters import Counters
+
+
+@pytest.mark.parametrize(
+    ("matched", "matchable", "kind"),
+    [
+        (0, 4, "miss_count"),
+        (0, 0, "miss_count"),
+        (4, 4, "full_hit_count"),
+        (2, 4, "partial_hit_count"),
+    ],
+)
+def test_a_lookup_is_a_full_hit_a_partial_hit_or_a_miss(
+    matched: int, matchable: int, kind: str
+) -> None:
+    """A lookup counts as exactly one kind, by what matched of what could."""
+    counters = Counters()
+    counters.count_lookup(asked=5, matched=matched, matchable=matchable)
+    expected = Counters(lookup_count=1, asked_token_count=5, matched_token_count=matched)
+    setattr(expected, kind, 1)
+    assert counters == expected
+
+
+def test_lookups_add_up() -> None:
+    """Tokens asked and matched are sums over all lookups."""
+    counters = Counters()
+    counters.count_lookup(asked=5, matched=4, matchable=4)
+    counters.count_lookup(asked=9, matched=2, matchable=8)
+    assert (counters.lookup_count, counters.asked_token_count) == (2, 14)
+    assert counters.matched_token_count == 6
+
+
+def test_adding_adds_every_counter() -> None:
+    """No counter is left out of a sum."""
+    names = [field.name for field in fields(Counters)]
+    one = Counters(**{name: k for k, name in enumerate(names)})
+    other = Counters(**{name: 100 * k for k, name in enumerate(names)})
+    one.add(other)
+    assert one == Counters(**{name: 101 * k for k, name in enumerate(names)})
+
+
+def test_a_copy_stays_what_it_was() -> None:
+    """Counting on does not change a copy."""
+    counters = Counters(miss_count=1)
+    copy = counters.copy()
+    counters.miss_count += 1
+    assert copy == Counters(miss_count=1)
+
+
+def test_zero_is_nothing_counted() -> None:
+    """Counters are zero until anything at all was counted."""
+    assert Counters().is_zero()
+    for field in fields(Counters):
+        assert not Counters(**{field.name: 1}).is_zero()

@@ -1,0 +1,122 @@
+"""What a nomination looks at: entries of the order, counted."""
+
+from itertools import count
+
+import pytest
+from core_builders import TENANT, make_namespace, node_at, plant
+
+from kvstore.core.arena import Arena, ArenaKey
+from kvstore.core.eviction import SWEEP_FROM, LeastRecentlyUsed
+from kvstore.core.holds import Hold
+from kvstore.core.namespace import Namespace
+from kvstore.core.node import Anchor, Node
+from kvstore.core.pages import evict, remove
+from kvstore.core.slots import ExtentSlots
+
+LEAVES = 1000
+
+
+class CountingPolicy(LeastRecentlyUsed):
+    """The policy, counting the entries that it takes out of its order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pops = 0
+
+    def pop(self) -> tuple[int, Node] | None:
+        """Count, and take the first entry out."""
+        self.pops += 1
+        return super().pop()
+
+
+def letter(number: int) -> str:
+    """Return a letter of its own for each number."""
+    return chr(0x4000 + number)
+
+
+def make(slots: int) -> tuple[Namespace, CountingPolicy]:
+    """Return an empty namespace whose policy counts."""
+    policy = CountingPolicy()
+    arena = Arena(1, ArenaKey(TENANT, 64, 1), policy)
+    arena.add_extent(ExtentSlots(1, slots))
+    return make_namespace(arena=arena), policy
+
+
+@pytest.fixture
+def crowd() -> tuple[Namespace, CountingPolicy]:
+    """Provide a namespace of a thousand leaves, used one after the other."""
+    namespace, policy = make(LEAVES)
+    for use in range(LEAVES):
+        plant(namespace, letter(use), use)
+    return namespace, policy
+
+
+@pytest.mark.parametrize("pages", [1, 2, 10])
+def test_an_eviction_never_looks_at_all_leaves(
+    crowd: tuple[Namespace, CountingPolicy], pages: int
+) -> None:
+    """Of a thousand leaves, as many are looked at as there are victims."""
+    _, policy = crowd
+    assert len(policy.nominate(pages)) == pages
+    assert policy.pops == pages
+
+
+def test_a_leaf_touched_many_times_is_looked_at_once_more(
+    crowd: tuple[Namespace, CountingPolicy],
+) -> None:
+    """However often a leaf was used since it was offered, it is put back once."""
+    namespace, policy = crowd
+    uses = count(LEAVES)
+    for _ in range(50):
+        node_at(namespace.index, letter(0)).last_use = next(uses)
+    (victim,) = policy.nominate(1)
+    assert victim.node is node_at(namespace.index, letter(1))
+    assert policy.pops == 2
+
+
+def test_offering_again_makes_no_second_entry(crowd: tuple[Namespace, CountingPolicy]) -> None:
+    """A leaf offered ten times stands in the order once."""
+    namespace, policy = crowd
+    for _ in range(10):
+        policy.offer(node_at(namespace.index, letter(0)))
+    assert len(policy.nominate(2)) == 2
+    assert policy.pops == 2
+
+
+def test_a_long_edge_is_looked_at_once() -> None:
+    """Many pages of one edge cost one look, not one a page."""
+    namespace, policy = make(500)
+    plant(namespace, "".join(map(letter, range(500))), 1)
+    assert policy.nominate(499)[0].pages == 499
+    assert policy.pops == 1
+
+
+def test_held_leaves_are_looked_at_once_until_offered() -> None:
+    """A leaf that is held whole is passed over once, and then not again until it is offered."""
+    namespace, policy = make(100)
+    for use in range(50):
+        node = plant(namespace, letter(use), use).node
+        Anchor(Hold(use, namespace, 0.0), node, 1)
+    plant(namespace, "abc", 99)
+    evict(policy.nominate(1))
+    first = policy.pops
+    assert first == 51
+    evict(policy.nominate(1))
+    assert policy.pops == first + 1
+
+
+def test_a_failed_nomination_looks_at_each_once(crowd: tuple[Namespace, CountingPolicy]) -> None:
+    """Where there are too few pages every leaf is looked at once, and the end is seen."""
+    _, policy = crowd
+    assert policy.nominate(LEAVES + 1) == []
+    assert policy.pops == LEAVES + 1
+    assert len(policy.nominate(LEAVES)) == LEAVES
+
+
+def test_the_order_does_not_grow_with_what_went() -> None:
+    """Of a thousand leaves that came and were removed a bounded number of entries is left."""
+    namespace, policy = make(10)
+    for use in range(1000):
+        assert remove(plant(namespace, letter(use), use).node).evicted_page_count == 1
+    assert policy.nominate(1) == []
+    assert policy.pops <= SWEEP_FROM + 1

@@ -1,0 +1,163 @@
+"""The laws of trees and holds: each is seen to be broken on a cache damaged on purpose."""
+
+from array import array
+
+import pytest
+from core_builders import CoreWorld, node_at, paged
+
+from kvstore.core.holds import Hold
+from kvstore.core.invariants import LawBroken
+from kvstore.core.node import Anchor, Node
+
+
+def make_world() -> CoreWorld:
+    """Return a world with a small tree, of which nothing is held."""
+    world = CoreWorld()
+    world.worker.publish("abcd", "abxy", "q")
+    world.laws.check()
+    return world
+
+
+def make_removed() -> CoreWorld:
+    """Return a world with a pin on a path whose last pages were removed."""
+    world = make_world()
+    world.worker.match("abcd", 1)
+    world.evict_prefix("abc")
+    world.laws.check()
+    return world
+
+
+def broken(world: CoreWorld) -> str:
+    """Check the laws and return the sentence of the one that does not hold."""
+    with pytest.raises(LawBroken) as error:
+        world.laws.check()
+    return str(error.value).split(":")[0]
+
+
+def at(world: CoreWorld, letters: str) -> Node:
+    """Return the node of the last page of ``letters``."""
+    return node_at(world.namespace.index, letters)
+
+
+def test_an_unlisted_node_breaks_a_law() -> None:
+    """A node of the tree that the index does not list is found, and one listed that is none."""
+    world = make_world()
+    node = world.namespace.index.nodes.pop(at(world, "q").number)
+    assert broken(world) == "only nodes of the tree are listed"
+    world.namespace.index.nodes[node.number] = node
+    world.namespace.index.nodes[99] = node
+    assert broken(world) == "only nodes of the tree are listed"
+
+
+def test_a_node_without_a_parent_breaks_a_law() -> None:
+    """A cached page that lost its parent is found."""
+    world = make_world()
+    at(world, "abcd").parent = None
+    assert broken(world) == "a page is cached only if its parent is"
+
+
+def test_a_stale_parent_breaks_a_law() -> None:
+    """A node whose parent is not the one that it stands under is found."""
+    world = make_world()
+    at(world, "abcd").parent = at(world, "q")
+    assert broken(world) == "a child stands under its first page"
+
+
+def test_a_wrong_start_breaks_a_law() -> None:
+    """A node that does not start where its parent ends is found."""
+    world = make_world()
+    at(world, "abcd").start += 1
+    assert broken(world) == "a node starts where its parent ends"
+
+
+def test_an_empty_node_breaks_a_law() -> None:
+    """A node without pages in the tree is found."""
+    world = make_world()
+    at(world, "q").slots = array("Q")
+    assert broken(world) == "a node has pages"
+
+
+def test_an_edge_of_another_length_breaks_a_law() -> None:
+    """A node with more tokens than its pages have is found."""
+    world = make_world()
+    at(world, "q").edge += paged("z")
+    assert broken(world) == "an edge has its pages' tokens"
+
+
+def test_a_detached_node_in_the_tree_breaks_a_law() -> None:
+    """A node that says it was removed, and was not, is found."""
+    world = make_world()
+    at(world, "q").detached = True
+    assert broken(world) == "a page in the index is not detached"
+
+
+def test_a_miscounted_index_breaks_a_law() -> None:
+    """An index that counts another number of pages than it has is found."""
+    world = make_world()
+    world.namespace.index.page_count += 1
+    assert broken(world) == "the index counts its pages"
+
+
+def test_anchors_out_of_order_break_a_law() -> None:
+    """A hold whose anchors don't go upward is found."""
+    world = make_removed()
+    world.worker.lease.pins[1].anchors.reverse()
+    assert broken(world) == "a hold's anchors go upward"
+
+
+def test_an_anchor_unknown_to_its_node_breaks_a_law() -> None:
+    """A hold that its node does not know of, so that it protects nothing, is found."""
+    world = make_world()
+    world.worker.match("abcd", 1)
+    anchor = world.worker.lease.pins[1].anchors[0]
+    anchor.node.anchors.discard(anchor)
+    assert broken(world) == "a node knows its anchors"
+
+
+@pytest.mark.parametrize("pages", [0, 3])
+def test_an_anchor_beyond_its_node_breaks_a_law(pages: int) -> None:
+    """A hold on pages that its node does not have is found."""
+    world = make_world()
+    world.worker.match("abcd", 1)
+    world.worker.lease.pins[1].anchors[0].pages = pages
+    assert broken(world) == "a held page is not recycled"
+
+
+def test_two_anchors_in_the_index_break_a_law() -> None:
+    """A hold that stands twice in the index is found: one anchor holds all that is above."""
+    world = make_world()
+    world.worker.match("abcd", 1)
+    pin = world.worker.lease.pins[1]
+    pin.anchors.append(Anchor(pin, at(world, "ab"), 2))
+    assert broken(world) == "one anchor at most is in the index"
+
+
+def test_a_hold_with_a_gap_breaks_a_law() -> None:
+    """A hold on a removed part that lost its anchor above is found."""
+    world = make_removed()
+    anchor = world.worker.lease.pins[1].anchors.pop()
+    anchor.node.anchors.discard(anchor)
+    assert broken(world) == "a held path is whole"
+
+
+def test_an_anchor_of_no_lease_breaks_a_law() -> None:
+    """A node held by what no lease has is found: a leaked pin."""
+    world = make_world()
+    Anchor(Hold(9, world.namespace, 0.0), at(world, "q"), 1)
+    assert broken(world) == "a lease that is gone owns nothing"
+
+
+def test_an_unheld_removed_page_breaks_a_law() -> None:
+    """A removed page that stays though no one holds it is found."""
+    world = make_removed()
+    anchor = world.worker.lease.pins[1].anchors[0]
+    anchor.move(anchor.node, anchor.pages - 1)
+    assert anchor.node.detached
+    assert broken(world) == "a detached page is held"
+
+
+def test_miscounted_removed_pages_break_a_law() -> None:
+    """A namespace that counts another number of detached pages than there are is found."""
+    world = make_removed()
+    world.namespace.detached_page_count -= 1
+    assert broken(world) == "detached pages are counted"

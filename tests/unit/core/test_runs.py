@@ -1,0 +1,92 @@
+"""Slots as runs of one extent each."""
+
+from array import array
+from collections.abc import Iterable
+
+import pytest
+
+from kvstore.core.runs import Run, extent_of, runs_of
+from kvstore.core.slots import INDEX_BITS, ExtentSlots, Slots
+
+
+class CountingExtents(dict[int, ExtentSlots]):
+    """Extents that count how often one is looked up."""
+
+    lookups = 0
+
+    def __getitem__(self, key: int) -> ExtentSlots:
+        """Count, and look up."""
+        self.lookups += 1
+        return super().__getitem__(key)
+
+
+def slots(*pairs: tuple[int, int]) -> Slots:
+    """Return slots of (extent, index)."""
+    return array("Q", [extent << INDEX_BITS | index for extent, index in pairs])
+
+
+@pytest.fixture
+def extents() -> CountingExtents:
+    """Provide extents 1, 2 and the last possible, whose slots differ in generation."""
+    made = CountingExtents()
+    for extent_id in (1, 2, (1 << 32) - 1):
+        made[extent_id] = ExtentSlots(extent_id, 100)
+        for index in range(100):
+            made[extent_id].generations[index] = 1000 + index
+    made.lookups = 0
+    return made
+
+
+def contents(runs: Iterable[Run]) -> list[tuple[int, list[int], list[int]]]:
+    """Return runs with their sequences as lists."""
+    return [(run.extent_id, list(run.indexes), list(run.generations)) for run in runs]
+
+
+def test_no_slots_are_no_runs(extents: CountingExtents) -> None:
+    """An empty path is an empty answer."""
+    assert runs_of(array("Q"), extents, tier=1) == ()
+
+
+def test_one_extent_is_one_run(extents: CountingExtents) -> None:
+    """Slots of one extent are one run in their own order, each with its generation."""
+    runs = runs_of(slots((1, 9), (1, 3), (1, 4)), extents, tier=1)
+    assert contents(runs) == [(1, [9, 3, 4], [1009, 1003, 1004])]
+
+
+def test_a_single_page_is_a_run(extents: CountingExtents) -> None:
+    """A run of one page has one index and one generation."""
+    assert contents(runs_of(slots((2, 5)), extents, tier=1)) == [(2, [5], [1005])]
+
+
+def test_runs_follow_the_path_from_extent_to_extent(extents: CountingExtents) -> None:
+    """Each change of extent begins a run, also back to one that was there before."""
+    runs = runs_of(slots((1, 0), (1, 1), (2, 7), (1, 2), (1, 3)), extents, tier=1)
+    assert contents(runs) == [
+        (1, [0, 1], [1000, 1001]),
+        (2, [7], [1007]),
+        (1, [2, 3], [1002, 1003]),
+    ]
+
+
+def test_a_run_names_its_tier(extents: CountingExtents) -> None:
+    """The tier given stands in every run."""
+    runs = runs_of(slots((1, 0), (2, 0)), extents, tier=2)
+    assert [run.tier for run in runs] == [2, 2]
+
+
+def test_large_extent_numbers_survive(extents: CountingExtents) -> None:
+    """All 32 bits of an extent's number are kept."""
+    last = (1 << 32) - 1
+    runs = runs_of(slots((last, 99), (1, 0)), extents, tier=1)
+    assert [run.extent_id for run in runs] == [last, 1]
+
+
+def test_a_path_in_one_extent_looks_it_up_once(extents: CountingExtents) -> None:
+    """The number of lookups is that of runs, not of pages."""
+    runs_of(slots(*((1, index) for index in range(100))), extents, tier=1)
+    assert extents.lookups == 1
+
+
+def test_a_slot_knows_its_extent() -> None:
+    """The extent's number can be read off a slot."""
+    assert [extent_of(slot) for slot in slots((7, 0), ((1 << 32) - 1, 5))] == [7, (1 << 32) - 1]

@@ -1,0 +1,81 @@
+"""The table shows each request as it comes, and the summary what is left over."""
+
+import io
+from typing import Any
+
+from rich.console import Console
+
+from inference_worker.demo_table import COLUMNS, DemoTable, summary
+
+
+def row(**changes: object) -> dict[str, Any]:
+    """Return a request's row of a report."""
+    values: dict[str, Any] = {
+        "worker": "A",
+        "prompt_tokens": 2011,
+        "matched_tokens": 2000,
+        "published_by": "B",
+        "prefilled_tokens": 11,
+        "ttft_ms": 20.0,
+        "ttft_ms_without": 180.0,
+        "ttft_ms_stock": 150.0,
+        "identical": True,
+    }
+    return values | changes
+
+
+def report(*rows: dict[str, Any]) -> dict[str, Any]:
+    """Return a report of some rows."""
+    return {
+        "requests": list(rows),
+        "slots_leaked": 3,
+        "pins_leaked": 1,
+        "near_tie_tokens": 2,
+        "output_tokens": 144,
+    }
+
+
+def shown(*rows: dict[str, Any]) -> str:
+    """Return what a table of some rows looks like at the end."""
+    console = Console(file=io.StringIO(), width=160)
+    with DemoTable(console) as table:
+        for each in rows:
+            table.add("question", each)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_a_request_is_a_line() -> None:
+    """All of its figures stand in one line, under their names."""
+    text = shown(row())
+    for name, _ in COLUMNS:
+        assert name in text
+    (line,) = (line for line in text.splitlines() if "2011" in line)
+    cells = [cell.strip() for cell in line.strip("│").split("│")]
+    assert cells == [
+        *("A", "question", "2011", "2000", "B", "11", "20", "180", "150", "9.0x", "yes")
+    ]
+
+
+def test_a_difference_is_seen() -> None:
+    """A request with other tokens, and one that matched nothing, say so."""
+    text = shown(row(identical=False, published_by=None, worker="B"))
+    (line,) = (line for line in text.splitlines() if "2011" in line)
+    assert "NO" in line
+    assert "None" not in line
+
+
+def test_the_summary_counts() -> None:
+    """It says how many were identical, what leaked, and how much sooner the hits were."""
+    cold = row(matched_tokens=0, prefilled_tokens=2011, ttft_ms=200.0)
+    slower = row(ttft_ms=60.0, identical=False)
+    lines = summary(report(cold, row(), slower))
+    assert "2 of 3 requests (2 near ties in 144 tokens)" in lines[0]
+    assert "3 slots and 1 pins left over" in lines[1]
+    assert "2 hits sooner by 6.0x in the median, 3.0x at least" in lines[2]
+    assert "1.20x" in lines[3]
+
+
+def test_without_a_hit_there_is_no_speed() -> None:
+    """Where nothing was matched the summary says nothing about time."""
+    assert len(summary(report(row(matched_tokens=0, prefilled_tokens=2011)))) == 2

@@ -1,0 +1,69 @@
+"""The demo's verdict finds what is wrong with a report, and nothing in a good one."""
+
+from typing import Any
+
+import pytest
+
+from inference_worker.demo import verdict
+
+
+def row(worker: str, published_by: str | None, *, identical: bool = True) -> dict[str, Any]:
+    """Return what the verdict reads of one request."""
+    return {
+        "worker": worker,
+        "kind": "question",
+        "published_by": published_by,
+        "identical": identical,
+    }
+
+
+def report(*rows: dict[str, Any], **changes: int) -> dict[str, Any]:
+    """Return a report, a good one but for the changes."""
+    good = {"near_tie_tokens": 1, "output_tokens": 100, "slots_leaked": 0, "pins_leaked": 0}
+    requests = rows or (row("A", None), row("B", "A"), row("A", "A+B"))
+    return {"requests": list(requests), **good, **changes}
+
+
+def test_a_good_report_has_nothing_wrong() -> None:
+    """Identical tokens, pages shared both ways, and nothing left over, but what was kept."""
+    assert verdict(report(), leak=False) == []
+    assert verdict(report(pins_leaked=1), leak=True) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "leak", "wrong"),
+    [
+        ({"near_tie_tokens": 2}, False, "2 near ties are too many"),
+        ({"slots_leaked": 3}, False, "3 slots leaked"),
+        ({"pins_leaked": 1}, False, "1 pins leaked, where 0 was kept on purpose"),
+        ({"pins_leaked": 0}, True, "0 pins leaked, where 1 was kept on purpose"),
+        ({"pins_leaked": 2}, True, "2 pins leaked, where 1 was kept on purpose"),
+    ],
+)
+def test_what_is_left_over_is_wrong(changes: dict[str, int], leak: bool, wrong: str) -> None:  # noqa: FBT001 - a case
+    """Each leak, an unasked-for pin and a missing one, is a sentence."""
+    assert verdict(report(**changes), leak=leak) == [wrong]
+
+
+def test_another_token_is_wrong() -> None:
+    """The request with other tokens is named."""
+    rows = (row("A", "B"), row("B", "A", identical=False))
+    assert verdict(report(*rows), leak=False) == [
+        "question on B: other tokens than stock transformers'"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "alone"),
+    [
+        ([row("A", None), row("B", "A"), row("A", "A")], "A"),
+        ([row("A", "B"), row("B", "B"), row("B", None)], "B"),
+    ],
+)
+def test_a_worker_that_used_only_its_own_pages_is_wrong(
+    rows: list[dict[str, Any]], alone: str
+) -> None:
+    """Pages have to cross in both directions."""
+    assert verdict(report(*rows), leak=False) == [
+        f"worker {alone} matched no page of another worker"
+    ]

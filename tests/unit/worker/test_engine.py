@@ -1,0 +1,155 @@
+"""The engine gives the reference's tokens, from whatever pages, and keeps nothing."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from engine_world import NOTHING, EngineWorld
+from transformers import PreTrainedModel
+
+from inference_worker.block_table import PageRef
+from inference_worker.engine import PAGE_TOKENS, Engine
+from inference_worker.errors import RequestTooLongError
+from inference_worker.model import PagedModel
+from inference_worker.reference import Reference
+from inference_worker.tiny_models import TINY_MODELS
+from kvstore_client.testing import running_store
+
+Ids = Callable[[int, int], list[int]]
+
+
+@pytest.fixture(scope="module")
+def references(stock_models: dict[str, PreTrainedModel]) -> dict[str, Reference]:
+    """Return stock transformers for each tiny model."""
+    return {name: Reference(module) for name, module in stock_models.items()}
+
+
+@pytest.fixture
+def qwen(paged_models: dict[str, PagedModel]) -> PagedModel:
+    """Return the one model that is enough where models make no difference."""
+    return paged_models["qwen3"]
+
+
+@pytest.fixture
+def alone(qwen: PagedModel) -> Engine:
+    """Return an engine without a store."""
+    return Engine(qwen, None, longest=200)
+
+
+@pytest.fixture
+def world(qwen: PagedModel) -> Iterator[EngineWorld]:
+    """Return an engine on a store, which holds nothing afterwards."""
+    with (
+        running_store("--tier1-bytes", "16MiB") as store,
+        EngineWorld(qwen, store.runtime_dir) as w,
+    ):
+        w.wait_open()
+        yield w
+        assert w.left() == NOTHING
+
+
+@pytest.mark.parametrize("name", sorted(TINY_MODELS))
+@pytest.mark.parametrize("chunk_tokens", [5, 64, 1000])
+def test_without_a_store_the_tokens_are_the_references(
+    paged_models: dict[str, PagedModel],
+    references: dict[str, Reference],
+    text_ids: Ids,
+    name: str,
+    chunk_tokens: int,
+) -> None:
+    """Whatever the chunks, prompt and output over several pages give stock transformers' ids."""
+    engine = Engine(paged_models[name], None, longest=150, chunk_tokens=chunk_tokens)
+    ids = text_ids(101, 60)
+    found = engine.generate(ids, 40)
+    assert found.output_ids == references[name].answer(ids, 40)["output_ids"]
+    assert (found.prompt_tokens, found.matched_tokens, found.prefilled_tokens) == (101, 0, 101)
+    assert (found.matched_pages, found.published_pages, found.store_failure) == ([], [], None)
+    assert found.time_to_first_token > 0
+    assert engine.private_slots_used == 0
+
+
+def test_a_stop_id_ends_the_output(alone: Engine, text_ids: Ids) -> None:
+    """The stop id is the last one given."""
+    ids = text_ids(20, 61)
+    free = alone.generate(ids, 12).output_ids
+    stop = free[5]
+    assert (
+        alone.generate(ids, 12, stop_ids=frozenset([stop])).output_ids
+        == (free[: free.index(stop) + 1])
+    )
+
+
+@pytest.mark.parametrize(("prompt", "tokens"), [([], 4), ([1], 0), ([1, 256], 4), ([1, -1], 4)])
+def test_requests_without_sense_are_refused(alone: Engine, prompt: list[int], tokens: int) -> None:
+    """An empty prompt, no token to give, and ids that the model does not have raise."""
+    with pytest.raises(ValueError, match="token"):
+        alone.generate(prompt, tokens)
+    assert alone.private_slots_used == 0
+
+
+def test_ids_that_are_no_integers_are_refused(alone: Engine) -> None:
+    """A number with a fraction is no token."""
+    with pytest.raises(TypeError):
+        alone.generate([1.5], 4)  # type: ignore[list-item]
+
+
+def test_a_request_fits_or_is_refused(alone: Engine, text_ids: Ids) -> None:
+    """Prompt and output fill the private arena to its end, and not beyond."""
+    assert len(alone.generate(text_ids(190, 62), 10).output_ids) == 10
+    with pytest.raises(RequestTooLongError) as caught:
+        alone.generate(text_ids(190, 62), 11)
+    assert (caught.value.wanted, caught.value.longest) == (201, 200)
+
+
+def test_the_longest_is_the_models_where_none_is_named(qwen: PagedModel) -> None:
+    """The private arena then holds a sequence as long as the model was made for."""
+    with pytest.raises(RequestTooLongError) as caught:
+        Engine(qwen, None).generate([1], qwen.max_tokens)
+    assert caught.value.longest == qwen.max_tokens
+
+
+def test_pages_are_published_and_used_in_place(
+    world: EngineWorld, references: dict[str, Reference], text_ids: Ids
+) -> None:
+    """Each chunk's whole pages are announced once, in order; the next request has them."""
+    ids = text_ids(150, 63)
+    told: list[list[PageRef]] = []
+    first = world.generate(ids, 12, on_published=told.append)
+    # Chunks of 64 end in 64, 128 and 150; decoding completes the tenth page.
+    assert [len(pages) for pages in told] == [4, 4, 1, 1]
+    assert first.published_pages == [page for pages in told for page in pages]
+    assert first.matched_tokens == 0
+    longer = [*ids, *first.output_ids, 7, 8, 9]
+    second = world.generate(longer, 12)
+    assert second.matched_pages == first.published_pages
+    assert second.matched_tokens == 10 * PAGE_TOKENS
+    assert second.prefilled_tokens == len(longer) - 10 * PAGE_TOKENS
+    reference = references["qwen3"]
+    assert first.output_ids == reference.answer(ids, 12)["output_ids"]
+    assert second.output_ids == reference.answer(longer, 12)["output_ids"]
+
+
+def test_a_request_may_leave_the_store_alone(world: EngineWorld, text_ids: Ids) -> None:
+    """With use_store off nothing is matched or published, and the tokens are the same."""
+    ids = text_ids(100, 64)
+    off = world.generate(ids, use_store=False)
+    assert (off.matched_tokens, off.published_pages) == (0, [])
+    on = world.generate(ids)
+    assert on.matched_tokens == 0
+    again = world.generate(ids, use_store=False)
+    assert again.matched_tokens == 0
+    assert off.output_ids == on.output_ids == again.output_ids
+
+
+def test_an_exception_keeps_nothing(world: EngineWorld, text_ids: Ids) -> None:
+    """What a callback raises is raised, with all given back, also where pages were matched."""
+
+    def fail(pages: list[PageRef]) -> None:
+        raise LookupError(len(pages))
+
+    ids = text_ids(100, 65)
+    for matched in (0, 4):
+        assert world.namespace.peek(ids) == matched * PAGE_TOKENS
+        with pytest.raises(LookupError):
+            world.generate(ids, on_published=fail)
+        assert world.left() == NOTHING
+    assert world.generate(ids).matched_tokens == 6 * PAGE_TOKENS

@@ -1,0 +1,128 @@
+"""The other end of a process tells its answers, its errors and its end apart."""
+
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from inference_worker.errors import ProcessEndedError, WorkerError
+from inference_worker.line_process import LineProcess, reference_process, worker_process
+from kvstore_client.testing import wait_until
+
+# Answers what it is told to, as a program of the project would; says what it was started with.
+PROGRAM = """
+import json, os, signal, sys
+print(json.dumps({"ready": True}), flush=True)
+print("a line for the log", file=sys.stderr, flush=True)
+for line in sys.stdin:
+    request = json.loads(line)
+    if request["op"] == "end":
+        sys.exit(5)
+    if request["op"] == "linger":
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        print(json.dumps({"id": request["id"]}), flush=True)
+        signal.sigwait([signal.SIGTERM])
+    if request["op"] == "fail":
+        print(json.dumps({"id": request["id"], "error": "ValueError: no"}), flush=True)
+    else:
+        found = {"arguments": sys.argv[1:], "named": os.environ.get("LINE_PROCESS_TEST")}
+        print(json.dumps({"id": request["id"], **found}), flush=True)
+"""
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[IO[bytes]]:
+    """Return a file for the process's standard error."""
+    with (tmp_path / "log").open("wb") as opened:
+        yield opened
+
+
+@pytest.fixture
+def process(tmp_path: Path, log: IO[bytes]) -> Iterator[LineProcess]:
+    """Return a process of the program above."""
+    (tmp_path / "line_program.py").write_text(PROGRAM)
+    environment = {"PYTHONPATH": str(tmp_path), "LINE_PROCESS_TEST": "yes"}
+    arguments = ("--some", "thing")
+    with LineProcess("P", "line_program", arguments, log=log, environment=environment) as started:
+        started.wait_ready()
+        yield started
+
+
+def test_a_request_is_answered(process: LineProcess, tmp_path: Path) -> None:
+    """It is asked line by line, with arguments, environment and log as they were given."""
+    first, second = process.ask(op="say"), process.ask(op="say")
+    assert (first["arguments"], first["named"]) == (["--some", "thing"], "yes")
+    assert second["id"] == first["id"] + 1
+    assert Path(f"/proc/{process.pid}").exists()
+    process.close()
+    assert "a line for the log" in (tmp_path / "log").read_text()
+
+
+def test_an_error_is_raised_and_survived(process: LineProcess) -> None:
+    """The answer's text comes with the process's name, and the next request is served."""
+    with pytest.raises(WorkerError, match=r"^P: ValueError: no$"):
+        process.ask(op="fail")
+    assert process.ask(op="say")["named"] == "yes"
+
+
+def test_its_end_instead_of_an_answer_is_raised(process: LineProcess) -> None:
+    """The exit status is told, at once and whenever it is asked again."""
+    with pytest.raises(ProcessEndedError) as caught:
+        process.ask(op="end")
+    assert (caught.value.name, caught.value.status) == ("P", 5)
+    assert process.wait_ended(30) == 5
+    with pytest.raises(ProcessEndedError):
+        process.ask(op="say")
+
+
+def test_closing_it_ends_it(process: LineProcess) -> None:
+    """Without more lines it ends by itself; closing again changes nothing."""
+    process.close()
+    assert process.wait_ended(0) == 0
+    process.close()
+
+
+def test_one_that_does_not_end_is_killed(process: LineProcess) -> None:
+    """A process that is stuck lives on until the patience of its closing is over."""
+    process.send(op="linger")
+    process.wait_ready()
+    with pytest.raises(WorkerError, match="P did not end within"):
+        process.wait_ended(0.01)
+    process.close(0.01)
+    assert process.wait_ended(0) == -signal.SIGKILL
+
+
+def test_one_that_cannot_start_says_so(log: IO[bytes], tmp_path: Path) -> None:
+    """A module that is not there ends before it is ready, with the reason in the log."""
+    with LineProcess("P", "no_such_module", [], log=log) as missing:
+        with pytest.raises(ProcessEndedError):
+            missing.wait_ready()
+        assert missing.wait_ended(0) == 1
+    assert "no_such_module" in (tmp_path / "log").read_text()
+
+
+def test_the_projects_processes_are_started_as_they_are_asked_for(
+    log: IO[bytes], tmp_path: Path
+) -> None:
+    """Workers are told of model, store, name and length, and the reference of a folder."""
+    started = [
+        worker_process("A", "tiny", tmp_path / "store", log=log, longest=77),
+        reference_process(tmp_path / "model", log=log),
+    ]
+    files = [Path(f"/proc/{each.pid}/cmdline") for each in started]
+    try:
+        # A process has none for a moment, while it becomes another program.
+        assert wait_until(lambda: all(file.read_bytes() for file in files))
+        worker, reference = (file.read_text().split("\0")[:-1] for file in files)
+    finally:
+        for each in started:
+            each.close(0)
+    assert worker == [
+        *(sys.executable, "-m", "inference_worker", "run", "--model", "tiny"),
+        *("--runtime-dir", str(tmp_path / "store"), "--name", "A", "--longest", "77"),
+    ]
+    folder = str(tmp_path / "model")
+    assert reference == [sys.executable, "-m", "inference_worker.reference", "--model", folder]

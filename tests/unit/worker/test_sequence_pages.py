@@ -1,0 +1,318 @@
+"""A sequence's pages come from the store while it gives some, and all go back."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from patterned_pages import LIMIT, nothing_held
+
+from inference_worker.block_table import PageRef
+from inference_worker.errors import ArenaExhaustedError, LayoutMismatchError
+from inference_worker.page_layout import PageLayout
+from inference_worker.page_pool import PagePool
+from inference_worker.private_arena import PRIVATE_EXTENT, PrivateArena
+from inference_worker.sequence_pages import RESERVE_AHEAD, SequencePages
+from kvstore_client import (
+    Client,
+    ClientConfig,
+    Namespace,
+    NamespaceIdentity,
+    PagedContent,
+    connect_admin,
+)
+from kvstore_client import PageLayout as StoreLayout
+from kvstore_client.errors import StoreUnavailable
+from kvstore_client.testing import RunningStore, running_store
+
+LAYOUT = PageLayout(layer_count=2, kv_head_count=1, head_dim=8, dtype="float32", page_tokens=4)
+STORED = StoreLayout.paged(4, PagedContent(2, 1, 8, "float32"))
+# All of one extent, and all that there ever is.
+SLOTS = 32
+POOL_BYTES = str(SLOTS * LAYOUT.page_bytes)
+LONGEST = 4 * 60
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[RunningStore]:
+    """A store of 32 pages, which the tests fill one after another in namespaces of their own."""
+    with running_store("--tier1-bytes", POOL_BYTES, "--extent-bytes", POOL_BYTES) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(store: RunningStore) -> Iterator[Client]:
+    """A client that is never in a hurry."""
+    with Client(store.runtime_dir, ClientConfig(call_timeout=LIMIT)) as started:
+        yield started
+
+
+@pytest.fixture
+def namespace(client: Client, request: pytest.FixtureRequest) -> Namespace:
+    """The test's own namespace."""
+    identity = NamespaceIdentity(request.node.nodeid.encode()[-64:])
+    opened = client.namespace(identity, STORED)
+    assert opened.wait_open(LIMIT), opened.failure
+    return opened
+
+
+class Rig:
+    """What an engine has beside its model, and a computation that is easy to check."""
+
+    def __init__(self, namespace: Namespace | None) -> None:
+        self.namespace = namespace
+        self.pool = PagePool(LAYOUT)
+        self.private = PrivateArena(LAYOUT, LONGEST)
+        self.pool.add_extent(PRIVATE_EXTENT, self.private.tensor)
+
+    def open(self, ids: list[int]) -> SequencePages:
+        """Begin a sequence."""
+        return SequencePages(self.pool, self.private, self.namespace, ids)
+
+    def compute(self, pages: SequencePages, ids: list[int], start: int, end: int) -> None:
+        """Write what ``[start, end)`` of ``ids`` come to: each token the sum of all up to it."""
+        pages.ensure(end)
+        sums = torch.tensor(ids).cumsum(0)[start:end].float()
+        key = sums.view(-1, 1, 1).expand(-1, 1, LAYOUT.head_dim)
+        for layer in range(LAYOUT.layer_count):
+            self.pool.write(layer, pages.table, start, key + layer, -key)
+
+    def holds(self, pages: SequencePages, ids: list[int]) -> bool:
+        """Tell whether the pages have what was computed for all of ``ids``."""
+        sums = torch.tensor(ids).cumsum(0).float().view(-1, 1, 1)
+        key = sums.expand(-1, 1, LAYOUT.head_dim)
+        last = LAYOUT.pages_for(len(ids))
+        found = [
+            self.pool.gather(layer, pages.table, 0, last) for layer in range(LAYOUT.layer_count)
+        ]
+        return all(
+            torch.equal(keys[: len(ids)], key + layer) and torch.equal(values[: len(ids)], -key)
+            for layer, (keys, values) in enumerate(found)
+        )
+
+    def publish_all(self, ids: list[int]) -> list[PageRef]:
+        """Run a sequence whose pages all come to be in the store."""
+        with self.open(ids) as pages:
+            self.compute(pages, ids, pages.matched_tokens, len(ids))
+            return pages.publish(ids, len(ids))
+
+
+@pytest.fixture
+def rig(namespace: Namespace, client: Client) -> Iterator[Rig]:
+    """A rig on the store; afterwards nothing is held, mapped or used."""
+    made = Rig(namespace)
+    yield made
+    assert client.flush(LIMIT)
+    assert nothing_held(client)
+    assert made.private.used_count == 0
+    assert made.pool.extents == {PRIVATE_EXTENT}
+
+
+def reserved_slots(client: Client) -> int:
+    """Count the slots that are reserved at the store."""
+    return sum(arena.reserved_slot_count for arena in client.admin.stats().arenas)
+
+
+def test_without_a_namespace_all_pages_are_private() -> None:
+    """Nothing is matched or published, and the slots go back at the end, and only once."""
+    rig = Rig(None)
+    ids = list(range(10, 31))
+    with rig.open(ids) as pages:
+        assert (pages.matched_tokens, pages.matched_pages, pages.failure) == (0, [], None)
+        rig.compute(pages, ids, 0, len(ids))
+        assert {page.extent for page in pages.table} == {PRIVATE_EXTENT}
+        assert rig.private.used_count == len(pages.table) == 6
+        assert pages.publish(ids, len(ids)) == []
+        assert rig.holds(pages, ids)
+    assert rig.private.used_count == 0
+    pages.close()
+
+
+def test_whole_pages_are_published_as_they_are_computed(rig: Rig, client: Client) -> None:
+    """Each publish inserts what became whole since the last one; the rest is never visible."""
+    ids = list(range(100, 119))
+    with rig.open(ids) as pages:
+        assert pages.matched_tokens == 0
+        assert len(pages.table) == reserved_slots(client) == 5 + RESERVE_AHEAD
+        own = list(pages.table)
+        rig.compute(pages, ids, 0, 9)
+        assert pages.publish(ids, 9) == own[:2]
+        rig.compute(pages, ids, 9, 11)
+        assert pages.publish(ids, 11) == []
+        rig.compute(pages, ids, 11, 19)
+        assert pages.publish(ids, 19) == own[2:4]
+        assert list(pages.table) == own
+        assert reserved_slots(client) == 1 + RESERVE_AHEAD
+    assert rig.namespace is not None
+    assert rig.namespace.peek([*ids, 0, 0]) == 16
+
+
+def test_matched_pages_are_used_in_place(rig: Rig) -> None:
+    """A sequence that begins alike has the very pages of the first, and computes only the rest."""
+    ids = list(range(200, 219))
+    published = rig.publish_all(ids)
+    longer = [*ids[:17], *range(50, 60)]
+    with rig.open(longer) as pages:
+        assert pages.matched_pages == published == list(pages.table)[:4]
+        assert pages.matched_tokens == 16
+        rig.compute(pages, longer, 16, len(longer))
+        assert rig.holds(pages, longer)
+        assert pages.publish(longer, len(longer)) == list(pages.table)[4:6]
+    with rig.open(longer) as pages:
+        assert pages.matched_tokens == 24
+        assert rig.holds(pages, longer[:24])
+
+
+def test_a_match_leaves_a_token_to_compute(rig: Rig) -> None:
+    """Of a sequence that is cached whole, all pages but the last are matched."""
+    ids = list(range(300, 316))
+    published = rig.publish_all(ids)
+    assert len(published) == 4
+    with rig.open(ids) as pages:
+        assert pages.matched_pages == published[:3]
+        rig.compute(pages, ids, 12, 16)
+        # Published already: this copy stays the sequence's own.
+        assert pages.publish(ids, 16) == []
+        assert rig.holds(pages, ids)
+
+
+def test_the_first_of_two_writers_stays(rig: Rig) -> None:
+    """What another published meanwhile is its page; what comes behind it is still published."""
+    ids = list(range(400, 421))
+    other = Rig(rig.namespace)
+    with rig.open(ids) as late, other.open(ids[:13]) as early:
+        other.compute(early, ids[:13], 0, 13)
+        first = early.publish(ids[:13], 13)
+        own = list(late.table)
+        rig.compute(late, ids, 0, 21)
+        assert late.publish(ids, 21) == own[3:5]
+        assert list(late.table) == own
+        assert rig.holds(late, ids)
+    with rig.open(ids) as pages:
+        assert pages.matched_pages == [*first, *own[3:5]]
+        assert rig.holds(pages, ids[:20])
+
+
+def test_a_sequence_grows_in_the_store_and_then_beside_it(rig: Rig, client: Client) -> None:
+    """Slots are reserved ahead until there are none; the rest is private and not published."""
+    ids = list(range(500, 500 + 4 * 40))
+    with rig.open(ids[:4]) as pages:
+        assert reserved_slots(client) == 1 + RESERVE_AHEAD
+        published = []
+        for end in range(4, len(ids) + 1, 4):
+            rig.compute(pages, ids, end - 4, end)
+            published += pages.publish(ids, end)
+        extents = [page.extent == PRIVATE_EXTENT for page in pages.table]
+        assert extents == sorted(extents)
+        stored = extents.count(False)
+        assert SLOTS - RESERVE_AHEAD <= stored <= SLOTS
+        assert published == list(pages.table)[:stored]
+        assert rig.private.used_count == 40 - stored
+        assert rig.holds(pages, ids)
+    with rig.open(ids) as again:
+        assert again.matched_tokens == 4 * stored
+
+
+def test_a_store_that_is_full_gives_its_match(rig: Rig) -> None:
+    """Where slots for the rest cannot be had, the matched pages are used, and private ones."""
+    ids = list(range(700, 717))
+    published = rig.publish_all(ids)
+    longer = [*ids, *range(1000, 1000 + 4 * SLOTS)]
+    with rig.open(longer) as pages:
+        assert pages.failure is None
+        assert pages.matched_pages == published
+        rig.compute(pages, longer, 16, len(longer))
+        assert {page.extent for page in list(pages.table)[4:]} == {PRIVATE_EXTENT}
+        assert pages.publish(longer, len(longer)) == []
+        assert rig.holds(pages, longer)
+
+
+def test_pages_behind_a_removed_path_are_not_published(rig: Rig, client: Client) -> None:
+    """An operator removes what a sequence goes on from: it reads on, and publishes nothing."""
+    ids = list(range(800, 817))
+    rig.publish_all(ids)
+    longer = [*ids, *range(900, 920)]
+    assert rig.namespace is not None
+    (here,) = (
+        each
+        for each in client.admin.namespaces()
+        if each.identity.model_digest == rig.namespace.identity.model_digest
+    )
+    with rig.open(longer) as pages:
+        client.admin.evict_prefix(here.namespace_id, ids[:4])
+        rig.compute(pages, longer, 16, 30)
+        assert pages.publish(longer, 30) == []
+        rig.compute(pages, longer, 30, len(longer))
+        assert pages.publish(longer, len(longer)) == []
+        assert rig.holds(pages, longer)
+    assert rig.namespace.peek([*longer, 0]) == 0
+
+
+def test_an_exception_gives_everything_back(rig: Rig) -> None:
+    """Pins, reserved and private slots go back also where the sequence fails."""
+    ids = list(range(600, 617))
+    rig.publish_all(ids)
+    longer = [*ids, *range(2000, 2000 + 4 * 40)]
+
+    def overrun() -> None:
+        with rig.open(longer) as pages:
+            rig.compute(pages, longer, 16, len(longer))
+            pages.ensure(10 * LONGEST)
+
+    with pytest.raises(ArenaExhaustedError):
+        overrun()
+
+
+def test_a_failure_to_begin_gives_everything_back(rig: Rig, client: Client) -> None:
+    """Where the store's memory does not fit the pool, what was acquired is released at once."""
+    narrow = PageLayout(layer_count=2, kv_head_count=1, head_dim=4, dtype="float32", page_tokens=4)
+    pool = PagePool(narrow)
+    for _ in range(2):
+        with pytest.raises(LayoutMismatchError):
+            SequencePages(pool, PrivateArena(narrow, 100), rig.namespace, list(range(20)))
+        assert pool.extents == frozenset()
+        assert client.flush(LIMIT)
+        assert nothing_held(client)
+
+
+def test_tokens_that_are_none_are_the_callers_mistake(rig: Rig) -> None:
+    """Ids that the wire cannot carry raise before anything is held."""
+    with pytest.raises(ValueError, match="token ids"):
+        rig.open([1, 2, -3])
+
+
+def test_an_absent_store_leaves_the_private_arena() -> None:
+    """Without a store there is a failure to read, and pages all the same."""
+    with running_store(start=False) as absent, Client(absent.runtime_dir) as client:
+        rig = Rig(client.namespace(NamespaceIdentity(b"absent"), STORED))
+        with rig.open([1, 2, 3, 4, 5]) as pages:
+            assert isinstance(pages.failure, StoreUnavailable)
+            rig.compute(pages, [1, 2, 3, 4, 5], 0, 5)
+            assert pages.publish([1, 2, 3, 4, 5], 5) == []
+            assert rig.private.used_count == 2
+        assert rig.private.used_count == 0
+
+
+def test_a_store_that_dies_under_a_sequence_is_no_failure() -> None:
+    """Its pages stay readable and writable to the end; new ones are private; nothing is kept."""
+    with running_store("--tier1-bytes", POOL_BYTES, "--extent-bytes", POOL_BYTES) as dying:
+        with Client(dying.runtime_dir, ClientConfig(call_timeout=LIMIT)) as client:
+            namespace = client.namespace(NamespaceIdentity(b"dying"), STORED)
+            assert namespace.wait_open(LIMIT), namespace.failure
+            rig = Rig(namespace)
+            ids = list(range(100))
+            rig.publish_all(ids[:17])
+            with rig.open(ids[:30]) as pages:
+                assert pages.matched_tokens == 16
+                dying.kill()
+                rig.compute(pages, ids, 16, 30)
+                assert pages.publish(ids, 30) == []
+                rig.compute(pages, ids, 30, 100)
+                assert rig.holds(pages, ids)
+                assert rig.private.used_count == 25 - 8 - RESERVE_AHEAD
+                assert pages.publish(ids, 100) == []
+            dying.restart()
+            assert namespace.wait_open(LIMIT), namespace.failure
+            assert len(rig.publish_all(ids[:17])) == 4
+            assert client.flush(LIMIT)
+        with connect_admin(dying.runtime_dir) as admin:
+            assert admin.stats().pin_count == 0
