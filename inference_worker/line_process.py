@@ -118,13 +118,25 @@ class LineProcess:
 
 
 def worker_process(
-    name: str, model: str, runtime_dir: Path, *, log: IO[bytes], longest: int
+    name: str,
+    model: str,
+    runtime_dir: Path,
+    *,
+    log: IO[bytes],
+    longest: int,
+    threads: int | None = None,
 ) -> LineProcess:
     """Start ``kvstore-worker run`` on a store."""
     arguments = ["run", "--model", model, "--runtime-dir", str(runtime_dir), "--name", name]
-    return LineProcess(name, "inference_worker", [*arguments, "--longest", str(longest)], log=log)
+    arguments += ["--longest", str(longest), *_threads(threads)]
+    return LineProcess(name, "inference_worker", arguments, log=log)
 
 
-def reference_process(folder: Path, *, log: IO[bytes]) -> LineProcess:
+def reference_process(folder: Path, *, log: IO[bytes], threads: int | None = None) -> LineProcess:
     """Start stock transformers on a model folder."""
-    return LineProcess("reference", "inference_worker.reference", ["--model", str(folder)], log=log)
+    arguments = ["--model", str(folder), *_threads(threads)]
+    return LineProcess("reference", "inference_worker.reference", arguments, log=log)
+
+
+def _threads(count: int | None) -> list[str]:
+    return [] if count is None else ["--threads", str(count)]

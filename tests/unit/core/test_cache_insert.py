@@ -121,6 +121,18 @@ def test_a_repeated_insert_may_be_a_part() -> None:
     assert (places(inserted.runs), inserted.published_page_count) == (slots[1:3], 2)
 
 
+def test_a_repeated_part_counts_its_own_pages() -> None:
+    """Of a reservation that starts deeper, a part asked for again counts what of it is its own."""
+    world = CoreWorld()
+    world.worker.publish("abc")
+    world.worker.match("ab", 1)
+    world.worker.reserve(2, 4, start=2)
+    assert world.worker.insert(2, "cdef", 2, base_pin_id=1).published_page_count == 3
+    counts = [world.worker.insert(2, each, 2).published_page_count for each in ("c", "cd", "cde")]
+    assert counts == [0, 1, 2]
+    assert world.worker.insert(2, "de", 3).published_page_count == 2
+
+
 def test_what_was_inserted_cannot_be_said_otherwise() -> None:
     """Other tokens at a place inserted before are refused, and nothing is published."""
     world = CoreWorld()

@@ -1,9 +1,10 @@
 """The least recently used policy: what it nominates; its order's cost is in test_eviction_cost."""
 
 from itertools import chain
+from random import Random
 
 import pytest
-from core_builders import letters_of, make_namespace, node_at, picture, plant
+from core_builders import letters_of, make_namespace, node_at, paged, picture, plant
 
 from kvstore.core.eviction import SWEEP_FROM, Victim, is_leaf
 from kvstore.core.holds import Hold
@@ -239,28 +240,29 @@ def test_what_is_a_leaf_no_more_is_passed_over() -> None:
     assert nominate(namespace, 2) == [("d", 1), ("y", 1)]
 
 
-def test_a_sweep_loses_no_leaf() -> None:
-    """After entries of nodes that went were swept out, every leaf can still be nominated."""
+def test_a_sweep_loses_no_leaf_and_no_order() -> None:
+    """After entries of nodes that went were swept out, every leaf goes in its turn."""
     namespace = make_namespace(slots=3 * SWEEP_FROM)
     letters = [chr(0x4000 + k) for k in range(2 * SWEEP_FROM)]
-    kept = letters[::4]
-    for use, letter in enumerate(letters):
+    uses = Random(7).sample(range(1000), len(letters))
+    kept = []
+    for use, letter in zip(uses, letters, strict=True):
         node = plant(namespace, letter, use).node
-        if letter not in kept:
+        if use % 4:
             namespace.index.cut_tail(node, 1)
-    assert nominate(namespace, len(kept)) == [(letter, 1) for letter in kept]
+        else:
+            kept.append((use, letter))
+    assert nominate(namespace, len(kept)) == [(letter, 1) for _, letter in sorted(kept)]
 
 
 def test_what_was_swept_out_can_be_offered_again() -> None:
-    """A node swept out while it had children is nominated when it is a leaf again."""
+    """A node swept out while it was no leaf is nominated when it is one again."""
     namespace = make_namespace(slots=3 * SWEEP_FROM)
-    parent = plant(namespace, "a", 0).node
-    plant(namespace, "ab", 1)
-    namespace.index.split(node_at(namespace.index, "ab"), 1)
+    node = plant(namespace, "a", 0).node
+    node.children[paged("b")] = node_at(namespace.index, "a")
     for k in range(SWEEP_FROM + 1):
         plant(namespace, chr(0x4000 + k), 2 + k)
-    victims = namespace.arena.policy.nominate(1)
-    assert named(namespace, victims) == [("b", 1)]
-    evict(victims)
+    assert not node.queued
+    node.children.clear()
+    namespace.arena.policy.offer(node)
     assert nominate(namespace, 1) == [("a", 1)]
-    assert not parent.slots

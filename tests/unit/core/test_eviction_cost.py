@@ -22,11 +22,17 @@ class CountingPolicy(LeastRecentlyUsed):
     def __init__(self) -> None:
         super().__init__()
         self.pops = 0
+        self.sweeps = 0
 
     def pop(self) -> tuple[int, Node] | None:
         """Count, and take the first entry out."""
         self.pops += 1
         return super().pop()
+
+    def _sweep(self) -> None:
+        """Count, and sweep."""
+        self.sweeps += 1
+        super()._sweep()
 
 
 def letter(number: int) -> str:
@@ -120,3 +126,17 @@ def test_the_order_does_not_grow_with_what_went() -> None:
         assert remove(plant(namespace, letter(use), use).node).evicted_page_count == 1
     assert policy.nominate(1) == []
     assert policy.pops <= SWEEP_FROM + 1
+
+
+def test_sweeps_get_rarer_as_the_order_grows(crowd: tuple[Namespace, CountingPolicy]) -> None:
+    """A sweep, which costs all entries, comes when these have doubled: a few for a thousand."""
+    _, policy = crowd
+    assert policy.sweeps == len(range(SWEEP_FROM.bit_length(), LEAVES.bit_length()))
+
+
+def test_few_entries_are_not_swept() -> None:
+    """Below the least number that is worth it nothing is swept."""
+    namespace, policy = make(SWEEP_FROM)
+    for use in range(SWEEP_FROM):
+        plant(namespace, letter(use), use)
+    assert policy.sweeps == 0
