@@ -29,6 +29,9 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
 Model = Annotated[
     str, typer.Option(help="gemma, tiny, tiny-llama, tiny-gemma3, or a transformers model folder")
 ]
+Threads = Annotated[
+    int | None, typer.Option(help="Threads of each process; default: one for each core.")
+]
 
 
 @app.command()
@@ -41,6 +44,7 @@ def demo(
     leak: Annotated[
         bool, typer.Option("--leak", help="Worker A keeps one pin, to be reported as a leak.")
     ] = False,
+    threads: Threads = None,
 ) -> None:
     """Run a store and two workers, and compare them with stock transformers.
 
@@ -51,7 +55,7 @@ def demo(
     if not console.is_terminal:
         console.width = TABLE_WIDTH
     try:
-        report = run_demo(model, console, leak=leak)
+        report = run_demo(model, console, leak=leak, threads=threads)
     except (WorkerError, kvstore_client.errors.StoreError, FileNotFoundError) as error:
         console.print(str(error), markup=False)
         raise typer.Exit(1) from None
@@ -74,7 +78,7 @@ def run(
     longest: Annotated[
         int | None, typer.Option(help="Longest sequence in tokens; default: the model's.")
     ] = None,
-    threads: Annotated[int | None, typer.Option(help="Threads; default: all cores.")] = None,
+    threads: Threads = None,
 ) -> None:
     """Answer requests, lines of JSON on standard input, on the pages of a store.
 

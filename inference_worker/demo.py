@@ -116,9 +116,12 @@ class Demo:
         return plain(self.admin.stats())
 
 
-def run_demo(model: str, console: Console, *, leak: bool) -> dict[str, Any]:
+def run_demo(
+    model: str, console: Console, *, leak: bool, threads: int | None = None
+) -> dict[str, Any]:
     """Run the demo and return its report; with ``leak`` worker A keeps one pin on purpose.
 
+    Each process computes with ``threads``, or one for each core.
     Raises ``WorkerError`` where a process fails, and what loading the model raises.
     """
     folder = model_folder(model)

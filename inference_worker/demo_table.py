@@ -31,6 +31,7 @@ class DemoTable:
         self._table = Table(title="Two workers, one store: tokens, and milliseconds to the first")
         for name, justify in COLUMNS:
             self._table.add_column(name, justify="right" if justify == "right" else "left")
+        self._console = console
         self._live = Live(self._table, console=console, auto_refresh=False)
 
     def add(self, kind: str, row: dict[str, Any]) -> None:
@@ -61,6 +62,9 @@ class DemoTable:
         traceback: TracebackType | None,
     ) -> None:
         self._live.stop()
+        if not self._console.is_terminal:
+            # Nothing ends the table's last line then.
+            self._console.print()
 
 
 def summary(report: dict[str, Any]) -> list[str]:

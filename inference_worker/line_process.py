@@ -126,14 +126,14 @@ def worker_process(
     longest: int,
     threads: int | None = None,
 ) -> LineProcess:
-    """Start ``kvstore-worker run`` on a store."""
+    """Start ``kvstore-worker run`` on a store, with ``threads`` or one for each core."""
     arguments = ["run", "--model", model, "--runtime-dir", str(runtime_dir), "--name", name]
     arguments += ["--longest", str(longest), *_threads(threads)]
     return LineProcess(name, "inference_worker", arguments, log=log)
 
 
 def reference_process(folder: Path, *, log: IO[bytes], threads: int | None = None) -> LineProcess:
-    """Start stock transformers on a model folder."""
+    """Start stock transformers on a model folder, with ``threads`` or one for each core."""
     arguments = ["--model", str(folder), *_threads(threads)]
     return LineProcess("reference", "inference_worker.reference", arguments, log=log)
 

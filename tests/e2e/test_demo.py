@@ -1,9 +1,12 @@
 """The demo of a small model shows what it promises, and a leak made on purpose."""
 
 import json
+import os
+import signal
 import subprocess
 import sysconfig
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +28,11 @@ Report = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def ended() -> Iterator[dict[str, "subprocess.CompletedProcess[str]"]]:
-    """Both demos, run side by side: what each printed, and its exit status."""
-    program = [str(Path(sysconfig.get_path("scripts"), "kvstore-worker")), "demo"]
+    """Both demos, run side by side: what each printed, and its exit status.
+
+    With one thread: more would wait for each other, and for whatever else this machine does.
+    """
+    program = [str(Path(sysconfig.get_path("scripts"), "kvstore-worker")), "demo", "--threads", "1"]
     options = {"": [], "--leak": ["--leak"]}
     running = {
         name: subprocess.Popen(
@@ -34,6 +40,7 @@ def ended() -> Iterator[dict[str, "subprocess.CompletedProcess[str]"]]:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         )
         for name, more in options.items()
     }
@@ -47,7 +54,9 @@ def ended() -> Iterator[dict[str, "subprocess.CompletedProcess[str]"]]:
         yield found
     finally:
         for process in running.values():
-            process.kill()
+            # Its own processes too, where it did not come to end them.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
 
 

@@ -16,7 +16,7 @@ from engine_world import (
 
 from inference_worker.block_table import PageRef
 from inference_worker.engine import PAGE_TOKENS
-from inference_worker.line_process import LineProcess
+from inference_worker.line_process import LineProcess, worker_process
 from inference_worker.model import PagedModel
 from inference_worker.tiny_models import TINY_MODELS
 from kvstore_client.testing import RunningStore, running_store
@@ -36,13 +36,11 @@ def second_processes(
     store: RunningStore, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, LineProcess]]:
     """A worker in a process of its own for each model, all started at once."""
-    folder = str(store.runtime_dir)
-    options = ["--runtime-dir", folder, "--longest", str(LONGEST), "--threads", "1"]
     with ExitStack() as stack:
         log = stack.enter_context((tmp_path_factory.mktemp("log") / "workers.log").open("wb"))
         started = {
-            name: LineProcess(
-                name, "inference_worker", ["run", "--model", f"tiny-{name}", *options], log=log
+            name: worker_process(
+                name, f"tiny-{name}", store.runtime_dir, log=log, longest=LONGEST, threads=1
             )
             for name in TINY_MODELS
         }

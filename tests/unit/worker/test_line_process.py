@@ -107,10 +107,10 @@ def test_one_that_cannot_start_says_so(log: IO[bytes], tmp_path: Path) -> None:
 def test_the_projects_processes_are_started_as_they_are_asked_for(
     log: IO[bytes], tmp_path: Path
 ) -> None:
-    """Workers are told of model, store, name and length, and the reference of a folder."""
+    """Workers are told of model, store, name and length, the reference of a folder and threads."""
     started = [
         worker_process("A", "tiny", tmp_path / "store", log=log, longest=77),
-        reference_process(tmp_path / "model", log=log),
+        reference_process(tmp_path / "model", log=log, threads=3),
     ]
     files = [Path(f"/proc/{each.pid}/cmdline") for each in started]
     try:
@@ -125,4 +125,7 @@ def test_the_projects_processes_are_started_as_they_are_asked_for(
         *("--runtime-dir", str(tmp_path / "store"), "--name", "A", "--longest", "77"),
     ]
     folder = str(tmp_path / "model")
-    assert reference == [sys.executable, "-m", "inference_worker.reference", "--model", folder]
+    assert reference == [
+        *(sys.executable, "-m", "inference_worker.reference"),
+        *("--model", folder, "--threads", "3"),
+    ]
