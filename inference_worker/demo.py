@@ -67,7 +67,7 @@ class Demo:
         row = {
             "worker": turn.worker,
             "kind": turn.kind,
-            "prompt_ids": prompt_ids,
+            "prompt_ids": list(prompt_ids),
             "prompt_tokens": len(prompt_ids),
             "matched_tokens": answer["matched_tokens"],
             "published_by": "+".join(dict.fromkeys(names)) or None,
