@@ -84,7 +84,7 @@ MUTANTS = [
         "empty-slot-list-on-a-cached-start",
         "radix.py",
         "        slots.extend(part)\n",
-        "",
+        "        slots.extend(part[:0])\n",
     ),
     Mutant(
         "duplicates-dropped-on-insert",
@@ -189,4 +189,9 @@ def run(mutant: Mutant, folder: Path) -> subprocess.CompletedProcess[str]:
 def test_a_fault_in_the_core_is_caught(mutant: Mutant, tmp_path: Path) -> None:
     """The cache machine fails on each mutant, and passes on the core as it is."""
     outcome = run(mutant, tmp_path)
-    assert outcome.returncode == (0 if mutant.name == "unchanged" else 1), outcome.stderr[-2000:]
+    if mutant.name == "unchanged":
+        assert outcome.returncode == 0, outcome.stderr[-2000:]
+    else:
+        # Found by a rule or an invariant after a step, not by code that does not even load.
+        assert outcome.returncode == 1, f"{mutant.name} survived"
+        assert "state.teardown()" in outcome.stderr, outcome.stderr[-2000:]
