@@ -121,13 +121,15 @@ def run_demo(
 ) -> dict[str, Any]:
     """Run the demo and return its report; with ``leak`` worker A keeps one pin on purpose.
 
-    Each process computes with ``threads``, or one for each core.
+    Each process computes with ``threads``, by default one for a tiny model and else one for
+    each core.
     Raises ``WorkerError`` where a process fails, and what loading the model raises.
     """
     folder = model_folder(model)
     # Threads that wait for each other cost a small model more than they compute: 134 s instead
     # of 10 s for the tests of tiny models, with two threads each on two busy cores.
-    threads = 1 if model.startswith(TINY) else None
+    if threads is None and model.startswith(TINY):
+        threads = 1
     with ExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kvstore-demo-")))
         log: IO[bytes] = stack.enter_context((logs / "processes.log").open("wb"))
