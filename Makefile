@@ -38,8 +38,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -m venv $(VENV)
 	@{ $(PIP) hatchling editables && $(PIP) --no-build-isolation --editable '.[$(EXTRAS)]'; } 2>&1 \
 	    | tee $(VENV)/setup.log \
-	    | awk '/ MB\)$$/ || /Processing .*[.]whl/ { sub(/^ +/, ""); print "  " $$0; fflush() } \
-	           /^Installing collected/ { print "  Installing packages: " NF - 3; fflush() }' \
+	    | { grep --line-buffered -E ' MB\)$$|Processing .*[.]whl|^Installing collected' || true; } \
+	    | sed -u -E 's/^ *//; s/^(Installing collected packages).*/\1/; s/^/  /' \
 	    || { grep -Ev '^(WARNING|Requirement already)' $(VENV)/setup.log | tail -n 30; exit 1; }
 	@touch $@
 

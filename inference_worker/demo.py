@@ -179,7 +179,7 @@ def _play(demo: Demo, script: DemoScript, *, leak: bool) -> dict[str, Any]:
     last = script.last_words()
     prompt_ids = script.document[::-1] + last.ids
     demo.kill(last, prompt_ids)
-    demo.ask(DemoTurn(WORKERS[0], "after the kill", last.text, last.ids), prompt_ids)
+    demo.ask(DemoTurn(WORKERS[0], "takeover", last.text, last.ids), prompt_ids)
     if leak:
         demo.workers[WORKERS[0]].ask(op="keep_pin", prompt_ids=script.document)
     stats_after_kill = demo.stats()

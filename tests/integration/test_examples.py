@@ -37,6 +37,13 @@ def test_a_worker_does_without_a_store(tmp_path: Path) -> None:
     assert all(line.startswith("  for StoreUnavailable: ") for line in lines[1::2])
 
 
+def test_the_same_worker_uses_a_store_that_is_there() -> None:
+    """With a store the rest of each request has slots in it."""
+    with running_store() as store:
+        lines = run("without_a_store.py", store.runtime_dir)
+    assert lines == [f"request {n}: 0 tokens cached, the rest goes to the store" for n in range(3)]
+
+
 def test_every_example_is_run() -> None:
     """An example that is added is tested too."""
     source = Path(__file__).read_text(encoding="utf-8")

@@ -16,6 +16,8 @@ def main(runtime_dir: str) -> None:
     """Answer three requests, with whatever the store has."""
     with Client(runtime_dir) as client:
         namespace = client.namespace(NamespaceIdentity(b"some model"), LAYOUT)
+        # A moment for a store that is there; without one the requests come all the same.
+        namespace.wait_open(2.0)
         for number in range(3):
             prompt = [number, *range(40)]
             with namespace.acquire(prompt, total_page_count=3) as acquired:

@@ -51,10 +51,23 @@ def test_a_request_is_a_line() -> None:
     for name, _ in COLUMNS:
         assert name in text
     (line,) = (line for line in text.splitlines() if "2011" in line)
-    cells = [cell.strip() for cell in line.strip("│").split("│")]
-    assert cells == [
+    assert line.split() == [
         *("A", "question", "2011", "2000", "B", "11", "20", "180", "150", "9.0x", "yes")
     ]
+
+
+def test_the_table_fits_a_narrow_terminal() -> None:
+    """In 80 columns no name and no figure is cut or broken."""
+    console = Console(file=io.StringIO(), width=80)
+    with DemoTable(console) as table:
+        table.add(
+            "question", row(published_by="A+B", ttft_ms_without=12345.0, ttft_ms_stock=9999.0)
+        )
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert "…" not in text
+    (line,) = (line for line in text.splitlines() if "2011" in line)
+    assert line.split()[-5:] == ["20", "12345", "9999", "617.2x", "yes"]
 
 
 def test_a_difference_is_seen() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 
 import pytest
+import torch
 from engine_world import NOTHING, EngineWorld
 from transformers import PreTrainedModel
 
@@ -11,6 +12,7 @@ from inference_worker.engine import PAGE_TOKENS, Engine
 from inference_worker.errors import RequestTooLongError
 from inference_worker.model import PagedModel
 from inference_worker.reference import Reference
+from inference_worker.step import Step
 from inference_worker.tiny_models import TINY_MODELS
 from kvstore_client.testing import running_store
 
@@ -126,6 +128,26 @@ def test_pages_are_published_and_used_in_place(
     reference = references["qwen3"]
     assert first.output_ids == reference.answer(ids, 12)["output_ids"]
     assert second.output_ids == reference.answer(longer, 12)["output_ids"]
+
+
+def test_each_position_is_computed_once(
+    world: EngineWorld, qwen: PagedModel, monkeypatch: pytest.MonkeyPatch, text_ids: Ids
+) -> None:
+    """From the matched tokens to the last but one, so that no published page is written again."""
+    spans: list[tuple[int, int]] = []
+    forward = qwen.forward
+
+    def record(step: Step, input_ids: torch.Tensor) -> torch.Tensor:
+        spans.extend((part.start, part.end) for part in step.parts)
+        return forward(step, input_ids)
+
+    monkeypatch.setattr(qwen, "forward", record)
+    ids = text_ids(150, 66)
+    for start in (0, 9 * PAGE_TOKENS):
+        spans.clear()
+        assert world.generate(ids, 12).matched_tokens == start
+        assert [begin for begin, _ in spans] == [start, *(end for _, end in spans[:-1])]
+        assert spans[-1][1] == 150 + 11
 
 
 def test_a_request_may_leave_the_store_alone(world: EngineWorld, text_ids: Ids) -> None:

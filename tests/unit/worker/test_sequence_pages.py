@@ -212,6 +212,25 @@ def test_a_sequence_grows_in_the_store_and_then_beside_it(rig: Rig, client: Clie
         assert again.matched_tokens == 4 * stored
 
 
+def test_room_that_comes_later_is_not_used(rig: Rig, client: Client) -> None:
+    """Once a page is private so are all behind it: the store takes no page without its path."""
+    ids = list(range(900, 900 + 4 * 24))
+    other = Rig(rig.namespace)
+    with rig.open(ids[:4]) as pages:
+        room = SLOTS - 1 - RESERVE_AHEAD
+        with other.open(list(range(4 * (room - RESERVE_AHEAD)))):
+            assert reserved_slots(client) == SLOTS
+            rig.compute(pages, ids, 0, 24)
+            assert rig.private.used_count == 1
+        rig.compute(pages, ids, 24, len(ids))
+        assert pages.publish(ids, len(ids)) == list(pages.table)[: 1 + RESERVE_AHEAD]
+        assert pages.publish(ids, len(ids)) == []
+        assert rig.holds(pages, ids)
+    with rig.open(ids) as again:
+        assert again.matched_tokens == 4 * (1 + RESERVE_AHEAD)
+        assert rig.holds(again, ids[: again.matched_tokens])
+
+
 def test_a_store_that_is_full_gives_its_match(rig: Rig) -> None:
     """Where slots for the rest cannot be had, the matched pages are used, and private ones."""
     ids = list(range(700, 717))
