@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
-import torch
 from patterned_pages import LIMIT, nothing_held
+from sequence_rig import LAYOUT, LONGEST, STORED, SequenceRig
 
-from inference_worker.block_table import PageRef
 from inference_worker.errors import ArenaExhaustedError, LayoutMismatchError
 from inference_worker.page_layout import PageLayout
 from inference_worker.page_pool import PagePool
@@ -17,19 +16,14 @@ from kvstore_client import (
     ClientConfig,
     Namespace,
     NamespaceIdentity,
-    PagedContent,
     connect_admin,
 )
-from kvstore_client import PageLayout as StoreLayout
 from kvstore_client.errors import StoreUnavailable
 from kvstore_client.testing import RunningStore, running_store
 
-LAYOUT = PageLayout(layer_count=2, kv_head_count=1, head_dim=8, dtype="float32", page_tokens=4)
-STORED = StoreLayout.paged(4, PagedContent(2, 1, 8, "float32"))
 # All of one extent, and all that there ever is.
 SLOTS = 32
 POOL_BYTES = str(SLOTS * LAYOUT.page_bytes)
-LONGEST = 4 * 60
 
 
 @pytest.fixture(scope="module")
@@ -55,51 +49,10 @@ def namespace(client: Client, request: pytest.FixtureRequest) -> Namespace:
     return opened
 
 
-class Rig:
-    """What an engine has beside its model, and a computation that is easy to check."""
-
-    def __init__(self, namespace: Namespace | None) -> None:
-        self.namespace = namespace
-        self.pool = PagePool(LAYOUT)
-        self.private = PrivateArena(LAYOUT, LONGEST)
-        self.pool.add_extent(PRIVATE_EXTENT, self.private.tensor)
-
-    def open(self, ids: list[int]) -> SequencePages:
-        """Begin a sequence."""
-        return SequencePages(self.pool, self.private, self.namespace, ids)
-
-    def compute(self, pages: SequencePages, ids: list[int], start: int, end: int) -> None:
-        """Write what ``[start, end)`` of ``ids`` come to: each token the sum of all up to it."""
-        pages.ensure(end)
-        sums = torch.tensor(ids).cumsum(0)[start:end].float()
-        key = sums.view(-1, 1, 1).expand(-1, 1, LAYOUT.head_dim)
-        for layer in range(LAYOUT.layer_count):
-            self.pool.write(layer, pages.table, start, key + layer, -key)
-
-    def holds(self, pages: SequencePages, ids: list[int]) -> bool:
-        """Tell whether the pages have what was computed for all of ``ids``."""
-        sums = torch.tensor(ids).cumsum(0).float().view(-1, 1, 1)
-        key = sums.expand(-1, 1, LAYOUT.head_dim)
-        last = LAYOUT.pages_for(len(ids))
-        found = [
-            self.pool.gather(layer, pages.table, 0, last) for layer in range(LAYOUT.layer_count)
-        ]
-        return all(
-            torch.equal(keys[: len(ids)], key + layer) and torch.equal(values[: len(ids)], -key)
-            for layer, (keys, values) in enumerate(found)
-        )
-
-    def publish_all(self, ids: list[int]) -> list[PageRef]:
-        """Run a sequence whose pages all come to be in the store."""
-        with self.open(ids) as pages:
-            self.compute(pages, ids, pages.matched_tokens, len(ids))
-            return pages.publish(ids, len(ids))
-
-
 @pytest.fixture
-def rig(namespace: Namespace, client: Client) -> Iterator[Rig]:
+def rig(namespace: Namespace, client: Client) -> Iterator[SequenceRig]:
     """A rig on the store; afterwards nothing is held, mapped or used."""
-    made = Rig(namespace)
+    made = SequenceRig(namespace)
     yield made
     assert client.flush(LIMIT)
     assert nothing_held(client)
@@ -114,7 +67,7 @@ def reserved_slots(client: Client) -> int:
 
 def test_without_a_namespace_all_pages_are_private() -> None:
     """Nothing is matched or published, and the slots go back at the end, and only once."""
-    rig = Rig(None)
+    rig = SequenceRig(None)
     ids = list(range(10, 31))
     with rig.open(ids) as pages:
         assert (pages.matched_tokens, pages.matched_pages, pages.failure) == (0, [], None)
@@ -127,7 +80,7 @@ def test_without_a_namespace_all_pages_are_private() -> None:
     pages.close()
 
 
-def test_whole_pages_are_published_as_they_are_computed(rig: Rig, client: Client) -> None:
+def test_whole_pages_are_published_as_they_are_computed(rig: SequenceRig, client: Client) -> None:
     """Each publish inserts what became whole since the last one; the rest is never visible."""
     ids = list(range(100, 119))
     with rig.open(ids) as pages:
@@ -146,7 +99,7 @@ def test_whole_pages_are_published_as_they_are_computed(rig: Rig, client: Client
     assert rig.namespace.peek([*ids, 0, 0]) == 16
 
 
-def test_matched_pages_are_used_in_place(rig: Rig) -> None:
+def test_matched_pages_are_used_in_place(rig: SequenceRig) -> None:
     """A sequence that begins alike has the very pages of the first, and computes only the rest."""
     ids = list(range(200, 219))
     published = rig.publish_all(ids)
@@ -162,7 +115,7 @@ def test_matched_pages_are_used_in_place(rig: Rig) -> None:
         assert rig.holds(pages, longer[:24])
 
 
-def test_a_match_leaves_a_token_to_compute(rig: Rig) -> None:
+def test_a_match_leaves_a_token_to_compute(rig: SequenceRig) -> None:
     """Of a sequence that is cached whole, all pages but the last are matched."""
     ids = list(range(300, 316))
     published = rig.publish_all(ids)
@@ -175,10 +128,10 @@ def test_a_match_leaves_a_token_to_compute(rig: Rig) -> None:
         assert rig.holds(pages, ids)
 
 
-def test_the_first_of_two_writers_stays(rig: Rig) -> None:
+def test_the_first_of_two_writers_stays(rig: SequenceRig) -> None:
     """What another published meanwhile is its page; what comes behind it is still published."""
     ids = list(range(400, 421))
-    other = Rig(rig.namespace)
+    other = SequenceRig(rig.namespace)
     with rig.open(ids) as late, other.open(ids[:13]) as early:
         other.compute(early, ids[:13], 0, 13)
         first = early.publish(ids[:13], 13)
@@ -192,7 +145,7 @@ def test_the_first_of_two_writers_stays(rig: Rig) -> None:
         assert rig.holds(pages, ids[:20])
 
 
-def test_a_sequence_grows_in_the_store_and_then_beside_it(rig: Rig, client: Client) -> None:
+def test_a_sequence_grows_in_the_store_and_then_beside_it(rig: SequenceRig, client: Client) -> None:
     """Slots are reserved ahead until there are none; the rest is private and not published."""
     ids = list(range(500, 500 + 4 * 40))
     with rig.open(ids[:4]) as pages:
@@ -212,10 +165,10 @@ def test_a_sequence_grows_in_the_store_and_then_beside_it(rig: Rig, client: Clie
         assert again.matched_tokens == 4 * stored
 
 
-def test_room_that_comes_later_is_not_used(rig: Rig, client: Client) -> None:
+def test_room_that_comes_later_is_not_used(rig: SequenceRig, client: Client) -> None:
     """Once a page is private so are all behind it: the store takes no page without its path."""
     ids = list(range(900, 900 + 4 * 24))
-    other = Rig(rig.namespace)
+    other = SequenceRig(rig.namespace)
     with rig.open(ids[:4]) as pages:
         room = SLOTS - 1 - RESERVE_AHEAD
         with other.open(list(range(4 * (room - RESERVE_AHEAD)))):
@@ -231,7 +184,7 @@ def test_room_that_comes_later_is_not_used(rig: Rig, client: Client) -> None:
         assert rig.holds(again, ids[: again.matched_tokens])
 
 
-def test_a_store_that_is_full_gives_its_match(rig: Rig) -> None:
+def test_a_store_that_is_full_gives_its_match(rig: SequenceRig) -> None:
     """Where slots for the rest cannot be had, the matched pages are used, and private ones."""
     ids = list(range(700, 717))
     published = rig.publish_all(ids)
@@ -245,7 +198,7 @@ def test_a_store_that_is_full_gives_its_match(rig: Rig) -> None:
         assert rig.holds(pages, longer)
 
 
-def test_pages_behind_a_removed_path_are_not_published(rig: Rig, client: Client) -> None:
+def test_pages_behind_a_removed_path_are_not_published(rig: SequenceRig, client: Client) -> None:
     """An operator removes what a sequence goes on from: it reads on, and publishes nothing."""
     ids = list(range(800, 817))
     rig.publish_all(ids)
@@ -266,7 +219,7 @@ def test_pages_behind_a_removed_path_are_not_published(rig: Rig, client: Client)
     assert rig.namespace.peek([*longer, 0]) == 0
 
 
-def test_an_exception_gives_everything_back(rig: Rig) -> None:
+def test_an_exception_gives_everything_back(rig: SequenceRig) -> None:
     """Pins, reserved and private slots go back also where the sequence fails."""
     ids = list(range(600, 617))
     rig.publish_all(ids)
@@ -281,7 +234,7 @@ def test_an_exception_gives_everything_back(rig: Rig) -> None:
         overrun()
 
 
-def test_a_failure_to_begin_gives_everything_back(rig: Rig, client: Client) -> None:
+def test_a_failure_to_begin_gives_everything_back(rig: SequenceRig, client: Client) -> None:
     """Where the store's memory does not fit the pool, what was acquired is released at once."""
     narrow = PageLayout(layer_count=2, kv_head_count=1, head_dim=4, dtype="float32", page_tokens=4)
     pool = PagePool(narrow)
@@ -293,7 +246,7 @@ def test_a_failure_to_begin_gives_everything_back(rig: Rig, client: Client) -> N
         assert nothing_held(client)
 
 
-def test_tokens_that_are_none_are_the_callers_mistake(rig: Rig) -> None:
+def test_tokens_that_are_none_are_the_callers_mistake(rig: SequenceRig) -> None:
     """Ids that the wire cannot carry raise before anything is held."""
     with pytest.raises(ValueError, match="token ids"):
         rig.open([1, 2, -3])
@@ -302,7 +255,7 @@ def test_tokens_that_are_none_are_the_callers_mistake(rig: Rig) -> None:
 def test_an_absent_store_leaves_the_private_arena() -> None:
     """Without a store there is a failure to read, and pages all the same."""
     with running_store(start=False) as absent, Client(absent.runtime_dir) as client:
-        rig = Rig(client.namespace(NamespaceIdentity(b"absent"), STORED))
+        rig = SequenceRig(client.namespace(NamespaceIdentity(b"absent"), STORED))
         with rig.open([1, 2, 3, 4, 5]) as pages:
             assert isinstance(pages.failure, StoreUnavailable)
             rig.compute(pages, [1, 2, 3, 4, 5], 0, 5)
@@ -317,7 +270,7 @@ def test_a_store_that_dies_under_a_sequence_is_no_failure() -> None:
         with Client(dying.runtime_dir, ClientConfig(call_timeout=LIMIT)) as client:
             namespace = client.namespace(NamespaceIdentity(b"dying"), STORED)
             assert namespace.wait_open(LIMIT), namespace.failure
-            rig = Rig(namespace)
+            rig = SequenceRig(namespace)
             ids = list(range(100))
             rig.publish_all(ids[:17])
             with rig.open(ids[:30]) as pages:
