@@ -11,6 +11,7 @@ from transformers.utils.logging import disable_progress_bar
 
 import kvstore_client
 from inference_worker.demo import run_demo, verdict
+from inference_worker.device_work import DeviceWork
 from inference_worker.engine import PAGE_TOKENS, Engine
 from inference_worker.errors import WorkerError
 from inference_worker.line_worker import LineWorker
@@ -88,7 +89,8 @@ def run(
     use_threads(threads)
     disable_progress_bar()
     loaded = load_model(model)
-    config = kvstore_client.ClientConfig(display_name=name)
+    work = DeviceWork(loaded.device)
+    config = kvstore_client.ClientConfig(display_name=name, wait_for_device=work.wait)
     with kvstore_client.Client(runtime_dir, config) as client:
         namespace = model_namespace(client, loaded, page_tokens, model)
         namespace.wait_open(ATTACH_SECONDS)

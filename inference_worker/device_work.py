@@ -1,0 +1,31 @@
+"""What a device still has to do on the pages before the store may be told of it."""
+
+import torch
+
+
+class DeviceWork:
+    """The work that an engine queued on its device, to be waited for.
+
+    A GPU computes behind the back of the thread that asked for it. An insert may only follow its
+    writes, and a release the last read, so the client waits here before each of them:
+    ``ClientConfig(wait_for_device=DeviceWork(model.device).wait)``.
+    Speaks of the stream that is current where it is made: make it on the thread that computes.
+    Any thread may wait.
+    """
+
+    def __init__(self, device: torch.device | str = "cpu") -> None:
+        """Note the device's current stream; a CPU has none, its work is done when it returns."""
+        where = torch.device(device)
+        self._stream = torch.cuda.current_stream(where) if where.type == "cuda" else None
+
+    def wait(self) -> None:
+        """Return once all that was queued until now is done; later work is not waited for.
+
+        Afterwards kernels launched later, in any process, see what was written. Raises what the
+        device raises for work that failed: then nothing it touched may be told or given back.
+        """
+        if self._stream is None:
+            return
+        done = torch.cuda.Event()
+        done.record(self._stream)
+        done.synchronize()
