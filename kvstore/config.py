@@ -15,10 +15,13 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
     CliApp,
+    CliSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     SettingsError,
 )
+
+from kvstore.config_help import help_formatter
 
 PROGRAM = "kvstore-server"
 # So many extents share the first tier's memory where no size of one is set: the first
@@ -65,7 +68,10 @@ class ConfigFile(PydanticBaseSettingsSource):
 
 
 class Config(BaseSettings):
-    """Settings of one server. Times are in seconds, sizes in bytes or like "512MiB"."""
+    """Settings of one server. Times are in seconds, sizes in bytes or like "512MiB".
+
+    --tier1-bytes is KVSTORE_TIER1_BYTES in the environment, tier1_bytes in the file.
+    """
 
     model_config = SettingsConfigDict(
         env_prefix="KVSTORE_",
@@ -79,13 +85,13 @@ class Config(BaseSettings):
     )
 
     config_file: Path | None = None
-    """A TOML file with any of these settings. Start with: none."""
+    """A TOML file with any of these settings. Absent: none is read. Start with: none."""
 
     runtime_dir: Path = Field(default_factory=default_runtime_dir)
     """Folder of the sockets, mode 0700, one a server; its path has at most 94 bytes.
 
     Wrong when clients stay disconnected: both sides have to name the same one.
-    Start with: $XDG_RUNTIME_DIR/kvstore.
+    Absent: $XDG_RUNTIME_DIR/kvstore, else /tmp/kvstore-UID. Start with: that.
     """
 
     tier1_bytes: Size = ByteSize(1 << 30)
@@ -178,4 +184,5 @@ def load_config(arguments: Sequence[str]) -> Config:
     Raises ``ValueError`` (pydantic's, or ``SettingsError``) naming what is wrong;
     a flag that is none ends the process with status 2, as argparse does.
     """
-    return CliApp.run(Config, cli_args=list(arguments))
+    flags = CliSettingsSource[Config](Config, formatter_class=help_formatter(Config.model_fields))
+    return CliApp.run(Config, cli_args=list(arguments), cli_settings_source=flags)

@@ -1,19 +1,25 @@
-"""Writes kvstore/v1 from proto/kvstore/v1/*.proto.
+"""Writes kvstore/v1 and docs/protocol.md from proto/kvstore/v1/*.proto.
 
 Run it after a change of the contract: `.venv/bin/python proto/generate.py`.
-The result is committed, and tests/static/test_generated_code.py keeps the two in step.
-`--out FOLDER` writes FOLDER/kvstore/v1 instead, and leaves the tree alone.
+The result is committed, and tests/static/test_generated_code.py keeps the three in step.
+`--out FOLDER` writes FOLDER/kvstore/v1 and FOLDER/docs/protocol.md instead, and leaves the tree
+alone.
 """
 
 import argparse
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.rpc import status_pb2
+
+import reference
 
 PROTO = Path(__file__).resolve().parent
 PACKAGE = Path("kvstore", "v1")
+PAGE = Path("docs", "protocol.md")
 # What this script owns in the package; whatever else lies there is not its business.
 GENERATED = ("*_pb2.py", "*_pb2.pyi", "*_pb2_grpc.py")
 INIT = '''"""The protocol, generated from proto/kvstore/v1 by proto/generate.py: do not edit."""
@@ -35,7 +41,7 @@ def include_options() -> list[str]:
 
 
 def generate(out: Path) -> Path:
-    """Write the package under `out`, in place of generated files already there; return its folder.
+    """Write package and page under `out`, in place of files generated before; return the package.
 
     Raises CalledProcessError where protoc refuses the contract.
     """
@@ -44,10 +50,16 @@ def generate(out: Path) -> Path:
     for pattern in GENERATED:
         for stale in package.glob(pattern):
             stale.unlink()
+    (out / PAGE).parent.mkdir(parents=True, exist_ok=True)
     outputs = [f"--{kind}_out={out}" for kind in ("python", "pyi", "grpc_python")]
-    command = [sys.executable, "-m", "grpc_tools.protoc", *include_options(), *outputs, *sources()]
-    subprocess.run(command, check=True)  # noqa: S603 - our own arguments, no shell
+    protoc = [sys.executable, "-m", "grpc_tools.protoc", *include_options()]
+    with tempfile.TemporaryDirectory() as folder:
+        described = Path(folder, "contract.binpb")
+        outputs += ["--include_source_info", f"--descriptor_set_out={described}"]
+        subprocess.run([*protoc, *outputs, *sources()], check=True)  # noqa: S603 - our own arguments
+        files = FileDescriptorSet.FromString(described.read_bytes()).file
     (package / "__init__.py").write_text(INIT, encoding="utf-8")
+    (out / PAGE).write_text(reference.page(files), encoding="utf-8")
     return package
 
 

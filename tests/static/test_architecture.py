@@ -39,7 +39,8 @@ ALLOWED = {
     | {ERRORS, "kvstore.__version__", "grpc_health", "grpc_reflection"}
     | {"kvstore.core", "kvstore.service"},
     "kvstore/errors.py": set(),
-    "kvstore/config.py": {ERRORS, "kvstore.runtime_dir"},
+    "kvstore/config.py": {ERRORS, "kvstore.config_help", "kvstore.runtime_dir"},
+    "kvstore/config_help.py": set(),
     "kvstore/instance_lock.py": {"kvstore.runtime_dir"},
     "kvstore/log.py": set(),
     "kvstore/runtime_dir.py": set(),

@@ -1,8 +1,11 @@
-"""The committed stubs are what proto/generate.py writes today."""
+"""What is generated and committed is what its script writes today."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 
@@ -14,10 +17,47 @@ def contents(package: Path) -> dict[str, str]:
     }
 
 
-def test_the_stubs_are_in_step_with_the_contract(tmp_path: Path) -> None:
+def run(script: str, out: Path) -> None:
+    """Run a script of the tree that writes generated files, into another place."""
+    subprocess.run([sys.executable, str(ROOT / script), "--out", str(out)], check=True)
+
+
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with what proto/generate.py writes today."""
+    out = tmp_path_factory.mktemp("generated")
+    run("proto/generate.py", out)
+    return out
+
+
+def test_the_stubs_are_in_step_with_the_contract(generated: Path) -> None:
     """Generating again changes no file of kvstore/v1, adds none and leaves none over."""
-    command = [sys.executable, str(ROOT / "proto" / "generate.py"), "--out", str(tmp_path)]
-    subprocess.run(command, check=True)
-    committed, fresh = contents(ROOT / "kvstore" / "v1"), contents(tmp_path / "kvstore" / "v1")
+    committed, fresh = contents(ROOT / "kvstore" / "v1"), contents(generated / "kvstore" / "v1")
     assert sorted(committed) == sorted(fresh)
     assert [name for name in fresh if committed[name] != fresh[name]] == []
+
+
+def test_the_protocol_s_page_is_in_step_with_the_contract(generated: Path) -> None:
+    """docs/protocol.md is what proto/generate.py makes of the contract's comments."""
+    page = Path("docs", "protocol.md")
+    assert (ROOT / page).read_text(encoding="utf-8") == (generated / page).read_text(
+        encoding="utf-8"
+    ), "run proto/generate.py"
+
+
+def test_the_protocol_s_page_links_what_it_has() -> None:
+    """Each link within docs/protocol.md leads to one of its headings."""
+    page = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
+    headings = re.findall(r"^#+ (.+)$", page, flags=re.MULTILINE)
+    anchors = {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+    links = set(re.findall(r"\]\(#([^)]+)\)", page))
+    assert links
+    assert links - anchors == set()
+
+
+def test_the_configuration_s_page_is_in_step_with_the_settings(tmp_path: Path) -> None:
+    """docs/configuration.md is what docs/settings.py makes of the settings' descriptions."""
+    out = tmp_path / "configuration.md"
+    run("docs/settings.py", out)
+    committed = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    assert committed == out.read_text(encoding="utf-8"), "run docs/settings.py"

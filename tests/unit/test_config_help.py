@@ -1,0 +1,41 @@
+"""What the settings say of themselves."""
+
+import pytest
+
+from kvstore.config import Config, load_config
+from kvstore.config_help import default_text
+
+
+def test_the_help_shows_defaults_as_one_would_write_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The help has each flag with its default, and no value that only the code could say."""
+    with pytest.raises(SystemExit):
+        load_config(["--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    flags = {f"--{name.replace('_', '-')}" for name in Config.model_fields}
+    assert [each for each in flags if each not in shown] == []
+    assert "all tenants together" in shown
+    assert "(default: 1GiB)" in shown
+    assert "(default: 10.0)" in shown
+    assert "/tmp/kvstore-UID" in shown  # noqa: S108 - it is only named
+    assert [each for each in ("null", "None", "factory", str(1 << 30)) if each in shown] == []
+
+
+def test_a_default_is_shown_as_one_would_write_it() -> None:
+    """A size has its unit, a number is itself, and what the description says is not said again."""
+    shown = {name: default_text(field) for name, field in Config.model_fields.items()}
+    assert (shown["tier1_bytes"], shown["max_ttl"], shown["log_format"]) == (
+        "1GiB",
+        "300.0",
+        "console",
+    )
+    assert (shown["config_file"], shown["runtime_dir"], shown["extent_bytes"]) == ("", "", "")
+
+
+def test_what_has_no_default_to_show_says_what_then_holds() -> None:
+    """A setting whose default cannot be shown says in words what holds without it."""
+    fields = Config.model_fields.items()
+    silent = [name for name, field in fields if not default_text(field)]
+    descriptions = {name: field.description or "" for name, field in fields}
+    assert [name for name in silent if "Absent: " not in descriptions[name]] == []
