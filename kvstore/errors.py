@@ -21,6 +21,7 @@
     ├── InsertExceedsReservation  pages beyond the reservation
     ├── ParentNotCovered          the path above is not covered
     ├── ParentDetached            the path above was removed
+    ├── PrefixNotCached           all was required and less is cached
     ├── QuotaExceeded             a bounded table of the caller is full
     ├── StoreDraining             starting or draining
     ├── FeatureUnsupported        not built into this server
@@ -163,6 +164,12 @@ class ParentDetached(KVStoreError):
     """The covering path was removed: what was computed on it is not published."""
 
     message = "the path above the inserted pages was removed"
+
+
+class PrefixNotCached(KVStoreError):
+    """All of a prefix was to be pinned, and less is cached."""
+
+    message = "less of the prefix is cached than was required"
 
 
 class QuotaExceeded(KVStoreError):

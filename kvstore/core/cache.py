@@ -8,10 +8,10 @@ from array import array
 from collections.abc import Sequence as Items
 
 from kvstore.core.caller import Caller, Identity
-from kvstore.core.directory import Directory
 from kvstore.core.holds import Pin, Reservation
 from kvstore.core.lease import Lease
 from kvstore.core.lookup import base_of, covered_position, longest, page_position
+from kvstore.core.named_pins import NamedPins
 from kvstore.core.namespace import Namespace
 from kvstore.core.node import Position
 from kvstore.core.pages import evict, publish
@@ -31,7 +31,7 @@ from kvstore.errors import (
 )
 
 
-class PrefixCache(Directory):
+class PrefixCache(NamedPins):
     """One epoch's cache: match, reserve, insert, release."""
 
     _uses = 0

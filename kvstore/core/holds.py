@@ -1,4 +1,4 @@
-"""What a lease owns: pins and reservations, and the tombstones that they leave.
+"""Holds on paths: pins and reservations of a lease, and the tombstones that they leave.
 
 A hold protects a path by one anchor at its deepest page, since only tails of
 leaf edges are evicted. When an operator removes a part of the path, the hold
@@ -16,7 +16,7 @@ from kvstore.errors import Tombstoned
 
 
 class Hold:
-    """A hold of a lease on a path. ``anchors`` are its ends, the deepest first."""
+    """A hold on a path. ``anchors`` are its ends, the deepest first."""
 
     __slots__ = ("anchors", "hold_id", "namespace", "taken_at")
 

@@ -34,6 +34,7 @@ class Laws:
         for namespace in self._cache.namespaces.values():
             _check_tree(namespace.index)
         _check_anchors(self._cache, holds)
+        _check_named_pins(self._cache)
         _check_detached(self._cache, holds)
         for arena in self._cache.arenas.values():
             _check_states(self._cache, arena, holds)
@@ -60,6 +61,8 @@ def _holds(cache: PrefixCache) -> Iterator[Hold]:
     for lease in cache.table.leases.values():
         yield from lease.pins.values()
         yield from lease.reservations.values()
+    for namespace in cache.namespaces.values():
+        yield from namespace.named_pins.values()
 
 
 def _check_tree(index: RadixIndex) -> None:
@@ -106,6 +109,15 @@ def _check_anchors(cache: PrefixCache, holds: list[Hold]) -> None:
         for node in subtree(namespace.index.root):
             gone = [anchor for anchor in node.anchors if id(anchor) not in standing]
             _law(not gone, "a lease that is gone owns nothing", node.number)
+
+
+def _check_named_pins(cache: PrefixCache) -> None:
+    for namespace in cache.namespaces.values():
+        for name, pin in namespace.named_pins.items():
+            known = pin.name == name and pin.namespace is namespace
+            _law(known, "a named pin stands under its name", name)
+            attached = len(pin.anchors) == 1 and not pin.anchors[0].node.detached
+            _law(attached, "a named pin holds pages of the index", name)
 
 
 def _detached_nodes(holds: list[Hold]) -> list[Node]:

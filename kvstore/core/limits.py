@@ -16,6 +16,7 @@ class Limits:
     max_namespaces: int = 10_000
     max_holds_per_lease: int = 100_000
     max_processes_per_lease: int = 64
+    max_named_pins_per_tenant: int = 1000
     min_ttl: float = 0.2
     default_ttl: float = 10.0
     max_ttl: float = 300.0

@@ -1,16 +1,21 @@
 """A namespace: who shares, how pages are laid out, and their index."""
 
+from typing import TYPE_CHECKING
+
 from kvstore.core.arena import Arena
 from kvstore.core.counters import Counters
 from kvstore.core.layout import NamespaceIdentity, PageLayout
 from kvstore.core.radix import RadixIndex
+
+if TYPE_CHECKING:
+    from kvstore.core.named_pin import NamedPin
 
 
 class Namespace:
     """One tree of pages, and the arena that they live in.
 
     ``number`` counts namespaces by creation. ``detached_page_count`` counts
-    pages that left the tree and are still held.
+    pages that left the tree and are still held. ``named_pins`` stand by name.
     """
 
     def __init__(
@@ -31,6 +36,7 @@ class Namespace:
         self.index = RadixIndex(self, layout.page_tokens)
         self.counters = Counters()
         self.detached_page_count = 0
+        self.named_pins: dict[str, NamedPin] = {}
 
     @property
     def tenant(self) -> str:

@@ -7,9 +7,10 @@ states and the policy's order change together.
 from collections.abc import Iterable
 
 from kvstore.core.eviction import Victim, is_leaf
+from kvstore.core.named_pin import NamedPin
 from kvstore.core.namespace import Namespace
 from kvstore.core.node import Anchor, Node, Position
-from kvstore.core.radix import trim
+from kvstore.core.radix import subtree, trim
 from kvstore.core.requests import Removed
 from kvstore.core.slots import Slots, SlotState
 
@@ -54,11 +55,15 @@ def remove(top: Node) -> Removed:
 
     Pages that nobody holds go at once (CACHED to FREE); the others are detached
     and go at their last release. A hold that reaches into them keeps what is
-    above by another anchor there.
+    above by another anchor there; a named pin that does ends altogether.
     """
     above = top.parent
     assert above is not None  # the root stays
     namespace = top.namespace
+    anchors = [anchor for node in subtree(top) for anchor in node.anchors]
+    for anchor in anchors:
+        if isinstance(anchor.hold, NamedPin):
+            end_named_pin(anchor.hold)
     nodes = namespace.index.detach(top)
     for node in nodes:
         for anchor in node.anchors:
@@ -76,6 +81,12 @@ def remove(top: Node) -> Removed:
     above.last_use = max(above.last_use, *(node.last_use for node in nodes))
     offer_leaf(above)
     return Removed(given_back, kept)
+
+
+def end_named_pin(pin: NamedPin) -> None:
+    """Take a named pin out of its namespace's table and let go of its path."""
+    del pin.namespace.named_pins[pin.name]
+    let_go(pin.anchors)
 
 
 def let_go(anchors: list[Anchor]) -> None:

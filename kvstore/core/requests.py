@@ -29,6 +29,16 @@ class ReservationRequest:
 
 
 @dataclass(frozen=True)
+class NamedPinRequest:
+    """A hold wanted on what is cached of ``tokens``; ``ttl`` in seconds, None: no end."""
+
+    name: str
+    tokens: bytes
+    ttl: float | None = None
+    require_all: bool = False
+
+
+@dataclass(frozen=True)
 class Match:
     """The longest cached prefix; without runs a miss."""
 

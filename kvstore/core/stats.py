@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
+from math import inf
 
 from kvstore.core.arena import Arena
 from kvstore.core.cache import PrefixCache
@@ -10,6 +11,7 @@ from kvstore.core.caller import Identity
 from kvstore.core.counters import Counters
 from kvstore.core.layout import NamespaceIdentity, PageLayout
 from kvstore.core.lease import Lease, LeaseState
+from kvstore.core.named_pin import NamedPin
 from kvstore.core.namespace import Namespace
 from kvstore.core.slots import SlotState
 
@@ -59,6 +61,7 @@ class NamespaceStats:
     node_count: int
     detached_page_count: int
     pin_count: int
+    named_pin_count: int
     counters: Counters
     age: float
 
@@ -86,8 +89,21 @@ class Stats:
     namespaces: tuple[NamespaceStats, ...]
     leases: tuple[LeaseStats, ...]
     pin_count: int
+    named_pin_count: int
     reservation_count: int
     expired_lease_count: int
+
+
+@dataclass(frozen=True)
+class NamedPinStats:
+    """One named pin; numbers count by making. Times in seconds; ``remaining`` None: no end."""
+
+    number: int
+    namespace_id: bytes
+    name: str
+    pinned_token_count: int
+    age: float
+    remaining: float | None
 
 
 @dataclass(frozen=True)
@@ -119,6 +135,7 @@ def snapshot(cache: PrefixCache, identity: Identity, now: float) -> Stats:
         namespaces=tuple(_namespace(each, pins, now) for each in visible),
         leases=tuple(leases),
         pin_count=sum(each.pin_count for each in leases),
+        named_pin_count=sum(len(each.named_pins) for each in visible),
         reservation_count=sum(each.reservation_count for each in leases),
         expired_lease_count=sum(each.expired for each in leases),
     )
@@ -144,6 +161,18 @@ def prefixes(namespace: Namespace, *, after: int, count: int, max_tokens: int) -
         )
         for node in later
     ]
+
+
+def named_pin_stats(pin: NamedPin, now: float) -> NamedPinStats:
+    """Return what a named pin holds at a moment."""
+    return NamedPinStats(
+        number=pin.hold_id,
+        namespace_id=pin.namespace.namespace_id,
+        name=pin.name,
+        pinned_token_count=pin.token_count,
+        age=now - pin.taken_at,
+        remaining=None if pin.due == inf else max(pin.due - now, 0.0),
+    )
 
 
 def _sum(namespaces: Iterable[Namespace]) -> Counters:
@@ -200,6 +229,7 @@ def _namespace(namespace: Namespace, pins: dict[bytes, int], now: float) -> Name
         node_count=len(namespace.index.nodes),
         detached_page_count=namespace.detached_page_count,
         pin_count=pins.get(namespace.namespace_id, 0),
+        named_pin_count=len(namespace.named_pins),
         counters=namespace.counters.copy(),
         age=now - namespace.created_at,
     )

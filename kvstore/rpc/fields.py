@@ -53,6 +53,13 @@ def name(field: str, value: str) -> str:
     return value
 
 
+def chosen_name(field: str, value: str) -> str:
+    """Return a name that the client chose; an empty one is one that it forgot."""
+    if not value:
+        raise InvalidField(field=field, why="missing")
+    return name(field, value)
+
+
 def seconds(field: str, value: Duration) -> float:
     """Return a span in seconds, zero or more."""
     if value.seconds < 0 or not 0 <= value.nanos < NANOSECONDS:

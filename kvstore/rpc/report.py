@@ -10,13 +10,14 @@ from kvstore.core.slots import SlotState
 from kvstore.core.stats import (
     ArenaStats,
     LeaseStats,
+    NamedPinStats,
     NamespaceStats,
     PrefixStats,
     ProcessStats,
     Stats,
 )
 from kvstore.rpc.convert import identity_message, layout_message
-from kvstore.v1 import lease_pb2, store_pb2, types_pb2
+from kvstore.v1 import lease_pb2, named_pin_pb2, store_pb2, types_pb2
 
 
 def duration(seconds: float) -> Duration:
@@ -65,8 +66,20 @@ def namespace_message(namespace: NamespaceStats) -> store_pb2.NamespaceInfo:
         node_count=namespace.node_count,
         detached_page_count=namespace.detached_page_count,
         pin_count=namespace.pin_count,
+        named_pin_count=namespace.named_pin_count,
         counters=counters_message(namespace.counters),
         age=duration(namespace.age),
+    )
+
+
+def named_pin_message(pin: NamedPinStats) -> named_pin_pb2.NamedPinInfo:
+    """Return one named pin."""
+    return named_pin_pb2.NamedPinInfo(
+        namespace_id=pin.namespace_id,
+        name=pin.name,
+        pinned_token_count=pin.pinned_token_count,
+        age=duration(pin.age),
+        remaining=None if pin.remaining is None else duration(pin.remaining),
     )
 
 
@@ -94,6 +107,7 @@ def stats_message(stats: Stats, *, uptime: float) -> store_pb2.GetStatsResponse:
         namespaces=[namespace_message(each) for each in stats.namespaces],
         leases=[lease_message(each) for each in stats.leases],
         pin_count=stats.pin_count,
+        named_pin_count=stats.named_pin_count,
         reservation_count=stats.reservation_count,
         expired_lease_count=stats.expired_lease_count,
     )
@@ -112,6 +126,7 @@ def limits_message(limits: Limits) -> store_pb2.Limits:
         max_namespaces=limits.max_namespaces,
         max_holds_per_lease=limits.max_holds_per_lease,
         max_processes_per_lease=limits.max_processes_per_lease,
+        max_named_pins_per_tenant=limits.max_named_pins_per_tenant,
     )
 
 

@@ -85,7 +85,9 @@ def build_server(
     prefix_cache_pb2_grpc.add_PrefixCacheServiceServicer_to_server(
         PrefixCacheServicer(store, callers), server
     )
-    named_pin_pb2_grpc.add_NamedPinServiceServicer_to_server(NamedPinServicer(), server)
+    named_pin_pb2_grpc.add_NamedPinServiceServicer_to_server(
+        NamedPinServicer(store, callers), server
+    )
     store_pb2_grpc.add_StoreServiceServicer_to_server(
         StoreServicer(store, callers, sockets.attach_path, version), server
     )

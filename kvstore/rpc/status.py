@@ -41,6 +41,7 @@ CODES: dict[type[KVStoreError], grpc.StatusCode] = {
     errors.InsertExceedsReservation: grpc.StatusCode.INVALID_ARGUMENT,
     errors.ParentNotCovered: grpc.StatusCode.FAILED_PRECONDITION,
     errors.ParentDetached: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.PrefixNotCached: grpc.StatusCode.FAILED_PRECONDITION,
     errors.QuotaExceeded: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.StoreDraining: grpc.StatusCode.UNAVAILABLE,
     errors.FeatureUnsupported: grpc.StatusCode.UNIMPLEMENTED,

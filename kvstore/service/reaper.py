@@ -1,4 +1,4 @@
-"""The thread that lets time pass: leases expire, arenas grow."""
+"""The thread that lets time pass: leases and named pins expire, arenas grow."""
 
 from collections.abc import Callable
 from threading import Event, Thread
@@ -44,6 +44,7 @@ class Reaper:
     def tick(self) -> None:
         """Expire what is due and let one arena grow; raises nothing."""
         self._attempt(self._store.expire)
+        self._attempt(self._store.named_pins.expire)
         self._attempt(self._store.growth.step)
         self.last_tick = self._clock()
 

@@ -32,6 +32,7 @@ from kvstore.errors import PoolExhausted, StoreDraining
 from kvstore.service.announcer import Announcer
 from kvstore.service.clock import Clock
 from kvstore.service.growth import Growth
+from kvstore.service.named_pins import NamedPinKeeper
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.extent import ExtentDescription
 
@@ -60,6 +61,7 @@ class KVStore:
         self.growth = Growth(
             cache, self._mutex, arenas=arenas, announcer=self.announcer, clock=clock
         )
+        self.named_pins = NamedPinKeeper(cache, self._mutex, clock)
 
     @property
     def epoch(self) -> int:

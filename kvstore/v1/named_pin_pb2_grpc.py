@@ -27,8 +27,9 @@ if _version_not_supported:
 
 class NamedPinServiceStub:
     """Named pins: holds on a prefix that belong to a tenant and not to a lease.
-    They keep a page in some tier, not in a particular one; they are gone after a
-    restart, and when the prefix is removed.
+    They keep a page in some tier, not in a particular one. A named pin is gone
+    after a restart, when its time is over, and as a whole as soon as one of its
+    pages is removed.
     """
 
     def __init__(self, channel):
@@ -56,45 +57,56 @@ class NamedPinServiceStub:
 
 class NamedPinServiceServicer:
     """Named pins: holds on a prefix that belong to a tenant and not to a lease.
-    They keep a page in some tier, not in a particular one; they are gone after a
-    restart, and when the prefix is removed.
+    They keep a page in some tier, not in a particular one. A named pin is gone
+    after a restart, when its time is over, and as a whole as soon as one of its
+    pages is removed.
     """
 
     def PinPrefix(self, request, context):
-        """Pins what is cached of a prefix now and says how much that is. Pages that
-        are inserted later are not covered.
+        """Pins what is cached of a prefix now and says how much that is: of the whole
+        pages that the tokens fill, as many as are cached, the last one included.
+        Pages that are inserted later are not covered; a pin under another name
+        covers them. Where nothing is cached the answer is zero and there is no pin.
 
-        Idempotent: the same name and tokens answer what is pinned.
+        A tenant pins in its own namespaces, an admin in all; a pin counts against
+        the quota of the namespace's tenant.
+
+        Idempotent: the same name and whole pages answer what is pinned. The time to
+        live is that of the latest call, from then on.
 
         Errors:
 
         * `ALREADY_EXISTS` / `ID_REUSED`: the name is taken by another prefix.
-        * `FAILED_PRECONDITION` / `PREFIX_NOT_CACHED`: `require_all` was set.
-        * `RESOURCE_EXHAUSTED` / `QUOTA_EXCEEDED`
+        * `FAILED_PRECONDITION` / `PREFIX_NOT_CACHED`: `require_all` was set and less
+        is cached, or was pinned under this name before.
+        * `RESOURCE_EXHAUSTED` / `QUOTA_EXCEEDED`: too many named pins.
         * `NOT_FOUND` / `NAMESPACE_NOT_FOUND`
+        * `INVALID_ARGUMENT` / `INVALID_FIELD`, `LIMIT_EXCEEDED`
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UnpinPrefix(self, request, context):
-        """Ends a named pin.
+        """Ends a named pin. Its pages stay cached until they are evicted.
 
         Idempotent: an unknown name succeeds.
 
         Errors:
 
         * `NOT_FOUND` / `NAMESPACE_NOT_FOUND`
+        * `INVALID_ARGUMENT` / `INVALID_FIELD`
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListPins(self, request, context):
-        """Lists named pins. Changes nothing.
+        """Lists named pins in the order of their making. Changes nothing.
 
         Errors:
 
+        * `NOT_FOUND` / `NAMESPACE_NOT_FOUND`
         * `INVALID_ARGUMENT` / `INVALID_FIELD`: a negative page size or an unknown
         page token.
         """
@@ -130,8 +142,9 @@ def add_NamedPinServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class NamedPinService:
     """Named pins: holds on a prefix that belong to a tenant and not to a lease.
-    They keep a page in some tier, not in a particular one; they are gone after a
-    restart, and when the prefix is removed.
+    They keep a page in some tier, not in a particular one. A named pin is gone
+    after a restart, when its time is over, and as a whole as soon as one of its
+    pages is removed.
     """
 
     @staticmethod

@@ -33,7 +33,7 @@ class GetCapabilitiesResponse(_message.Message):
     def __init__(self, store_epoch: _Optional[int] = ..., server_version: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., extents: _Optional[_Iterable[_Union[_types_pb2.Extent, _Mapping]]] = ..., attach_path: _Optional[str] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ("max_tokens", "max_batch_size", "max_message_bytes", "min_ttl", "max_ttl", "max_deadline", "max_leases", "max_namespaces", "max_holds_per_lease", "max_processes_per_lease")
+    __slots__ = ("max_tokens", "max_batch_size", "max_message_bytes", "min_ttl", "max_ttl", "max_deadline", "max_leases", "max_namespaces", "max_holds_per_lease", "max_processes_per_lease", "max_named_pins_per_tenant")
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -44,6 +44,7 @@ class Limits(_message.Message):
     MAX_NAMESPACES_FIELD_NUMBER: _ClassVar[int]
     MAX_HOLDS_PER_LEASE_FIELD_NUMBER: _ClassVar[int]
     MAX_PROCESSES_PER_LEASE_FIELD_NUMBER: _ClassVar[int]
+    MAX_NAMED_PINS_PER_TENANT_FIELD_NUMBER: _ClassVar[int]
     max_tokens: int
     max_batch_size: int
     max_message_bytes: int
@@ -54,14 +55,15 @@ class Limits(_message.Message):
     max_namespaces: int
     max_holds_per_lease: int
     max_processes_per_lease: int
-    def __init__(self, max_tokens: _Optional[int] = ..., max_batch_size: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., min_ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_deadline: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_leases: _Optional[int] = ..., max_namespaces: _Optional[int] = ..., max_holds_per_lease: _Optional[int] = ..., max_processes_per_lease: _Optional[int] = ...) -> None: ...
+    max_named_pins_per_tenant: int
+    def __init__(self, max_tokens: _Optional[int] = ..., max_batch_size: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., min_ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_deadline: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_leases: _Optional[int] = ..., max_namespaces: _Optional[int] = ..., max_holds_per_lease: _Optional[int] = ..., max_processes_per_lease: _Optional[int] = ..., max_named_pins_per_tenant: _Optional[int] = ...) -> None: ...
 
 class GetStatsRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class GetStatsResponse(_message.Message):
-    __slots__ = ("store_epoch", "uptime", "counters", "arenas", "namespaces", "leases", "pin_count", "reservation_count", "expired_lease_count")
+    __slots__ = ("store_epoch", "uptime", "counters", "arenas", "namespaces", "leases", "pin_count", "reservation_count", "expired_lease_count", "named_pin_count")
     STORE_EPOCH_FIELD_NUMBER: _ClassVar[int]
     UPTIME_FIELD_NUMBER: _ClassVar[int]
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
@@ -71,6 +73,7 @@ class GetStatsResponse(_message.Message):
     PIN_COUNT_FIELD_NUMBER: _ClassVar[int]
     RESERVATION_COUNT_FIELD_NUMBER: _ClassVar[int]
     EXPIRED_LEASE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    NAMED_PIN_COUNT_FIELD_NUMBER: _ClassVar[int]
     store_epoch: int
     uptime: _duration_pb2.Duration
     counters: _lease_pb2.CacheCounters
@@ -80,7 +83,8 @@ class GetStatsResponse(_message.Message):
     pin_count: int
     reservation_count: int
     expired_lease_count: int
-    def __init__(self, store_epoch: _Optional[int] = ..., uptime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., counters: _Optional[_Union[_lease_pb2.CacheCounters, _Mapping]] = ..., arenas: _Optional[_Iterable[_Union[ArenaStats, _Mapping]]] = ..., namespaces: _Optional[_Iterable[_Union[NamespaceInfo, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[_lease_pb2.LeaseInfo, _Mapping]]] = ..., pin_count: _Optional[int] = ..., reservation_count: _Optional[int] = ..., expired_lease_count: _Optional[int] = ...) -> None: ...
+    named_pin_count: int
+    def __init__(self, store_epoch: _Optional[int] = ..., uptime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., counters: _Optional[_Union[_lease_pb2.CacheCounters, _Mapping]] = ..., arenas: _Optional[_Iterable[_Union[ArenaStats, _Mapping]]] = ..., namespaces: _Optional[_Iterable[_Union[NamespaceInfo, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[_lease_pb2.LeaseInfo, _Mapping]]] = ..., pin_count: _Optional[int] = ..., reservation_count: _Optional[int] = ..., expired_lease_count: _Optional[int] = ..., named_pin_count: _Optional[int] = ...) -> None: ...
 
 class ArenaStats(_message.Message):
     __slots__ = ("arena_id", "tenant", "tier", "slot_bytes", "extent_count", "slot_count", "free_slot_count", "reserved_slot_count", "cached_slot_count", "detached_slot_count", "moving_slot_count", "quarantined_slot_count")
@@ -149,7 +153,7 @@ class ListNamespacesResponse(_message.Message):
     def __init__(self, namespaces: _Optional[_Iterable[_Union[NamespaceInfo, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class NamespaceInfo(_message.Message):
-    __slots__ = ("namespace_id", "tenant", "identity", "layout", "arena_id", "cached_page_count", "node_count", "detached_page_count", "pin_count", "counters", "age")
+    __slots__ = ("namespace_id", "tenant", "identity", "layout", "arena_id", "cached_page_count", "node_count", "detached_page_count", "pin_count", "counters", "age", "named_pin_count")
     NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
@@ -161,6 +165,7 @@ class NamespaceInfo(_message.Message):
     PIN_COUNT_FIELD_NUMBER: _ClassVar[int]
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
     AGE_FIELD_NUMBER: _ClassVar[int]
+    NAMED_PIN_COUNT_FIELD_NUMBER: _ClassVar[int]
     namespace_id: bytes
     tenant: str
     identity: _types_pb2.NamespaceIdentity
@@ -172,7 +177,8 @@ class NamespaceInfo(_message.Message):
     pin_count: int
     counters: _lease_pb2.CacheCounters
     age: _duration_pb2.Duration
-    def __init__(self, namespace_id: _Optional[bytes] = ..., tenant: _Optional[str] = ..., identity: _Optional[_Union[_types_pb2.NamespaceIdentity, _Mapping]] = ..., layout: _Optional[_Union[_types_pb2.PageLayout, _Mapping]] = ..., arena_id: _Optional[int] = ..., cached_page_count: _Optional[int] = ..., node_count: _Optional[int] = ..., detached_page_count: _Optional[int] = ..., pin_count: _Optional[int] = ..., counters: _Optional[_Union[_lease_pb2.CacheCounters, _Mapping]] = ..., age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    named_pin_count: int
+    def __init__(self, namespace_id: _Optional[bytes] = ..., tenant: _Optional[str] = ..., identity: _Optional[_Union[_types_pb2.NamespaceIdentity, _Mapping]] = ..., layout: _Optional[_Union[_types_pb2.PageLayout, _Mapping]] = ..., arena_id: _Optional[int] = ..., cached_page_count: _Optional[int] = ..., node_count: _Optional[int] = ..., detached_page_count: _Optional[int] = ..., pin_count: _Optional[int] = ..., counters: _Optional[_Union[_lease_pb2.CacheCounters, _Mapping]] = ..., age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., named_pin_count: _Optional[int] = ...) -> None: ...
 
 class DeleteNamespaceRequest(_message.Message):
     __slots__ = ("namespace_id",)

@@ -166,7 +166,8 @@ class StoreServiceServicer:
         """Removes the last page of a cached prefix and everything that continues it;
         empty tokens remove all pages of the namespace. Pinned pages are detached:
         nobody matches them any more, and they go at their last release. A prefix
-        that is not cached whole removes nothing.
+        that is not cached whole removes nothing. A named pin that reaches into what
+        is removed is gone as a whole.
 
         Idempotent.
 

@@ -27,7 +27,7 @@ from kvstore.v1 import (
 from kvstore_client.testing import RunningStore, running_store
 
 LIMIT = 30.0
-NOT_BUILT = {"DeleteNamespace", "WatchEvents", "PinPrefix", "UnpinPrefix", "ListPins"}
+NOT_BUILT = {"DeleteNamespace", "WatchEvents"}
 METHODS: list[MethodDescriptor] = [
     method
     for file in (lease_pb2, prefix_cache_pb2, named_pin_pb2, store_pb2)

@@ -3,11 +3,13 @@
 from array import array
 
 import pytest
-from core_builders import CoreWorld, node_at, paged
+from core_builders import NAMESPACE_ID, OWNER, CoreWorld, node_at, paged
 
 from kvstore.core.holds import Hold
 from kvstore.core.invariants import LawBroken
 from kvstore.core.node import Anchor, Node
+from kvstore.core.pages import let_go
+from kvstore.core.requests import NamedPinRequest
 
 
 def make_world() -> CoreWorld:
@@ -161,3 +163,43 @@ def test_miscounted_removed_pages_break_a_law() -> None:
     world = make_removed()
     world.namespace.detached_page_count -= 1
     assert broken(world) == "detached pages are counted"
+
+
+def make_named() -> CoreWorld:
+    """Return a world with a named pin on a small tree."""
+    world = make_world()
+    world.cache.pin_prefix(OWNER, NAMESPACE_ID, NamedPinRequest("p", paged("abc")), world.now)
+    world.laws.check()
+    return world
+
+
+def test_a_named_pin_under_another_name_breaks_a_law() -> None:
+    """A named pin that is not the one its name says is found."""
+    world = make_named()
+    pins = world.namespace.named_pins
+    pins["q"] = pins.pop("p")
+    assert broken(world) == "a named pin stands under its name"
+
+
+def test_a_named_pin_that_holds_nothing_breaks_a_law() -> None:
+    """A named pin that let go of its path and still stands in the table is found."""
+    world = make_named()
+    let_go(world.namespace.named_pins["p"].anchors)
+    assert broken(world) == "a named pin holds pages of the index"
+
+
+def test_a_named_pin_on_removed_pages_breaks_a_law() -> None:
+    """A named pin that outlived the removal of its pages is found."""
+    world = make_removed()
+    named = make_named().namespace.named_pins["p"]
+    (pin,) = world.worker.lease.pins.values()
+    named.namespace, named.anchors = world.namespace, pin.anchors
+    world.namespace.named_pins["p"] = named
+    assert broken(world) == "a named pin holds pages of the index"
+
+
+def test_a_named_pin_that_is_gone_owns_nothing() -> None:
+    """An anchor of a named pin that is not in the table any more is found."""
+    world = make_named()
+    world.namespace.named_pins.clear()
+    assert broken(world) == "a lease that is gone owns nothing"

@@ -6,6 +6,7 @@ from core_builders import ADMIN, EPOCH, NAMESPACE_ID, OWNER, CoreWorld, make_lay
 
 from kvstore.core.caller import Caller, Identity
 from kvstore.core.layout import NamespaceIdentity
+from kvstore.core.requests import NamedPinRequest
 from kvstore.core.slots import SlotState
 from kvstore.core.stats import PrefixStats, ProcessStats, prefixes, snapshot
 
@@ -130,6 +131,21 @@ def test_a_tenant_sees_its_own_alone() -> None:
     assert mine.counters == world.namespace.counters
     assert (theirs.counters.lookup_count, theirs.counters.miss_count) == (1, 1)
     assert theirs.pin_count == 0
+
+
+def test_named_pins_are_counted_apart_from_those_of_leases() -> None:
+    """By namespace and in total, of what the identity may see; the tree shows both kinds."""
+    world = busy()
+    join_other_tenant(world)
+    for name in ("p", "q"):
+        request = NamedPinRequest(name, paged("ab"))
+        assert world.cache.pin_prefix(OWNER, NAMESPACE_ID, request, world.now) == 4
+    mine, theirs, all_of_it = (snapshot(world.cache, each, 105.0) for each in (OWNER, OTHER, ADMIN))
+    assert [stats.named_pin_count for stats in (mine, theirs, all_of_it)] == [2, 0, 2]
+    assert (mine.namespaces[0].named_pin_count, mine.namespaces[0].pin_count) == (2, 1)
+    nodes = prefixes(world.namespace, after=0, count=10, max_tokens=0)
+    # The lease's pin on what is left of its removed path is the third.
+    assert max(node.pin_count for node in nodes) == 3
 
 
 def test_an_admin_sees_everything() -> None:

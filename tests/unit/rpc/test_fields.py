@@ -53,6 +53,15 @@ def test_a_name_is_bounded_in_bytes() -> None:
         fields.name("display_name", "é" * 129)
 
 
+def test_a_chosen_name_is_not_empty() -> None:
+    """A name that the client has to choose was forgotten where it is empty."""
+    assert fields.chosen_name("name", "p") == "p"
+    for value in ("", "é" * 129):
+        with pytest.raises(InvalidField) as caught:
+            fields.chosen_name("name", value)
+        assert caught.value.metadata["field"] == "name"
+
+
 @pytest.mark.parametrize(("whole", "nanos"), [(-1, 0), (0, -1), (0, 1_000_000_000)])
 def test_a_span_of_time_is_not_negative(whole: int, nanos: int) -> None:
     """A duration is read in seconds; negative and malformed ones are refused."""

@@ -1,25 +1,172 @@
 """NamedPinService over a real server."""
 
-import grpc
-import pytest
-from rpc_world import Refused, Server
+from collections.abc import Callable
+from typing import Any
 
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from rpc_world import ADMIN_UID, Refused, Server, Worker, tokens
+
+from kvstore.core.limits import Limits
 from kvstore.v1 import named_pin_pb2 as pb
+from kvstore.v1 import store_pb2
+
+TWO_PAGES = tokens(*range(8))
+THREE_PAGES = tokens(*range(12))
+
+
+def cached(server: Server) -> tuple[Worker, bytes]:
+    """Return a worker and a namespace in which two pages are cached."""
+    worker = server.worker()
+    namespace_id = worker.open_namespace()
+    worker.publish(namespace_id, TWO_PAGES, 1)
+    return worker, namespace_id
+
+
+def pin(worker: Worker, namespace_id: bytes, name: str, **fields: Any) -> int:  # noqa: ANN401  # a message's
+    """Pin two pages, unless told otherwise; return how many tokens are pinned."""
+    request = pb.PinPrefixRequest(namespace_id=namespace_id, name=name, tokens=TWO_PAGES)
+    request.MergeFrom(pb.PinPrefixRequest(**fields))
+    answer = worker.ask(worker.named_pin.PinPrefix, request)
+    count: int = answer.pinned_token_count
+    return count
+
+
+def pins(worker: Worker, **fields: Any) -> list[pb.NamedPinInfo]:  # noqa: ANN401  # a message's
+    """Return the first page of the list."""
+    answer = worker.ask(worker.named_pin.ListPins, pb.ListPinsRequest(**fields))
+    return list(answer.pins)
+
+
+def test_a_prefix_is_pinned_listed_and_unpinned(server: Server) -> None:
+    """What is cached of it is pinned, and stands in the list with its times until unpinned."""
+    worker, namespace_id = cached(server)
+    assert pin(worker, namespace_id, "p", tokens=THREE_PAGES, ttl=Duration(seconds=500)) == 8
+    assert pin(worker, namespace_id, "q") == 8
+    first, second = pins(worker)
+    assert (first.namespace_id, first.name, first.pinned_token_count) == (namespace_id, "p", 8)
+    assert 0 < first.remaining.ToNanoseconds() <= 500e9
+    assert first.age.ToNanoseconds() >= second.age.ToNanoseconds()
+    assert not second.HasField("remaining")
+    request = pb.UnpinPrefixRequest(namespace_id=namespace_id, name="p")
+    for _ in range(2):
+        worker.ask(worker.named_pin.UnpinPrefix, request)
+    assert [each.name for each in pins(worker)] == ["q"]
+
+
+def test_nothing_cached_is_no_pin(server: Server) -> None:
+    """Zero tokens are answered and nothing is kept, unless all were required."""
+    worker, namespace_id = cached(server)
+    request = pb.PinPrefixRequest(namespace_id=namespace_id, name="p", tokens=tokens(*range(7, 15)))
+    assert worker.ask(worker.named_pin.PinPrefix, request).pinned_token_count == 0
+    assert pins(worker) == []
+    request.require_all = True
+    with pytest.raises(Refused) as caught:
+        worker.ask(worker.named_pin.PinPrefix, request)
+    assert (caught.value.code.name, caught.value.reason) == (
+        "FAILED_PRECONDITION",
+        "PREFIX_NOT_CACHED",
+    )
+    assert caught.value.metadata == {"cached": "0", "requested": "8"}
+
+
+def test_a_name_of_another_prefix_is_refused(server: Server) -> None:
+    """The same again is answered, other tokens are refused by the name."""
+    worker, namespace_id = cached(server)
+    assert pin(worker, namespace_id, "p") == pin(worker, namespace_id, "p") == 8
+    with pytest.raises(Refused) as caught:
+        pin(worker, namespace_id, "p", tokens=THREE_PAGES)
+    assert (caught.value.code.name, caught.value.reason) == ("ALREADY_EXISTS", "ID_REUSED")
+    assert caught.value.metadata == {"name": "p"}
+
+
+def test_a_removal_ends_the_pin(server: Server) -> None:
+    """Evicting a pinned prefix removes its named pin."""
+    worker, namespace_id = cached(server)
+    pin(worker, namespace_id, "p")
+    request = store_pb2.EvictPrefixRequest(namespace_id=namespace_id, tokens=TWO_PAGES)
+    worker.ask(worker.store.EvictPrefix, request)
+    assert pins(worker) == []
+
+
+def test_pins_are_counted_and_bounded(start_server: Callable[..., Server]) -> None:
+    """Statistics count them, the limits say how many there may be, and one more is refused."""
+    worker, namespace_id = cached(start_server(limits=Limits(max_named_pins_per_tenant=1)))
+    pin(worker, namespace_id, "p")
+    with pytest.raises(Refused) as caught:
+        pin(worker, namespace_id, "q")
+    assert caught.value.reason == "QUOTA_EXCEEDED"
+    stats = worker.ask(worker.store.GetStats, store_pb2.GetStatsRequest())
+    assert (stats.named_pin_count, stats.namespaces[0].named_pin_count) == (1, 1)
+    limits = worker.ask(worker.store.GetCapabilities, store_pb2.GetCapabilitiesRequest()).limits
+    assert limits.max_named_pins_per_tenant == 1
+
+
+@pytest.mark.parametrize("scope", ["all", "one"])
+def test_pins_are_listed_in_pages(server: Server, scope: str) -> None:
+    """A list goes on where its page ended, even if that entry is gone since."""
+    worker, namespace_id = cached(server)
+    for name in "cab":
+        pin(worker, namespace_id, name)
+    request = pb.ListPinsRequest(page_size=1)
+    if scope == "one":
+        request.namespace_id = namespace_id
+    found = []
+    while True:
+        answer = worker.ask(worker.named_pin.ListPins, request)
+        found += [each.name for each in answer.pins]
+        worker.ask(
+            worker.named_pin.UnpinPrefix,
+            pb.UnpinPrefixRequest(namespace_id=namespace_id, name=found[-1]),
+        )
+        request.page_token = answer.next_page_token
+        if not request.page_token:
+            break
+    assert found == ["c", "a", "b"]
 
 
 @pytest.mark.parametrize(
-    ("method", "request_"),
+    ("method", "field", "changes"),
     [
-        ("PinPrefix", pb.PinPrefixRequest()),
-        ("UnpinPrefix", pb.UnpinPrefixRequest()),
-        ("ListPins", pb.ListPinsRequest()),
+        ("PinPrefix", "namespace_id", {"namespace_id": b"x"}),
+        ("PinPrefix", "name", {"name": ""}),
+        ("PinPrefix", "name", {"name": "x" * 257}),
+        ("PinPrefix", "tokens", {"tokens": b"123"}),
+        ("PinPrefix", "ttl", {"ttl": Duration()}),
+        ("PinPrefix", "ttl", {"ttl": Duration(seconds=-1)}),
+        ("UnpinPrefix", "namespace_id", {"namespace_id": b""}),
+        ("UnpinPrefix", "name", {"name": ""}),
+        ("ListPins", "namespace_id", {"namespace_id": b"x"}),
+        ("ListPins", "page_size", {"page_size": -1}),
+        ("ListPins", "page_token", {"page_token": "x"}),
     ],
 )
-def test_named_pins_are_not_built_and_say_so(server: Server, method: str, request_: object) -> None:
-    """Every method is UNIMPLEMENTED with an ErrorInfo that names it."""
-    worker = server.worker()
+def test_bad_fields_are_refused(
+    server: Server, method: str, field: str, changes: dict[str, Any]
+) -> None:
+    """What can be no field of the request is refused by its name, and no pin is made."""
+    worker, namespace_id = cached(server)
+    good = {"namespace_id": namespace_id, "name": "p", "tokens": TWO_PAGES}
+    kind = getattr(pb, f"{method}Request")
+    chosen = {key: value for key, value in good.items() if key in kind.DESCRIPTOR.fields_by_name}
     with pytest.raises(Refused) as caught:
-        worker.ask(getattr(worker.named_pin, method), request_)
-    assert caught.value.code is grpc.StatusCode.UNIMPLEMENTED
-    assert caught.value.reason == "FEATURE_UNSUPPORTED"
-    assert caught.value.metadata == {"feature": method}
+        worker.ask(getattr(worker.named_pin, method), kind(**chosen | changes))
+    assert (caught.value.reason, caught.value.metadata["field"]) == ("INVALID_FIELD", field)
+    assert pins(worker) == []
+
+
+def test_another_tenant_s_namespace_is_not_there(server: Server) -> None:
+    """A stranger can neither pin nor unpin nor list what is not its own; an admin can."""
+    worker, namespace_id = cached(server)
+    stranger, admin = server.worker(uid=3), server.worker(uid=ADMIN_UID)
+    assert pin(admin, namespace_id, "p") == 8
+    assert pins(stranger) == []
+    for method, request in (
+        ("PinPrefix", pb.PinPrefixRequest(namespace_id=namespace_id, name="p", tokens=TWO_PAGES)),
+        ("UnpinPrefix", pb.UnpinPrefixRequest(namespace_id=namespace_id, name="p")),
+        ("ListPins", pb.ListPinsRequest(namespace_id=namespace_id)),
+    ):
+        with pytest.raises(Refused) as caught:
+            stranger.ask(getattr(stranger.named_pin, method), request)
+        assert caught.value.reason == "NAMESPACE_NOT_FOUND"
+    assert [each.name for each in pins(worker)] == [each.name for each in pins(admin)] == ["p"]

@@ -10,7 +10,14 @@ from kvstore.core.counters import Counters
 from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.limits import Limits
 from kvstore.core.slots import SlotState
-from kvstore.core.stats import ArenaStats, LeaseStats, NamespaceStats, ProcessStats, Stats
+from kvstore.core.stats import (
+    ArenaStats,
+    LeaseStats,
+    NamedPinStats,
+    NamespaceStats,
+    ProcessStats,
+    Stats,
+)
 from kvstore.core.stats import PrefixStats as Prefix
 from kvstore.rpc import report
 from kvstore.v1 import lease_pb2, types_pb2
@@ -46,6 +53,7 @@ NAMESPACE = NamespaceStats(
     node_count=42,
     detached_page_count=43,
     pin_count=44,
+    named_pin_count=46,
     counters=COUNTERS,
     age=45.5,
 )
@@ -68,6 +76,14 @@ PREFIX = Prefix(
     hit_count=76,
     tokens=bytes(8),
 )
+NAMED_PIN = NamedPinStats(
+    number=90,
+    namespace_id=bytes(16),
+    name="system prompt",
+    pinned_token_count=91,
+    age=92.5,
+    remaining=93.5,
+)
 STATS = Stats(
     epoch=80,
     counters=COUNTERS,
@@ -75,6 +91,7 @@ STATS = Stats(
     namespaces=(NAMESPACE,),
     leases=(LEASE,),
     pin_count=81,
+    named_pin_count=84,
     reservation_count=82,
     expired_lease_count=83,
 )
@@ -94,6 +111,7 @@ def unset(message: Message) -> list[str]:
         report.lease_message(LEASE).processes[0],
         report.namespace_message(NAMESPACE),
         report.prefix_message(PREFIX),
+        report.named_pin_message(NAMED_PIN),
         report.stats_message(STATS, uptime=1.0),
         report.stats_message(STATS, uptime=1.0).arenas[0],
         report.limits_message(Limits()),
@@ -113,6 +131,7 @@ def test_numbers_are_of_the_same_name() -> None:
         (LEASE.processes[0], report.lease_message(LEASE).processes[0]),
         (NAMESPACE, report.namespace_message(NAMESPACE)),
         (PREFIX, report.prefix_message(PREFIX)),
+        (NAMED_PIN, report.named_pin_message(NAMED_PIN)),
         (ARENA, report.stats_message(STATS, uptime=1.0).arenas[0]),
         (STATS, report.stats_message(STATS, uptime=1.0)),
     ):
@@ -135,6 +154,13 @@ def test_a_lease_without_holds_has_no_oldest() -> None:
     assert not idle.HasField("oldest_hold_age")
     assert idle.state == lease_pb2.LeaseInfo.STATE_EXPIRED
     assert report.lease_message(LEASE).state == lease_pb2.LeaseInfo.STATE_ACTIVE
+
+
+def test_a_named_pin_without_an_end_has_no_time_left() -> None:
+    """The time left is absent where there is no end, and zero where it is over."""
+    endless = report.named_pin_message(replace(NAMED_PIN, remaining=None))
+    assert not endless.HasField("remaining")
+    assert report.named_pin_message(replace(NAMED_PIN, remaining=0.0)).HasField("remaining")
 
 
 def test_the_salt_is_left_out() -> None:

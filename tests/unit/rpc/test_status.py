@@ -15,7 +15,7 @@ from kvstore.v1 import errors_pb2
 CONTRACT = Path(__file__).parents[3] / "proto" / "kvstore" / "v1" / "errors.proto"
 NAMES = list(errors_pb2.ErrorReason.DESCRIPTOR.values_by_name)
 # Reasons of features that this server has not yet, so that nothing raises them.
-NOT_BUILT = {"PAGE_CORRUPT", "NAMED_PIN_NOT_FOUND", "PREFIX_NOT_CACHED"}
+NOT_BUILT = {"PAGE_CORRUPT", "NAMED_PIN_NOT_FOUND"}
 
 
 def raisable(base: type[errors.KVStoreError] = errors.KVStoreError) -> Iterator[type]:

@@ -1,0 +1,32 @@
+"""A named pin: an operator's hold on a prefix, owned by the tenant and not by a lease."""
+
+from math import inf
+
+from kvstore.core.holds import Hold
+from kvstore.core.namespace import Namespace
+from kvstore.core.node import Anchor, Position
+
+
+class NamedPin(Hold):
+    """A hold on whole pages of the index; ``hold_id`` counts named pins by their making.
+
+    It has one anchor and never a detached page: it ends when one of its pages is
+    removed. ``digest`` tells the prefix that was asked for, which may be longer
+    than what is held. ``due`` is when it ends by itself, if it does.
+    """
+
+    __slots__ = ("digest", "due", "name")
+
+    def __init__(
+        self, hold_id: int, namespace: Namespace, at: Position, name: str, digest: bytes, now: float
+    ) -> None:
+        super().__init__(hold_id, namespace, now)
+        self.name = name
+        self.digest = digest
+        self.due = inf
+        self.anchors.append(Anchor(self, at.node, at.pages))
+
+    @property
+    def token_count(self) -> int:
+        """Tokens held, from the sequence's beginning."""
+        return self.held_end * self.namespace.layout.page_tokens
