@@ -7,41 +7,30 @@ owner, not thread-safe: the service calls it under one mutex, with the time.
 from array import array
 from collections.abc import Sequence as Items
 
-from kvstore.core.caller import Caller, Identity
-from kvstore.core.holds import Pin, Reservation
+from kvstore.core.answers import grant_of
+from kvstore.core.caller import Caller
+from kvstore.core.holds import Reservation
+from kvstore.core.inserting import insert_range, publish_next, store_next_token
 from kvstore.core.lease import Lease
-from kvstore.core.lookup import base_of, covered_position, longest, page_position
-from kvstore.core.named_pins import NamedPins
+from kvstore.core.matching import Matching
 from kvstore.core.namespace import Namespace
-from kvstore.core.node import Position
-from kvstore.core.pages import evict, publish
-from kvstore.core.radix import path_slots
-from kvstore.core.requests import Grant, Inserted, Match, ReservationRequest, Sequence
+from kvstore.core.pages import evict
+from kvstore.core.requests import (
+    Grant,
+    Inserted,
+    Match,
+    MatchWishes,
+    ReservationRequest,
+    Sequence,
+)
 from kvstore.core.runs import runs_of
 from kvstore.core.slots import Slots, SlotState
-from kvstore.core.tokens import matchable_pages
-from kvstore.errors import (
-    IdReused,
-    InsertExceedsReservation,
-    InvalidField,
-    LimitExceeded,
-    ParentDetached,
-    ParentNotCovered,
-    PoolExhausted,
-)
+from kvstore.core.tokens import TOKEN_BYTES
+from kvstore.errors import IdReused, InvalidField, LimitExceeded, PoolExhausted
 
 
-class PrefixCache(NamedPins):
+class PrefixCache(Matching):
     """One epoch's cache: match, reserve, insert, release."""
-
-    _uses = 0
-
-    def match(
-        self, caller: Caller, namespace_id: bytes, sequence: Sequence, pin_id: int, now: float
-    ) -> Match:
-        """Pin the longest cached prefix and return it; a miss takes no pin."""
-        lease = self.member(caller)
-        return self._match(lease, self._own(lease, namespace_id), sequence, pin_id, now)
 
     def reserve(
         self,
@@ -62,8 +51,8 @@ class PrefixCache(NamedPins):
         caller: Caller,
         namespace_id: bytes,
         sequence: Sequence,
+        wishes: MatchWishes,
         *,
-        pin_id: int,
         reservation_id: int,
         total_page_count: int,
         now: float,
@@ -75,6 +64,7 @@ class PrefixCache(NamedPins):
         """
         lease = self.member(caller)
         namespace = self._own(lease, namespace_id)
+        pin_id = wishes.pin_id
         existing = lease.reservations.get(reservation_id)
         start = existing.start_page if existing else 0
         request = ReservationRequest(reservation_id, start, max(total_page_count - start, 0))
@@ -82,11 +72,11 @@ class PrefixCache(NamedPins):
         if pin_id not in lease.pins:
             lease.pin_tombstones.require_none(pin_id, id=pin_id)
         if existing is None:
-            lease.require_room(1 if pin_id in lease.pins else 2)
+            lease.require_room(1 if pin_id in lease.pins else 1 + wishes.hold_count)
         if existing is not None and pin_id not in lease.pins:
             match = Match(0, ())
         else:
-            match = self._match(lease, namespace, sequence, pin_id, now)
+            match = self._match(lease, namespace, sequence, wishes, now)
         if existing is None:
             start = match.matched_token_count // namespace.layout.page_tokens
             request = ReservationRequest(reservation_id, start, max(total_page_count - start, 0))
@@ -96,37 +86,43 @@ class PrefixCache(NamedPins):
             return match, None
 
     def insert(
-        self, caller: Caller, reservation_id: int, sequence: Sequence, now: float
+        self,
+        caller: Caller,
+        reservation_id: int,
+        sequence: Sequence,
+        now: float,
+        *,
+        next_token: int | None = None,
     ) -> Inserted:
         """Publish the next pages of a reservation; what was inserted before is answered again.
 
-        ``now`` is unused yet: kept so that every verb is called alike.
+        The last page may be partial; nothing follows it then. ``next_token`` is
+        stored at the end of ``sequence``. ``now`` is unused yet: kept so that every
+        verb is called alike.
         """
         del now
         lease = self.member(caller)
         reservation = lease.reservation(reservation_id)
         namespace = reservation.namespace
-        first = page_position(namespace, sequence.position)
-        count = self.length(sequence.tokens, sequence.position) - sequence.position
-        pages, rest = divmod(count, namespace.layout.page_tokens)
-        if rest:
-            raise InvalidField(field="tokens", value=count, why="not in whole pages")
-        end, reserved_end = first + pages, reservation.start_page + len(reservation.reserved)
-        if first < reservation.start_page or end > reserved_end:
-            raise InsertExceedsReservation(
-                page_position=first, page_count=pages, reserved_end=reserved_end
-            )
-        if first > reservation.inserted_end:
-            raise ParentNotCovered(page_position=first, covered=reservation.inserted_end)
-        known = min(end, reservation.inserted_end) - first
-        width = namespace.index.width
-        cut = known * width
-        if known:
-            start = first * width
+        length = self.length(sequence.tokens, sequence.position)
+        first, end = insert_range(reservation, sequence, length)
+        known = reservation.token_end(namespace.layout.page_tokens) - sequence.position
+        cut = min(max(known, 0) * TOKEN_BYTES, len(sequence.tokens))
+        if cut:
+            start = sequence.position * TOKEN_BYTES
             if reservation.tokens()[start : start + cut] != sequence.tokens[:cut]:
                 raise IdReused(id=reservation_id)
-        if known < pages:
-            self._publish(lease, reservation, sequence, sequence.tokens[cut:])
+        if cut < len(sequence.tokens):
+            if reservation.tail_token_count:
+                raise IdReused(id=reservation_id)
+            published = publish_next(lease, reservation, sequence, sequence.tokens[cut:])
+            self._touch(published.at)
+            for counters in (self.counters, namespace.counters, lease.counters):
+                counters.inserted_page_count += published.inserted
+                counters.duplicate_page_count += published.duplicates
+                counters.superseded_page_count += published.superseded
+        if next_token is not None:
+            store_next_token(lease, reservation, sequence, next_token)
         flags = reservation.published[first - reservation.start_page : end - reservation.start_page]
         extents = namespace.arena.extents
         runs = runs_of(reservation.slots()[first:end], extents, namespace.arena.tier)
@@ -150,44 +146,10 @@ class PrefixCache(NamedPins):
             if reservation_id in lease.reservations:
                 self.drop_reservation(lease, lease.reservations[reservation_id])
 
-    def _own(self, lease: Lease, namespace_id: bytes) -> Namespace:
-        return self.namespace(Identity(lease.tenant), namespace_id)
-
     def _require_batch(self, items: Items[object]) -> None:
         if len(items) > self.limits.max_batch_size:
             maximum = self.limits.max_batch_size
             raise LimitExceeded(limit="max_batch_size", maximum=maximum, value=len(items))
-
-    def _touch(self, at: Position) -> None:
-        """Make ``at``'s node the most recently used; its ancestors inherit when it goes."""
-        self._uses += 1
-        at.node.last_use = self._uses
-
-    def _match(
-        self, lease: Lease, namespace: Namespace, sequence: Sequence, pin_id: int, now: float
-    ) -> Match:
-        fingerprint = hash((namespace.namespace_id, sequence))
-        pin = lease.pins.get(pin_id)
-        if pin is not None:
-            if pin.fingerprint != fingerprint:
-                raise IdReused(id=pin_id)
-            return _answer(namespace, pin.slots())
-        lease.pin_tombstones.require_none(pin_id, id=pin_id)
-        lease.require_room(1)
-        page_tokens = namespace.layout.page_tokens
-        asked = self.length(sequence.tokens, sequence.position)
-        matchable = matchable_pages(asked, page_tokens)
-        at = longest(lease, namespace, sequence, matchable)
-        for counters in (self.counters, namespace.counters, lease.counters):
-            counters.count_lookup(
-                asked=asked, matched=at.depth * page_tokens, matchable=matchable * page_tokens
-            )
-        if at.depth == 0:
-            return Match(0, ())
-        self._touch(at)
-        at.node.hits += 1
-        lease.pins[pin_id] = Pin(pin_id, namespace, at, fingerprint, now)
-        return _answer(namespace, path_slots(at))
 
     def _missing(self, lease: Lease, namespace: Namespace, request: ReservationRequest) -> int:
         """Return how many slots a request lacks, after checking that it may have them."""
@@ -223,7 +185,7 @@ class PrefixCache(NamedPins):
                 )
             lease.reservations[request.reservation_id].grow(slots[cursor : cursor + count])
             cursor += count
-        return [_grant(lease.reservations[each.reservation_id]) for each in requests]
+        return [grant_of(lease.reservations[each.reservation_id]) for each in requests]
 
     def _take(self, lease: Lease, namespace: Namespace, count: int) -> Slots:
         """Return ``count`` slots reserved now, evicting for them if the lease can use what goes."""
@@ -243,37 +205,3 @@ class PrefixCache(NamedPins):
                 counters.exhausted_count += 1
             raise
         return slots
-
-    def _publish(
-        self, lease: Lease, reservation: Reservation, sequence: Sequence, tokens: bytes
-    ) -> None:
-        """Insert ``tokens``, whole pages, at the reservation's inserted end."""
-        namespace = reservation.namespace
-        base = reservation if reservation.inserted else base_of(lease, namespace, sequence)
-        parent = covered_position(namespace, base, reservation.inserted_end)
-        if parent.node.detached:
-            raise ParentDetached(page_position=reservation.inserted_end)
-        pages = len(tokens) // namespace.index.width
-        at = namespace.index.descend(parent, tokens, pages)
-        duplicates = at.depth - parent.depth
-        done = reservation.inserted
-        own = reservation.reserved[done + duplicates : done + pages]
-        if own:
-            at = publish(namespace, at, tokens[duplicates * namespace.index.width :], own)
-        reservation.record([False] * duplicates + [True] * len(own), at)
-        self._touch(at)
-        for counters in (self.counters, namespace.counters, lease.counters):
-            counters.inserted_page_count += len(own)
-            counters.duplicate_page_count += duplicates
-
-
-def _answer(namespace: Namespace, slots: Slots) -> Match:
-    """Return a match of the path that ``slots`` are."""
-    runs = runs_of(slots, namespace.arena.extents, namespace.arena.tier)
-    return Match(len(slots) * namespace.layout.page_tokens, runs)
-
-
-def _grant(reservation: Reservation) -> Grant:
-    arena = reservation.namespace.arena
-    runs = runs_of(reservation.reserved, arena.extents, arena.tier)
-    return Grant(reservation.hold_id, reservation.start_page, runs)

@@ -13,20 +13,27 @@ class Counters:
     miss_count: int = 0
     asked_token_count: int = 0
     matched_token_count: int = 0
+    copied_token_count: int = 0
+    next_token_count: int = 0
     inserted_page_count: int = 0
     duplicate_page_count: int = 0
+    superseded_page_count: int = 0
     evicted_page_count: int = 0
     removed_page_count: int = 0
     exhausted_count: int = 0
 
-    def count_lookup(self, *, asked: int, matched: int, matchable: int) -> None:
-        """Count a match of ``matched`` tokens of ``asked``, of which ``matchable`` could."""
+    def count_lookup(self, *, asked: int, matched: int, copied: int, matchable: int) -> None:
+        """Count a match of ``asked`` tokens, of which ``matchable`` could be found.
+
+        ``matched`` of them are for use in place and ``copied`` in a source page.
+        """
         self.lookup_count += 1
         self.asked_token_count += asked
         self.matched_token_count += matched
-        if matched == 0:
+        self.copied_token_count += copied
+        if matched + copied == 0:
             self.miss_count += 1
-        elif matched == matchable:
+        elif matched + copied == matchable:
             self.full_hit_count += 1
         else:
             self.partial_hit_count += 1

@@ -12,7 +12,7 @@ from kvstore.core.node import Position
 from kvstore.core.pages import remove
 from kvstore.core.requests import Peeked, Removed
 from kvstore.core.slots import ExtentSlots
-from kvstore.core.tokens import matchable_pages, token_count
+from kvstore.core.tokens import TOKEN_BYTES, matchable_pages, token_count
 from kvstore.errors import InvalidField, LimitExceeded, NamespaceNotFound, QuotaExceeded
 
 
@@ -84,32 +84,30 @@ class Directory(Membership):
     def peek(self, identity: Identity, namespace_id: bytes, tokens: bytes) -> Peeked:
         """Return what a match would cover. No effect at all."""
         namespace = self.namespace(identity, namespace_id)
-        page_tokens = namespace.layout.page_tokens
-        pages = matchable_pages(self.length(tokens, 0), page_tokens)
-        root = Position(namespace.index.root, 0)
-        depth = namespace.index.descend(root, tokens, pages).depth
-        return Peeked(depth * page_tokens, depth, namespace.arena.tier)
+        index, layout = namespace.index, namespace.layout
+        length = self.length(tokens, 0)
+        pages = matchable_pages(length, layout.page_tokens)
+        at = index.descend(Position(index.root, 0), tokens, pages)
+        rest = tokens[at.depth * index.width : (length - 1) * TOKEN_BYTES][: index.width]
+        found = index.nearest(at, rest) if rest and layout.divides_by_token else None
+        matched, copied = at.depth * layout.page_tokens, found[1] if found else 0
+        return Peeked(matched, at.depth, namespace.arena.tier, copied)
 
     def evict_prefix(self, identity: Identity, namespace_id: bytes, tokens: bytes) -> Removed:
-        """Remove the last page of a cached prefix and all that continues it.
+        """Remove all pages that hold a prefix's last token, and all that continues them.
 
         Without tokens: all pages of the namespace. A prefix that is not cached
-        whole removes nothing. Raises InvalidField unless tokens are whole pages.
+        whole removes nothing. Raises InvalidField for tokens that are not whole
+        pages where the layout does not divide by token.
         """
         namespace = self.namespace(identity, namespace_id)
-        index = namespace.index
-        pages, rest = divmod(self.length(tokens, 0), namespace.layout.page_tokens)
-        if rest:
+        index, layout = namespace.index, namespace.layout
+        above, rest = divmod(max(self.length(tokens, 0) - 1, 0), layout.page_tokens)
+        last = tokens[above * index.width :]
+        if rest + 1 < layout.page_tokens and tokens and not layout.divides_by_token:
             raise InvalidField(field="tokens", value=len(tokens), why="not in whole pages")
-        if pages == 0:
-            tops = list(index.root.children.values())
-        else:
-            at = index.descend(Position(index.root, 0), tokens, pages)
-            tops = []
-            if at.depth == pages:
-                if at.pages > 1:
-                    index.split(at.node, at.pages - 1)
-                tops.append(at.node)
+        at = index.descend(Position(index.root, 0), tokens, above)
+        tops = index.tops_beginning_with(at, last) if at.depth == above else []
         removals = [remove(top) for top in tops]
         removed = Removed(
             sum(each.evicted_page_count for each in removals),

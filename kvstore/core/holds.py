@@ -31,6 +31,16 @@ class Hold:
         """Pages from the sequence's beginning through the deepest one held."""
         return self.anchors[0].end if self.anchors else 0
 
+    @property
+    def covered_end(self) -> int:
+        """Whole pages from the beginning that another sequence may be continued from."""
+        return self.held_end
+
+    @property
+    def page_count(self) -> int:
+        """Pages that its holder uses."""
+        return self.held_end
+
     def position_at(self, depth: int) -> Position:
         """Return the place on the held path ``depth`` pages from the beginning.
 
@@ -57,16 +67,50 @@ class Hold:
 
 
 class Pin(Hold):
-    """A hold on a matched path. ``fingerprint`` tells a repeated call from a reused id."""
+    """A hold on a matched path. ``fingerprint`` tells a repeated call from a reused id.
 
-    __slots__ = ("fingerprint",)
+    ``source_id`` and ``next_token`` are what the match answered besides. Where it
+    answered no page to use in place it has no anchor.
+    """
+
+    __slots__ = ("fingerprint", "next_token", "source_id")
 
     def __init__(
         self, hold_id: int, namespace: Namespace, at: Position, fingerprint: object, now: float
     ) -> None:
         super().__init__(hold_id, namespace, now)
         self.fingerprint = fingerprint
+        self.source_id: int | None = None
+        self.next_token: int | None = None
+        if at.pages:
+            self.anchors.append(Anchor(self, at.node, at.pages))
+
+
+class SourcePin(Hold):
+    """A hold on a page to copy from; the page ends at its anchor.
+
+    It stands off the matched path, so nothing can be continued from it.
+    ``valid_token_count`` tokens of the page belong to the sequence asked for.
+    """
+
+    __slots__ = ("valid_token_count",)
+
+    def __init__(
+        self, hold_id: int, namespace: Namespace, at: Position, valid_token_count: int, now: float
+    ) -> None:
+        super().__init__(hold_id, namespace, now)
+        self.valid_token_count = valid_token_count
         self.anchors.append(Anchor(self, at.node, at.pages))
+
+    @property
+    def covered_end(self) -> int:
+        """None: the path is another sequence's."""
+        return 0
+
+    @property
+    def page_count(self) -> int:
+        """The one page."""
+        return 1
 
 
 class Reservation(Hold):
@@ -74,10 +118,11 @@ class Reservation(Hold):
 
     ``inserted`` of them, from the first, went through an insert; slot k of those
     is the index's own if ``published[k]``, else a duplicate that stays reserved.
-    Once inserted it is a hold on the path through its last inserted page.
+    Once inserted it is a hold on the path through its last inserted page, of
+    which ``tail_token_count`` tokens were inserted; zero: all of them.
     """
 
-    __slots__ = ("inserted", "published", "reserved", "start_page")
+    __slots__ = ("inserted", "published", "reserved", "start_page", "tail_token_count")
 
     def __init__(self, hold_id: int, namespace: Namespace, start_page: int, now: float) -> None:
         super().__init__(hold_id, namespace, now)
@@ -85,11 +130,16 @@ class Reservation(Hold):
         self.reserved: Slots = array("Q")
         self.published = bytearray()
         self.inserted = 0
+        self.tail_token_count = 0
 
     @property
-    def inserted_end(self) -> int:
-        """Pages from the sequence's beginning through the last one inserted."""
-        return self.start_page + self.inserted
+    def covered_end(self) -> int:
+        """Whole pages from the sequence's beginning through the last one inserted."""
+        return self.start_page + self.inserted - (1 if self.tail_token_count else 0)
+
+    def token_end(self, page_tokens: int) -> int:
+        """Return the tokens from the sequence's beginning through the last one inserted."""
+        return self.covered_end * page_tokens + self.tail_token_count
 
     def unpublished(self) -> Slots:
         """Return the slots that are still the reservation's own."""
@@ -101,8 +151,9 @@ class Reservation(Hold):
         self.reserved.extend(slots)
         self.published.extend(bytes(len(self.reserved) - len(self.published)))
 
-    def record(self, published: Iterable[bool], at: Position) -> None:
+    def record(self, published: Iterable[bool], at: Position, tail_token_count: int = 0) -> None:
         """Note that the next pages were inserted, ending at ``at``, and hold the path."""
+        self.tail_token_count = tail_token_count
         for flag in published:
             self.published[self.inserted] = flag
             self.inserted += 1

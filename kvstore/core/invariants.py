@@ -6,13 +6,14 @@ does not hold is a bug of the store and never a caller's fault.
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 
 from kvstore.core.arena import Arena
 from kvstore.core.cache import PrefixCache
 from kvstore.core.counters import Counters
 from kvstore.core.holds import Hold
 from kvstore.core.lease import Lease, LeaseState
-from kvstore.core.node import Node
+from kvstore.core.node import Node, Position
 from kvstore.core.radix import RadixIndex, subtree
 from kvstore.core.slots import INDEX_BITS, INDEX_MASK, SlotState
 
@@ -80,14 +81,37 @@ def _check_tree(index: RadixIndex) -> None:
             node.number,
         )
         _law(bool(node.slots), "a node has pages", node.number)
-        _law(
-            len(node.edge) == len(node.slots) * index.width,
-            "an edge has its pages' tokens",
-            node.number,
-        )
+        whole = len(node.edge) == len(node.slots) * index.width
+        partial = 0 < len(node.edge) < index.width and len(node.slots) == 1
+        _law(whole or partial, "an edge has its pages' tokens", node.number)
+        _law(whole or not node.children, "nothing continues a partial page", node.number)
         _law(not node.detached, "a page in the index is not detached", node.number)
+    for node in (index.root, *nodes):
+        _check_siblings(node)
+        _check_ends(index, node)
     pages = sum(len(node.slots) for node in nodes)
     _law(pages == index.page_count, "the index counts its pages", pages, index.page_count)
+
+
+def _check_siblings(parent: Node) -> None:
+    keys = sorted(parent.children)
+    _law(
+        parent.children.begun_by(b"") == [parent.children[key] for key in keys],
+        "siblings stand in order",
+        parent.number,
+    )
+    for before, after in pairwise(keys):
+        _law(not after.startswith(before), "no page begins with a sibling", parent.number)
+
+
+def _check_ends(index: RadixIndex, node: Node) -> None:
+    for depth, tail in node.ends or ():
+        first = node.start + 1 if node.parent else 0
+        here = first <= depth <= node.start + len(node.slots)
+        _law(here, "an end stands on its last whole page", node.number, depth)
+        at = Position(node, depth - node.start)
+        cached = not tail or index.beginning_with(at, tail) is not None
+        _law(cached and bool(tail or depth), "an end's tokens are cached", node.number, depth)
 
 
 def _check_anchors(cache: PrefixCache, holds: list[Hold]) -> None:

@@ -72,6 +72,11 @@ class PageLayout:
         elif not self.content.fingerprint:
             raise InvalidField(field="layout.opaque.fingerprint", value="", why="empty")
 
+    @property
+    def divides_by_token(self) -> bool:
+        """Whether a leading part of a page is of use without the rest."""
+        return isinstance(self.content, PagedContent) or self.content.divides_by_token
+
     def require_equal(self, requested: "PageLayout") -> None:
         """Raise :class:`LayoutMismatch`, naming the first difference."""
         for field in fields(self):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from kvstore.core.arena import Arena
 from kvstore.core.caller import Caller, Identity
 from kvstore.core.counters import Counters
-from kvstore.core.holds import Pin, Reservation, Tombstones
+from kvstore.core.holds import Pin, Reservation, SourcePin, Tombstones
 from kvstore.core.limits import Limits
 from kvstore.errors import (
     IdReused,
@@ -72,7 +72,7 @@ class Lease:
         self.renewed_at = now
         self.processes: dict[int, Process] = {}
         self.arenas: dict[int, Arena] = {}
-        self.pins: dict[int, Pin] = {}
+        self.pins: dict[int, Pin | SourcePin] = {}
         self.reservations: dict[int, Reservation] = {}
         self.pin_tombstones = Tombstones(limits.tombstone_ttl)
         self.reservation_tombstones = Tombstones(limits.tombstone_ttl)
@@ -100,7 +100,7 @@ class Lease:
         if len(self.pins) + len(self.reservations) + count > self._max_holds:
             raise QuotaExceeded(quota="holds_per_lease", maximum=self._max_holds)
 
-    def pin(self, pin_id: int) -> Pin:
+    def pin(self, pin_id: int) -> Pin | SourcePin:
         """Return a pin; raises :class:`PinNotFound`."""
         if pin_id not in self.pins:
             raise PinNotFound(pin_id=pin_id)

@@ -1,5 +1,8 @@
 """Finding the cached prefix of a sequence for a lease. Nothing here changes state."""
 
+from typing import NamedTuple
+
+from kvstore.core.ends import find_end
 from kvstore.core.holds import Hold
 from kvstore.core.lease import Lease
 from kvstore.core.namespace import Namespace
@@ -7,7 +10,26 @@ from kvstore.core.node import Position
 from kvstore.core.radix import ancestor, path_slots
 from kvstore.core.requests import Sequence
 from kvstore.core.slots import INDEX_BITS
+from kvstore.core.tokens import TOKEN_BYTES, matchable_pages
 from kvstore.errors import InvalidField, ParentNotCovered
+
+
+class Found(NamedTuple):
+    """What is cached of a sequence: whole pages through ``at``, and what lies beyond.
+
+    ``source`` is the end of the page to copy from, of which ``valid_token_count``
+    tokens belong to the sequence.
+    """
+
+    at: Position
+    source: Position | None = None
+    valid_token_count: int = 0
+    next_token: int | None = None
+
+    @property
+    def last(self) -> Position:
+        """The deepest page found."""
+        return self.at if self.source is None else self.source
 
 
 def page_position(namespace: Namespace, position: int) -> int:
@@ -39,7 +61,7 @@ def covered_position(namespace: Namespace, base: Hold | None, depth: int) -> Pos
 
     Raises ParentNotCovered where the base does not reach that far.
     """
-    covered = 0 if base is None else base.held_end
+    covered = 0 if base is None else base.covered_end
     if depth > covered:
         raise ParentNotCovered(page_position=depth, covered=covered)
     if base is None:
@@ -47,21 +69,45 @@ def covered_position(namespace: Namespace, base: Hold | None, depth: int) -> Pos
     return base.position_at(depth)
 
 
-def longest(lease: Lease, namespace: Namespace, sequence: Sequence, matchable: int) -> Position:
-    """Return the end of the longest cached prefix of at most ``matchable`` pages.
+def longest(
+    lease: Lease,
+    namespace: Namespace,
+    sequence: Sequence,
+    *,
+    wants_source: bool,
+    wants_next_token: bool,
+) -> Found:
+    """Return the longest cached prefix of a sequence, less than all of it.
 
-    Ends before the first page in an extent that some process of the lease has
-    not mapped. Where the base's path was removed, only what is left of it counts.
+    All of it where its next token is stored and wanted. Ends before the first page
+    in an extent that some process of the lease has not mapped. Where the base's
+    path was removed, only what is left of it counts, without a source page.
     """
+    wants_source = wants_source and namespace.layout.divides_by_token
+    page_tokens = namespace.layout.page_tokens
+    length = sequence.position + len(sequence.tokens) // TOKEN_BYTES
+    at = _reach(lease, namespace, sequence, length // page_tokens)
+    if wants_next_token:
+        found = _whole(lease, at, sequence, length)
+        if found is not None and (wants_source or found.source is None):
+            return found
+    matchable = matchable_pages(length, page_tokens)
+    if at.depth > matchable:
+        at = ancestor(at, matchable)
+    if not wants_source:
+        return Found(at)
+    return _with_source(lease, at, _rest(at, sequence, length - 1))
+
+
+def _reach(lease: Lease, namespace: Namespace, sequence: Sequence, pages: int) -> Position:
+    """Return the end of the cached whole pages among the first ``pages`` of a sequence."""
     base = base_of(lease, namespace, sequence)
     depth = page_position(namespace, sequence.position)
     start = covered_position(namespace, base, depth)
     if base is not None and start.node.detached:
         at = _attached_end(base, namespace)
     else:
-        at = namespace.index.descend(start, sequence.tokens, max(matchable - depth, 0))
-    if at.depth > matchable:
-        at = ancestor(at, matchable)
+        at = namespace.index.descend(start, sequence.tokens, pages - depth)
     return _clip(lease, namespace, at)
 
 
@@ -82,3 +128,47 @@ def _clip(lease: Lease, namespace: Namespace, at: Position) -> Position:
         if slot >> INDEX_BITS not in usable:
             return ancestor(at, depth)
     return at
+
+
+def _rest(at: Position, sequence: Sequence, end: int) -> bytes:
+    """Return the tokens of the page after ``at``, through token ``end`` at most.
+
+    Empty where they are not in the request, but before its position.
+    """
+    layout = at.node.namespace.layout
+    start = at.depth * layout.page_tokens - sequence.position
+    stop = min(start + layout.page_tokens, end - sequence.position)
+    return sequence.tokens[start * TOKEN_BYTES : stop * TOKEN_BYTES] if 0 <= start < stop else b""
+
+
+def _with_source(lease: Lease, at: Position, rest: bytes) -> Found:
+    """Add the page to copy ``rest``'s leading tokens from, if the lease can read one."""
+    namespace = at.node.namespace
+    found = namespace.index.nearest(at, rest) if rest else None
+    if found is None or not _is_usable(lease, found[0]):
+        return Found(at)
+    return Found(at, *found)
+
+
+def _is_usable(lease: Lease, page: Position) -> bool:
+    extent_id = page.node.slots[page.pages - 1] >> INDEX_BITS
+    return extent_id in lease.usable_extents(page.node.namespace.arena)
+
+
+def _whole(lease: Lease, at: Position, sequence: Sequence, length: int) -> Found | None:
+    """Return the whole sequence, if it is cached and its next token is stored."""
+    page_tokens = at.node.namespace.layout.page_tokens
+    if at.depth != length // page_tokens:
+        return None
+    tail = _rest(at, sequence, length)
+    if len(tail) != length % page_tokens * TOKEN_BYTES:
+        return None
+    next_token = find_end(at, tail)
+    if next_token is None:
+        return None
+    if not tail:
+        return Found(at, next_token=next_token)
+    found = _with_source(lease, at, tail)
+    if found.valid_token_count * TOKEN_BYTES != len(tail):
+        return None
+    return found._replace(next_token=next_token)

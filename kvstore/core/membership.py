@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from kvstore.core.caller import Caller
 from kvstore.core.counters import Counters
-from kvstore.core.holds import Pin, Reservation
+from kvstore.core.holds import Pin, Reservation, SourcePin
 from kvstore.core.lease import Lease, LeaseChange, LeaseState, LeaseTable, Process
 from kvstore.core.limits import Limits
 from kvstore.core.pages import let_go
@@ -156,7 +156,7 @@ class Membership:
         self.table.remove(lease, now)
         return change
 
-    def drop_pin(self, lease: Lease, pin: Pin) -> None:
+    def drop_pin(self, lease: Lease, pin: Pin | SourcePin) -> None:
         """Release a pin."""
         del lease.pins[pin.hold_id]
         let_go(pin.anchors)

@@ -5,6 +5,8 @@ from collections.abc import Set as AbstractSet
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
+from kvstore.core.children import Children
+from kvstore.core.ends import Ends
 from kvstore.core.slots import Slots
 
 if TYPE_CHECKING:
@@ -86,9 +88,11 @@ class Node:
     """A run of pages: their tokens, their slots, and what continues them.
 
     ``edge`` holds the tokens of ``slots``'s pages, ``start`` the pages above.
-    ``children`` is keyed by the first page's bytes of the child's edge. The root
-    has neither edge nor slots. A node out of the index has ``detached`` set and
-    its pages belong to its anchors alone.
+    ``children`` is keyed by the first page's bytes of the child's edge. A partial
+    page is a node of its own, whose edge is shorter than a page, and which nothing
+    continues. The root has neither edge nor slots. A node out of the index has
+    ``detached`` set and its pages belong to its anchors alone. ``ends`` are the
+    next tokens stored after its pages, None without any.
     """
 
     __slots__ = (
@@ -96,6 +100,7 @@ class Node:
         "children",
         "detached",
         "edge",
+        "ends",
         "hits",
         "last_use",
         "namespace",
@@ -121,8 +126,9 @@ class Node:
         self.slots = slots
         self.parent = parent
         self.start = start
-        self.children: dict[bytes, Node] = {}
+        self.children = Children()
         self.anchors = AnchorSet()
+        self.ends: Ends | None = None
         self.last_use = 0
         self.hits = 0
         self.queued = False

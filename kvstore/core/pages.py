@@ -15,10 +15,34 @@ from kvstore.core.requests import Removed
 from kvstore.core.slots import Slots, SlotState
 
 
-def publish(namespace: Namespace, at: Position, tokens: bytes, slots: Slots) -> Position:
-    """Add reserved ``slots`` as the pages of ``tokens`` after ``at``. RESERVED to CACHED."""
+def publish(
+    namespace: Namespace, at: Position, tokens: bytes, slots: Slots
+) -> tuple[Position, int]:
+    """Add reserved ``slots`` as the pages of ``tokens`` after ``at``. RESERVED to CACHED.
+
+    Whole pages, or one partial page; as for ``RadixIndex.extend``, none of them is
+    there. A partial page that the first of them begins with is superseded. Returns
+    the last page's end, and how many pages were superseded.
+    """
+    superseded = supersede(at, tokens[: namespace.index.width])
     namespace.arena.change(slots, SlotState.RESERVED, SlotState.CACHED)
-    return namespace.index.extend(at, tokens, slots)
+    return namespace.index.extend(at, tokens, slots), superseded
+
+
+def supersede(at: Position, page: bytes) -> int:
+    """Remove the partial page after ``at`` that ``page``, to be published there, begins with.
+
+    Returns the number of pages removed. The next tokens stored within it stay: the
+    fuller page has the same tokens.
+    """
+    node = at.node
+    partial = node.children.beginning(page) if at.pages == len(node.slots) else None
+    if partial is None:
+        return 0
+    ends, node.ends = node.ends, None
+    remove(partial)
+    node.ends = ends
+    return 1
 
 
 def evict(victims: Iterable[Victim]) -> int:

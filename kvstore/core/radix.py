@@ -1,4 +1,4 @@
-"""The index: a compressed radix tree over token bytes, in whole pages.
+"""The index: a compressed radix tree over token bytes, page by page.
 
 The walk keeps the prompt as one ``bytes`` and moves a cursor over it: an edge is
 compared by ``startswith``, which is a memcmp without a slice (100,000 tokens in
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kvstore.core.node import Node, Position
 from kvstore.core.slots import Slots
-from kvstore.core.tokens import TOKEN_BYTES, common_pages
+from kvstore.core.tokens import TOKEN_BYTES, common_pages, common_tokens
 
 if TYPE_CHECKING:
     from kvstore.core.namespace import Namespace
@@ -55,22 +55,57 @@ class RadixIndex:
             break
         return Position(node, depth)
 
+    def nearest(self, at: Position, tokens: bytes) -> tuple[Position, int] | None:
+        """Return the page after ``at`` that agrees longest with ``tokens``, and for how many.
+
+        The page is given by its end; ``tokens`` are at most a page's. None where
+        not one token agrees. Cost: a bisection of what continues ``at``.
+        """
+        node, depth = at
+        if depth < len(node.slots):
+            start = depth * self.width
+            count = common_tokens(node.edge[start : start + self.width], tokens)
+            return (Position(node, depth + 1), count) if count else None
+        found = node.children.nearest(tokens)
+        return None if found is None else (Position(found[0], 1), found[1])
+
+    def beginning_with(self, at: Position, tokens: bytes) -> Position | None:
+        """Return the end of the page after ``at`` that begins with ``tokens``, or None."""
+        found = self.nearest(at, tokens)
+        if found is None or found[1] * TOKEN_BYTES < len(tokens):
+            return None
+        return found[0]
+
     def extend(self, at: Position, tokens: bytes, slots: Slots) -> Position:
         """Add ``slots``'s pages, of ``tokens``, after ``at`` and return their end.
 
-        The first of them MUST NOT be cached below ``at`` yet. Splits the node
-        that ``at`` is inside of; a leaf grows in place.
+        Whole pages, or one partial page. The first of them MUST NOT be cached
+        below ``at`` yet, nor begin with a page there, nor one there with it.
+        Splits the node that ``at`` is inside of; a leaf grows in place.
         """
         node, depth = at
         if depth < len(node.slots):
             node = self.split(node, depth)
         self.page_count += len(slots)
-        if node.parent is not None and not node.children:
+        if node.parent is not None and not node.children and len(tokens) >= self.width:
             node.edge += tokens
             node.slots.extend(slots)
             return Position(node, len(node.slots))
         child = self._new_node(tokens, slots, node, node.start + len(node.slots))
         return Position(child, len(slots))
+
+    def tops_beginning_with(self, at: Position, tokens: bytes) -> list[Node]:
+        """Return the nodes that start with a page after ``at`` which begins with ``tokens``.
+
+        ``tokens`` are at most a page's. Splits the node that ``at`` is inside of.
+        """
+        node, pages = at
+        if pages == len(node.slots):
+            return node.children.begun_by(tokens)
+        if self.beginning_with(at, tokens) is None:
+            return []
+        self.split(node, pages)
+        return [node]
 
     def split(self, node: Node, pages: int) -> Node:
         """Cut ``node`` after ``pages`` pages and return the new upper part.
@@ -88,7 +123,9 @@ class RadixIndex:
         node.slots = node.slots[pages:]
         node.start += pages
         node.parent = upper
-        upper.children[node.edge[: self.width]] = node
+        upper.children.add(node.edge[: self.width], node)
+        if node.ends is not None:
+            upper.ends = node.ends.divide(node.start)
         for anchor in list(node.anchors):
             if anchor.pages <= pages:
                 anchor.move(upper, anchor.pages)
@@ -112,13 +149,12 @@ class RadixIndex:
 
         The nodes keep their links among each other; the first has no parent.
         """
-        parent = node.parent
-        assert parent is not None  # the root stays
-        del parent.children[node.edge[: self.width]]
+        _unhook(node, self.width)
         node.parent = None
         taken = list(subtree(node))
         for each in taken:
             each.detached = True
+            each.ends = None
             self.page_count -= len(each.slots)
             self._forget(each)
         return taken
@@ -126,7 +162,7 @@ class RadixIndex:
     def _new_node(self, edge: bytes, slots: Slots, parent: Node, start: int) -> Node:
         self._last_number += 1
         node = Node(self.root.namespace, self._last_number, edge, slots, parent, start)
-        parent.children[edge[: self.width]] = node
+        parent.children.add(edge[: self.width], node)
         self.nodes[node.number] = node
         return node
 
@@ -149,11 +185,23 @@ def trim(leaf: Node, keep: int, width: int) -> Slots:
     A leaf without pages left is unhooked from its parent.
     """
     removed = leaf.slots[keep:]
+    if leaf.ends is not None:
+        leaf.ends.cut(leaf.start + keep, leaf.start + len(leaf.slots))
     if keep == 0 and leaf.parent is not None:
-        del leaf.parent.children[leaf.edge[:width]]
+        _unhook(leaf, width)
     leaf.edge = leaf.edge[: keep * width]
     del leaf.slots[keep:]
     return removed
+
+
+def _unhook(node: Node, width: int) -> None:
+    """Take ``node`` from its parent, and what ended within its first page with it."""
+    parent = node.parent
+    assert parent is not None  # the root stays
+    page = node.edge[:width]
+    parent.children.drop(page)
+    if parent.ends is not None:
+        parent.ends.forget(node.start, page, parent.children)
 
 
 def ancestor(at: Position, depth: int) -> Position:

@@ -1,6 +1,7 @@
 """What core is asked and what it answers."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kvstore.core.runs import Run
 
@@ -17,6 +18,22 @@ class Sequence:
     position: int = 0
     base_pin_id: int | None = None
     base_reservation_id: int | None = None
+
+
+class MatchWishes(NamedTuple):
+    """How a match is asked for: the pins to take, and what it may answer.
+
+    Without ``source_pin_id`` no source page is looked for.
+    """
+
+    pin_id: int
+    source_pin_id: int | None = None
+    accept_next_token: bool = False
+
+    @property
+    def hold_count(self) -> int:
+        """How many pins it may take."""
+        return 1 if self.source_pin_id is None else 2
 
 
 @dataclass(frozen=True)
@@ -39,20 +56,32 @@ class NamedPinRequest:
 
 
 @dataclass(frozen=True)
+class Source:
+    """A page to copy from: a run of one slot, of which the first tokens are of use."""
+
+    pin_id: int
+    page: Run
+    valid_token_count: int
+
+
+@dataclass(frozen=True)
 class Match:
-    """The longest cached prefix; without runs a miss."""
+    """The longest cached prefix; without runs and source a miss."""
 
     matched_token_count: int
     runs: tuple[Run, ...]
+    source: Source | None = None
+    next_token: int | None = None
 
 
 @dataclass(frozen=True)
 class Peeked:
-    """What a match would cover: tokens, and the pages of the one tier that has them."""
+    """What a match would cover: tokens in place, their pages' tier, tokens to copy."""
 
     matched_token_count: int
     page_count: int
     tier: int
+    source_token_count: int = 0
 
 
 @dataclass(frozen=True)

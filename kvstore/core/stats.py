@@ -14,6 +14,7 @@ from kvstore.core.lease import Lease, LeaseState
 from kvstore.core.named_pin import NamedPin
 from kvstore.core.namespace import Namespace
 from kvstore.core.slots import SlotState
+from kvstore.core.tokens import TOKEN_BYTES
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,7 @@ class PrefixStats:
     parent_node_id: int
     start_page: int
     page_count: int
+    token_count: int
     child_count: int
     pin_count: int
     hit_count: int
@@ -154,10 +156,11 @@ def prefixes(namespace: Namespace, *, after: int, count: int, max_tokens: int) -
             parent_node_id=node.parent.number if node.parent else 0,
             start_page=node.start,
             page_count=len(node.slots),
+            token_count=len(node.edge) // TOKEN_BYTES,
             child_count=len(node.children),
             pin_count=len(node.anchors),
             hit_count=node.hits,
-            tokens=node.edge[: max_tokens * 4],
+            tokens=node.edge[: max_tokens * TOKEN_BYTES],
         )
         for node in later
     ]
@@ -211,7 +214,7 @@ def _lease(lease: Lease, now: float) -> LeaseStats:
         reservation_count=len(lease.reservations),
         reserved_slot_count=0 if expired else slots,
         quarantined_slot_count=slots if expired else 0,
-        pinned_page_count=sum(each.held_end for each in lease.pins.values()),
+        pinned_page_count=sum(each.page_count for each in lease.pins.values()),
         oldest_hold_age=now - min(each.taken_at for each in holds) if holds else None,
         counters=lease.counters.copy(),
     )

@@ -28,6 +28,16 @@ def matchable_pages(count: int, page_tokens: int) -> int:
     return max(count - 1, 0) // page_tokens
 
 
+def common_tokens(left: bytes, right: bytes) -> int:
+    """Return how many leading tokens agree of two sequences.
+
+    Made for the tokens of one page: compares them as two integers, without a step a token.
+    """
+    size = min(len(left), len(right))
+    difference = int.from_bytes(left[:size], "big") ^ int.from_bytes(right[:size], "big")
+    return (size - (difference.bit_length() + 7) // 8) // TOKEN_BYTES
+
+
 def common_pages(edge: bytes, offset: int, tokens: bytes, start: int, end: int, width: int) -> int:
     """Return how many whole pages agree of ``edge[offset:]`` and ``tokens[start:end]``.
 

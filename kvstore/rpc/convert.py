@@ -8,7 +8,14 @@ from collections.abc import Iterable
 
 from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PagedContent, PageLayout
 from kvstore.core.limits import Limits
-from kvstore.core.requests import Grant, Match, Peeked, ReservationRequest, Sequence
+from kvstore.core.requests import (
+    Grant,
+    Match,
+    MatchWishes,
+    Peeked,
+    ReservationRequest,
+    Sequence,
+)
 from kvstore.core.runs import Run
 from kvstore.errors import FeatureUnsupported, InvalidField
 from kvstore.rpc import fields
@@ -42,15 +49,23 @@ def reservations_of(message: pb.ReservePagesRequest, limits: Limits) -> list[Res
     ]
 
 
-def require_plain_insert(message: pb.InsertPrefixRequest) -> None:
-    """Refuse an insert that says more of its pages than this server can keep.
+def wishes_of(message: pb.MatchPrefixRequest | pb.AcquirePrefixRequest) -> MatchWishes:
+    """Return how a match is asked for."""
+    return MatchWishes(
+        fields.chosen_id("pin_id", message.pin_id),
+        message.source_pin_id or None,
+        message.accept_next_token,
+    )
 
-    Its reuse hint is a hint, and may be ignored.
+
+def next_token_of(message: pb.InsertPrefixRequest) -> int | None:
+    """Return the next token to store.
+
+    Refuses checksums, which this server cannot keep; a reuse hint may be ignored.
     """
-    if message.HasField("next_token"):
-        raise FeatureUnsupported(feature="next_token")
     if message.page_checksums:
         raise FeatureUnsupported(feature="page_checksums")
+    return message.next_token if message.HasField("next_token") else None
 
 
 def namespace_identity_of(message: types_pb2.NamespaceIdentity) -> NamespaceIdentity:
@@ -119,14 +134,25 @@ def page_runs(runs: Iterable[Run]) -> list[types_pb2.PageRun]:
 
 def match_message(match: Match) -> pb.PrefixMatch:
     """Return a match as a message."""
-    return pb.PrefixMatch(matched_token_count=match.matched_token_count, runs=page_runs(match.runs))
+    message = pb.PrefixMatch(
+        matched_token_count=match.matched_token_count,
+        runs=page_runs(match.runs),
+        next_token=match.next_token,
+    )
+    if match.source is not None:
+        message.source.source_pin_id = match.source.pin_id
+        message.source.page.CopyFrom(page_runs([match.source.page])[0])
+        message.source.valid_token_count = match.source.valid_token_count
+    return message
 
 
 def peek_message(peeked: Peeked) -> pb.PeekPrefixResponse:
     """Return what would match as a message."""
     tiers = [pb.TierPages(tier=types_pb2.Tier.Name(peeked.tier), page_count=peeked.page_count)]
     return pb.PeekPrefixResponse(
-        matched_token_count=peeked.matched_token_count, tiers=tiers if peeked.page_count else []
+        matched_token_count=peeked.matched_token_count,
+        tiers=tiers if peeked.page_count else [],
+        source_token_count=peeked.source_token_count,
     )
 
 

@@ -1,7 +1,6 @@
 """PrefixCacheService: each method reads the request, makes one call, and answers.
 
-What a client may ask for and this server has not, as a hint or a permission, is
-left out of the answer: source pages, stored next tokens, reuse hints.
+A reuse hint is only a hint, and is not acted on yet.
 """
 
 import grpc
@@ -32,7 +31,7 @@ class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServiceServicer):
             self._callers.worker(context, request.caller),
             fields.random_id("namespace_id", request.namespace_id),
             convert.sequence_of(request.sequence, self._store.limits),
-            fields.chosen_id("pin_id", request.pin_id),
+            convert.wishes_of(request),
         )
         return pb.MatchPrefixResponse(match=convert.match_message(match))
 
@@ -68,7 +67,7 @@ class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServiceServicer):
             self._callers.worker(context, request.caller),
             fields.random_id("namespace_id", request.namespace_id),
             convert.sequence_of(request.sequence, self._store.limits),
-            pin_id=fields.chosen_id("pin_id", request.pin_id),
+            convert.wishes_of(request),
             reservation_id=fields.chosen_id("reservation_id", request.reservation_id),
             total_page_count=request.total_page_count,
         )
@@ -82,11 +81,12 @@ class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServiceServicer):
     ) -> pb.InsertPrefixResponse:
         """Publish reserved pages."""
         fields.require_present(request, "caller", "sequence")
-        convert.require_plain_insert(request)
+        next_token = convert.next_token_of(request)
         inserted = self._store.insert(
             self._callers.worker(context, request.caller),
             fields.chosen_id("reservation_id", request.reservation_id),
             convert.sequence_of(request.sequence, self._store.limits),
+            next_token=next_token,
         )
         return pb.InsertPrefixResponse(
             runs=convert.page_runs(inserted.runs),

@@ -90,6 +90,7 @@ def prefix_message(prefix: PrefixStats) -> store_pb2.PrefixInfo:
         parent_node_id=prefix.parent_node_id,
         start_page=prefix.start_page,
         page_count=prefix.page_count,
+        token_count=prefix.token_count,
         child_count=prefix.child_count,
         pin_count=prefix.pin_count,
         hit_count=prefix.hit_count,

@@ -22,6 +22,7 @@ from kvstore.core.requests import (
     Grant,
     Inserted,
     Match,
+    MatchWishes,
     Peeked,
     Removed,
     ReservationRequest,
@@ -205,10 +206,12 @@ class KVStore:
 
     # The request path.
 
-    def match(self, caller: Caller, namespace_id: bytes, sequence: Sequence, pin_id: int) -> Match:
+    def match(
+        self, caller: Caller, namespace_id: bytes, sequence: Sequence, wishes: MatchWishes
+    ) -> Match:
         """Pin the longest cached prefix and return it; a miss takes no pin."""
         with self._mutex:
-            return self._cache.match(caller, namespace_id, sequence, pin_id, self._clock())
+            return self._cache.match(caller, namespace_id, sequence, wishes, self._clock())
 
     def peek(self, identity: Identity, namespace_id: bytes, tokens: bytes) -> Peeked:
         """Return what a match would cover. No effect at all."""
@@ -233,8 +236,8 @@ class KVStore:
         caller: Caller,
         namespace_id: bytes,
         sequence: Sequence,
+        wishes: MatchWishes,
         *,
-        pin_id: int,
         reservation_id: int,
         total_page_count: int,
     ) -> tuple[Match, Grant | None]:
@@ -244,7 +247,7 @@ class KVStore:
                 caller,
                 namespace_id,
                 sequence,
-                pin_id=pin_id,
+                wishes,
                 reservation_id=reservation_id,
                 total_page_count=total_page_count,
                 now=self._clock(),
@@ -253,10 +256,19 @@ class KVStore:
             self._note(namespace_id, total_page_count - matched if grant is None else 0)
             return match, grant
 
-    def insert(self, caller: Caller, reservation_id: int, sequence: Sequence) -> Inserted:
+    def insert(
+        self,
+        caller: Caller,
+        reservation_id: int,
+        sequence: Sequence,
+        *,
+        next_token: int | None = None,
+    ) -> Inserted:
         """Publish the next pages of a reservation; what was inserted before is answered again."""
         with self._mutex:
-            return self._cache.insert(caller, reservation_id, sequence, self._clock())
+            return self._cache.insert(
+                caller, reservation_id, sequence, self._clock(), next_token=next_token
+            )
 
     def release(self, caller: Caller, pin_ids: Items[int]) -> None:
         """Release pins; each id leaves a tombstone, known or not."""

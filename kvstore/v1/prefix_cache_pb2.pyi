@@ -72,12 +72,14 @@ class PeekPrefixRequest(_message.Message):
     def __init__(self, namespace_id: _Optional[bytes] = ..., tokens: _Optional[bytes] = ...) -> None: ...
 
 class PeekPrefixResponse(_message.Message):
-    __slots__ = ("matched_token_count", "tiers")
+    __slots__ = ("matched_token_count", "tiers", "source_token_count")
     MATCHED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     TIERS_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     matched_token_count: int
     tiers: _containers.RepeatedCompositeFieldContainer[TierPages]
-    def __init__(self, matched_token_count: _Optional[int] = ..., tiers: _Optional[_Iterable[_Union[TierPages, _Mapping]]] = ...) -> None: ...
+    source_token_count: int
+    def __init__(self, matched_token_count: _Optional[int] = ..., tiers: _Optional[_Iterable[_Union[TierPages, _Mapping]]] = ..., source_token_count: _Optional[int] = ...) -> None: ...
 
 class TierPages(_message.Message):
     __slots__ = ("tier", "page_count")

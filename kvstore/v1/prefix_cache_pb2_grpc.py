@@ -119,16 +119,18 @@ class PrefixCacheServiceServicer:
         of it is recycled until the pin is released or the lease's processes are
         proven dead. At most len - 1 tokens are matched, so that an engine has one
         to run; with `accept_next_token` and a next token stored at exactly this
-        end, all of them. A miss is not an error: the answer has no runs, and no
-        pin is taken. A copy of the call that arrives later may hit: a caller that
-        repeated it MUST release the id after a miss too.
+        end, all of them. Where the rest begins within a cached page, that page is
+        answered as a source page, under a pin of its own. A miss is not an error:
+        the answer has neither runs nor a source, and no pin is taken. A copy of the
+        call that arrives later may hit: a caller that repeated it MUST release its
+        ids after a miss too.
 
         Idempotent: the same pin id answers the pin that the first call took.
 
         Errors (besides the common ones):
 
-        * `ALREADY_EXISTS` / `ID_REUSED`: the pin id is in use for other arguments.
-        * `FAILED_PRECONDITION` / `TOMBSTONED`: the pin id was released already.
+        * `ALREADY_EXISTS` / `ID_REUSED`: a pin id is in use for other arguments.
+        * `FAILED_PRECONDITION` / `TOMBSTONED`: a pin id was released already.
         * `NOT_FOUND` / `PIN_NOT_FOUND`, `RESERVATION_NOT_FOUND`: what `position`
         names.
         * `FAILED_PRECONDITION` / `PARENT_NOT_COVERED`: it does not reach that far.
@@ -189,6 +191,13 @@ class PrefixCacheServiceServicer:
         its first insert on a reservation also pins the path through its last
         inserted page. A published slot is immutable.
 
+        The last page may be partial; nothing follows it in this reservation. Where
+        a page that begins with it is there, that page is the answer. A page that is
+        published later and begins with it supersedes it: the partial page is
+        detached. `next_token` is stored at the end of `sequence`, which may lie
+        before what was inserted already; the first one of an end stays, for as long
+        as all tokens before it are cached.
+
         Idempotent: a repeated insert is answered from the reservation's record.
 
         Errors (besides the common ones):
@@ -197,7 +206,8 @@ class PrefixCacheServiceServicer:
         * `INVALID_ARGUMENT` / `INSERT_EXCEEDS_RESERVATION`
         * `FAILED_PRECONDITION` / `PARENT_NOT_COVERED`, `PARENT_DETACHED`,
         `TOMBSTONED`
-        * `ALREADY_EXISTS` / `ID_REUSED`: the pages were inserted with other tokens.
+        * `ALREADY_EXISTS` / `ID_REUSED`: the pages were inserted with other tokens,
+        or the last of them as a partial page, which takes no more.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

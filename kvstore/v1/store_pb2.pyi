@@ -211,7 +211,7 @@ class ListPrefixesResponse(_message.Message):
     def __init__(self, prefixes: _Optional[_Iterable[_Union[PrefixInfo, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class PrefixInfo(_message.Message):
-    __slots__ = ("node_id", "parent_node_id", "start_page", "page_count", "child_count", "pin_count", "hit_count", "tokens")
+    __slots__ = ("node_id", "parent_node_id", "start_page", "page_count", "child_count", "pin_count", "hit_count", "tokens", "token_count")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     PARENT_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     START_PAGE_FIELD_NUMBER: _ClassVar[int]
@@ -220,6 +220,7 @@ class PrefixInfo(_message.Message):
     PIN_COUNT_FIELD_NUMBER: _ClassVar[int]
     HIT_COUNT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     parent_node_id: int
     start_page: int
@@ -228,7 +229,8 @@ class PrefixInfo(_message.Message):
     pin_count: int
     hit_count: int
     tokens: bytes
-    def __init__(self, node_id: _Optional[int] = ..., parent_node_id: _Optional[int] = ..., start_page: _Optional[int] = ..., page_count: _Optional[int] = ..., child_count: _Optional[int] = ..., pin_count: _Optional[int] = ..., hit_count: _Optional[int] = ..., tokens: _Optional[bytes] = ...) -> None: ...
+    token_count: int
+    def __init__(self, node_id: _Optional[int] = ..., parent_node_id: _Optional[int] = ..., start_page: _Optional[int] = ..., page_count: _Optional[int] = ..., child_count: _Optional[int] = ..., pin_count: _Optional[int] = ..., hit_count: _Optional[int] = ..., tokens: _Optional[bytes] = ..., token_count: _Optional[int] = ...) -> None: ...
 
 class EvictPrefixRequest(_message.Message):
     __slots__ = ("namespace_id", "tokens", "store_epoch")

@@ -163,18 +163,19 @@ class StoreServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def EvictPrefix(self, request, context):
-        """Removes the last page of a cached prefix and everything that continues it;
-        empty tokens remove all pages of the namespace. Pinned pages are detached:
-        nobody matches them any more, and they go at their last release. A prefix
-        that is not cached whole removes nothing. A named pin that reaches into what
-        is removed is gone as a whole.
+        """Removes every page that holds a prefix's last token, and everything that
+        continues it; empty tokens remove all pages of the namespace. Pinned pages
+        are detached: nobody matches them any more, and they go at their last
+        release. A prefix that is not cached whole removes nothing. A named pin that
+        reaches into what is removed is gone as a whole.
 
         Idempotent.
 
         Errors:
 
         * `NOT_FOUND` / `NAMESPACE_NOT_FOUND`
-        * `INVALID_ARGUMENT` / `INVALID_FIELD`: tokens that are not whole pages.
+        * `INVALID_ARGUMENT` / `INVALID_FIELD`: tokens that are not whole pages, and
+        the layout does not divide by token.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

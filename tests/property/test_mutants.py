@@ -33,8 +33,8 @@ MUTANTS = [
     Mutant(
         "missing-reference-on-match",
         "holds.py",
-        "        self.anchors.append(Anchor(self, at.node, at.pages))\n\n\nclass Reservation",
-        "\n\nclass Reservation",
+        "        if at.pages:\n            self.anchors.append(Anchor(self, at.node, at.pages))\n",
+        "",
     ),
     Mutant(
         "eviction-ignores-pins",
@@ -63,9 +63,10 @@ MUTANTS = [
     Mutant(
         "children-shared-after-a-split",
         "radix.py",
-        "        upper.children[node.edge[: self.width]] = node\n",
-        "        upper.children = dict(node.children)\n"
-        "        upper.children[node.edge[: self.width]] = node\n",
+        "        upper.children.add(node.edge[: self.width], node)\n",
+        "        for key, child in node.children.items():\n"
+        "            upper.children.add(key, child)\n"
+        "        upper.children.add(node.edge[: self.width], node)\n",
     ),
     Mutant("stale-parent-after-a-split", "radix.py", "        node.parent = upper\n", ""),
     Mutant(
@@ -78,7 +79,7 @@ MUTANTS = [
         "page-lists-sliced-by-token-count",
         "cache.py",
         "reservation.slots()[first:end]",
-        "reservation.slots()[sequence.position : sequence.position + count]",
+        "reservation.slots()[sequence.position : length]",
     ),
     Mutant(
         "empty-slot-list-on-a-cached-start",
@@ -88,7 +89,7 @@ MUTANTS = [
     ),
     Mutant(
         "duplicates-dropped-on-insert",
-        "cache.py",
+        "inserting.py",
         "[False] * duplicates",
         "[True] * duplicates",
     ),
@@ -130,9 +131,9 @@ MUTANTS = [
     ),
     Mutant(
         "insert-under-a-detached-path",
-        "cache.py",
-        "        if parent.node.detached:\n",
-        "        if False:\n",
+        "inserting.py",
+        "    if parent.node.detached:\n",
+        "    if False:\n",
     ),
     Mutant(
         "what-is-above-a-removed-page-loses-its-pin",

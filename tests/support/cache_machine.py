@@ -15,7 +15,7 @@ from machine_state import COUNTS, EPOCH, OWNER
 from kvstore import errors
 from kvstore.core.caller import Caller, Identity
 from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PageLayout
-from kvstore.core.requests import Sequence
+from kvstore.core.requests import MatchWishes, Sequence
 
 
 class CacheMachine(MemberRules, MatchRules, ReserveRules):
@@ -65,7 +65,12 @@ class CacheMachine(MemberRules, MatchRules, ReserveRules):
             self.cache.release(self.caller(lease), [pin_id], self.now)
             late = Sequence(self.tokens([0, 0]))
             self.refused(
-                errors.Tombstoned, self.cache.match, lease, self.namespace_id, late, pin_id
+                errors.Tombstoned,
+                self.cache.match,
+                lease,
+                self.namespace_id,
+                late,
+                MatchWishes(pin_id),
             )
         for caller, error in (
             (Caller(OWNER, lease.lease_id, lease.secret, EPOCH + 1), errors.StaleEpoch),

@@ -20,7 +20,7 @@ from kvstore.core.namespace import Namespace
 from kvstore.core.node import Node, Position
 from kvstore.core.pages import publish
 from kvstore.core.radix import RadixIndex, subtree
-from kvstore.core.requests import Grant, Inserted, Match, ReservationRequest, Sequence
+from kvstore.core.requests import Grant, Inserted, Match, MatchWishes, ReservationRequest, Sequence
 from kvstore.core.runs import Run
 from kvstore.core.slots import ExtentSlots, SlotState
 
@@ -75,7 +75,7 @@ def plant(namespace: Namespace, letters: str, last_use: int = 0) -> Position:
     slots = array("Q")
     if at.depth < len(letters):
         arena.take(len(letters) - at.depth, arena.extents, into=slots)
-        at = publish(namespace, at, tokens[at.depth * index.width :], slots)
+        at, _ = publish(namespace, at, tokens[at.depth * index.width :], slots)
     at.node.last_use = last_use
     if not at.node.children:
         arena.policy.offer(at.node)
@@ -197,7 +197,9 @@ class Worker:
     def match(self, letters: str, pin_id: int, page: int = 0, **base: int) -> Match:
         """Match ``letters``, that stand from ``page`` on."""
         sequence = self.sequence(letters, page, **base)
-        return self.cache.match(self.caller, NAMESPACE_ID, sequence, pin_id, self.world.now)
+        return self.cache.match(
+            self.caller, NAMESPACE_ID, sequence, MatchWishes(pin_id), self.world.now
+        )
 
     def reserve(self, reservation_id: int, pages: int, start: int = 0) -> Grant:
         """Reserve ``pages`` pages from page ``start`` on."""
@@ -212,7 +214,7 @@ class Worker:
             self.caller,
             NAMESPACE_ID,
             self.sequence(letters),
-            pin_id=pin_id,
+            MatchWishes(pin_id),
             reservation_id=reservation_id,
             total_page_count=len(letters) if total is None else total,
             now=self.world.now,

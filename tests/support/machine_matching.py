@@ -6,7 +6,7 @@ from machine_state import COUNTS, OWNER, PAGES, MachineState, slots_of
 from naive_model import ModelHold, ModelLease, Path
 
 from kvstore import errors
-from kvstore.core.requests import Sequence
+from kvstore.core.requests import MatchWishes, Sequence
 
 
 class MatchRules(MachineState):
@@ -16,13 +16,14 @@ class MatchRules(MachineState):
         self, lease: ModelLease, sequence: Sequence, expected: Path, pin_id: int
     ) -> None:
         """Match, compare with the model, and match again: the same answer."""
-        match = self.cache.match(self.caller(lease), self.namespace_id, sequence, pin_id, self.now)
+        wishes = MatchWishes(pin_id)
+        match = self.cache.match(self.caller(lease), self.namespace_id, sequence, wishes, self.now)
         assert slots_of(match.runs) == [slot for _, slot in expected], "another path was matched"
         assert match.matched_token_count == len(expected) * self.page_tokens
         if expected:
             lease.pins[pin_id] = (sequence, ModelHold(expected))
             again = self.cache.match(
-                self.caller(lease), self.namespace_id, sequence, pin_id, self.now
+                self.caller(lease), self.namespace_id, sequence, MatchWishes(pin_id), self.now
             )
             assert again == match
 
@@ -74,10 +75,11 @@ class MatchRules(MachineState):
         pin_id = data.draw(st.sampled_from(sorted(lease.pins)))
         sequence, hold = lease.pins[pin_id]
         caller = self.caller(lease)
-        again = self.cache.match(caller, self.namespace_id, sequence, pin_id, self.now)
+        wishes = MatchWishes(pin_id)
+        again = self.cache.match(caller, self.namespace_id, sequence, wishes, self.now)
         assert slots_of(again.runs) == [slot for _, slot in hold.path]
         other = Sequence(self.tokens([3, 3, 3, 3, 3, 3]))
-        self.refused(errors.IdReused, self.cache.match, lease, self.namespace_id, other, pin_id)
+        self.refused(errors.IdReused, self.cache.match, lease, self.namespace_id, other, wishes)
 
     @precondition(lambda self: any(each.pins for each in self.model.leases.values()))
     @rule(data=st.data(), twice=st.booleans())
@@ -91,5 +93,10 @@ class MatchRules(MachineState):
         self.cache.release(self.caller(lease), [pin_id] * (2 if twice else 1), self.now)
         if lease.processes and not lease.expired:
             self.refused(
-                errors.Tombstoned, self.cache.match, lease, self.namespace_id, sequence, pin_id
+                errors.Tombstoned,
+                self.cache.match,
+                lease,
+                self.namespace_id,
+                sequence,
+                MatchWishes(pin_id),
             )

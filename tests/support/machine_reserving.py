@@ -6,7 +6,7 @@ from machine_state import COUNTS, PAGES, MachineState, slots_of
 from naive_model import ModelHold, ModelLease, ModelReservation, Path
 
 from kvstore import errors
-from kvstore.core.requests import ReservationRequest, Sequence
+from kvstore.core.requests import MatchWishes, ReservationRequest, Sequence
 
 
 class ReserveRules(MachineState):
@@ -80,7 +80,7 @@ class ReserveRules(MachineState):
                 self.caller(lease),
                 self.namespace_id,
                 Sequence(tokens),
-                pin_id=self.fresh(),
+                MatchWishes(self.fresh()),
                 reservation_id=reservation_id,
                 total_page_count=ahead,
                 now=self.now,
@@ -95,7 +95,7 @@ class ReserveRules(MachineState):
         sequence = Sequence(tokens + (9).to_bytes(4, "little"))
         pin_id, reservation_id = self.fresh(), self.fresh()
         args = {
-            "pin_id": pin_id,
+            "wishes": MatchWishes(pin_id),
             "reservation_id": reservation_id,
             "total_page_count": page_count + ahead,
             "now": self.now,
@@ -207,9 +207,6 @@ class ReserveRules(MachineState):
             ahead = (known.start + known.inserted + 1) * self.page_tokens
             sequence = Sequence(self.tokens([0]), ahead)
             self.refused(errors.ParentNotCovered, insert, lease, reservation_id, sequence)
-        if self.page_tokens > 1:
-            ragged = Sequence(self.tokens([], 1), known.start * self.page_tokens)
-            self.refused(errors.InvalidField, insert, lease, reservation_id, ragged)
         if known.inserted:
             prefix = known.path[known.start][0]
             other = prefix[-self.model.width : -1] + b"\xff"

@@ -13,7 +13,7 @@ from kvstore.core.caller import Caller, Identity
 from kvstore.core.invariants import Laws
 from kvstore.core.limits import Limits
 from kvstore.core.radix import subtree
-from kvstore.core.requests import Grant, Sequence
+from kvstore.core.requests import Grant, MatchWishes, Sequence
 from kvstore.core.runs import Run
 
 EPOCH = 11
@@ -83,7 +83,7 @@ class MachineState(RuleBasedStateMachine):
             return lease
         error = errors.LeaseExpired if lease.expired else errors.NotAttached
         sequence = Sequence(self.tokens([0, 0]))
-        self.refused(error, self.cache.match, lease, self.namespace_id, sequence, 1)
+        self.refused(error, self.cache.match, lease, self.namespace_id, sequence, MatchWishes(1))
         return None
 
     def refused(

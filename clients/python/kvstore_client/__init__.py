@@ -15,6 +15,7 @@ from kvstore_client.namespace import Namespace
 from kvstore_client.page_ref import PageRef
 from kvstore_client.reservation import Inserted, Reservation
 from kvstore_client.runtime_dir import default_runtime_dir
+from kvstore_client.source import Source
 
 __all__ = [
     "Acquired",
@@ -30,6 +31,7 @@ __all__ = [
     "PageRef",
     "PagedContent",
     "Reservation",
+    "Source",
     "connect_admin",
     "default_runtime_dir",
     "errors",

@@ -32,8 +32,8 @@ class Acquired:
         Raises what ``ClientConfig.wait_for_device`` raises, and then gives
         nothing back for as long as the process lives.
         """
-        parts = (self.match, self.reservation)
-        end_holds(*(part.hold for part in parts if part is not None and part.hold is not None))
+        reserved = [] if self.reservation is None else [self.reservation.hold]
+        end_holds(*self.match.holds, *reserved)
 
     def __enter__(self) -> Self:
         return self

@@ -23,14 +23,23 @@ class LeaseCalls:
         self._caller = prefix_cache_pb2.Caller(lease_id=lease_id, store_epoch=store_epoch)
 
     def match(
-        self, namespace_id: bytes, tokens: bytes, pin_id: int, timeout: float
+        self,
+        namespace_id: bytes,
+        tokens: bytes,
+        pin_ids: tuple[int, int],
+        timeout: float,
+        *,
+        accept_next_token: bool = False,
     ) -> prefix_cache_pb2.PrefixMatch:
-        """Match a sequence under a pin."""
+        """Match a sequence under the ids of a pin and of a source page's pin."""
+        pin_id, source_pin_id = pin_ids
         request = prefix_cache_pb2.MatchPrefixRequest(
             caller=self._caller,
             namespace_id=namespace_id,
             sequence=prefix_cache_pb2.Sequence(tokens=tokens),
             pin_id=pin_id,
+            source_pin_id=source_pin_id,
+            accept_next_token=accept_next_token,
         )
         fault_point("match.before")
         response: prefix_cache_pb2.MatchPrefixResponse = self._calls.call(
@@ -43,17 +52,24 @@ class LeaseCalls:
         self,
         namespace_id: bytes,
         tokens: bytes,
-        ids: tuple[int, int],
+        ids: tuple[int, int, int],
         total_page_count: int,
         timeout: float,
+        *,
+        accept_next_token: bool = False,
     ) -> prefix_cache_pb2.AcquirePrefixResponse:
-        """Match a sequence and reserve its rest, under the ids of a pin and a reservation."""
-        pin_id, reservation_id = ids
+        """Match a sequence and reserve its rest.
+
+        Under the ids of a pin, of a source page's pin, and of a reservation.
+        """
+        pin_id, source_pin_id, reservation_id = ids
         request = prefix_cache_pb2.AcquirePrefixRequest(
             caller=self._caller,
             namespace_id=namespace_id,
             sequence=prefix_cache_pb2.Sequence(tokens=tokens),
             pin_id=pin_id,
+            source_pin_id=source_pin_id,
+            accept_next_token=accept_next_token,
             reservation_id=reservation_id,
             total_page_count=total_page_count,
         )
@@ -82,11 +98,18 @@ class LeaseCalls:
         return response.grants[0]
 
     def insert(
-        self, reservation_id: int, sequence: prefix_cache_pb2.Sequence, timeout: float
+        self,
+        reservation_id: int,
+        sequence: prefix_cache_pb2.Sequence,
+        next_token: int | None,
+        timeout: float,
     ) -> prefix_cache_pb2.InsertPrefixResponse:
-        """Publish pages of a reservation."""
+        """Publish pages of a reservation, and what follows them."""
         request = prefix_cache_pb2.InsertPrefixRequest(
-            caller=self._caller, reservation_id=reservation_id, sequence=sequence
+            caller=self._caller,
+            reservation_id=reservation_id,
+            sequence=sequence,
+            next_token=next_token,
         )
         fault_point("insert.before")
         response: prefix_cache_pb2.InsertPrefixResponse = self._calls.call(
@@ -96,12 +119,12 @@ class LeaseCalls:
         return response
 
     def peek(self, namespace_id: bytes, tokens: bytes, timeout: float) -> int:
-        """Return how many tokens a match would cover."""
+        """Return how many tokens a match would find, in place and to copy."""
         request = prefix_cache_pb2.PeekPrefixRequest(namespace_id=namespace_id, tokens=tokens)
         response: prefix_cache_pb2.PeekPrefixResponse = self._calls.call(
             self._calls.prefix_cache.PeekPrefix, request, timeout
         )
-        return response.matched_token_count
+        return response.matched_token_count + response.source_token_count
 
     def release(self, pin_ids: Sequence[int], timeout: float) -> None:
         """Release pins."""

@@ -6,15 +6,21 @@ from typing import Self
 from kvstore_client.errors import StoreError
 from kvstore_client.hold import Hold, end_holds
 from kvstore_client.page_ref import PageRef
+from kvstore_client.source import Source
 
 
 class Match:
     """A matched prefix, whose pages stay as they are until it is released.
 
+    ``pages`` are used in place, for ``token_count`` tokens. ``source``, if there
+    is one, has the tokens that follow them within a page: a page to copy from.
+    ``next_token`` is there where the whole sequence was found, and is the argmax
+    of what follows it: with the source copied nothing is left to run.
+
     Use it as a context manager, or call :meth:`release`; both wait for the
-    device first. Its pages MUST NOT be written. A miss has no pages, and
-    ``failure`` where it came of a failure of the store. One thread at a time
-    uses it.
+    device first and release the source too. Its pages MUST NOT be written. A miss
+    has no pages and no source, and ``failure`` where it came of a failure of the
+    store. One thread at a time uses it.
     """
 
     def __init__(
@@ -23,10 +29,15 @@ class Match:
         pages: list[PageRef] | None = None,
         token_count: int = 0,
         failure: StoreError | None = None,
+        *,
+        source: Source | None = None,
+        next_token: int | None = None,
     ) -> None:
         self.pages = pages or []
         self.token_count = token_count
         self.failure = failure
+        self.source = source
+        self.next_token = next_token
         self.hold = hold
 
     @property
@@ -35,18 +46,23 @@ class Match:
         return len(self.pages)
 
     @property
+    def holds(self) -> list[Hold]:
+        """What is held: the path's pin and the source's."""
+        source = None if self.source is None else self.source.hold
+        return [hold for hold in (self.hold, source) if hold is not None]
+
+    @property
     def pin_id(self) -> int | None:
         """The pin, or None: a miss holds nothing, and neither does what was released."""
         return self.hold.pin_ids[0] if self.hold is not None and self.hold.open else None
 
     def release(self) -> None:
-        """Wait for the device, then have the pin released; nothing the second time.
+        """Wait for the device, then have the pins released; nothing the second time.
 
         Raises what ``ClientConfig.wait_for_device`` raises, and then holds the
         pages for as long as the process lives.
         """
-        if self.hold is not None:
-            end_holds(self.hold)
+        end_holds(*self.holds)
 
     def __enter__(self) -> Self:
         return self

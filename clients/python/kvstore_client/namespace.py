@@ -17,6 +17,7 @@ from kvstore_client.match import Match
 from kvstore_client.page_ref import PageRef, pages_of
 from kvstore_client.reservation import Reservation
 from kvstore_client.session import OpenedNamespace, Session
+from kvstore_client.source import Source
 from kvstore_client.tokens import Tokens, pack_tokens
 
 if TYPE_CHECKING:
@@ -69,27 +70,36 @@ class Namespace:
 
     # The request path.
 
-    def match(self, tokens: Tokens) -> Match:
+    def match(self, tokens: Tokens, *, accept_next_token: bool = False) -> Match:
         """Pin the longest cached prefix of ``tokens``, less than all of them.
 
-        A failure of the store is a miss with ``Match.failure``. Raises
+        With ``accept_next_token`` all of them, where their next token is stored:
+        ask so where you decode greedily, without processor, penalty or grammar. A
+        failure of the store is a miss with ``Match.failure``. Raises
         ``ValueError`` for tokens that are none.
         """
         packed = pack_tokens(tokens)
         try:
-            return self._match(self._connector.require_session(), packed)
+            session = self._connector.require_session()
+            return self._match(session, packed, accept_next_token=accept_next_token)
         except StoreError as error:
             return Match(failure=error.with_traceback(None))
 
-    def acquire(self, tokens: Tokens, *, total_page_count: int) -> Acquired:
+    def acquire(
+        self, tokens: Tokens, *, total_page_count: int, accept_next_token: bool = False
+    ) -> Acquired:
         """Do as :meth:`match`, and reserve the rest of ``total_page_count`` pages.
 
-        In one round trip. A failure of the store is a miss without a
-        reservation. Raises ``ValueError`` for tokens that are none.
+        In one round trip. The first reserved page is the place for a copy of the
+        match's source. A failure of the store is a miss without a reservation.
+        Raises ``ValueError`` for tokens that are none.
         """
         packed = pack_tokens(tokens)
         try:
-            return self._acquire(self._connector.require_session(), packed, total_page_count)
+            session = self._connector.require_session()
+            return self._acquire(
+                session, packed, total_page_count, accept_next_token=accept_next_token
+            )
         except StoreError as error:
             return Acquired(Match(failure=error.with_traceback(None)))
 
@@ -117,7 +127,7 @@ class Namespace:
         return Reservation(hold, namespace_id, grant)
 
     def peek(self, tokens: Tokens) -> int:
-        """Return how many tokens a match would cover; zero where the store fails.
+        """Return how many tokens a match would find, in place and to copy; zero on a failure.
 
         Has no effect on the cache. Raises ``ValueError`` for tokens that are none.
         """
@@ -130,22 +140,30 @@ class Namespace:
         except StoreError:
             return 0
 
-    def _match(self, session: Session, packed: bytes) -> Match:
+    def _match(self, session: Session, packed: bytes, *, accept_next_token: bool) -> Match:
         opened = self._opened(session)
-        pin_id = session.take_id()
-        with session.request(pin_ids=(pin_id,)) as deadline:
-            call, namespace_id = session.lease.match, opened.namespace_id
+        pin_ids = session.take_id(), session.take_id()
+        with session.request(pin_ids=pin_ids) as deadline:
             try:
-                match = session.ask(call, namespace_id, packed, pin_id, deadline.remaining())
+                match = session.ask(
+                    session.lease.match,
+                    opened.namespace_id,
+                    packed,
+                    pin_ids,
+                    deadline.remaining(),
+                    accept_next_token=accept_next_token,
+                )
             except NamespaceNotFound:
                 session.note_namespace(self._key, None)
                 raise
-            return self._pinned(session, pin_id, match)
+            return self._pinned(session, pin_ids, match)
 
-    def _acquire(self, session: Session, packed: bytes, total_page_count: int) -> Acquired:
+    def _acquire(
+        self, session: Session, packed: bytes, total_page_count: int, *, accept_next_token: bool
+    ) -> Acquired:
         opened = self._opened(session)
-        pin_id, reservation_id = session.take_id(), session.take_id()
-        ids = {"pin_ids": (pin_id,), "reservation_ids": (reservation_id,)}
+        pin_ids, reservation_id = (session.take_id(), session.take_id()), session.take_id()
+        ids = {"pin_ids": pin_ids, "reservation_ids": (reservation_id,)}
         with session.request(**ids) as deadline:
             session.settle(deadline)
             try:
@@ -153,25 +171,40 @@ class Namespace:
                     session.lease.acquire,
                     opened.namespace_id,
                     packed,
-                    (pin_id, reservation_id),
+                    (*pin_ids, reservation_id),
                     total_page_count,
                     deadline.remaining(),
+                    accept_next_token=accept_next_token,
                 )
             except NamespaceNotFound:
                 session.note_namespace(self._key, None)
                 raise
             session.require_mapped(pages_of(answer.grant.runs))
-            match = self._pinned(session, pin_id, answer.match)
+            match = self._pinned(session, pin_ids, answer.match)
             if not answer.HasField("grant"):
                 return Acquired(match)
             hold = Hold(session, reservation_ids=(reservation_id,))
             return Acquired(match, Reservation(hold, opened.namespace_id, answer.grant))
 
-    def _pinned(self, session: Session, pin_id: int, match: prefix_cache_pb2.PrefixMatch) -> Match:
+    def _pinned(
+        self, session: Session, pin_ids: tuple[int, int], match: prefix_cache_pb2.PrefixMatch
+    ) -> Match:
+        pin_id, source_pin_id = pin_ids
         pages = session.require_mapped(pages_of(match.runs))
-        if not pages:
+        if not pages and not match.HasField("source"):
             return Match()  # a miss takes no pin
-        return Match(Hold(session, pin_ids=(pin_id,)), pages, match.matched_token_count)
+        source = None
+        if match.HasField("source"):
+            [page] = session.require_mapped(pages_of([match.source.page]))
+            hold = Hold(session, pin_ids=(source_pin_id,))
+            source = Source(hold, page, match.source.valid_token_count)
+        return Match(
+            Hold(session, pin_ids=(pin_id,)),
+            pages,
+            match.matched_token_count,
+            source=source,
+            next_token=match.next_token if match.HasField("next_token") else None,
+        )
 
     def _opened(self, session: Session) -> OpenedNamespace:
         """Return the namespace in this session; raises ``StoreError`` where it is not open."""
@@ -225,6 +258,14 @@ class Namespace:
     def page_tensor(self, page: PageRef) -> "torch.Tensor":
         """Return one page as a tensor, as in :meth:`extent_tensor`, sharing memory."""
         return self.extent_tensor(page.extent_id)[page.slot]
+
+    def copy_page(self, source: PageRef, target: PageRef) -> None:
+        """Copy all of a page into one that this process may write, such as a reserved one.
+
+        On a device the copy is queued on the current stream. Loads torch; raises as
+        :meth:`page_tensor` does.
+        """
+        self.page_tensor(target).copy_(self.page_tensor(source))
 
     def _extent(self, extent_id: int) -> MappedExtent:
         self._connector.check_process()

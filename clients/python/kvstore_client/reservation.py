@@ -69,14 +69,23 @@ class Reservation:
         return self.pages
 
     def insert(
-        self, tokens: Tokens, *, position: int, base: "Match | Reservation | None" = None
+        self,
+        tokens: Tokens,
+        *,
+        position: int,
+        base: "Match | Reservation | None" = None,
+        next_token: int | None = None,
     ) -> Inserted:
         """Publish the pages of ``tokens``, which begin ``position`` tokens into the sequence.
 
-        Both are whole pages. ``base`` holds the pages before ``position``: a
-        match of the same sequence, or a reservation that inserted them; None
-        where there are none, or where this reservation inserted them. Waits for
-        the device first. Can be repeated.
+        ``position`` is at a page's start. ``tokens`` may end within a page: that
+        partial page is the last that this reservation publishes, and is immutable
+        as any other. ``base`` holds the pages before ``position``: a match of the
+        same sequence, or a reservation that inserted them; None where there are
+        none, or where this reservation inserted them. ``next_token`` is stored at
+        the end of ``tokens``: the argmax of what follows them, never a sample.
+        Waits for the device first. Can be repeated, also with fewer tokens, to
+        store a next token at an end within what was inserted.
 
         Raises ``StoreError``: nothing is published, or, after
         ``StoreUnavailable``, it is not known. Raises what
@@ -93,7 +102,11 @@ class Reservation:
         session.wait_for_device()
         with session.request() as deadline:
             inserted = session.ask(
-                session.lease.insert, self.reservation_id, sequence, deadline.remaining()
+                session.lease.insert,
+                self.reservation_id,
+                sequence,
+                next_token,
+                deadline.remaining(),
             )
         # Named, not handed out: another's page may lie where this process has nothing mapped.
         pages = pages_of(inserted.runs)

@@ -36,9 +36,14 @@ def test_a_match_names_its_pin(scripted: ScriptedCalls, lease: LeaseCalls) -> No
     """A match asks under the caller's lease, epoch and pin, and answers what matched."""
     match = prefix_cache_pb2.PrefixMatch(matched_token_count=4)
     scripted.answer("MatchPrefix", prefix_cache_pb2.MatchPrefixResponse(match=match))
-    assert lease.match(b"space", b"toke", 9, 30) == match
+    assert lease.match(b"space", b"toke", (9, 10), 30, accept_next_token=True) == match
     wanted = prefix_cache_pb2.MatchPrefixRequest(
-        caller=CALLER, namespace_id=b"space", sequence={"tokens": b"toke"}, pin_id=9
+        caller=CALLER,
+        namespace_id=b"space",
+        sequence={"tokens": b"toke"},
+        pin_id=9,
+        source_pin_id=10,
+        accept_next_token=True,
     )
     assert only_request(scripted, wanted) == wanted
 
@@ -49,12 +54,13 @@ def test_an_acquire_names_its_pin_and_its_reservation(
     """An acquire asks for a total of pages, under both ids."""
     response = prefix_cache_pb2.AcquirePrefixResponse(grant={"reservation_id": 10})
     scripted.answer("AcquirePrefix", response)
-    assert lease.acquire(b"space", b"toke", (9, 10), 3, 30) == response
+    assert lease.acquire(b"space", b"toke", (9, 11, 10), 3, 30) == response
     wanted = prefix_cache_pb2.AcquirePrefixRequest(
         caller=CALLER,
         namespace_id=b"space",
         sequence={"tokens": b"toke"},
         pin_id=9,
+        source_pin_id=11,
         reservation_id=10,
         total_page_count=3,
     )
@@ -68,12 +74,12 @@ def test_a_reserve_and_an_insert_go_as_they_are(scripted: ScriptedCalls, lease: 
     scripted.answer("ReservePages", prefix_cache_pb2.ReservePagesResponse(grants=[grant]))
     scripted.answer("InsertPrefix", prefix_cache_pb2.InsertPrefixResponse(published_page_count=2))
     assert lease.reserve(b"space", reservation, 30) == grant
-    assert lease.insert(9, SEQUENCE, 30).published_page_count == 2
+    assert lease.insert(9, SEQUENCE, 0, 30).published_page_count == 2
     reserved = prefix_cache_pb2.ReservePagesRequest(
         caller=CALLER, namespace_id=b"space", reservations=[reservation]
     )
     inserted = prefix_cache_pb2.InsertPrefixRequest(
-        caller=CALLER, reservation_id=9, sequence=SEQUENCE
+        caller=CALLER, reservation_id=9, sequence=SEQUENCE, next_token=0
     )
     assert only_request(scripted, reserved) == reserved
     assert only_request(scripted, inserted) == inserted

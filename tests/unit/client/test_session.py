@@ -37,7 +37,7 @@ def hasty(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[Scripted
 def match(session: Session, pin_id: int) -> None:
     """Ask for a match, as a namespace does."""
     with session.request(pin_ids=(pin_id,)) as deadline:
-        session.ask(session.lease.match, b"space", b"", pin_id, deadline.remaining())
+        session.ask(session.lease.match, b"space", b"", (pin_id, pin_id + 1), deadline.remaining())
 
 
 def released(scripted: ScriptedCalls) -> list[int]:

@@ -14,7 +14,7 @@ from core_builders import (
 
 from kvstore.core.layout import NamespaceIdentity
 from kvstore.core.limits import Limits
-from kvstore.core.requests import Match, Sequence
+from kvstore.core.requests import Match, MatchWishes, Sequence
 from kvstore.errors import (
     IdReused,
     LeaseExpired,
@@ -55,7 +55,9 @@ def test_pitfall_rounding_up(page_tokens: int) -> None:
     tokens = paged("abcx", page_tokens)
     for count in range(len(tokens) // 4 + 1):
         sequence = Sequence(tokens[: 4 * count])
-        match = world.cache.match(world.worker.caller, NAMESPACE_ID, sequence, count, world.now)
+        match = world.cache.match(
+            world.worker.caller, NAMESPACE_ID, sequence, MatchWishes(count), world.now
+        )
         pages = min(max(count - 1, 0) // page_tokens, 3)
         assert match.matched_token_count == pages * page_tokens
         assert len(places(match.runs)) == pages
@@ -161,7 +163,7 @@ def test_a_pin_id_names_one_match() -> None:
         world.worker.match("bc", 1, 1, base_pin_id=1)
     sequence = world.worker.sequence("abc")
     with pytest.raises(IdReused):
-        world.cache.match(world.worker.caller, b"2nd", sequence, 1, world.now)
+        world.cache.match(world.worker.caller, b"2nd", sequence, MatchWishes(1), world.now)
 
 
 def test_ids_are_a_leases_own() -> None:
@@ -275,7 +277,7 @@ def test_what_fails_changes_nothing() -> None:
     with pytest.raises(PinNotFound):
         world.worker.match("b", 1, 1, base_pin_id=77)
     with pytest.raises(NamespaceNotFound):
-        world.cache.match(caller, b"unknown", Sequence(FILLER), 1, world.now)
+        world.cache.match(caller, b"unknown", Sequence(FILLER), MatchWishes(1), world.now)
     with pytest.raises(LimitExceeded):
         world.worker.match("abc", 1)
     assert world.cache.counters == counters

@@ -5,7 +5,7 @@ from core_builders import NAMESPACE_ID, CoreWorld, make_layout, node_at, places
 
 from kvstore.core.layout import NamespaceIdentity
 from kvstore.core.limits import Limits
-from kvstore.core.requests import Match
+from kvstore.core.requests import Match, MatchWishes
 from kvstore.errors import IdReused, LimitExceeded, PoolExhausted, QuotaExceeded, Tombstoned
 
 
@@ -153,7 +153,7 @@ def test_ids_name_one_acquire() -> None:
             world.worker.caller,
             b"2nd",
             world.worker.sequence("abc"),
-            pin_id=3,
+            MatchWishes(3),
             reservation_id=2,
             total_page_count=3,
             now=world.now,

@@ -21,7 +21,7 @@ def test_a_lookup_is_a_full_hit_a_partial_hit_or_a_miss(
 ) -> None:
     """A lookup counts as exactly one kind, by what matched of what could."""
     counters = Counters()
-    counters.count_lookup(asked=5, matched=matched, matchable=matchable)
+    counters.count_lookup(asked=5, matched=matched, copied=0, matchable=matchable)
     expected = Counters(lookup_count=1, asked_token_count=5, matched_token_count=matched)
     setattr(expected, kind, 1)
     assert counters == expected
@@ -30,10 +30,10 @@ def test_a_lookup_is_a_full_hit_a_partial_hit_or_a_miss(
 def test_lookups_add_up() -> None:
     """Tokens asked and matched are sums over all lookups."""
     counters = Counters()
-    counters.count_lookup(asked=5, matched=4, matchable=4)
-    counters.count_lookup(asked=9, matched=2, matchable=8)
+    counters.count_lookup(asked=5, matched=4, copied=0, matchable=4)
+    counters.count_lookup(asked=9, matched=1, copied=1, matchable=8)
     assert (counters.lookup_count, counters.asked_token_count) == (2, 14)
-    assert counters.matched_token_count == 6
+    assert (counters.matched_token_count, counters.copied_token_count) == (5, 1)
 
 
 def test_adding_adds_every_counter() -> None:

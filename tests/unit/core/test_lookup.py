@@ -1,10 +1,10 @@
 """Finding the cached prefix of a sequence for a lease."""
 
 import pytest
-from core_builders import NAMESPACE_ID, CoreWorld, make_layout, node_at, picture
+from core_builders import NAMESPACE_ID, CoreWorld, make_layout, node_at, paged, picture
 
 from kvstore.core.layout import NamespaceIdentity
-from kvstore.core.lookup import base_of, covered_position, longest, page_position
+from kvstore.core.lookup import Found, base_of, covered_position, longest, page_position
 from kvstore.core.node import Position
 from kvstore.core.requests import Sequence
 from kvstore.errors import (
@@ -16,10 +16,14 @@ from kvstore.errors import (
 )
 
 
-def find(world: CoreWorld, letters: str, page: int = 0, pages: int = 99, **base: int) -> Position:
-    """Return the longest prefix for the world's worker, of at most ``pages`` pages."""
+def find(world: CoreWorld, letters: str, page: int = 0, **base: int) -> Position:
+    """Return the longest prefix of whole pages for the world's worker."""
     sequence = world.worker.sequence(letters, page, **base)
-    return longest(world.worker.lease, world.namespace, sequence, min(pages, page + len(letters)))
+    found = longest(
+        world.worker.lease, world.namespace, sequence, wants_source=False, wants_next_token=False
+    )
+    assert found == Found(found.at)
+    return found.at
 
 
 @pytest.mark.parametrize("page_tokens", [1, 2, 16])
@@ -98,11 +102,15 @@ def test_a_base_covers_its_path_and_no_more() -> None:
 
 
 def test_the_longest_prefix_is_bounded_by_what_may_match() -> None:
-    """However much is cached, no more pages are found than may match."""
+    """However much is cached, less than the whole sequence is found."""
     world = CoreWorld()
     world.worker.publish("abcd")
-    for pages in range(5):
-        assert find(world, "abcdxx", pages=pages).depth == pages
+    lease, namespace = world.worker.lease, world.namespace
+    wishes = {"wants_source": False, "wants_next_token": True}
+    for pages in range(1, 5):
+        whole = Sequence(paged("abcd"[:pages]))
+        assert longest(lease, namespace, whole, **wishes).at.depth == pages - 1
+    assert longest(lease, namespace, Sequence(b""), **wishes).at.depth == 0
     assert find(world, "abxx").depth == 2
     assert find(world, "x").depth == 0
 
@@ -123,8 +131,11 @@ def test_a_base_deeper_than_what_may_match_is_cut() -> None:
     world = CoreWorld()
     world.worker.publish("abcd")
     world.worker.match("abcd", 1)
-    assert find(world, "", 4, pages=3, base_pin_id=1).depth == 3
-    assert find(world, "", 4, pages=0, base_pin_id=1).depth == 0
+    empty = Sequence(b"", 4 * world.page_tokens, base_pin_id=1)
+    lease, namespace = world.worker.lease, world.namespace
+    found = longest(lease, namespace, empty, wants_source=True, wants_next_token=True)
+    # The tokens that a source page would be found by were not sent.
+    assert found == Found(Position(node_at(namespace.index, "abcd"), 3))
 
 
 def test_of_a_removed_base_only_the_rest_counts() -> None:
@@ -135,7 +146,6 @@ def test_of_a_removed_base_only_the_rest_counts() -> None:
     world.evict_prefix("abcd")
     assert find(world, "x", 6, base_pin_id=1).depth == 3
     assert find(world, "x", 4, base_pin_id=1).depth == 3
-    assert find(world, "x", 6, pages=2, base_pin_id=1).depth == 2
     assert find(world, "cx", 2, base_pin_id=1).depth == 3
 
 

@@ -38,8 +38,9 @@ def test_publishing_makes_reserved_slots_cached() -> None:
     namespace = make_namespace(slots=4)
     slots = array("Q")
     namespace.arena.take(3, [1], into=slots)
-    at = publish(namespace, Position(namespace.index.root, 0), paged("ab"), slots[:2])
-    assert at == Position(node_at(namespace.index, "ab"), 2)
+    top = Position(namespace.index.root, 0)
+    at, superseded = publish(namespace, top, paged("ab"), slots[:2])
+    assert (at, superseded) == (Position(node_at(namespace.index, "ab"), 2), 0)
     assert states(namespace) == {"FREE": 1, "RESERVED": 1, "CACHED": 2}
 
 

@@ -6,7 +6,7 @@ from core_builders import ADMIN, EPOCH, NAMESPACE_ID, OWNER, CoreWorld, make_lay
 
 from kvstore.core.caller import Caller, Identity
 from kvstore.core.layout import NamespaceIdentity
-from kvstore.core.requests import NamedPinRequest
+from kvstore.core.requests import MatchWishes, NamedPinRequest
 from kvstore.core.slots import SlotState
 from kvstore.core.stats import PrefixStats, ProcessStats, prefixes, snapshot
 
@@ -32,7 +32,7 @@ def join_other_tenant(world: CoreWorld) -> Caller:
     identity = NamespaceIdentity(b"model")
     world.cache.open_namespace(caller, identity, make_layout(), b"their id", world.now)
     world.cache.add_extent(2, 9, 4)
-    world.cache.match(caller, b"their id", world.worker.sequence("q"), 1, world.now)
+    world.cache.match(caller, b"their id", world.worker.sequence("q"), MatchWishes(1), world.now)
     return caller
 
 
@@ -179,9 +179,9 @@ def test_prefixes_show_the_tree() -> None:
     world.worker.match("abx", 1)
     listed = prefixes(world.namespace, after=0, count=10, max_tokens=100)
     assert listed == [
-        PrefixStats(1, 2, 2, 2, 0, 0, 1, paged("cd")),
-        PrefixStats(2, 0, 0, 2, 2, 0, 1, paged("ab")),
-        PrefixStats(3, 2, 2, 2, 0, 1, 1, paged("xy")),
+        PrefixStats(1, 2, 2, 2, 4, 0, 0, 1, paged("cd")),
+        PrefixStats(2, 0, 0, 2, 4, 2, 0, 1, paged("ab")),
+        PrefixStats(3, 2, 2, 2, 4, 0, 1, 1, paged("xy")),
     ]
 
 

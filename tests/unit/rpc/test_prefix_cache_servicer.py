@@ -161,7 +161,6 @@ def test_a_bad_match_is_refused_and_changes_nothing(
 @pytest.mark.parametrize(
     ("reason", "request_"),
     [
-        ("FEATURE_UNSUPPORTED", pb.InsertPrefixRequest(next_token=1)),
         ("FEATURE_UNSUPPORTED", pb.InsertPrefixRequest(page_checksums=[1])),
         ("INVALID_FIELD", pb.InsertPrefixRequest(sequence=pb.Sequence(tokens=bytes(20)))),
         ("INVALID_FIELD", pb.InsertPrefixRequest(sequence=pb.Sequence(position=2))),

@@ -22,7 +22,7 @@ from kvstore.core.stats import PrefixStats as Prefix
 from kvstore.rpc import report
 from kvstore.v1 import lease_pb2, types_pb2
 
-COUNTERS = Counters(*range(1, 12))
+COUNTERS = Counters(*range(1, 15))
 # Told by another field, or the place in a list and no more.
 NOT_SENT = {"epoch", "expired", "number"}
 LEASE = LeaseStats(
@@ -71,6 +71,7 @@ PREFIX = Prefix(
     parent_node_id=71,
     start_page=72,
     page_count=73,
+    token_count=77,
     child_count=74,
     pin_count=75,
     hit_count=76,

@@ -6,7 +6,7 @@ import pytest
 from store_world import World, Worlds, sequence_of
 from structlog.testing import capture_logs
 
-from kvstore.core.requests import ReservationRequest
+from kvstore.core.requests import MatchWishes, ReservationRequest
 from kvstore.errors import PoolExhausted
 
 
@@ -72,7 +72,7 @@ def test_an_acquire_that_gets_no_slots_makes_the_arena_grow(worlds: Worlds) -> N
     caller = world.worker()
     namespace_id = world.open_namespace(caller)
     _, grant = world.store.acquire(
-        caller, namespace_id, sequence_of(9), pin_id=1, reservation_id=2, total_page_count=10
+        caller, namespace_id, sequence_of(9), MatchWishes(1), reservation_id=2, total_page_count=10
     )
     assert grant is None
     steps(world)

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from kvstore.core.caller import Caller, Identity
 from kvstore.core.invariants import Laws
 from kvstore.core.layout import NamespaceIdentity
-from kvstore.core.requests import ReservationRequest, Sequence
+from kvstore.core.requests import MatchWishes, ReservationRequest, Sequence
 from kvstore.core.slots import SlotState
 from kvstore.errors import (
     LeaseNotFound,
@@ -41,8 +41,8 @@ def test_one_worker_matches_what_another_inserted(world: World) -> None:
     one, two = world.worker(), world.worker()
     namespace_id = world.open_namespace(one)
     assert world.open_namespace(two) == namespace_id
-    slots = publish(world, one, namespace_id, sequence_of(3), 1)
-    match = world.store.match(two, namespace_id, sequence_of(3), 1)
+    slots = publish(world, one, namespace_id, sequence_of(3), MatchWishes(1))
+    match = world.store.match(two, namespace_id, sequence_of(3), MatchWishes(1))
     assert match.matched_token_count == 12
     assert [index for run in match.runs for index in run.indexes] == slots
     held = world.store.stats(ADMIN)
@@ -57,7 +57,7 @@ def test_an_acquire_matches_and_reserves_the_rest(world: World) -> None:
     namespace_id = world.open_namespace(caller)
     publish(world, caller, namespace_id, sequence_of(2), 1)
     match, grant = world.store.acquire(
-        caller, namespace_id, sequence_of(4), pin_id=2, reservation_id=3, total_page_count=4
+        caller, namespace_id, sequence_of(4), MatchWishes(2), reservation_id=3, total_page_count=4
     )
     assert grant is not None
     assert match.matched_token_count == 8
@@ -104,7 +104,10 @@ def test_without_memory_a_namespace_cannot_be_used_yet(worlds: Worlds) -> None:
     assert refused.value.metadata == {"requested_bytes": "256", "available_bytes": "0"}
     world.arenas.budget_bytes += 1024
     namespace_id = world.open_namespace(second)
-    assert world.store.match(second, namespace_id, sequence_of(1), 1).matched_token_count == 0
+    assert (
+        world.store.match(second, namespace_id, sequence_of(1), MatchWishes(1)).matched_token_count
+        == 0
+    )
 
 
 def test_tenants_have_arenas_of_their_own(world: World) -> None:
@@ -164,7 +167,7 @@ def test_the_death_of_the_last_process_ends_a_lease(world: World) -> None:
     (arena,) = world.store.stats(ADMIN).arenas
     assert arena.slots[SlotState.FREE] == arena.slot_count
     with pytest.raises(LeaseNotFound):
-        world.store.match(caller, namespace_id, sequence_of(1), 1)
+        world.store.match(caller, namespace_id, sequence_of(1), MatchWishes(1))
 
 
 def test_revoking_wakes_whoever_watches_processes(world: World) -> None:
@@ -188,7 +191,7 @@ def test_a_draining_store_lets_leases_go_on_and_end(world: World) -> None:
         world.store.grant(world.caller(), ttl=None, display_name="late", features=())
     with pytest.raises(StoreDraining):
         world.open_namespace(caller)
-    assert world.store.match(caller, namespace_id, sequence_of(1), 1).runs == ()
+    assert world.store.match(caller, namespace_id, sequence_of(1), MatchWishes(1)).runs == ()
     assert not world.store.wait_drained(0)
     with ThreadPoolExecutor(1) as pool:
         drained = pool.submit(world.store.wait_drained, 30)
@@ -205,9 +208,9 @@ def test_threads_take_turns(world: World) -> None:
     def work(caller: Caller) -> None:
         for number in range(1, 60):
             asked = sequence_of(2, salt=number % 3)
-            world.store.match(caller, namespace_id, asked, number)
+            world.store.match(caller, namespace_id, asked, MatchWishes(number))
             try:
-                publish(world, caller, namespace_id, asked, number)
+                publish(world, caller, namespace_id, asked, MatchWishes(number))
             except PoolExhausted:
                 world.store.abort(caller, [number])
             world.store.release(caller, [number])

@@ -1,0 +1,27 @@
+"""Answers, made from the holds that a call took or found."""
+
+from kvstore.core.holds import Pin, Reservation, SourcePin
+from kvstore.core.lease import Lease
+from kvstore.core.requests import Grant, Match, Source
+from kvstore.core.runs import runs_of
+
+
+def match_of(lease: Lease, pin: Pin) -> Match:
+    """Return what a match answers: the pinned path, and its source page."""
+    arena, slots = pin.namespace.arena, pin.slots()
+    source = None
+    if pin.source_id is not None:
+        held = lease.pins[pin.source_id]
+        assert isinstance(held, SourcePin)  # taken with the pin
+        page = runs_of(held.slots()[-1:], arena.extents, arena.tier)[0]
+        source = Source(held.hold_id, page, held.valid_token_count)
+    runs = runs_of(slots, arena.extents, arena.tier)
+    matched = len(slots) * pin.namespace.layout.page_tokens
+    return Match(matched, runs, source, pin.next_token)
+
+
+def grant_of(reservation: Reservation) -> Grant:
+    """Return what a reserve answers: all slots of the reservation."""
+    arena = reservation.namespace.arena
+    runs = runs_of(reservation.reserved, arena.extents, arena.tier)
+    return Grant(reservation.hold_id, reservation.start_page, runs)

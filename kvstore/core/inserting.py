@@ -1,0 +1,104 @@
+"""Publishing the pages of a reservation: which, under what, and what they supersede."""
+
+from typing import NamedTuple
+
+from kvstore.core.ends import store_end
+from kvstore.core.holds import Reservation
+from kvstore.core.lease import Lease
+from kvstore.core.lookup import base_of, covered_position, page_position
+from kvstore.core.node import Position
+from kvstore.core.pages import publish
+from kvstore.core.requests import Sequence
+from kvstore.core.tokens import TOKEN_BYTES
+from kvstore.errors import (
+    InsertExceedsReservation,
+    InvalidField,
+    ParentDetached,
+    ParentNotCovered,
+)
+
+
+class Published(NamedTuple):
+    """What an insert did, in pages; ``at`` is the end of the last."""
+
+    at: Position
+    inserted: int
+    duplicates: int
+    superseded: int
+
+
+def insert_range(reservation: Reservation, sequence: Sequence, length: int) -> tuple[int, int]:
+    """Return the first page that an insert speaks of and the one after its last.
+
+    ``length`` is that of the whole sequence, in tokens. Raises InvalidField,
+    InsertExceedsReservation or ParentNotCovered.
+    """
+    layout = reservation.namespace.layout
+    first = page_position(reservation.namespace, sequence.position)
+    if length % layout.page_tokens and not layout.divides_by_token:
+        raise InvalidField(field="tokens", value=length, why="not in whole pages")
+    end = -(-length // layout.page_tokens)
+    reserved_end = reservation.start_page + len(reservation.reserved)
+    if first < reservation.start_page or end > reserved_end:
+        raise InsertExceedsReservation(
+            page_position=first, page_count=end - first, reserved_end=reserved_end
+        )
+    if first > reservation.covered_end:
+        raise ParentNotCovered(page_position=first, covered=reservation.covered_end)
+    return first, end
+
+
+def publish_next(
+    lease: Lease, reservation: Reservation, sequence: Sequence, tokens: bytes
+) -> Published:
+    """Insert ``tokens`` at the reservation's inserted end: whole pages, then a partial one.
+
+    A page that is there already stays; so does one that begins with the partial
+    one. Raises ParentNotCovered or ParentDetached, besides what ``base_of`` raises.
+    """
+    namespace = reservation.namespace
+    index = namespace.index
+    base = reservation if reservation.inserted else base_of(lease, namespace, sequence)
+    parent = covered_position(namespace, base, reservation.covered_end)
+    if parent.node.detached:
+        raise ParentDetached(page_position=reservation.covered_end)
+    pages, rest = divmod(len(tokens), index.width)
+    slots = reservation.reserved[reservation.inserted :]
+    at = index.descend(parent, tokens, pages)
+    duplicates = at.depth - parent.depth
+    flags = [False] * duplicates + [True] * (pages - duplicates)
+    superseded = 0
+    if duplicates < pages:
+        whole = tokens[duplicates * index.width : pages * index.width]
+        at, superseded = publish(namespace, at, whole, slots[duplicates:pages])
+    if rest:
+        tail = tokens[pages * index.width :]
+        fuller = index.beginning_with(at, tail)
+        if fuller is None:
+            at, more = publish(namespace, at, tail, slots[pages : pages + 1])
+            superseded += more
+        else:
+            at = fuller
+        flags.append(fuller is None)
+    reservation.record(flags, at, rest // TOKEN_BYTES)
+    return Published(at, sum(flags), len(flags) - sum(flags), superseded)
+
+
+def store_next_token(
+    lease: Lease, reservation: Reservation, sequence: Sequence, token: int
+) -> None:
+    """Store what follows ``sequence``, through whose end all is inserted, if all is cached still.
+
+    Raises ParentNotCovered, besides what ``base_of`` raises; not where a token of
+    ``sequence`` was inserted.
+    """
+    namespace = reservation.namespace
+    length = sequence.position * TOKEN_BYTES + len(sequence.tokens)
+    depth, rest = divmod(length, namespace.index.width)
+    base = reservation if reservation.inserted else base_of(lease, namespace, sequence)
+    at = covered_position(namespace, base, depth)
+    tail = sequence.tokens[len(sequence.tokens) - rest :]
+    if length == 0 or at.node.detached:
+        return
+    if not tail or namespace.index.beginning_with(at, tail) is not None:
+        store_end(at, tail, token)
