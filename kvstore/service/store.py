@@ -24,12 +24,11 @@ from kvstore.core.requests import (
     Match,
     MatchWishes,
     Peeked,
-    Removed,
     ReservationRequest,
     Sequence,
 )
-from kvstore.core.stats import PrefixStats, Stats, prefixes, snapshot
 from kvstore.errors import PoolExhausted, StoreDraining
+from kvstore.service.administration import Administration
 from kvstore.service.announcer import Announcer
 from kvstore.service.clock import Clock
 from kvstore.service.growth import Growth
@@ -47,15 +46,13 @@ NAMESPACE_ID_BYTES = 16
 EVENTS = {"expired": "lease_expired", "ended": "lease_ended"}
 
 
-class KVStore:
+class KVStore(Administration):
     """The store as a whole, for any thread. Raises what the core's methods raise."""
 
     def __init__(self, cache: PrefixCache, *, arenas: Arenas, clock: Clock) -> None:
+        super().__init__(cache, Lock(), clock)
         self.announcer = Announcer()
-        self._cache = cache
         self._arenas = arenas
-        self._clock = clock
-        self._mutex = Lock()
         self._lease_ended = Condition(self._mutex)
         self._draining = False
         self._started_at = clock()
@@ -282,23 +279,3 @@ class KVStore:
 
     def _note(self, namespace_id: bytes, wanted: int = 0) -> None:
         self.growth.note(self._cache.namespaces[namespace_id].arena, wanted)
-
-    # Administration.
-
-    def evict_prefix(self, identity: Identity, namespace_id: bytes, tokens: bytes) -> Removed:
-        """Remove the last page of a cached prefix and all that continues it."""
-        with self._mutex:
-            return self._cache.evict_prefix(identity, namespace_id, tokens)
-
-    def stats(self, identity: Identity) -> Stats:
-        """Return one consistent snapshot of what the identity may see."""
-        with self._mutex:
-            return snapshot(self._cache, identity, self._clock())
-
-    def prefixes(
-        self, identity: Identity, namespace_id: bytes, *, after: int, count: int, max_tokens: int
-    ) -> list[PrefixStats]:
-        """Return up to ``count`` nodes of a namespace's tree with numbers above ``after``."""
-        with self._mutex:
-            namespace = self._cache.namespace(identity, namespace_id)
-            return prefixes(namespace, after=after, count=count, max_tokens=max_tokens)
