@@ -1,6 +1,6 @@
 """A tokenizer for models without one: a token is a byte."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 BYTE_VALUES: Final = 256
@@ -23,3 +23,11 @@ class ByteTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """Give the text of the ids below 256; what is no UTF-8 becomes a replacement character."""
         return bytes(i for i in ids if i < BYTE_VALUES).decode(errors="replace")
+
+    def special_id(self, name: str) -> None:
+        """None: every id is a byte of text."""
+        del name
+
+    def render_chat(self, messages: Sequence[Mapping[str, str]]) -> None:
+        """None: there is no template."""
+        del messages

@@ -21,7 +21,8 @@ from inference_worker.demo_script import WORKERS, DemoScript, DemoTurn
 from inference_worker.demo_table import DemoTable, summary
 from inference_worker.errors import ProcessEndedError, WorkerError
 from inference_worker.line_process import LineProcess, reference_process, worker_process
-from inference_worker.model_source import TINY, model_folder
+from inference_worker.model_source import model_folder
+from inference_worker.threads import threads_for
 from inference_worker.tokenizer import load_tokenizer
 from kvstore_client.message_json import plain
 from kvstore_client.testing import running_store
@@ -126,10 +127,7 @@ def run_demo(
     Raises ``WorkerError`` where a process fails, and what loading the model raises.
     """
     folder = model_folder(model)
-    # Threads that wait for each other cost a small model more than they compute: 134 s instead
-    # of 10 s for the tests of tiny models, with two threads each on two busy cores.
-    if threads is None and model.startswith(TINY):
-        threads = 1
+    threads = threads_for(model, threads)
     with ExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kvstore-demo-")))
         log: IO[bytes] = stack.enter_context((logs / "processes.log").open("wb"))

@@ -1,8 +1,7 @@
-"""The reference engine: one sequence at a time, greedily, on the store's pages."""
+"""The reference engine: one sequence at a time, on the store's pages."""
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from operator import index
 from typing import Final
 
@@ -11,9 +10,11 @@ import torch
 import kvstore_client
 from inference_worker.block_table import PageRef
 from inference_worker.errors import RequestTooLongError
+from inference_worker.generation import Generation
 from inference_worker.model import PagedModel
 from inference_worker.page_pool import PagePool
 from inference_worker.private_arena import PRIVATE_EXTENT, PrivateArena
+from inference_worker.sampling import GREEDY, Sampler, SamplingOptions
 from inference_worker.sequence_pages import SequencePages
 from inference_worker.step import Step, StepPart
 
@@ -22,29 +23,12 @@ CHUNK_TOKENS: Final = 512
 PAGE_TOKENS: Final = 16
 
 
-@dataclass(kw_only=True)
-class Generation:
-    """What came of a request, and what it took.
-
-    ``published_pages`` are those that the answers of this request's inserts named as its own.
-    ``time_to_first_token`` is in seconds, from the request to the first output id.
-    """
-
-    output_ids: list[int] = field(default_factory=list)
-    prompt_tokens: int
-    matched_tokens: int
-    prefilled_tokens: int
-    time_to_first_token: float = 0.0
-    matched_pages: list[PageRef]
-    published_pages: list[PageRef] = field(default_factory=list)
-    store_failure: str | None = None
-
-
+OnToken = Callable[[int], None]
 OnPublished = Callable[[list[PageRef]], None]
 
 
-def _ignore(pages: list[PageRef]) -> None:
-    del pages
+def _ignore(what: object) -> None:
+    del what
 
 
 class Engine:
@@ -74,6 +58,11 @@ class Engine:
         self._pool.add_extent(PRIVATE_EXTENT, self._private.tensor)
 
     @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence, prompt and output together."""
+        return self._longest
+
+    @property
     def private_slots_used(self) -> int:
         """Slots of the private arena that a sequence has now."""
         return self._private.used_count
@@ -84,12 +73,15 @@ class Engine:
         max_tokens: int,
         *,
         use_store: bool = True,
+        sampling: SamplingOptions = GREEDY,
         stop_ids: frozenset[int] = frozenset(),
+        on_token: OnToken = _ignore,
         on_published: OnPublished = _ignore,
     ) -> Generation:
-        """Continue a prompt greedily by ``max_tokens`` ids, or to the first of ``stop_ids``.
+        """Continue a prompt by ``max_tokens`` ids, or to the first of ``stop_ids``.
 
-        ``on_published`` is called after each insert that the store answered, with its pages.
+        ``on_token`` is called with each id as soon as it is chosen, and ``on_published`` after
+        each insert that the store answered, with its pages.
         Everything held is given back at the end, also when this raises. Raises
         ``RequestTooLongError``, ``ValueError`` for an empty prompt, no token to give or an id that
         the model does not have, and ``TypeError`` for an id that is no integer.
@@ -97,6 +89,7 @@ class Engine:
         begin = time.perf_counter()
         ids = self._checked(prompt_ids, max_tokens)
         namespace = self._namespace if use_store else None
+        sampler = Sampler(sampling)
         with SequencePages(self._pool, self._private, namespace, ids) as pages:
             generation = Generation(
                 prompt_tokens=len(ids),
@@ -107,11 +100,13 @@ class Engine:
             )
             computed = pages.matched_tokens
             while True:
-                next_id = self._advance(pages, ids, computed, generation, on_published)
+                logits = self._advance(pages, ids, computed, generation, on_published)
+                next_id = sampler.choose(logits).token
                 computed = len(ids)
                 if not generation.output_ids:
                     generation.time_to_first_token = time.perf_counter() - begin
                 generation.output_ids.append(next_id)
+                on_token(next_id)
                 if len(generation.output_ids) == max_tokens or next_id in stop_ids:
                     return generation
                 ids.append(next_id)
@@ -134,17 +129,19 @@ class Engine:
         computed: int,
         generation: Generation,
         on_published: OnPublished,
-    ) -> int:
-        """Compute ``ids`` from ``computed`` on, in chunks, publish, and choose the next id."""
+    ) -> torch.Tensor:
+        """Compute ``ids`` from ``computed`` on, in chunks, and publish; gives the last logits."""
         pages.ensure(len(ids))
         logits = torch.empty(0)
         for start in range(computed, len(ids), self._chunk_tokens):
             end = min(start + self._chunk_tokens, len(ids))
             last = end == len(ids)
             part = StepPart(table=pages.table, start=start, count=end - start, wants_logits=last)
-            logits = self._model.forward(Step(self._pool, (part,)), torch.tensor(ids[start:end]))
+            step = Step(self._pool, (part,))
+            logits = self._model.forward(step, torch.tensor(ids[start:end]))
+            generation.computed_tokens += step.token_count
             published = pages.publish(ids, end)
             if published:
                 generation.published_pages += published
                 on_published(published)
-        return int(logits[0].argmax())
+        return logits[0]

@@ -2,10 +2,11 @@
 
 ``kvstore-worker run`` prints ``{"ready": true}`` and then answers each line of standard input:
 
-- ``{"op": "generate", "id", "prompt_ids", "max_tokens", "use_store", "die_after_insert"}``
-  with the fields of :class:`~inference_worker.engine.Generation`; with ``die_after_insert`` the
-  process kills itself (SIGKILL) as soon as the request's first insert was answered, and its last
-  line is that insert's ``published_pages``;
+- ``{"op": "generate", "id", "prompt_ids", "max_tokens", "use_store", "sampling",
+  "die_after_insert"}`` with the fields of :class:`~inference_worker.generation.Generation`;
+  ``sampling`` has those of :class:`~inference_worker.sampling.SamplingOptions`, and with
+  ``die_after_insert`` the process kills itself (SIGKILL) as soon as the request's first insert was
+  answered, and its last line is that insert's ``published_pages``;
 - ``{"op": "keep_pin", "id", "prompt_ids"}``: matches and never releases, with ``matched_tokens``;
 - ``{"op": "flush", "id"}``: all that was given back has reached the store, with ``flushed``.
 
@@ -19,8 +20,9 @@ from typing import IO, Any
 
 import kvstore_client
 from inference_worker.block_table import PageRef
-from inference_worker.engine import Engine, Generation
+from inference_worker.engine import Engine
 from inference_worker.errors import WorkerError
+from inference_worker.sampling import SamplingOptions
 
 FLUSH_SECONDS = 30.0
 
@@ -67,9 +69,10 @@ class LineWorker:
                     request["prompt_ids"],
                     request["max_tokens"],
                     use_store=request.get("use_store", True),
+                    sampling=SamplingOptions(**request.get("sampling", {})),
                     on_published=die if request.get("die_after_insert") else _live_on,
                 )
-                return _plain(generation)
+                return generation.plain()
             case "keep_pin" if self._namespace is not None:
                 self._kept.append(self._namespace.match(request["prompt_ids"]))
                 return {"matched_tokens": self._kept[-1].token_count}
@@ -82,19 +85,6 @@ class LineWorker:
 
 def _live_on(pages: list[PageRef]) -> None:
     del pages
-
-
-def _plain(generation: Generation) -> dict[str, Any]:
-    return {
-        "output_ids": generation.output_ids,
-        "prompt_tokens": generation.prompt_tokens,
-        "matched_tokens": generation.matched_tokens,
-        "prefilled_tokens": generation.prefilled_tokens,
-        "ttft_ms": generation.time_to_first_token * 1e3,
-        "matched_pages": [list(page) for page in generation.matched_pages],
-        "published_pages": [list(page) for page in generation.published_pages],
-        "store_failure": generation.store_failure,
-    }
 
 
 def _put(answers: IO[str], answer: dict[str, Any]) -> None:

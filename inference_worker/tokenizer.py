@@ -1,6 +1,6 @@
 """What the engine asks of a tokenizer, and the tokenizers there are."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,6 +25,17 @@ class Tokenizer(Protocol):
         """Give the text of any ids, special ones left out."""
         ...
 
+    def special_id(self, name: str) -> int | None:
+        """Give the id of one token by its name, such as ``<start_of_turn>``; None without it."""
+        ...
+
+    def render_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int] | None:
+        """Give the ids of a chat up to where its next answer begins; None without a template.
+
+        A message has ``role`` (system, user or assistant) and ``content``.
+        """
+        ...
+
 
 class FolderTokenizer:
     """A model folder's own tokenizer, as transformers loads it."""
@@ -47,6 +58,21 @@ class FolderTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """Give the text, special tokens left out."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
+
+    def special_id(self, name: str) -> int | None:
+        """Look it up; an unknown name has the unknown token's id, which is another's."""
+        found = self._tokenizer.convert_tokens_to_ids(name)
+        known = found is not None and self._tokenizer.convert_ids_to_tokens(found) == name
+        return int(found) if known else None
+
+    def render_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int] | None:
+        """Apply the tokenizer's own template; raises what the template raises."""
+        if not self._tokenizer.chat_template:
+            return None
+        ids = self._tokenizer.apply_chat_template(
+            list(messages), add_generation_prompt=True, return_dict=False
+        )
+        return [int(i) for i in ids]
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:

@@ -6,7 +6,8 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from inference_worker.comparison import compare
-from inference_worker.engine import PAGE_TOKENS, Engine, Generation, OnPublished
+from inference_worker.engine import PAGE_TOKENS, Engine, OnPublished
+from inference_worker.generation import Generation
 from inference_worker.model import PagedModel
 from inference_worker.private_arena import PRIVATE_EXTENT
 from inference_worker.reference import Reference

@@ -12,6 +12,7 @@ from inference_worker.engine import PAGE_TOKENS, Engine
 from inference_worker.errors import RequestTooLongError
 from inference_worker.model import PagedModel
 from inference_worker.reference import Reference
+from inference_worker.sampling import SamplingOptions
 from inference_worker.step import Step
 from inference_worker.tiny_models import TINY_MODELS
 from kvstore_client.testing import running_store
@@ -65,6 +66,7 @@ def test_without_a_store_the_tokens_are_the_references(
     assert found.output_ids == references[name].answer(ids, 40)["output_ids"]
     assert (found.prompt_tokens, found.matched_tokens, found.prefilled_tokens) == (101, 0, 101)
     assert (found.matched_pages, found.published_pages, found.store_failure) == ([], [], None)
+    assert (found.copied_tokens, found.computed_tokens) == (0, 101 + 39)
     assert found.time_to_first_token > 0
     assert engine.private_slots_used == 0
 
@@ -78,6 +80,30 @@ def test_a_stop_id_ends_the_output(alone: Engine, text_ids: Ids) -> None:
         alone.generate(ids, 12, stop_ids=frozenset([stop])).output_ids
         == (free[: free.index(stop) + 1])
     )
+
+
+def test_tokens_are_told_as_they_come(alone: Engine, text_ids: Ids) -> None:
+    """The callback has each id before the next is computed, the last one too."""
+    told: list[int] = []
+    found = alone.generate(text_ids(20, 67), 7, on_token=told.append)
+    assert told == found.output_ids
+    with pytest.raises(ZeroDivisionError):
+        alone.generate(text_ids(20, 67), 7, on_token=lambda _: 1 // 0)  # type: ignore[arg-type,return-value]
+    assert alone.private_slots_used == 0
+
+
+def test_sampled_tokens_follow_their_seed(alone: Engine, text_ids: Ids) -> None:
+    """A seed gives the same tokens again, another one others, and neither the greedy ones."""
+    ids = text_ids(40, 68)
+
+    def sampled(seed: int) -> list[int]:
+        options = SamplingOptions(temperature=20.0, seed=seed)
+        return alone.generate(ids, 12, sampling=options).output_ids
+
+    first = sampled(1)
+    assert sampled(1) == first
+    assert sampled(2) != first
+    assert alone.generate(ids, 12).output_ids not in (first, sampled(2))
 
 
 @pytest.mark.parametrize(("prompt", "tokens"), [([], 4), ([1], 0), ([1, 256], 4), ([1, -1], 4)])

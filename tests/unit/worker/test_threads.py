@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from inference_worker.threads import use_threads
+from inference_worker.threads import threads_for, use_threads
 
 
 @pytest.fixture(autouse=True)
@@ -21,3 +21,9 @@ def test_all_cores_or_the_number_given() -> None:
     """The number set is the one returned, and the default is this process's cores."""
     assert use_threads(1) == torch.get_num_threads() == 1
     assert use_threads() == torch.get_num_threads() == len(os.sched_getaffinity(0))
+
+
+def test_a_tiny_model_has_one_thread() -> None:
+    """Unless the user says otherwise, who is always right."""
+    assert [threads_for(name, None) for name in ("tiny", "tiny-llama", "gemma")] == [1, 1, None]
+    assert [threads_for(name, 3) for name in ("tiny", "gemma")] == [3, 3]

@@ -32,3 +32,25 @@ def test_the_folders_tokenizer_is_loaded(folder: Path) -> None:
 def test_a_folder_without_one_has_bytes(tmp_path: Path) -> None:
     """The tokens of a folder without a tokenizer are bytes."""
     assert isinstance(load_tokenizer(tmp_path), ByteTokenizer)
+
+
+def test_special_ids_have_names(folder: Path) -> None:
+    """A token is found by its name, and an unknown name is no token."""
+    tokenizer = load_tokenizer(folder)
+    assert tokenizer.special_id("<bos>") == 2
+    assert tokenizer.special_id("<unk>") == 3
+    assert tokenizer.special_id("<start_of_turn>") is None
+    assert load_tokenizer(folder.parent).special_id("<bos>") is None
+
+
+def test_a_template_is_applied_where_there_is_one(folder: Path, tmp_path: Path) -> None:
+    """Without one there is nothing; with one its ids end where the answer begins."""
+    asked = [{"role": "user", "content": "ab"}]
+    assert load_tokenizer(folder).render_chat(asked) is None
+    tokenizer = GemmaTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = (
+        "{% for each in messages %}b{{ each.content }}{% endfor %}"
+        "{% if add_generation_prompt %}a{% endif %}"
+    )
+    tokenizer.save_pretrained(tmp_path)
+    assert load_tokenizer(tmp_path).render_chat(asked) == [5, 7, 4]

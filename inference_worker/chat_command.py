@@ -1,0 +1,101 @@
+"""``kvstore-worker chat``."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from inference_worker.chat import ANSWER_TOKENS, Chat
+from inference_worker.chat_repl import ANEW, QUIT, run_chat
+from inference_worker.command_line import (
+    Backend,
+    Json,
+    Longest,
+    MaxTokens,
+    Model,
+    PageTokens,
+    Seed,
+    StoreDir,
+    Temperature,
+    Threads,
+    TopK,
+    TopP,
+    end_on_sigterm,
+    told_failures,
+)
+from inference_worker.engine import PAGE_TOKENS
+from inference_worker.local_worker import PrefixCacheBackend, local_worker
+from inference_worker.model_source import GEMMA
+from inference_worker.sampling import SamplingOptions
+from inference_worker.threads import threads_for, use_threads
+from kvstore_client.testing import running_store
+
+
+def chat(  # noqa: PLR0913 - each is an option
+    *,
+    model: Model = GEMMA,
+    runtime_dir: StoreDir = None,
+    prefix_cache_backend: Backend = PrefixCacheBackend.RADIX,
+    start_store: Annotated[
+        bool, typer.Option("--start-store", help="Run a store of its own until the chat ends.")
+    ] = False,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Time each first token without the cache too.")
+    ] = False,
+    max_tokens: MaxTokens = ANSWER_TOKENS,
+    temperature: Temperature = 0.0,
+    top_p: TopP = 1.0,
+    top_k: TopK = 0,
+    seed: Seed = None,
+    page_tokens: PageTokens = PAGE_TOKENS,
+    longest: Longest = None,
+    threads: Threads = None,
+    json_lines: Json = False,
+) -> None:
+    """Chat with a model; after each answer stands what was reused and when it began.
+
+    Each line is a turn, from a terminal or a pipe. /new begins another chat, /quit ends.
+    Without a store it goes on without, and attaches when there is one.
+    """
+    end_on_sigterm()
+    console, notes = Console(soft_wrap=True), Console(stderr=True)
+    with told_failures(notes), ExitStack() as stack:
+        sampling = SamplingOptions(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed)
+        use_threads(threads_for(model, threads))
+        if start_store:
+            runtime_dir = stack.enter_context(running_store()).runtime_dir
+        worker = stack.enter_context(
+            local_worker(
+                model,
+                backend=prefix_cache_backend,
+                runtime_dir=runtime_dir,
+                name="chat",
+                page_tokens=page_tokens,
+                longest=longest,
+            )
+        )
+        if worker.without_store is not None:
+            notes.print(worker.without_store, markup=False, highlight=False)
+        talk = Chat(
+            worker.engine,
+            worker.model,
+            sampling=sampling,
+            answer_tokens=max_tokens,
+            compare=compare,
+        )
+        if sys.stdin.isatty():
+            notes.print(f"{ANEW} begins another chat, {QUIT} ends.", highlight=False)
+            with suppress(KeyboardInterrupt):
+                run_chat(talk, _typed(notes), console, as_json=json_lines)
+        else:
+            run_chat(talk, sys.stdin, console, as_json=json_lines)
+
+
+def _typed(console: Console) -> Iterator[str]:
+    """Yield lines from a terminal until its end."""
+    with suppress(EOFError):
+        while True:
+            yield console.input("[bold]> [/bold]")

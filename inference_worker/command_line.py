@@ -1,0 +1,67 @@
+"""What the commands of ``kvstore-worker`` share: options, and how an end is told."""
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+import kvstore_client
+from inference_worker.errors import WorkerError
+from inference_worker.local_worker import PrefixCacheBackend
+
+Model = Annotated[
+    str, typer.Option(help="gemma, tiny, tiny-llama, tiny-gemma3, or a transformers model folder")
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(help="Threads of each process; default: one for a tiny model, else one a core."),
+]
+StoreDir = Annotated[
+    Path | None,
+    typer.Option("--runtime-dir", "--store", help="The store's folder; default: as the server's."),
+]
+Backend = Annotated[
+    PrefixCacheBackend,
+    typer.Option("--prefix-cache-backend", help="none: the store is not used, for comparison."),
+]
+PageTokens = Annotated[int, typer.Option(help="Tokens in a page.")]
+Longest = Annotated[
+    int | None, typer.Option(help="Longest sequence in tokens; default: the model's.")
+]
+MaxTokens = Annotated[int, typer.Option(help="Most tokens of an answer.", min=1)]
+Temperature = Annotated[float, typer.Option(help="0: always the best token.")]
+TopP = Annotated[float, typer.Option(help="Of the best tokens, as many as add up to this.")]
+TopK = Annotated[int, typer.Option(help="So many of the best tokens; 0: all.")]
+Seed = Annotated[int | None, typer.Option(help="Makes sampling repeatable.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
+
+
+@contextmanager
+def told_failures(console: Console) -> Iterator[None]:
+    """End the program with status 1 and a line, no traceback, where what it was asked cannot be."""
+    try:
+        yield
+    except (
+        WorkerError,
+        kvstore_client.errors.StoreError,
+        FileNotFoundError,
+        ValueError,
+    ) as error:
+        console.print(str(error), markup=False, highlight=False)
+        raise typer.Exit(1) from None
+
+
+def end_on_sigterm() -> None:
+    """Have SIGTERM end this process as an exception does: what it started is ended too."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        del frame
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)

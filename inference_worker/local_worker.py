@@ -1,0 +1,77 @@
+"""A model, an engine and, where there is one, a store: all that answers in this process."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+import kvstore_client
+from inference_worker.device_work import DeviceWork
+from inference_worker.engine import PAGE_TOKENS, Engine
+from inference_worker.model import PagedModel, load_model
+from inference_worker.store_namespace import model_namespace
+from kvstore_client.runtime_dir import RuntimeDir
+
+# How long a store that is there is waited for; where there is none, it is attached to later.
+ATTACH_SECONDS: Final = 10.0
+
+
+class PrefixCacheBackend(StrEnum):
+    """What finds the prefix of a prompt: the store's radix tree, or nothing."""
+
+    RADIX = "radix"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalWorker:
+    """An engine with what it was made of; without a client it uses no store."""
+
+    model: PagedModel
+    engine: Engine
+    client: kvstore_client.Client | None
+    namespace: kvstore_client.Namespace | None
+
+    @property
+    def without_store(self) -> str | None:
+        """Why it goes on without a store just now, in words, or None where it has one."""
+        if self.namespace is None:
+            return "the store is not used"
+        failure = self.namespace.failure
+        return None if failure is None else f"no store: {failure}"
+
+
+@contextmanager
+def local_worker(
+    model: str | PagedModel,
+    *,
+    backend: PrefixCacheBackend = PrefixCacheBackend.RADIX,
+    runtime_dir: Path | None = None,
+    name: str = "worker",
+    page_tokens: int = PAGE_TOKENS,
+    longest: int | None = None,
+    attach_seconds: float | None = None,
+) -> Iterator[LocalWorker]:
+    """Load a model (what ``load_model`` takes) and attach to the store in ``runtime_dir``.
+
+    Waits ``attach_seconds`` for the store, by default not at all where it has no socket, and goes
+    on without. Raises what ``load_model`` raises, and ``ValueError`` for a path too long.
+    """
+    loaded = load_model(model) if isinstance(model, str) else model
+    if backend is PrefixCacheBackend.NONE:
+        engine = Engine(loaded, None, page_tokens=page_tokens, longest=longest)
+        yield LocalWorker(loaded, engine, None, None)
+        return
+    if attach_seconds is None:
+        there = RuntimeDir(runtime_dir).attach_socket.exists()
+        attach_seconds = ATTACH_SECONDS if there else 0.0
+    work = DeviceWork(loaded.device)
+    config = kvstore_client.ClientConfig(display_name=name, wait_for_device=work.wait)
+    with kvstore_client.Client(runtime_dir, config) as client:
+        shown = model if isinstance(model, str) else name
+        namespace = model_namespace(client, loaded, page_tokens, shown)
+        namespace.wait_open(attach_seconds)
+        engine = Engine(loaded, namespace, page_tokens=page_tokens, longest=longest)
+        yield LocalWorker(loaded, engine, client, namespace)

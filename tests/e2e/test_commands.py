@@ -1,0 +1,107 @@
+"""The programs for people: one prompt, and a chat over a pipe, with a store and without."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inference_worker.engine import PAGE_TOKENS
+from kvstore_client.testing import RunningStore, running_store, wait_until
+
+PATIENCE = 120.0
+TINY = ["--model", "tiny", "--longest", "1000"]
+QUESTIONS = "What is a page?\nWho may write it, and when is that over?\n"
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[RunningStore]:
+    """A store for all tests here."""
+    with running_store("--tier1-bytes", "32MiB") as running:
+        yield running
+
+
+def worker(*arguments: str, given: str = "") -> "subprocess.CompletedProcess[str]":
+    """Run kvstore-worker to its end."""
+    command = [sys.executable, "-m", "inference_worker", *arguments]
+    return subprocess.run(
+        command, input=given, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+
+
+def turns(*arguments: str) -> list[dict[str, Any]]:
+    """Chat over a pipe and return what each turn took."""
+    options = ("--max-tokens", "24", "--json", "--compare")
+    done = worker("chat", *TINY, *options, *arguments, given=QUESTIONS)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_a_chat_goes_on_from_its_turns(store: RunningStore, tmp_path: Path) -> None:
+    """The second turn matches the first one's pages; without a store the texts are the same."""
+    cold, later = turns("--store", str(store.runtime_dir))
+    assert cold["matched_tokens"] == 0
+    assert later["matched_tokens"] >= cold["prompt_tokens"] // PAGE_TOKENS * PAGE_TOKENS
+    assert min(cold["alone_ms"], later["alone_ms"]) > 0
+    absent = ("--runtime-dir", str(tmp_path / "none"), "--max-tokens", "24")
+    done = worker("chat", *TINY, *absent, given=QUESTIONS)
+    assert "no store" in done.stderr
+    assert done.stdout.count("[matched 0 + copied 0, prefilled") == 2
+    assert cold["text"] in done.stdout
+    assert later["text"] in done.stdout
+
+
+def test_a_prompt_is_continued(store: RunningStore, tmp_path: Path) -> None:
+    """From a file or standard input the text is the same, and JSON has the figures."""
+    prompt = "A page is the KV of one page-aligned run of tokens."
+    (tmp_path / "prompt").write_text(prompt)
+    here = ("generate", *TINY, "--max-tokens", "9", "--store", str(store.runtime_dir))
+    first = worker(*here, "--file", str(tmp_path / "prompt"))
+    assert first.returncode == 0, first.stderr
+    second = worker(*here, "--json", given=f"{prompt}\n")
+    found = json.loads(second.stdout)
+    assert first.stdout == f"{found['text']}\n"
+    assert (found["prompt_tokens"], found["matched_tokens"]) == (len(prompt), 48)
+    assert len(found["output_ids"]) == 9
+
+
+def test_what_cannot_be_done_is_a_line(tmp_path: Path) -> None:
+    """The status is 1, and the reason stands there without a traceback."""
+    none = ("--runtime-dir", str(tmp_path))
+    done = worker("generate", "--model", "/nowhere", *none, "A prompt.")
+    assert done.returncode == 1
+    assert "/nowhere is no folder" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def children(pid: int) -> list[int]:
+    """Return the processes that a process started, of all its threads."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(each) for task in tasks for each in task.read_text().split()]
+
+
+def test_sigterm_ends_the_store_that_a_chat_started() -> None:
+    """A program that is told to end takes along what it started, as at its own end."""
+    command = [sys.executable, "-m", "inference_worker", "chat", *TINY, "--start-store", "--json"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write("Hello\n")
+            process.stdin.flush()
+            assert json.loads(process.stdout.readline())["store_failure"] is None
+            (store,) = children(process.pid)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(PATIENCE) == 128 + signal.SIGTERM
+        finally:
+            process.kill()
+    assert wait_until(lambda: not Path(f"/proc/{store}").exists())
+    with pytest.raises(ProcessLookupError):
+        os.kill(store, 0)

@@ -1,0 +1,93 @@
+"""A chat is written as its model was taught, and grows without changing."""
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from inference_worker.byte_tokenizer import ByteTokenizer
+from inference_worker.chat_format import Exchange, TemplateFormat, chat_format
+
+START, END = 300, 301
+
+
+class MarkedTokenizer(ByteTokenizer):
+    """Bytes, and Gemma's two marks."""
+
+    @property
+    def begin_ids(self) -> list[int]:
+        """One id."""
+        return [299]
+
+    def special_id(self, name: str) -> int | None:  # type: ignore[override]
+        """The marks' ids."""
+        return {"<start_of_turn>": START, "<end_of_turn>": END}.get(name)
+
+
+class TemplateTokenizer(MarkedTokenizer):
+    """Bytes, with a template in which each message is a line."""
+
+    def render_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:  # type: ignore[override]
+        """Role and text, and the role that is to speak."""
+        lines = [f"{each['role']}={each['content']}\n" for each in messages]
+        return list(("".join(lines) + "assistant=").encode())
+
+
+def shown(ids: list[int]) -> str:
+    """Return ids as text, the marks by their signs."""
+    return "".join({299: "^", START: "<", END: ">"}.get(i) or chr(i) for i in ids)
+
+
+PAST = [Exchange("Who?", list(b"Me"))]
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "first", "second", "stop_ids"),
+    [
+        (
+            ByteTokenizer(),
+            "User: Who?\nAssistant:",
+            "User: Who?\nAssistant:Me\nUser: Why?\nAssistant:",
+            {10},
+        ),
+        (
+            MarkedTokenizer(),
+            "^<user\nWho?>\n<model\n",
+            "^<user\nWho?>\n<model\nMe>\n<user\nWhy?>\n<model\n",
+            {END},
+        ),
+        (
+            TemplateTokenizer(),
+            "user=Who?\nassistant=",
+            "user=Who?\nassistant=Me\nuser=Why?\nassistant=",
+            set(),
+        ),
+    ],
+)
+def test_each_tokenizer_has_its_format(
+    tokenizer: ByteTokenizer, first: str, second: str, stop_ids: set[int]
+) -> None:
+    """A template comes first, then Gemma's marks, then plain text; a turn only adds ids."""
+    form = chat_format(tokenizer, frozenset([END]))
+    begin = form.prompt_ids([], "Who?")
+    assert shown(begin) == first
+    longer = form.prompt_ids(PAST, "Why?")
+    assert shown(longer) == second
+    assert longer[: len(begin) + 2] == [*begin, *b"Me"]
+    assert form.stop_ids == stop_ids
+    assert isinstance(form, TemplateFormat) == isinstance(tokenizer, TemplateTokenizer)
+
+
+def test_marks_that_a_model_was_not_taught_are_left_alone() -> None:
+    """Where a model never ends with the mark that its tokenizer has, a chat is plain text."""
+    form = chat_format(MarkedTokenizer(), frozenset([1]))
+    assert shown(form.prompt_ids([], "Who?")) == "^User: Who?\nAssistant:"
+
+
+def test_a_line_of_several_ids_ends_nothing() -> None:
+    """Where a line's end is no single id, plain text has no stop of its own."""
+
+    class WideTokenizer(ByteTokenizer):
+        def encode(self, text: str) -> list[int]:
+            return [each for one in text.encode() for each in (one // 16, one % 16)]
+
+    assert chat_format(WideTokenizer(), frozenset()).stop_ids == frozenset()
