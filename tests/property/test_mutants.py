@@ -142,6 +142,48 @@ MUTANTS = [
         "            if False:\n",
     ),
     Mutant(
+        "named-pin-holds-no-page",
+        "named_pin.py",
+        "        self.anchors.append(Anchor(self, at.node, at.pages))\n",
+        "        Anchor(self, at.node, at.pages).move(namespace.index.root, 0)\n",
+    ),
+    Mutant(
+        "named-pin-survives-a-removal",
+        "pages.py",
+        "        if isinstance(anchor.hold, NamedPin):\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "unpinned-prefix-stays-held",
+        "pages.py",
+        "    let_go(pin.anchors)\n",
+        "",
+    ),
+    Mutant(
+        "named-pin-answers-for-another-prefix",
+        "named_pins.py",
+        "pin.digest != digest",
+        "False",
+    ),
+    Mutant(
+        "named-pin-of-one-page-too-few",
+        "named_pins.py",
+        "at = namespace.index.descend(at, request.tokens, pages)",
+        "at = namespace.index.descend(at, request.tokens, max(pages - 1, 0))",
+    ),
+    Mutant(
+        "repeated-pin-keeps-its-first-end",
+        "named_pins.py",
+        "        pin.due = inf",
+        "        if pin.due == inf: pin.due = inf",
+    ),
+    Mutant(
+        "part-pinned-where-all-is-required",
+        "named_pins.py",
+        "request.require_all and held < pages",
+        "False",
+    ),
+    Mutant(
         "failed-reserve-evicts",
         "eviction.py",
         "        if missing == 0:\n            return self._victims\n",

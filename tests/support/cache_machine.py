@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 from machine_matching import MatchRules
 from machine_members import MemberRules
+from machine_named_pins import NamedPinRules
 from machine_reserving import ReserveRules
 from machine_state import COUNTS, EPOCH, OWNER
 
@@ -18,7 +19,7 @@ from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.requests import MatchWishes, Sequence
 
 
-class CacheMachine(MemberRules, MatchRules, ReserveRules):
+class CacheMachine(MemberRules, MatchRules, ReserveRules, NamedPinRules):
     """All verbs of the cache by several leases, in any order."""
 
     @initialize()
@@ -47,7 +48,7 @@ class CacheMachine(MemberRules, MatchRules, ReserveRules):
         tokens = b"" if everything else self.sequence(data, [0])
         if tokens not in self.model.cached and not everything:
             tokens = tokens[: -self.model.width] or tokens
-        held_before = self.model.held()
+        held_before = self.model.held_by_leases()
         gone = self.model.remove(tokens) if not tokens or tokens in self.model.cached else 0
         removed = self.cache.evict_prefix(OWNER, self.namespace_id, tokens)
         assert removed.evicted_page_count + removed.detached_page_count == gone

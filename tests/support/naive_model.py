@@ -57,12 +57,22 @@ class ModelLease:
 
 
 @dataclass
+class ModelNamedPin:
+    """A hold of an operator: whole pages asked for, those that it has, and until when."""
+
+    asked: bytes
+    path: Path
+    due: float
+
+
+@dataclass
 class Model:
     """Everything cached and everything held."""
 
     width: int
     cached: dict[bytes, Slot] = field(default_factory=dict)
     leases: dict[bytes, ModelLease] = field(default_factory=dict)
+    named: dict[str, ModelNamedPin] = field(default_factory=dict)
     ended: set[bytes] = field(default_factory=set)
     extents: dict[int, int] = field(default_factory=dict)
     # What the last writer of a slot wrote into it.
@@ -92,7 +102,12 @@ class Model:
         return kept
 
     def held(self) -> set[bytes]:
-        """Return the cached prefixes that some hold protects."""
+        """Return the cached prefixes that some hold protects, a lease's or a named one."""
+        named = {prefix for pin in self.named.values() for prefix, _ in pin.path}
+        return self.held_by_leases() | named
+
+    def held_by_leases(self) -> set[bytes]:
+        """Return the cached prefixes that some hold of a lease protects."""
         paths = [hold.path for lease in self.leases.values() for _, hold in lease.pins.values()]
         paths += [r.path for lease in self.leases.values() for r in lease.reservations.values()]
         return {prefix for path in paths for prefix, _ in self.attached(path)}
@@ -131,8 +146,14 @@ class Model:
         self.cached = dict(cached_now)
 
     def remove(self, prefix: bytes) -> int:
-        """Remove a prefix's last page and all that continues it; return how many pages."""
+        """Remove a prefix's last page and all that continues it; return how many pages.
+
+        Named pins that reach into what goes end.
+        """
         gone = [each for each in self.cached if each.startswith(prefix)]
+        for name, pin in list(self.named.items()):
+            if {each for each, _ in pin.path}.intersection(gone):
+                del self.named[name]
         for each in gone:
             del self.cached[each]
         return len(gone)
