@@ -9,14 +9,14 @@ import re
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import grpc
 import structlog
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection
-from structlog.contextvars import bind_contextvars, bound_contextvars
+from structlog.contextvars import bind_contextvars
 
 from kvstore.errors import InvalidField, KVStoreError
 from kvstore.rpc import status
@@ -48,7 +48,38 @@ def request_id_of(context: grpc.ServicerContext) -> str:
     return secrets.token_hex(8)
 
 
-class Outcomes(grpc.ServerInterceptor):
+class _MethodInterceptor(grpc.ServerInterceptor):
+    """Wraps each method of one server, once.
+
+    gRPC asks again for every call, on the one thread that all calls pass, and the
+    answer is always the same.
+    """
+
+    def __init__(self) -> None:
+        self._wrapped: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+
+    def intercept_service(
+        self,
+        continuation: "Continuation[Request, Response]",
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> "Handler[Request, Response]":
+        """Wrap the method, unless it is exempt or unknown."""
+        method = handler_call_details.method
+        wrapped = self._wrapped.get(method)
+        if wrapped is not None:
+            return wrapped
+        handler = continuation(handler_call_details)
+        if handler is None or method.startswith(EXEMPT):
+            return handler
+        return self._wrapped.setdefault(method, self._wrap(method, handler))
+
+    def _wrap(
+        self, method: str, handler: "grpc.RpcMethodHandler[Request, Response]"
+    ) -> "grpc.RpcMethodHandler[Request, Response]":
+        raise NotImplementedError
+
+
+class Outcomes(_MethodInterceptor):
     """Ends every call as the contract says, whatever happened in it.
 
     An error of ours becomes its status; anything else is a bug, becomes INTERNAL
@@ -57,18 +88,12 @@ class Outcomes(grpc.ServerInterceptor):
     """
 
     def __init__(self, clock: Clock) -> None:
+        super().__init__()
         self._clock = clock
 
-    def intercept_service(
-        self,
-        continuation: "Continuation[Request, Response]",
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> "Handler[Request, Response]":
-        """Wrap the method, unless it is exempt."""
-        handler = continuation(handler_call_details)
-        method = handler_call_details.method
-        if handler is None or method.startswith(EXEMPT):
-            return handler
+    def _wrap(
+        self, method: str, handler: "grpc.RpcMethodHandler[Request, Response]"
+    ) -> "grpc.RpcMethodHandler[Request, Response]":
         if handler.unary_stream is not None:
             stream = handler.unary_stream
 
@@ -97,22 +122,23 @@ class Outcomes(grpc.ServerInterceptor):
         began = self._clock()
         request_id = request_id_of(context)
         reason, failure = "OK", None
-        with bound_contextvars(request_id=request_id, method=method, tenant=""):
-            try:
-                yield
-            except KVStoreError as error:
-                reason, failure = error.reason(), status.to_status(error)
-            except Exception:
-                log.exception("request_failed")
-                reason, failure = "INTERNAL", status.internal_status(request_id)
-            latency_ms = round((self._clock() - began) * 1e3, 3)
-            log.debug("request_handled", reason=reason, latency_ms=latency_ms)
+        # For this call alone, whose context nobody else has: no need to take it back.
+        bind_contextvars(request_id=request_id, method=method, tenant="")
+        try:
+            yield
+        except KVStoreError as error:
+            reason, failure = error.reason(), status.to_status(error)
+        except Exception:
+            log.exception("request_failed")
+            reason, failure = "INTERNAL", status.internal_status(request_id)
+        latency_ms = round((self._clock() - began) * 1e3, 3)
+        log.debug("request_handled", reason=reason, latency_ms=latency_ms)
         # Last, so that whoever has the answer finds the line in the log.
         if failure is not None:
             status.abort_with(context, failure)
 
 
-class Admission(grpc.ServerInterceptor):
+class Admission(_MethodInterceptor):
     """Refuses, before the request is read, a call that may not come in.
 
     Raises CredentialRequired, or InvalidField for a deadline that is missing or
@@ -123,18 +149,14 @@ class Admission(grpc.ServerInterceptor):
     """
 
     def __init__(self, callers: Callers, max_deadline: float) -> None:
+        super().__init__()
         self._callers = callers
         self._max_deadline = max_deadline
 
-    def intercept_service(
-        self,
-        continuation: "Continuation[Request, Response]",
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> "Handler[Request, Response]":
-        """Wrap the method, unless it is exempt."""
-        handler = continuation(handler_call_details)
-        if handler is None or handler_call_details.method.startswith(EXEMPT):
-            return handler
+    def _wrap(
+        self, method: str, handler: "grpc.RpcMethodHandler[Request, Response]"
+    ) -> "grpc.RpcMethodHandler[Request, Response]":
+        del method
         parse = handler.request_deserializer
         assert parse is not None  # generated code always has one
         if handler.unary_stream is not None:

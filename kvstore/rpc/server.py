@@ -9,6 +9,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
+from kvstore.core.limits import Limits
 from kvstore.rpc.health import Health
 from kvstore.rpc.identity import Callers
 from kvstore.rpc.interceptors import Admission, Outcomes
@@ -68,19 +69,40 @@ def build_server(
     exist, and nothing may be at its path: gRPC would take a living server's
     socket without a word. Raises ``RuntimeError`` where it cannot be bound.
     """
-    limits = store.limits
     callers = Callers(credentials)
     server = grpc.server(
         ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="kvstore-rpc"),
-        interceptors=[Outcomes(clock), Admission(callers, limits.max_deadline)],
-        options=(
-            ("grpc.max_receive_message_length", limits.max_message_bytes),
-            ("grpc.max_send_message_length", limits.max_message_bytes),
-            # One server a socket: a second one is an error, not a share of the calls.
-            ("grpc.so_reuseport", 0),
-        ),
+        interceptors=[Outcomes(clock), Admission(callers, store.limits.max_deadline)],
+        options=server_options(store.limits),
         maximum_concurrent_rpcs=MAX_CALLS,
     )
+    add_services(server, store, callers, health_state, sockets=sockets, version=version)
+    # The address is a URI, in which gRPC decodes what is quoted.
+    server.add_insecure_port(f"unix:{quote(str(sockets.grpc_path))}")
+    sockets.grpc_path.chmod(SOCKET_MODE)
+    return server
+
+
+def server_options(limits: Limits) -> tuple[tuple[str, int], ...]:
+    """Return the options of gRPC's core."""
+    return (
+        ("grpc.max_receive_message_length", limits.max_message_bytes),
+        ("grpc.max_send_message_length", limits.max_message_bytes),
+        # One server a socket: a second one is an error, not a share of the calls.
+        ("grpc.so_reuseport", 0),
+    )
+
+
+def add_services(
+    server: grpc.Server,
+    store: KVStore,
+    callers: Callers,
+    health_state: Health,
+    *,
+    sockets: Sockets,
+    version: str,
+) -> None:
+    """Register every service: the contract's, health and reflection."""
     lease_pb2_grpc.add_LeaseServiceServicer_to_server(LeaseServicer(store, callers), server)
     prefix_cache_pb2_grpc.add_PrefixCacheServiceServicer_to_server(
         PrefixCacheServicer(store, callers), server
@@ -94,7 +116,3 @@ def build_server(
     health_pb2_grpc.add_HealthServicer_to_server(health_state.servicer, server)
     names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection_pb2_grpc.add_ServerReflectionServicer_to_server(BoundedReflection(names), server)
-    # The address is a URI, in which gRPC decodes what is quoted.
-    server.add_insecure_port(f"unix:{quote(str(sockets.grpc_path))}")
-    sockets.grpc_path.chmod(SOCKET_MODE)
-    return server

@@ -26,16 +26,25 @@ SERVING = b"\x08\x01"
 # Between two looks at a condition of a test.
 POLL_SECONDS = 0.02
 HEALTH_METHOD = "/grpc.health.v1.Health/Check"
+PROGRAM = ("-m", "kvstore")
 
 
 class RunningStore:
     """A ``python -m kvstore`` on unix sockets in ``runtime_dir``. One thread uses it.
 
-    ``pid`` is of the process that was started last.
+    ``program`` is what Python runs instead, with the same command line. ``pid``
+    is of the process that was started last.
     """
 
-    def __init__(self, runtime_dir: Path, arguments: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        runtime_dir: Path,
+        arguments: Sequence[str] = (),
+        *,
+        program: Sequence[str] = PROGRAM,
+    ) -> None:
         self.runtime_dir = runtime_dir
+        self._program = list(program)
         self._arguments = list(arguments)
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -55,7 +64,7 @@ class RunningStore:
 
         Raises ``RuntimeError`` with its log where that does not come.
         """
-        command = [sys.executable, "-m", "kvstore", "--runtime-dir", str(self.runtime_dir)]
+        command = [sys.executable, *self._program, "--runtime-dir", str(self.runtime_dir)]
         with self._log_path.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603  # our own program, the caller's arguments
                 [*command, *self._arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log
@@ -139,21 +148,25 @@ class RunningStore:
 
 @contextmanager
 def running_store(
-    *arguments: str, start: bool = True, runtime_dir: str | os.PathLike[str] | None = None
+    *arguments: str,
+    start: bool = True,
+    runtime_dir: str | os.PathLike[str] | None = None,
+    program: Sequence[str] = PROGRAM,
 ) -> Iterator[RunningStore]:
     """Run a store, with ``arguments`` for its command line, until the block ends.
 
     It is SERVING from the beginning, unless ``start`` is false: then the block
     calls ``start()``. Its folder is a temporary one unless ``runtime_dir`` is
-    given. At the end it is stopped and, where it does not stop, killed. It drains
-    for a second unless ``--drain-grace`` says otherwise.
+    given, its program the server unless ``program`` is. At the end it is stopped
+    and, where it does not stop, killed. It drains for a second unless
+    ``--drain-grace`` says otherwise.
     """
     if "--drain-grace" not in arguments:
         arguments = (*arguments, "--drain-grace", "1")
     with tempfile.TemporaryDirectory(prefix="kvstore-") as folder:
         path = Path(folder, "run") if runtime_dir is None else Path(runtime_dir)
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        store = RunningStore(path, arguments)
+        store = RunningStore(path, arguments, program=program)
         try:
             if start:
                 store.start()

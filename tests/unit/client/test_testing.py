@@ -16,6 +16,17 @@ def test_a_store_that_does_not_start_says_why() -> None:
         pass
 
 
+def test_another_program_is_given_the_same_command_line(tmp_path: Path) -> None:
+    """What Python runs in the server's place gets the folder and the caller's arguments."""
+    program = ("-c", "import sys; sys.exit(' '.join(sys.argv[1:]))")
+    folder = tmp_path / "run"
+    with (
+        pytest.raises(RuntimeError, match=f"--runtime-dir {folder} --odd --drain-grace 1"),
+        running_store("--odd", runtime_dir=folder, program=program),
+    ):
+        pass
+
+
 def test_a_store_that_was_not_started_has_no_process(tmp_path: Path) -> None:
     """Before its start a store has no pid, nothing to stop and no log."""
     store = RunningStore(tmp_path / "run")

@@ -59,6 +59,14 @@ class Raiser(store_pb2_grpc.StoreServiceServicer):
         raise PoolExhausted(requested=2, available=1)
 
 
+class Details:
+    """What an interceptor is told of a call."""
+
+    def __init__(self, name: str) -> None:
+        self.method = METHOD + name
+        self.invocation_metadata = ()
+
+
 class Gate:
     """A server with both interceptors, and its caller."""
 
@@ -196,6 +204,27 @@ def test_a_request_id_that_could_harm_a_log_is_replaced(gate: Gate, request_id: 
     ((_, context),) = gate.servicer.calls
     assert isinstance(context["request_id"], str)
     assert len(context["request_id"]) == 16
+
+
+def test_a_method_is_wrapped_once() -> None:
+    """The handler of a method is made at its first call; an unknown method leaves nothing."""
+    asked: list[str] = []
+    known = grpc.unary_unary_rpc_method_handler(
+        lambda *_: pb.GetStatsResponse(), pb.GetStatsRequest.FromString
+    )
+
+    def continuation(
+        details: grpc.HandlerCallDetails,
+    ) -> "grpc.RpcMethodHandler[pb.GetStatsRequest, pb.GetStatsResponse] | None":
+        asked.append(details.method)
+        return known if details.method.endswith("GetStats") else None
+
+    interceptor = Admission(Callers(Credentials()), MAX_DEADLINE)
+    wrapped = [interceptor.intercept_service(continuation, Details("GetStats")) for _ in range(2)]
+    assert wrapped[0] is wrapped[1] is not known
+    unknown = [interceptor.intercept_service(continuation, Details("Else")) for _ in range(2)]
+    assert unknown == [None, None]
+    assert asked == [METHOD + "GetStats", METHOD + "Else", METHOD + "Else"]
 
 
 def test_a_stream_ends_as_the_contract_says(gate: Gate) -> None:

@@ -1,0 +1,144 @@
+"""What a call costs: over gRPC with threads, over grpc.aio, and without gRPC.
+
+Two servers run side by side and are measured in turns, a slice of time each, so
+that both see the same machine. README.md beside this says how to read the result.
+"""
+
+import json
+import signal
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import track
+
+from kvstore_client.testing import running_store
+from support import machine
+from support.rpc_figures import Cell, Rounds, cell_figures, ratios
+from support.rpc_local import local_worker
+from support.rpc_slices import LocalStore, ServedStore
+from support.rpc_tables import load_table, operation_table
+from support.rpc_worker import PAGE_BYTES, PAGE_TOKENS, attached_worker
+
+THREADS, AIO = "grpc.server", "grpc.aio"
+STORE, IN_PROCESS = "store alone", "in process"
+FOLDER = str(Path(__file__).parent)
+AIO_MAIN = "from support.aio_server import main; sys.exit(main())"
+PROGRAMS = {
+    THREADS: ("-m", "kvstore"),
+    AIO: ("-c", f"import sys; sys.path.insert(0, {FOLDER!r}); {AIO_MAIN}"),
+}
+TOKENS = (2_048, 100_000)
+CALLERS = (1, 4)
+# Rounds and seconds a slice: about four minutes, and half of one.
+FULL, QUICK = (9, 1.5), (3, 0.4)
+
+
+class Plan:
+    """What to measure."""
+
+    def __init__(self, tokens: list[int], callers: list[int], rounds: int, seconds: float) -> None:
+        self.tokens = (0, *tokens)
+        self.callers = tuple(callers)
+        self.rounds = rounds
+        self.seconds = seconds
+        pages = sum(tokens) // PAGE_TOKENS * (1 + max(callers))
+        # Twice what is needed, so that no arena grows while it is measured.
+        self.tier_bytes = 2 * PAGE_BYTES * max(pages, 1024)
+
+
+def measure(plan: Plan) -> Rounds:
+    """Return the slices of every cell, one a round."""
+    rounds: Rounds = {}
+    with ExitStack() as stack:
+        size = str(plan.tier_bytes)
+        served = {}
+        for name, program in PROGRAMS.items():
+            running = stack.enter_context(
+                running_store("--tier1-bytes", size, "--extent-bytes", size, program=program)
+            )
+            folder = running.runtime_dir
+            workers = [
+                stack.enter_context(attached_worker(folder)) for _ in range(max(plan.callers))
+            ]
+            served[name] = ServedStore(running.pid, workers)
+            stack.callback(served[name].stop)
+        local = LocalStore(*stack.enter_context(local_worker(plan.tier_bytes)))
+        local.publish(plan.tokens[1:])
+        for store in served.values():
+            store.publish(plan.tokens[1:])
+        console = Console(stderr=True)
+        numbers = track(
+            range(plan.rounds), "Measuring", console=console, disable=not console.is_terminal
+        )
+        for number in numbers:
+            order = list(served.items())[:: -1 if number % 2 else 1]
+            for tokens in plan.tokens:
+                for callers in plan.callers:
+                    for name, store in order:
+                        slice_ = store.measure(tokens, callers, plan.seconds)
+                        rounds.setdefault(Cell(name, tokens, callers), []).append(slice_)
+                for name, slice_ in zip(
+                    (IN_PROCESS, STORE), local.measure(tokens, plan.seconds), strict=True
+                ):
+                    rounds.setdefault(Cell(name, tokens, 1), []).append(slice_)
+    return rounds
+
+
+def document_of(plan: Plan, rounds: Rounds, loads: tuple[float, float]) -> dict[str, Any]:
+    """Return everything as one JSON value."""
+    return {
+        "benchmark": "rpc",
+        "machine": machine.machine_facts(),
+        "load_average": {"before": loads[0], "after": loads[1]},
+        "method": {
+            "rounds": plan.rounds,
+            "slice_seconds": plan.seconds,
+            "page_tokens": PAGE_TOKENS,
+            "health": "grpc.health.v1.Health/Check, which passes none of our code",
+            "empty": "ReleasePins without ids",
+            "figure": "the median over the rounds of each round's own",
+        },
+        "servers": [THREADS, AIO],
+        "cells": [cell_figures(cell, slices) for cell, slices in rounds.items()],
+        "ratios": [
+            ratios(Cell(AIO, tokens, callers), Cell(THREADS, tokens, callers), rounds)
+            for tokens in plan.tokens
+            for callers in plan.callers
+        ],
+    }
+
+
+def main(
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
+    quick: Annotated[bool, typer.Option(help="Half a minute, rougher figures.")] = False,
+    tokens: Annotated[list[int], typer.Option(min=2 * PAGE_TOKENS)] = list(TOKENS),  # noqa: B006
+    callers: Annotated[list[int], typer.Option(min=1)] = list(CALLERS),  # noqa: B006
+    rounds: Annotated[int, typer.Option(help="Times that everything is measured.")] = 0,
+    seconds: Annotated[float, typer.Option(help="Of each slice.")] = 0.0,
+) -> None:
+    """Measure what a call costs over gRPC with threads, over grpc.aio, and without gRPC."""
+    # As Ctrl-C: everything that was started is stopped on the way out.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    usual = QUICK if quick else FULL
+    plan = Plan(tokens, callers, rounds or usual[0], seconds or usual[1])
+    before = machine.load_average()
+    measured = measure(plan)
+    document = document_of(plan, measured, (before, machine.load_average()))
+    if as_json:
+        sys.stdout.write(json.dumps(document, indent=1) + "\n")
+        return
+    console = Console()
+    facts = ", ".join(f"{key} {value}" for key, value in document["machine"].items())
+    console.print(f"{facts}, load average {before}", style="dim")
+    for each in plan.callers:
+        console.print(operation_table(document, each))
+    console.print(load_table(document))
+
+
+if __name__ == "__main__":
+    typer.run(main)

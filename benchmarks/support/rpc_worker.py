@@ -1,0 +1,147 @@
+"""A worker of the contract: its requests, over whatever answers them."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from threading import Condition
+from typing import Any, TypeAlias
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from kvstore.v1 import prefix_cache_pb2 as pb
+from kvstore.v1 import store_pb2
+from kvstore_client import ClientConfig, NamespaceIdentity, OpaqueContent, PageLayout
+from kvstore_client.attempt import Attempt
+from kvstore_client.calls import CHANNEL_OPTIONS
+from kvstore_client.errors import StoreUnavailable
+from kvstore_client.identity import NamespaceKey
+from kvstore_client.runtime_dir import RuntimeDir
+from kvstore_client.session import OpenedNamespace
+
+PAGE_TOKENS = 16
+# Pages are named, not touched: their bytes play no part.
+PAGE_BYTES = 64
+KEY = NamespaceKey(
+    NamespaceIdentity(b"a model of the benchmark"),
+    PageLayout(PAGE_TOKENS, PAGE_BYTES, OpaqueContent(b"a layout of the benchmark")),
+)
+# Seconds. A call that takes longer than this ends the benchmark.
+TIMEOUT = 30.0
+
+# Takes the name of a method of PrefixCacheService or StoreService, and its request.
+Ask: TypeAlias = Callable[[str, Any], Any]
+
+
+class Worker:
+    """One lease's requests in one namespace. One thread uses it."""
+
+    def __init__(
+        self,
+        ask: Ask,
+        probe: Callable[[], object],
+        caller: pb.Caller,
+        namespace_id: bytes,
+        ids: Iterator[int],
+    ) -> None:
+        self.health = probe
+        self._ask = ask
+        self._caller = caller
+        self._namespace_id = namespace_id
+        self._ids = ids
+
+    def match(self, tokens: bytes) -> tuple[int, int]:
+        """Match a sequence; return the pin and the number of matched tokens."""
+        pin_id = next(self._ids)
+        request = pb.MatchPrefixRequest(
+            caller=self._caller,
+            namespace_id=self._namespace_id,
+            sequence=pb.Sequence(tokens=tokens),
+            pin_id=pin_id,
+        )
+        answer: pb.MatchPrefixResponse = self._ask("MatchPrefix", request)
+        return pin_id, answer.match.matched_token_count
+
+    def acquire(self, tokens: bytes) -> tuple[int, int, int]:
+        """Match and reserve the rest; return pin, reservation and slots reserved."""
+        pin_id, reservation_id = next(self._ids), next(self._ids)
+        request = pb.AcquirePrefixRequest(
+            caller=self._caller,
+            namespace_id=self._namespace_id,
+            sequence=pb.Sequence(tokens=tokens),
+            pin_id=pin_id,
+            reservation_id=reservation_id,
+            total_page_count=page_count(tokens),
+        )
+        answer: pb.AcquirePrefixResponse = self._ask("AcquirePrefix", request)
+        granted = sum(len(run.slot_indexes) for run in answer.grant.runs)
+        return pin_id, reservation_id, granted
+
+    def insert(self, reservation_id: int, tokens: bytes, position: int, pin_id: int) -> int:
+        """Publish pages after those that a pin holds; return how many were published."""
+        sequence = pb.Sequence(tokens=tokens, position=position)
+        if pin_id:
+            sequence.base_pin_id = pin_id
+        request = pb.InsertPrefixRequest(
+            caller=self._caller, reservation_id=reservation_id, sequence=sequence
+        )
+        answer: pb.InsertPrefixResponse = self._ask("InsertPrefix", request)
+        return answer.published_page_count
+
+    def release(self, *pin_ids: int) -> None:
+        """Release pins; with none the request passes everything and does nothing."""
+        self._ask("ReleasePins", pb.ReleasePinsRequest(caller=self._caller, pin_ids=pin_ids))
+
+    def abort(self, reservation_id: int) -> None:
+        """End a reservation."""
+        request = pb.AbortReservationRequest(caller=self._caller, reservation_ids=[reservation_id])
+        self._ask("AbortReservation", request)
+
+    def evict(self, tokens: bytes) -> None:
+        """Remove the last page of a cached prefix and all that continues it."""
+        self._ask(
+            "EvictPrefix",
+            store_pb2.EvictPrefixRequest(
+                namespace_id=self._namespace_id,
+                tokens=tokens,
+                store_epoch=self._caller.store_epoch,
+            ),
+        )
+
+
+def page_count(tokens: bytes) -> int:
+    """Return the whole pages that packed tokens come to."""
+    return len(tokens) // 4 // PAGE_TOKENS
+
+
+@contextmanager
+def attached_worker(runtime_dir: Path) -> Iterator[Worker]:
+    """Attach to a store under a lease of its own, over a channel of its own, until the end."""
+    folder = RuntimeDir(runtime_dir)
+    config = ClientConfig(display_name="benchmark", ttl=60.0, connect_timeout=TIMEOUT)
+    session = Attempt(folder, config).run(Condition(), itertools.count(1))
+    with ExitStack() as stack:
+        stack.callback(session.abandon)
+        stack.callback(session.join, config.close_timeout)
+        stack.callback(session.finish)
+        stack.callback(session.end, StoreUnavailable("the benchmark is over"))
+        session.open_namespace(KEY)
+        opened = session.namespaces[KEY]
+        assert isinstance(opened, OpenedNamespace)
+        channel = grpc.insecure_channel(folder.grpc_target, options=CHANNEL_OPTIONS)
+        stack.callback(channel.close)
+        check = health_pb2_grpc.HealthStub(channel).Check
+        calls = session.calls
+
+        def ask(name: str, request: Any) -> Any:  # noqa: ANN401  # stubs are untyped
+            stub = calls.store if name == "EvictPrefix" else calls.prefix_cache
+            return calls.call(getattr(stub, name), request, TIMEOUT)
+
+        yield Worker(
+            ask,
+            lambda: check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT),
+            session.lease._caller,  # noqa: SLF001  # the one place that needs it
+            opened.namespace_id,
+            iter(session.take_id, 0),
+        )

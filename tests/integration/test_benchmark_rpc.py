@@ -1,0 +1,35 @@
+"""benchmarks/rpc.py, with so little to do that its figures mean nothing."""
+
+import json
+import subprocess
+import sys
+from itertools import product
+from pathlib import Path
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "rpc.py"
+SMALL = ("--rounds", "1", "--seconds", "0.02", "--tokens", "70", "--callers", "1", "--callers", "2")
+EMPTY, FULL = {"health", "empty"}, {"match", "release", "acquire", "insert"}
+
+
+def test_the_benchmark_prints_one_json_document() -> None:
+    """Both servers are measured in every cell, and the ratios are of cells that are there."""
+    command = [sys.executable, str(SCRIPT), "--json", *SMALL]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, result.stderr
+    document = json.loads(result.stdout)
+    assert {"machine", "load_average", "method"} < set(document)
+    cells = {(each["server"], each["tokens"], each["callers"]): each for each in document["cells"]}
+    served = set(product(["grpc.server", "grpc.aio"], [0, 70], [1, 2]))
+    assert set(cells) == served | set(product(["in process", "store alone"], [0, 70], [1]))
+    for (server, tokens, _), cell in cells.items():
+        expected = FULL if tokens else EMPTY - ({"health"} if server == "store alone" else set())
+        assert set(cell["operations"]) == expected
+        for figures in cell["operations"].values():
+            assert 0 < figures["p50_us"] <= figures["p99_us"]
+            assert figures["samples"] >= cell["callers"]
+    assert all(cells[key]["calls_per_second"] > 0 for key in served)
+    assert [(each["tokens"], each["callers"]) for each in document["ratios"]] == [
+        *product([0, 70], [1, 2])
+    ]
+    for each in document["ratios"]:
+        assert set(each["operations"]) == (FULL if each["tokens"] else EMPTY)
