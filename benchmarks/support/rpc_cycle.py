@@ -86,6 +86,8 @@ class PromptCycle:
     def __init__(self, worker: Worker, token_count: int, caller_number: int) -> None:
         self._worker = worker
         self._prompt = prompt_of(token_count)
+        # A match leaves one token to run.
+        self._covered = min(token_count - 1, token_count // PAGE_TOKENS * PAGE_TOKENS)
         self._half = token_count // PAGE_TOKENS // 2 * PAGE_TOKENS
         first = OWN_TOKENS + caller_number * CALLER_STRIDE
         own_count = token_count // PAGE_TOKENS * PAGE_TOKENS - self._half
@@ -96,9 +98,9 @@ class PromptCycle:
     def run(self, recorder: Recorder) -> None:
         """Make one cycle; raises ``AssertionError`` for an answer that cannot be."""
         call, worker = recorder.call, self._worker
-        pin_id, matched = call("match", worker.match, self._prompt)
-        assert matched == (len(self._prompt) // 4 - 1) // PAGE_TOKENS * PAGE_TOKENS, matched
-        call("release", worker.release, pin_id)
+        pin_ids, covered = call("match", worker.match, self._prompt)
+        assert covered == self._covered, covered
+        call("release", worker.release, *pin_ids)
         pin_id, reservation_id, granted = call("acquire", worker.acquire, self._second)
         assert granted == page_count(self._own), granted
         published = call("insert", worker.insert, reservation_id, self._own, self._half, pin_id)

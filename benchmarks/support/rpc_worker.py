@@ -25,7 +25,9 @@ PAGE_TOKENS = 16
 PAGE_BYTES = 64
 KEY = NamespaceKey(
     NamespaceIdentity(b"a model of the benchmark"),
-    PageLayout(PAGE_TOKENS, PAGE_BYTES, OpaqueContent(b"a layout of the benchmark")),
+    PageLayout(
+        PAGE_TOKENS, PAGE_BYTES, OpaqueContent(b"a layout of the benchmark", divides_by_token=True)
+    ),
 )
 # Seconds. A call that takes longer than this ends the benchmark.
 TIMEOUT = 30.0
@@ -51,17 +53,19 @@ class Worker:
         self._namespace_id = namespace_id
         self._ids = ids
 
-    def match(self, tokens: bytes) -> tuple[int, int]:
-        """Match a sequence; return the pin and the number of matched tokens."""
-        pin_id = next(self._ids)
+    def match(self, tokens: bytes) -> tuple[tuple[int, int], int]:
+        """Match a sequence; return its pin and its source's, and how many tokens both cover."""
+        pin_id, source_pin_id = next(self._ids), next(self._ids)
         request = pb.MatchPrefixRequest(
             caller=self._caller,
             namespace_id=self._namespace_id,
             sequence=pb.Sequence(tokens=tokens),
             pin_id=pin_id,
+            source_pin_id=source_pin_id,
         )
-        answer: pb.MatchPrefixResponse = self._ask("MatchPrefix", request)
-        return pin_id, answer.match.matched_token_count
+        match: pb.PrefixMatch = self._ask("MatchPrefix", request).match
+        covered = match.matched_token_count + match.source.valid_token_count
+        return (pin_id, source_pin_id), covered
 
     def acquire(self, tokens: bytes) -> tuple[int, int, int]:
         """Match and reserve the rest; return pin, reservation and slots reserved."""
@@ -71,6 +75,7 @@ class Worker:
             namespace_id=self._namespace_id,
             sequence=pb.Sequence(tokens=tokens),
             pin_id=pin_id,
+            source_pin_id=next(self._ids),
             reservation_id=reservation_id,
             total_page_count=page_count(tokens),
         )
