@@ -59,7 +59,7 @@ class Worker:
         request = pb.MatchPrefixRequest(
             caller=self._caller,
             namespace_id=self._namespace_id,
-            sequence=pb.Sequence(tokens=tokens),
+            sequence={"tokens": tokens},
             pin_id=pin_id,
             source_pin_id=source_pin_id,
         )
@@ -73,7 +73,7 @@ class Worker:
         request = pb.AcquirePrefixRequest(
             caller=self._caller,
             namespace_id=self._namespace_id,
-            sequence=pb.Sequence(tokens=tokens),
+            sequence={"tokens": tokens},
             pin_id=pin_id,
             source_pin_id=next(self._ids),
             reservation_id=reservation_id,
@@ -88,6 +88,7 @@ class Worker:
         sequence = pb.Sequence(tokens=tokens, position=position)
         if pin_id:
             sequence.base_pin_id = pin_id
+        # The message is copied, as it is in the client.
         request = pb.InsertPrefixRequest(
             caller=self._caller, reservation_id=reservation_id, sequence=sequence
         )

@@ -36,7 +36,8 @@ class LeaseCalls:
         request = prefix_cache_pb2.MatchPrefixRequest(
             caller=self._caller,
             namespace_id=namespace_id,
-            sequence=prefix_cache_pb2.Sequence(tokens=tokens),
+            # A message would be copied, which for a long prompt takes longer than its match.
+            sequence={"tokens": tokens},
             pin_id=pin_id,
             source_pin_id=source_pin_id,
             accept_next_token=accept_next_token,
@@ -66,7 +67,7 @@ class LeaseCalls:
         request = prefix_cache_pb2.AcquirePrefixRequest(
             caller=self._caller,
             namespace_id=namespace_id,
-            sequence=prefix_cache_pb2.Sequence(tokens=tokens),
+            sequence={"tokens": tokens},
             pin_id=pin_id,
             source_pin_id=source_pin_id,
             accept_next_token=accept_next_token,
