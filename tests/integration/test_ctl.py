@@ -123,6 +123,16 @@ def test_a_tree_is_json(store: RunningStore) -> None:
     assert run_json(store, "tree", "--namespace", "nothing") == []
 
 
+def test_namespaces_are_shown(store: RunningStore, namespace: Namespace) -> None:
+    """A namespace's row has its name and the beginning of its id, its JSON every field."""
+    (listed,) = run_json(store, "namespaces")
+    assert listed["identity"]["display_name"] == namespace.identity.display_name
+    assert (listed["cached_page_count"], listed["named_pin_count"]) == (6, 0)
+    shown = run(store, "namespaces").stdout
+    assert listed["namespace_id"][:8] in shown
+    assert namespace.identity.display_name in shown
+
+
 def test_a_token_is_good_for_any_client(store: RunningStore) -> None:
     """What `token` prints is a credential that a bare gRPC call is answered for."""
     credential = run(store, "token").stdout.strip()
@@ -147,7 +157,7 @@ def test_the_runtime_dir_may_come_from_the_environment(
     assert isinstance(json.loads(result.stdout), list)
 
 
-@pytest.mark.parametrize("command", ["stats", "leases", "tree", "token"])
+@pytest.mark.parametrize("command", ["stats", "leases", "namespaces", "tree", "token", "pins"])
 def test_without_a_store_the_status_is_three(tmp_path: Path, command: str) -> None:
     """A store that cannot be reached is told on stderr, and by a status of its own."""
     result = CliRunner().invoke(app, [command, "--runtime-dir", str(tmp_path), "--json"])

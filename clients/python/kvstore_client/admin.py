@@ -3,8 +3,9 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from kvstore.v1 import lease_pb2, store_pb2
+from kvstore.v1 import lease_pb2, named_pin_pb2, store_pb2
 from kvstore_client.attach import AttachConnection
 from kvstore_client.calls import StoreCalls
 from kvstore_client.deadline import Deadline
@@ -48,31 +49,15 @@ class Admin:
 
     def leases(self) -> list[lease_pb2.LeaseInfo]:
         """Return all leases, by time of granting."""
-        calls = self._calls()
-        leases: list[lease_pb2.LeaseInfo] = []
         request = lease_pb2.ListLeasesRequest(page_size=PAGE_SIZE)
-        while True:
-            answer: lease_pb2.ListLeasesResponse = calls.call(
-                calls.lease.ListLeases, request, self._timeout
-            )
-            leases.extend(answer.leases)
-            if not answer.next_page_token:
-                return leases
-            request.page_token = answer.next_page_token
+        answers = self._answers(lambda calls: calls.lease.ListLeases, request)
+        return [lease for answer in answers for lease in answer.leases]
 
     def namespaces(self) -> list[store_pb2.NamespaceInfo]:
         """Return all namespaces, by time of creation."""
-        calls = self._calls()
-        namespaces: list[store_pb2.NamespaceInfo] = []
         request = store_pb2.ListNamespacesRequest(page_size=PAGE_SIZE)
-        while True:
-            answer: store_pb2.ListNamespacesResponse = calls.call(
-                calls.store.ListNamespaces, request, self._timeout
-            )
-            namespaces.extend(answer.namespaces)
-            if not answer.next_page_token:
-                return namespaces
-            request.page_token = answer.next_page_token
+        answers = self._answers(lambda calls: calls.store.ListNamespaces, request)
+        return [namespace for answer in answers for namespace in answer.namespaces]
 
     def prefixes(
         self, namespace_id: bytes, *, max_tokens: int = 0
@@ -82,23 +67,17 @@ class Admin:
         With the first ``max_tokens`` tokens of each. Nodes that come or go
         meanwhile may or may not be among them.
         """
-        calls = self._calls()
         request = store_pb2.ListPrefixesRequest(
             namespace_id=namespace_id, page_size=PAGE_SIZE, max_tokens=max_tokens
         )
-        while True:
-            answer: store_pb2.ListPrefixesResponse = calls.call(
-                calls.store.ListPrefixes, request, self._timeout
-            )
+        for answer in self._answers(lambda calls: calls.store.ListPrefixes, request):
             yield from answer.prefixes
-            if not answer.next_page_token:
-                return
-            request.page_token = answer.next_page_token
 
     def evict_prefix(self, namespace_id: bytes, tokens: Tokens) -> store_pb2.EvictPrefixResponse:
-        """Remove the last page of a cached prefix and all that continues it.
+        """Remove every page with a cached prefix's last token, and all that continues it.
 
-        ``tokens`` are whole pages; none removes all of the namespace.
+        No tokens: all pages of the namespace. A prefix that is not cached whole
+        removes nothing.
         """
         calls = self._calls()
         request = store_pb2.EvictPrefixRequest(
@@ -108,6 +87,58 @@ class Admin:
             calls.store.EvictPrefix, request, self._timeout
         )
         return response
+
+    def pin_prefix(
+        self,
+        namespace_id: bytes,
+        name: str,
+        tokens: Tokens,
+        *,
+        ttl: float | None = None,
+        require_all: bool = False,
+    ) -> named_pin_pb2.PinPrefixResponse:
+        """Keep cached what is cached now of a prefix's whole pages, under a name.
+
+        It ends by :meth:`unpin_prefix`, after ``ttl`` seconds, at a restart, or when
+        one of its pages is removed. Again with the same tokens it answers what is
+        kept, and lives for ``ttl`` from then on. ``require_all`` raises
+        ``PrefixNotCached`` unless every whole page is cached.
+        """
+        calls = self._calls()
+        request = named_pin_pb2.PinPrefixRequest(
+            namespace_id=namespace_id,
+            name=name,
+            tokens=pack_tokens(tokens),
+            require_all=require_all,
+        )
+        if ttl is not None:
+            request.ttl.FromNanoseconds(round(ttl * 1e9))
+        response: named_pin_pb2.PinPrefixResponse = calls.call(
+            calls.named_pin.PinPrefix, request, self._timeout
+        )
+        return response
+
+    def unpin_prefix(self, namespace_id: bytes, name: str) -> None:
+        """End a named pin; an unknown name succeeds. Its pages stay cached until evicted."""
+        calls = self._calls()
+        request = named_pin_pb2.UnpinPrefixRequest(namespace_id=namespace_id, name=name)
+        calls.call(calls.named_pin.UnpinPrefix, request, self._timeout)
+
+    def named_pins(self, namespace_id: bytes = b"") -> list[named_pin_pb2.NamedPinInfo]:
+        """Return the named pins of a namespace, or of all, in the order of their making."""
+        request = named_pin_pb2.ListPinsRequest(namespace_id=namespace_id, page_size=PAGE_SIZE)
+        answers = self._answers(lambda calls: calls.named_pin.ListPins, request)
+        return [pin for answer in answers for pin in answer.pins]
+
+    def _answers(self, method: Callable[[StoreCalls], Any], request: Any) -> Iterator[Any]:  # noqa: ANN401  # stubs are untyped
+        """Yield the pages of a list, each asked for by the one before."""
+        calls = self._calls()
+        while True:
+            answer = calls.call(method(calls), request, self._timeout)
+            yield answer
+            if not answer.next_page_token:
+                return
+            request.page_token = answer.next_page_token
 
 
 @contextmanager

@@ -4,7 +4,12 @@ from typing import Any
 
 import grpc
 
-from kvstore.v1 import lease_pb2_grpc, prefix_cache_pb2_grpc, store_pb2_grpc
+from kvstore.v1 import (
+    lease_pb2_grpc,
+    named_pin_pb2_grpc,
+    prefix_cache_pb2_grpc,
+    store_pb2_grpc,
+)
 from kvstore_client.errors import StoreUnavailable, error_of_call
 
 MAX_MESSAGE_BYTES = 16 << 20
@@ -26,7 +31,7 @@ CHANNEL_OPTIONS = (
 class StoreCalls:
     """A channel with a credential, and with a lease's secret where there is a lease.
 
-    The stubs ``lease``, ``prefix_cache`` and ``store`` give the methods. Every
+    The stubs ``lease``, ``prefix_cache``, ``named_pin`` and ``store`` give the methods. Every
     call has a timeout in seconds and is sent once. Any thread may use it.
     """
 
@@ -41,6 +46,7 @@ class StoreCalls:
         self._cancellable: grpc.Future[Any] | None = None
         self.lease = lease_pb2_grpc.LeaseServiceStub(self._channel)
         self.prefix_cache = prefix_cache_pb2_grpc.PrefixCacheServiceStub(self._channel)
+        self.named_pin = named_pin_pb2_grpc.NamedPinServiceStub(self._channel)
         self.store = store_pb2_grpc.StoreServiceStub(self._channel)
 
     def call(self, method: Any, request: Any, timeout: float) -> Any:  # noqa: ANN401  # stubs are untyped

@@ -1,55 +1,30 @@
-"""kvstore-ctl: looks into a running store.
+"""kvstore-ctl: looks into a running store, keeps prefixes cached and removes them.
 
-Exit status: 0 done; 1 the store refused; 2 the command line is wrong; 3 the
-store cannot be reached.
+Exit status: 0 done; 1 the store refused, or the question was answered with no;
+2 the command line is wrong; 3 the store cannot be reached.
 """
 
-import json
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console, RenderableType
 
-from kvstore_client import tables
-from kvstore_client.admin import Admin, connect_admin
-from kvstore_client.errors import StoreRefused, StoreUnavailable
+from kvstore_client import ctl_pins, tables
+from kvstore_client.console import AsJson, RuntimeDirOption, connected, show, show_json
 from kvstore_client.message_json import plain
 from kvstore_client.tokens import unpack_tokens
 
-EXIT_REFUSED = 1
-EXIT_USAGE = 2
-EXIT_UNREACHABLE = 3
-# Seconds: an operator waits, but not for ever.
-TIMEOUT = 10.0
-# A pipe has no width of its own; tables of ids want room.
-PIPE_WIDTH = 200
-
 app = typer.Typer(name="kvstore-ctl", help=__doc__, add_completion=False, no_args_is_help=True)
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of tables.")]
-RuntimeDirOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--runtime-dir",
-        envvar="KVSTORE_RUNTIME_DIR",
-        help="Folder of the store's sockets. Default: $XDG_RUNTIME_DIR/kvstore.",
-    ),
-]
 
 
 @app.command()
 def stats(*, runtime_dir: RuntimeDirOption = None, as_json: AsJson = False) -> None:
     """Show one consistent snapshot of counters, arenas, namespaces and leases."""
-    with _admin(runtime_dir) as admin:
+    with connected(runtime_dir) as admin:
         snapshot = admin.stats()
     if as_json:
-        _print_json(plain(snapshot))
+        show_json(plain(snapshot))
         return
-    _print(
+    show(
         tables.totals_table(snapshot),
         tables.arenas_table(snapshot.arenas),
         tables.namespaces_table(snapshot.namespaces),
@@ -60,12 +35,23 @@ def stats(*, runtime_dir: RuntimeDirOption = None, as_json: AsJson = False) -> N
 @app.command()
 def leases(*, runtime_dir: RuntimeDirOption = None, as_json: AsJson = False) -> None:
     """Show the workers' leases and what each holds."""
-    with _admin(runtime_dir) as admin:
+    with connected(runtime_dir) as admin:
         listed = admin.leases()
     if as_json:
-        _print_json([plain(each) for each in listed])
+        show_json([plain(each) for each in listed])
     else:
-        _print(tables.leases_table(listed))
+        show(tables.leases_table(listed))
+
+
+@app.command()
+def namespaces(*, runtime_dir: RuntimeDirOption = None, as_json: AsJson = False) -> None:
+    """Show the namespaces and what each holds."""
+    with connected(runtime_dir) as admin:
+        listed = admin.namespaces()
+    if as_json:
+        show_json([plain(each) for each in listed])
+    else:
+        show(tables.namespaces_table(listed))
 
 
 @app.command()
@@ -81,7 +67,7 @@ def tree(
     ] = 0,
 ) -> None:
     """Show each namespace's radix tree: pages, pins and hits of every run."""
-    with _admin(runtime_dir) as admin:
+    with connected(runtime_dir) as admin:
         shown = [
             (each, list(admin.prefixes(each.namespace_id, max_tokens=tokens)))
             for each in admin.namespaces()
@@ -89,9 +75,9 @@ def tree(
             or each.identity.display_name.startswith(namespace)
         ]
     if not as_json:
-        _print(*(tables.prefix_tree(each, prefixes) for each, prefixes in shown))
+        show(*(tables.prefix_tree(each, prefixes) for each, prefixes in shown))
         return
-    _print_json(
+    show_json(
         [
             plain(each)
             | {"nodes": [plain(p) | {"tokens": unpack_tokens(p.tokens)} for p in prefixes]}
@@ -107,45 +93,21 @@ def token(*, runtime_dir: RuntimeDirOption = None, as_json: AsJson = False) -> N
     It goes with each call as the header "authorization: Bearer CREDENTIAL", and
     holds until the store restarts.
     """
-    with _admin(runtime_dir) as admin:
+    with connected(runtime_dir) as admin:
         credential = admin.credential
     if as_json:
-        _print_json({"credential": credential})
+        show_json({"credential": credential})
     else:
         typer.echo(credential)
+
+
+for each in (ctl_pins.pin, ctl_pins.unpin, ctl_pins.pins, ctl_pins.evict):
+    app.command()(each)
 
 
 def main() -> None:
     """Run the command line and end the process with its exit status."""
     app()
-
-
-@contextmanager
-def _admin(runtime_dir: Path | None) -> Iterator[Admin]:
-    """Connect; ends the command with its exit status where the store fails."""
-    try:
-        with connect_admin(runtime_dir, timeout=TIMEOUT) as admin:
-            yield admin
-    except StoreRefused as error:
-        status, reason = EXIT_REFUSED, str(error)
-    except StoreUnavailable as error:
-        status, reason = EXIT_UNREACHABLE, str(error)
-    except ValueError as error:
-        status, reason = EXIT_USAGE, str(error)
-    else:
-        return
-    typer.echo(f"kvstore-ctl: {reason}", err=True)
-    raise typer.Exit(status)
-
-
-def _print(*shown: RenderableType) -> None:
-    console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
-    for each in shown:
-        console.print(each)
-
-
-def _print_json(value: object) -> None:
-    typer.echo(json.dumps(value, indent=2))
 
 
 if __name__ == "__main__":

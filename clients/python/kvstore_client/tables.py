@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from kvstore.v1 import lease_pb2, store_pb2
+from kvstore.v1 import lease_pb2, named_pin_pb2, store_pb2
 from kvstore_client.tokens import unpack_tokens
 
 SHORT_ID = 8
@@ -28,6 +28,7 @@ def totals_table(stats: store_pb2.GetStatsResponse) -> Table:
         "pages evicted, removed": f"{counters.evicted_page_count}, {counters.removed_page_count}",
         "reserves without slots": counters.exhausted_count,
         "pins, reservations": f"{stats.pin_count}, {stats.reservation_count}",
+        "named pins": stats.named_pin_count,
         "leases (expired)": f"{len(stats.leases)} ({stats.expired_lease_count})",
     }
     table = Table("store", "", title_justify="left")
@@ -67,7 +68,7 @@ def namespaces_table(namespaces: Iterable[store_pb2.NamespaceInfo]) -> Table:
     return _table(
         "namespaces",
         ("namespace", "name", "tenant", "arena", "page tokens", "pages", "nodes"),
-        ("detached", "pins", "lookups", "matched"),
+        ("detached", "pins", "named pins", "lookups", "matched"),
         (
             (
                 each.namespace_id.hex()[:SHORT_ID],
@@ -79,6 +80,7 @@ def namespaces_table(namespaces: Iterable[store_pb2.NamespaceInfo]) -> Table:
                 each.node_count,
                 each.detached_page_count,
                 each.pin_count,
+                each.named_pin_count,
                 each.counters.lookup_count,
                 _share(each.counters),
             )
@@ -110,6 +112,27 @@ def leases_table(leases: Iterable[lease_pb2.LeaseInfo]) -> Table:
                 each.oldest_hold_age.seconds if each.HasField("oldest_hold_age") else "",
             )
             for each in leases
+        ),
+    )
+
+
+def named_pins_table(
+    pins: Iterable[named_pin_pb2.NamedPinInfo], namespace_titles: Mapping[bytes, str]
+) -> Table:
+    """Return what each named pin holds; a namespace without a title is shown by its id."""
+    return _table(
+        "named pins",
+        ("name", "namespace", "tokens", "age, s", "left, s"),
+        (),
+        (
+            (
+                pin.name,
+                namespace_titles.get(pin.namespace_id, pin.namespace_id.hex()[:SHORT_ID]),
+                pin.pinned_token_count,
+                pin.age.seconds,
+                pin.remaining.seconds if pin.HasField("remaining") else "",
+            )
+            for pin in pins
         ),
     )
 

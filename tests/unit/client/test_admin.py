@@ -6,7 +6,7 @@ import pytest
 from scripted_session import WELCOME
 from scripted_store import ScriptedAttach, ScriptedCalls, refusal
 
-from kvstore.v1 import lease_pb2, store_pb2
+from kvstore.v1 import lease_pb2, named_pin_pb2, store_pb2
 from kvstore_client import Admin, connect_admin, errors
 from kvstore_client.runtime_dir import RuntimeDir
 
@@ -37,14 +37,19 @@ def test_lists_go_on_to_their_end(scripted: ScriptedCalls, admin: Admin) -> None
     leases = [lease_pb2.ListLeasesResponse(leases=[{"pin_count": n}]) for n in (1, 2)]
     spaces = [store_pb2.ListNamespacesResponse(namespaces=[{"arena_id": n}]) for n in (1, 2)]
     prefixes = [store_pb2.ListPrefixesResponse(prefixes=[{"node_id": n}]) for n in (1, 2)]
-    for first, _ in (leases, spaces, prefixes):
+    pins = [named_pin_pb2.ListPinsResponse(pins=[{"name": name}]) for name in "pq"]
+    for first, _ in (leases, spaces, prefixes, pins):
         first.next_page_token = "more"  # noqa: S105  # a place in a list
     scripted.answer("ListLeases", *leases)
     scripted.answer("ListNamespaces", *spaces)
     scripted.answer("ListPrefixes", *prefixes)
+    scripted.answer("ListPins", *pins)
     assert [each.pin_count for each in admin.leases()] == [1, 2]
     assert [each.arena_id for each in admin.namespaces()] == [1, 2]
     assert [each.node_id for each in admin.prefixes(b"space", max_tokens=5)] == [1, 2]
+    assert [each.name for each in admin.named_pins(b"space")] == ["p", "q"]
+    last_pins = named_pin_pb2.ListPinsRequest.FromString(scripted.requests["ListPins"][1])
+    assert (last_pins.namespace_id, last_pins.page_token) == (b"space", "more")
     last = store_pb2.ListPrefixesRequest.FromString(scripted.requests["ListPrefixes"][1])
     assert (last.namespace_id, last.max_tokens, last.page_token) == (b"space", 5, "more")
 
@@ -55,6 +60,26 @@ def test_a_prefix_is_evicted_by_its_tokens(scripted: ScriptedCalls, admin: Admin
     assert admin.evict_prefix(b"space", [1]).evicted_page_count == 4
     request = store_pb2.EvictPrefixRequest.FromString(scripted.requests["EvictPrefix"][0])
     assert (request.namespace_id, request.tokens) == (b"space", b"\1\0\0\0")
+
+
+def test_a_prefix_is_pinned_by_name(scripted: ScriptedCalls, admin: Admin) -> None:
+    """A pin sends name, packed tokens and what was asked for; a time to live only if there is."""
+    answer = named_pin_pb2.PinPrefixResponse(pinned_token_count=4)
+    scripted.answer("PinPrefix", answer, answer, refusal("PREFIX_NOT_CACHED"))
+    scripted.answer("UnpinPrefix", named_pin_pb2.UnpinPrefixResponse())
+    assert admin.pin_prefix(b"space", "p", [1], ttl=1.5, require_all=True).pinned_token_count == 4
+    assert admin.pin_prefix(b"space", "p", [1]).pinned_token_count == 4
+    with pytest.raises(errors.PrefixNotCached):
+        admin.pin_prefix(b"space", "p", [1])
+    first, second, _ = map(
+        named_pin_pb2.PinPrefixRequest.FromString, scripted.requests["PinPrefix"]
+    )
+    assert (first.namespace_id, first.name, first.tokens) == (b"space", "p", b"\1\0\0\0")
+    assert (first.ttl.ToMilliseconds(), first.require_all) == (1500, True)
+    assert (second.HasField("ttl"), second.require_all) == (False, False)
+    admin.unpin_prefix(b"space", "p")
+    unpin = named_pin_pb2.UnpinPrefixRequest.FromString(scripted.requests["UnpinPrefix"][0])
+    assert (unpin.namespace_id, unpin.name) == (b"space", "p")
 
 
 def test_refusals_are_raised(scripted: ScriptedCalls, admin: Admin) -> None:

@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console, RenderableType
 
-from kvstore.v1 import lease_pb2, store_pb2
+from kvstore.v1 import lease_pb2, named_pin_pb2, store_pb2
 from kvstore_client import tables
 
 
@@ -64,8 +64,9 @@ def test_a_namespace_shows_what_it_holds() -> None:
         cached_page_count=5,
         node_count=2,
         pin_count=3,
+        named_pin_count=4,
     )
-    wanted = ["00010203", "gemma", "uid-7", "1", "16", "5", "2", "0", "3", "0", ""]
+    wanted = ["00010203", "gemma", "uid-7", "1", "16", "5", "2", "0", "3", "4", "0", ""]
     assert cells(shown(tables.namespaces_table([namespace]))) == wanted
 
 
@@ -90,6 +91,22 @@ def test_a_lease_shows_what_it_holds() -> None:
     assert cells(shown(tables.leases_table([lease]))) == [*ours, "1", "2", "3", "4", "5", "6"]
     lease.ClearField("oldest_hold_age")
     assert cells(shown(tables.leases_table([lease])))[-1] == ""
+
+
+def test_a_named_pin_shows_what_it_holds() -> None:
+    """Name, namespace, tokens and times are there; without an end nothing is left to show."""
+    pin = named_pin_pb2.NamedPinInfo(
+        namespace_id=b"\xab" * 16,
+        name="[red]system",
+        pinned_token_count=64,
+        age={"seconds": 5},
+        remaining={"seconds": 55},
+    )
+    titles = {pin.namespace_id: "gemma (abababab)"}
+    row = ["[red]system", "gemma (abababab)", "64", "5", "55"]
+    assert cells(shown(tables.named_pins_table([pin], titles))) == row
+    pin.ClearField("remaining")
+    assert cells(shown(tables.named_pins_table([pin], {})))[1:] == ["abababab", "64", "5", ""]
 
 
 def test_a_tree_has_children_under_their_parents() -> None:

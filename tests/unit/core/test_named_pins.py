@@ -9,7 +9,8 @@ import pytest
 from core_builders import FILLER, NAMESPACE_ID, OWNER, paged, picture
 from pinned_world import letters_held, names, pin, world_of
 
-from kvstore.core.requests import NamedPinRequest
+from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PageLayout
+from kvstore.core.requests import NamedPinRequest, ReservationRequest, Sequence
 from kvstore.errors import IdReused, InvalidField, PrefixNotCached
 
 
@@ -189,3 +190,22 @@ def test_a_pin_is_no_use_of_the_pages() -> None:
     world.cache.unpin_prefix(OWNER, NAMESPACE_ID, "p")
     assert picture(world.namespace.index) == before
     assert world.cache.counters == counters
+
+
+def test_a_partial_page_is_not_pinned() -> None:
+    """A pin ends with the whole pages, whatever follows; that may be superseded and evicted."""
+    world = world_of(slots=6)
+    cache, caller, now = world.cache, world.worker.caller, world.now
+    layout = PageLayout(2, 64, 1, OpaqueContent(b"by token", divides_by_token=True))
+    cache.open_namespace(caller, NamespaceIdentity(b"other"), layout, b"by token", now)
+    for reservation_id, letters in ((1, "ab"), (2, "abc")):
+        cache.reserve(caller, b"by token", [ReservationRequest(reservation_id, 0, 3)], now)
+        tokens = paged(letters) + (FILLER if letters == "ab" else b"")
+        cache.insert(caller, reservation_id, Sequence(tokens), now)
+        cache.abort(caller, [reservation_id], now)
+        request = NamedPinRequest(letters, tokens, require_all=True)
+        pinned = cache.pin_prefix(OWNER, b"by token", request, now)
+        assert pinned == 2 * len(letters)
+        world.laws.check()
+    assert [pin.name for pin in cache.visible_named_pins(OWNER, b"by token")] == ["ab", "abc"]
+    assert world.states() == {"FREE": 3, "CACHED": 3}

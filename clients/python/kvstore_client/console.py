@@ -1,0 +1,65 @@
+"""How kvstore-ctl speaks: to a store, to people, to programs."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console, RenderableType
+
+from kvstore_client.admin import Admin, connect_admin
+from kvstore_client.errors import StoreRefused, StoreUnavailable
+
+EXIT_REFUSED = 1
+EXIT_USAGE = 2
+EXIT_UNREACHABLE = 3
+# Seconds: an operator waits, but not for ever.
+TIMEOUT = 10.0
+# A pipe has no width of its own; tables of ids want room.
+PIPE_WIDTH = 200
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of tables.")]
+RuntimeDirOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--runtime-dir",
+        envvar="KVSTORE_RUNTIME_DIR",
+        help="Folder of the store's sockets. Default: $XDG_RUNTIME_DIR/kvstore.",
+    ),
+]
+
+
+@contextmanager
+def connected(runtime_dir: Path | None) -> Iterator[Admin]:
+    """Connect; ends the command with its exit status where the store fails.
+
+    So does a ``ValueError`` of the block, as a command line that is wrong.
+    """
+    try:
+        with connect_admin(runtime_dir, timeout=TIMEOUT) as admin:
+            yield admin
+    except StoreRefused as error:
+        status, reason = EXIT_REFUSED, str(error)
+    except StoreUnavailable as error:
+        status, reason = EXIT_UNREACHABLE, str(error)
+    except ValueError as error:
+        status, reason = EXIT_USAGE, str(error)
+    else:
+        return
+    typer.echo(f"kvstore-ctl: {reason}", err=True)
+    raise typer.Exit(status)
+
+
+def show(*shown: RenderableType) -> None:
+    """Print tables and trees, as wide as the terminal."""
+    console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    for each in shown:
+        console.print(each)
+
+
+def show_json(value: object) -> None:
+    """Print one JSON value."""
+    typer.echo(json.dumps(value, indent=2))

@@ -1,0 +1,142 @@
+"""The commands of kvstore-ctl that keep prefixes cached, and that remove them."""
+
+from typing import Annotated
+
+import typer
+
+from kvstore.v1 import store_pb2
+from kvstore_client import tables
+from kvstore_client.console import AsJson, RuntimeDirOption, connected, show, show_json
+from kvstore_client.ctl_values import STDIN, namespace_of, span_of, title_of, tokens_of
+from kvstore_client.message_json import plain
+from kvstore_client.tokens import TOKEN_BYTES
+
+TOKENS_HELP = "File of token ids in decimal, as a JSON list or one by one; - for stdin."
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The named pin's name in its namespace.")]
+NamespaceOption = Annotated[
+    str, typer.Option(help="How the namespace's id or name begins. Default: the only one.")
+]
+PackedOption = Annotated[
+    bool, typer.Option("--packed", help="The token ids are little-endian uint32, not decimal.")
+]
+
+
+def pin(
+    name: Name,
+    *,
+    tokens: Annotated[str, typer.Option(metavar="FILE", help=TOKENS_HELP)],
+    packed: PackedOption = False,
+    namespace: NamespaceOption = "",
+    ttl: Annotated[
+        str, typer.Option(help="How long it stays, such as 90s, 10m, 12h, 7d. Default: no end.")
+    ] = "",
+    require_all: Annotated[
+        bool, typer.Option("--require-all", help="Fail unless all whole pages are cached.")
+    ] = False,
+    runtime_dir: RuntimeDirOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Keep cached what is cached now of a prefix, in whole pages, under a name.
+
+    Again with the same tokens it says what is kept, and its time begins anew.
+    """
+    with connected(runtime_dir) as admin:
+        packed_tokens = tokens_of(tokens, packed=packed)
+        seconds = span_of(ttl) if ttl else None
+        chosen = namespace_of(admin.namespaces(), namespace)
+        answer = admin.pin_prefix(
+            chosen.namespace_id, name, packed_tokens, ttl=seconds, require_all=require_all
+        )
+    pinned, asked = answer.pinned_token_count, len(packed_tokens) // TOKEN_BYTES
+    if as_json:
+        show_json({"namespace_id": chosen.namespace_id.hex(), "name": name} | plain(answer))
+    elif pinned:
+        typer.echo(f"{name}: {pinned} of {asked} tokens are pinned in {title_of(chosen)}")
+    else:
+        typer.echo(f"{name}: no page of the {asked} tokens is cached in {title_of(chosen)}: no pin")
+
+
+def unpin(
+    name: Name,
+    *,
+    namespace: NamespaceOption = "",
+    runtime_dir: RuntimeDirOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """End a named pin, there or not; its pages stay cached until they are evicted."""
+    with connected(runtime_dir) as admin:
+        chosen = namespace_of(admin.namespaces(), namespace)
+        admin.unpin_prefix(chosen.namespace_id, name)
+    if as_json:
+        show_json({"namespace_id": chosen.namespace_id.hex(), "name": name})
+    else:
+        typer.echo(f"{name}: not pinned in {title_of(chosen)}")
+
+
+def pins(
+    *,
+    namespace: Annotated[
+        str, typer.Option(help="How the namespace's id or name begins. Default: all.")
+    ] = "",
+    runtime_dir: RuntimeDirOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the named pins: how much each holds, since when and for how long."""
+    with connected(runtime_dir) as admin:
+        namespaces = admin.namespaces()
+        chosen = namespace_of(namespaces, namespace).namespace_id if namespace else b""
+        listed = admin.named_pins(chosen)
+    if as_json:
+        show_json([plain(each) for each in listed])
+    else:
+        titles = {each.namespace_id: title_of(each) for each in namespaces}
+        show(tables.named_pins_table(listed, titles))
+
+
+def evict(
+    *,
+    tokens: Annotated[str, typer.Option(metavar="FILE", help=TOKENS_HELP)] = "",
+    packed: PackedOption = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All pages of the namespace, instead of tokens.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    namespace: NamespaceOption = "",
+    runtime_dir: RuntimeDirOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove every page with a cached prefix's last token, and all that continues it; asks first.
+
+    A prefix that is not cached whole removes nothing. What is in use is nobody's
+    match any more and goes at its last release; named pins that reach into what
+    is removed end.
+    """
+    if bool(tokens) == everything:
+        raise typer.BadParameter("one of the two is wanted", param_hint="--tokens, --all")
+    if tokens == STDIN and not yes:
+        raise typer.BadParameter("wanted where stdin gives the tokens", param_hint="--yes")
+    with connected(runtime_dir) as admin:
+        packed_tokens = b"" if everything else tokens_of(tokens, packed=packed)
+        if not (packed_tokens or everything):
+            msg = f"no tokens in {tokens}; to remove all pages of a namespace, say --all"
+            raise ValueError(msg)
+        chosen = namespace_of(admin.namespaces(), namespace)
+        if not yes:
+            typer.confirm(_question(chosen, packed_tokens), abort=True, err=True)
+        answer = admin.evict_prefix(chosen.namespace_id, packed_tokens)
+    if as_json:
+        show_json({"namespace_id": chosen.namespace_id.hex()} | plain(answer))
+    else:
+        typer.echo(
+            f"{title_of(chosen)}: {answer.evicted_page_count} pages are gone, "
+            f"{answer.detached_page_count} go at their last release"
+        )
+
+
+def _question(namespace: store_pb2.NamespaceInfo, packed_tokens: bytes) -> str:
+    title = title_of(namespace)
+    if not packed_tokens:
+        return f"Remove all {namespace.cached_page_count} pages of {title}?"
+    count = len(packed_tokens) // TOKEN_BYTES
+    return f"Remove the end of these {count} tokens from {title}, and all that continues it?"

@@ -1,0 +1,71 @@
+"""What an operator types, as values. Each raises ``ValueError`` that says what is wrong."""
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from kvstore.v1 import store_pb2
+from kvstore_client.tokens import pack_tokens
+
+STDIN = "-"
+SPAN = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
+SECONDS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
+SHORT_ID = 8
+
+
+def span_of(text: str) -> float:
+    """Return a span of time in seconds: a number, followed by s, m, h or d where it is not s."""
+    found = SPAN.fullmatch(text)
+    if found is None:
+        msg = f"{text!r} is no span of time: try 90, 90s, 10m, 12h or 7d"
+        raise ValueError(msg)
+    return float(found[1]) * SECONDS[found[2]]
+
+
+def tokens_of(source: str, *, packed: bool) -> bytes:
+    """Return the wire's bytes of the token ids in a file, or on stdin for ``-``.
+
+    They stand there in decimal, as a JSON list or with spaces, commas or line
+    ends between them; or ``packed``, as little-endian uint32.
+    """
+    try:
+        content = sys.stdin.buffer.read() if source == STDIN else Path(source).read_bytes()
+        return pack_tokens(content if packed else _listed(content.decode()))
+    except (OSError, ValueError) as error:
+        msg = f"tokens from {source}: {error}"
+        raise ValueError(msg) from error
+
+
+def namespace_of(
+    namespaces: Sequence[store_pb2.NamespaceInfo], named: str
+) -> store_pb2.NamespaceInfo:
+    """Return the one namespace that is named so, or else whose id or name begins so."""
+    whole = [each for each in namespaces if named and named in _names(each)]
+    begun = [n for n in namespaces if any(each.startswith(named) for each in _names(n))]
+    for found in (whole, begun):
+        if len(found) == 1:
+            return found[0]
+    how_many = f"{len(begun)} namespaces begin" if begun else "no namespace begins"
+    known = ", ".join(title_of(each) for each in begun or namespaces) or "none"
+    msg = f"{how_many} with {named!r}, and one is wanted of: {known}"
+    raise ValueError(msg)
+
+
+def title_of(namespace: store_pb2.NamespaceInfo) -> str:
+    """Return a namespace's name for people, with the beginning of its id."""
+    short = namespace.namespace_id.hex()[:SHORT_ID]
+    name = namespace.identity.display_name
+    return f"{name} ({short})" if name else short
+
+
+def _names(namespace: store_pb2.NamespaceInfo) -> tuple[str, str]:
+    return namespace.namespace_id.hex(), namespace.identity.display_name
+
+
+def _listed(text: str) -> list[int]:
+    if text.lstrip().startswith("["):
+        listed: list[int] = json.loads(text)
+        return listed
+    return [int(each) for each in re.findall(r"[^\s,]+", text)]

@@ -1,0 +1,177 @@
+"""kvstore-ctl pin, unpin, pins and evict against a real store."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from patterned_pages import IDENTITY, SMALL_STORE, TOKENS, open_client, write_and_insert
+from typer.testing import CliRunner
+
+from kvstore.v1 import named_pin_pb2
+from kvstore_client import Namespace
+from kvstore_client.ctl import app
+from kvstore_client.testing import RunningStore, running_store
+
+WHOLE = TOKENS[:16]
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[RunningStore]:
+    """A store for all tests of the module."""
+    with running_store(*SMALL_STORE) as running:
+        yield running
+
+
+@pytest.fixture
+def namespace(store: RunningStore) -> Iterator[Namespace]:
+    """A namespace in which four pages are cached and nothing is pinned, at first and at last."""
+    client, namespace = open_client(store.runtime_dir)
+    write_and_insert(namespace, TOKENS)
+    assert client.flush(30)
+    yield namespace
+    (space,) = client.admin.namespaces()
+    client.admin.evict_prefix(space.namespace_id, [])
+    client.close()
+
+
+@pytest.fixture
+def prompt(tmp_path: Path) -> str:
+    """A file with all tokens: four pages and one token."""
+    path = tmp_path / "prompt.json"
+    path.write_text(json.dumps(TOKENS), encoding="utf-8")
+    return str(path)
+
+
+def run(store: RunningStore, *arguments: str, typed: str | bytes = "") -> Result:
+    """Run a command against the store, with something on stdin."""
+    arguments = (*arguments, "--runtime-dir", str(store.runtime_dir))
+    return CliRunner().invoke(app, arguments, input=typed)
+
+
+def run_json(store: RunningStore, *arguments: str) -> Any:  # noqa: ANN401  # each command's own
+    """Run a command with --json and return what it printed."""
+    result = run(store, *arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_a_prompt_is_pinned_shown_and_unpinned(
+    store: RunningStore, namespace: Namespace, prompt: str
+) -> None:
+    """What is kept is said in words, stands in the tables, and is gone afterwards."""
+    name = IDENTITY.display_name
+    first = run(store, "pin", "system", "--tokens", prompt)
+    assert first.exit_code == 0, first.output
+    assert first.stdout.startswith(f"system: 16 of 17 tokens are pinned in {name} (")
+    run(store, "pin", "brief", "--tokens", prompt, "--ttl", "1h", "--namespace", name[:2])
+    rows = [line for line in run(store, "pins").stdout.splitlines() if name in line]
+    assert [row.split()[1] for row in rows] == ["system", "brief"]
+    assert "named pins" in run(store, "stats").stdout
+    assert run_json(store, "stats")["named_pin_count"] == 2
+    for _ in range(2):
+        assert run(store, "unpin", "system").exit_code == 0
+    assert [each["name"] for each in run_json(store, "pins", "--namespace", name)] == ["brief"]
+    assert namespace.peek(TOKENS) == 16
+
+
+@pytest.mark.usefixtures("namespace")
+def test_commands_have_their_answers_in_json(store: RunningStore, prompt: str) -> None:
+    """A pin's answer names it; a list has the contract's fields, times in seconds."""
+    pinned = run_json(store, "pin", "p", "--tokens", prompt, "--ttl", "90s")
+    assert (pinned["name"], pinned["pinned_token_count"]) == ("p", 16)
+    (listed,) = run_json(store, "pins")
+    assert set(listed) == set(named_pin_pb2.NamedPinInfo.DESCRIPTOR.fields_by_name)
+    assert listed["namespace_id"] == pinned["namespace_id"]
+    assert 0 < listed["remaining"] <= 90
+    run_json(store, "pin", "p", "--tokens", prompt)
+    assert run_json(store, "pins")[0]["remaining"] is None
+    assert run_json(store, "unpin", "p") == {"namespace_id": pinned["namespace_id"], "name": "p"}
+    assert run_json(store, "pins") == []
+
+
+@pytest.mark.usefixtures("namespace")
+def test_what_is_not_cached_is_not_pinned(store: RunningStore, tmp_path: Path) -> None:
+    """Nothing cached is said and is no failure, unless all is required."""
+    path = tmp_path / "other"
+    path.write_text("1 2 3 4 5 6 7 8", encoding="utf-8")
+    lenient = run(store, "pin", "p", "--tokens", str(path))
+    assert (lenient.exit_code, "no pin" in lenient.stdout) == (0, True)
+    strict = run(store, "pin", "p", "--tokens", str(path), "--require-all")
+    assert (strict.exit_code, strict.stdout) == (1, "")
+    assert "PREFIX_NOT_CACHED" in strict.stderr
+    assert run_json(store, "pins") == []
+
+
+@pytest.mark.usefixtures("namespace")
+def test_tokens_may_come_from_stdin_and_packed(store: RunningStore) -> None:
+    """A dash is stdin; --packed takes binary tokens."""
+    content = b"".join(token.to_bytes(4, "little") for token in WHOLE)
+    result = run(store, "pin", "p", "--tokens", "-", "--packed", "--require-all", typed=content)
+    assert result.stdout.startswith("p: 16 of 16 tokens"), result.output
+
+
+def test_an_eviction_asks_first(store: RunningStore, namespace: Namespace, tmp_path: Path) -> None:
+    """Answered with no, nothing goes; with yes the last page and its named pins do."""
+    path = tmp_path / "whole"
+    path.write_text("\n".join(map(str, WHOLE)), encoding="utf-8")
+    arguments = ("evict", "--tokens", str(path))
+    run(store, "pin", "p", *arguments[1:])
+    refused = run(store, *arguments, typed="n\n")
+    assert (refused.exit_code, "gone" in refused.stdout) == (1, False)
+    assert "16 tokens" in refused.stderr
+    assert namespace.peek(TOKENS) == 16
+    done = run(store, *arguments, typed="y\n")
+    assert done.stdout.endswith(": 1 pages are gone, 0 go at their last release\n"), done.output
+    again = run(store, *arguments, "--yes")
+    assert again.stdout.endswith(": 0 pages are gone, 0 go at their last release\n"), again.output
+    assert namespace.peek(TOKENS) == 12
+    assert run_json(store, "pins") == []
+
+
+def test_a_namespace_is_emptied(store: RunningStore, namespace: Namespace) -> None:
+    """All pages go at once, those in use at their last release; the question has their number."""
+    with namespace.match(TOKENS[:9]):
+        asked = run(store, "evict", "--all", typed="n\n")
+        assert "all 4 pages" in asked.stderr
+        gone = run_json(store, "evict", "--all", "--yes")
+    assert (gone["evicted_page_count"], gone["detached_page_count"]) == (2, 2)
+    assert namespace.peek(TOKENS) == 0
+
+
+@pytest.mark.usefixtures("namespace")
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["pin", "p"], "--tokens"),
+        (["pin", "p", "--tokens", "/no/such/file"], "/no/such/file"),
+        (["pin", "p", "--tokens", "-", "--ttl", "soon"], "soon"),
+        (["pin", "p", "--tokens", "-", "--namespace", "x"], "tiny"),
+        (["pins", "--namespace", "x"], "tiny"),
+        (["unpin"], "NAME"),
+        (["evict"], "--all"),
+        (["evict", "--all", "--tokens", "-", "--yes"], "--all"),
+        (["evict", "--tokens", "-"], "--yes"),
+        (["evict", "--tokens", "-", "--yes"], "--all"),
+    ],
+)
+def test_a_wrong_command_line_is_status_two(
+    store: RunningStore, arguments: list[str], complaint: str
+) -> None:
+    """What is wrong is named, and nothing changes."""
+    result = run(store, *arguments)
+    assert (result.exit_code, complaint in result.stderr) == (2, True), result.output
+    (namespace,) = run_json(store, "namespaces")
+    assert (namespace["cached_page_count"], namespace["named_pin_count"]) == (4, 0)
+
+
+@pytest.mark.usefixtures("namespace")
+def test_refusals_are_status_one(store: RunningStore, prompt: str) -> None:
+    """A name of other tokens, and one that is too long, are the store's to refuse."""
+    run(store, "pin", "p", "--tokens", prompt)
+    taken = run(store, "pin", "p", "--tokens", "-", typed="1 2 3 4")
+    assert (taken.exit_code, "ID_REUSED" in taken.stderr) == (1, True)
+    long = run(store, "unpin", "p" * 257)
+    assert (long.exit_code, "INVALID_FIELD" in long.stderr) == (1, True)

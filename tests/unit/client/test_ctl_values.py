@@ -1,0 +1,117 @@
+"""What an operator types, as values."""
+
+import io
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from kvstore.v1 import store_pb2
+from kvstore_client.ctl_values import namespace_of, span_of, title_of, tokens_of
+from kvstore_client.tokens import pack_tokens
+
+SPACES = [
+    store_pb2.NamespaceInfo(namespace_id=bytes.fromhex(key * 8), identity={"display_name": name})
+    for key, name in (("ab01", "gemma"), ("ab02", "gemma-large"), ("cd03", ""), ("ee04", "twin"))
+]
+TWIN = store_pb2.NamespaceInfo(namespace_id=b"\xef" * 16, identity={"display_name": "twin"})
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 90), ("90s", 90), ("0.5", 0.5), ("10m", 600), ("1.5h", 5_400), ("7d", 604_800)],
+)
+def test_a_span_of_time_has_a_unit(text: str, seconds: float) -> None:
+    """Seconds, minutes, hours or days; seconds where nothing is said."""
+    assert span_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "s", "-1", "1 h", "1w", "1h30m", "1e3", "inf"])
+def test_what_is_no_span_of_time_is_refused(text: str) -> None:
+    """Anything else is refused with an example of what is right."""
+    with pytest.raises(ValueError, match="12h"):
+        span_of(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[1, 2, 300000]", "\n[1,2,300000]\n", "1 2 300000", "1\n2\n300000\n", " 1, 2,300000 "],
+)
+def test_tokens_are_read_in_decimal(tmp_path: Path, text: str) -> None:
+    """A JSON list, or numbers with anything usual between them."""
+    path = tmp_path / "tokens"
+    path.write_text(text, encoding="utf-8")
+    assert tokens_of(str(path), packed=False) == pack_tokens([1, 2, 300_000])
+
+
+def test_tokens_are_read_as_they_travel(tmp_path: Path) -> None:
+    """Packed, a file is taken as it is; it has to have whole tokens."""
+    path = tmp_path / "tokens"
+    path.write_bytes(b"1234")
+    assert tokens_of(str(path), packed=True) == b"1234"
+    assert tokens_of(str(path), packed=False) == pack_tokens([1234])
+    path.write_bytes(b"12345")
+    with pytest.raises(ValueError, match="tokens from"):
+        tokens_of(str(path), packed=True)
+
+
+def test_tokens_are_read_from_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dash stands for stdin."""
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"5 6")))
+    assert tokens_of("-", packed=False) == pack_tokens([5, 6])
+
+
+def test_an_empty_file_has_no_tokens(tmp_path: Path) -> None:
+    """Nothing is an empty sequence."""
+    path = tmp_path / "tokens"
+    path.write_text("\n", encoding="utf-8")
+    assert tokens_of(str(path), packed=False) == b""
+
+
+@pytest.mark.parametrize(
+    "content", [b"one", b"1.5", b"-1", b"4294967296", b"[1, 2", b'["1"]', b"[[1]]", b"\xff\xfe"]
+)
+def test_what_are_no_tokens_is_refused(tmp_path: Path, content: bytes) -> None:
+    """Words, fractions, ids out of range and broken lists are refused by the file's name."""
+    path = tmp_path / "tokens"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=str(path)):
+        tokens_of(str(path), packed=False)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    """So is one that cannot be read."""
+    with pytest.raises(ValueError, match="No such file"):
+        tokens_of(str(tmp_path / "nothing"), packed=False)
+
+
+@pytest.mark.parametrize(
+    ("named", "found"),
+    [("ab01", 0), ("gemma", 0), ("gemma-", 1), ("cd", 2), ("cd03" * 8, 2), ("t", 3)],
+)
+def test_a_namespace_is_named_by_how_it_begins(named: str, found: int) -> None:
+    """By id or name, as long as it is one; a whole name comes before longer ones."""
+    assert namespace_of(SPACES, named) is SPACES[found]
+
+
+def test_the_only_namespace_needs_no_name() -> None:
+    """Where there is one, it is that."""
+    assert namespace_of(SPACES[:1], "") is SPACES[0]
+
+
+@pytest.mark.parametrize(
+    ("named", "known"),
+    [("", "gemma"), ("ab", "gemma-large \\(ab02ab02\\)"), ("twin", "efefefef"), ("x", "cd03cd03")],
+)
+def test_a_namespace_that_is_not_one_is_refused(named: str, known: str) -> None:
+    """Several, or none, are refused, and those that there are, listed."""
+    with pytest.raises(ValueError, match=known):
+        namespace_of([*SPACES, TWIN], named)
+    with pytest.raises(ValueError, match="none"):
+        namespace_of([], named)
+
+
+def test_a_title_has_the_name_and_the_id_s_beginning() -> None:
+    """Without a name it is the id's beginning alone."""
+    assert [title_of(each) for each in SPACES[1:3]] == ["gemma-large (ab02ab02)", "cd03cd03"]
