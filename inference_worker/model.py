@@ -8,11 +8,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from inference_worker.attention import (
+    ATTENTION_KEYWORD,
     ATTENTION_NAME,
-    STEP_KEYWORD,
     register_attention,
     running,
 )
+from inference_worker.attention_choice import AttentionKind, AttentionOfStep, choose_attention
 from inference_worker.byte_tokenizer import ByteTokenizer
 from inference_worker.digest import folder_digest, module_digest
 from inference_worker.errors import UnsupportedModelError
@@ -29,6 +30,7 @@ from inference_worker.self_check import (
 )
 from inference_worker.step import Step
 from inference_worker.tokenizer import Tokenizer, load_tokenizer
+from inference_worker.upload import upload
 
 # Where a configuration names no limit.
 DEFAULT_MAX_TOKENS: Final = 4096
@@ -43,13 +45,22 @@ class PagedModel:
     """
 
     def __init__(
-        self, module: PreTrainedModel, tokenizer: Tokenizer, shape: ModelShape, digest: str
+        self,
+        module: PreTrainedModel,
+        tokenizer: Tokenizer,
+        shape: ModelShape,
+        digest: str,
+        attention: AttentionKind | None = None,
     ) -> None:
-        """Take a module whose attention is set to the paged one already."""
+        """Take a module whose attention is set to the paged one, or will be before it computes.
+
+        Raises ``ValueError`` for an attention that cannot be had.
+        """
         self._module = module
         self._tokenizer = tokenizer
         self._shape = shape
         self._digest = digest
+        self._attention: AttentionOfStep = choose_attention(self.layout(1), self.device, attention)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -110,23 +121,27 @@ class PagedModel:
         if input_ids.shape != (step.token_count,):
             msg = f"{tuple(input_ids.shape)} ids for a step of {step.token_count} tokens"
             raise ValueError(msg)
-        with torch.inference_mode(), running(step):
+        with torch.inference_mode(), running(self._attention(step)) as attention:
             answer = self._module(
-                input_ids=input_ids.to(self.device).unsqueeze(0),
+                input_ids=upload(input_ids, self.device).unsqueeze(0),
                 position_ids=step.position_ids(),
                 use_cache=False,
                 logits_to_keep=step.logit_rows(),
-                **{STEP_KEYWORD: step},
+                **{ATTENTION_KEYWORD: attention},
             )
         logits: torch.Tensor = answer.logits
         return logits[0].float()
 
 
-def load_model(source: str | Path, *, device: str = "cpu") -> PagedModel:
+def load_model(
+    source: str | Path, *, device: str = "cpu", attention: AttentionKind | None = None
+) -> PagedModel:
     """Load what ``model_folder`` finds for ``source``: float32 on a CPU, bfloat16 on a GPU.
 
-    Raises ``UnsupportedModelError`` with a reason if its keys and values cannot live in pages or
-    if it fails the self-check, ``FileNotFoundError`` where there is no model.
+    ``attention`` is what ``choose_attention`` finds, unless told. Raises
+    ``UnsupportedModelError`` with a reason if its keys and values cannot live in pages or if it
+    fails the self-check, ``FileNotFoundError`` where there is no model, and ``ValueError`` for an
+    attention that cannot be had.
     """
     folder = model_folder(source)
     digest = folder_digest(folder)
@@ -137,22 +152,32 @@ def load_model(source: str | Path, *, device: str = "cpu") -> PagedModel:
     # Weights are mapped, in less time than a bar takes to read.
     disable_progress_bar()
     module = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(device)
-    return _paged(module, load_tokenizer(folder), digest)
+    return _paged(module, load_tokenizer(folder), digest, attention)
 
 
-def page_model(module: PreTrainedModel, tokenizer: Tokenizer | None = None) -> PagedModel:
+def page_model(
+    module: PreTrainedModel,
+    tokenizer: Tokenizer | None = None,
+    *,
+    digest: str | None = None,
+    attention: AttentionKind | None = None,
+) -> PagedModel:
     """Serve a model built in this process; without a tokenizer its tokens are bytes.
 
-    Changes the module's attention and puts it in evaluation mode.
-    Raises ``UnsupportedModelError`` as ``load_model`` does.
+    Without a ``digest``, 64 hexadecimal digits that no other weights have, all of them are read
+    for one. Changes the module's attention and puts it in evaluation mode.
+    Raises ``UnsupportedModelError`` and ``ValueError`` as ``load_model`` does.
     """
-    return _paged(module, tokenizer or ByteTokenizer(), module_digest(module))
+    digest = digest or module_digest(module)
+    return _paged(module, tokenizer or ByteTokenizer(), digest, attention)
 
 
-def _paged(module: PreTrainedModel, tokenizer: Tokenizer, digest: str) -> PagedModel:
+def _paged(
+    module: PreTrainedModel, tokenizer: Tokenizer, digest: str, attention: AttentionKind | None
+) -> PagedModel:
     module.eval()
     shape = probe_model(module)
-    model = PagedModel(module, tokenizer, shape, digest)
+    model = PagedModel(module, tokenizer, shape, digest, attention)
     ids = check_ids(check_length(shape), model.vocabulary, model.device)
     # An unaligned chunk, a chunk that reads it, and two steps of decoding.
     rows = [ids.shape[0] // 2 + 5, *range(ids.shape[0] - 3, ids.shape[0])]

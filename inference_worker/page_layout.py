@@ -58,6 +58,11 @@ class PageLayout:
         """Values that one token has in one row: all its heads of keys, or of values."""
         return self.kv_head_count * self.head_dim
 
+    @property
+    def token_bytes(self) -> int:
+        """The size of one token in one row, in bytes."""
+        return self.token_values * DTYPE_BYTES[self.dtype]
+
     def pages_for(self, tokens: int) -> int:
         """Say how many pages hold ``tokens`` tokens, the last one perhaps partly."""
         return -(-tokens // self.page_tokens)

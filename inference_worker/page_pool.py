@@ -27,7 +27,8 @@ class PagePool:
             msg = f"this pool keeps keys and values, a kv factor of 2, not {layout.kv_factor}"
             raise ValueError(msg)
         self._layout = layout
-        self._device = torch.device(device)
+        # With its number, which a device may be named without.
+        self._device = torch.empty(0, device=device).device
         self._dtype: torch.dtype = getattr(torch, layout.dtype)
         self._extents: dict[int, torch.Tensor] = {}
 
@@ -55,8 +56,8 @@ class PagePool:
         if key in self._extents:
             msg = f"extent {key} is in this page pool already"
             raise ValueError(msg)
-        found = (tuple(pages.shape[1:]), pages.dtype, pages.device.type, pages.is_contiguous())
-        wanted = (self._layout.page_shape, self._dtype, self._device.type, True)
+        found = (tuple(pages.shape[1:]), pages.dtype, pages.device, pages.is_contiguous())
+        wanted = (self._layout.page_shape, self._dtype, self._device, True)
         if found != wanted:
             msg = f"extent {key} is (page shape, dtype, device, contiguous) {found}, not {wanted}"
             raise LayoutMismatchError(msg)
@@ -148,6 +149,16 @@ class PagePool:
                 into = taken[first - first_page : last - first_page]
                 torch.index_select(self.rows(extent), 0, rows, out=into)
             yield taken.view(-1, layout.kv_head_count, layout.head_dim)
+
+    def addresses(self, table: BlockTable) -> torch.Tensor:
+        """Give each page's first byte in the device's memory: int64 ``[pages]``, on the CPU.
+
+        Valid while the extents stay. Raises ``UnknownExtentError``.
+        """
+        offsets = table.slots(torch.device("cpu")) * self._layout.page_bytes
+        for extent, first, last in table.runs(0, len(table)):
+            offsets[first:last] += self._pages(extent).data_ptr()
+        return offsets
 
     def copy_page(self, source: PageRef, target: PageRef) -> None:
         """Copy a whole page to another slot, in any extent; raises ``UnknownExtentError``."""

@@ -18,9 +18,10 @@ SHORTEST: Final = 48
 LONGEST_WINDOW: Final = 1024
 # Tokens beyond the window, so that some positions see less than everything.
 BEYOND: Final = 24
-# The largest difference of logits allowed, as a share of their standard deviation. Measured: 2e-5
-# in float32 for right models, 5e-2 and more for an ignored window.
-TOLERANCE: Final = {torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 2e-2}
+# The largest difference of a row of logits allowed: root mean square, as a share of their standard
+# deviation. Measured: for right models 5e-6 in float32, and 0.01 to 0.03 in bfloat16, more with
+# more layers (36 at most); for a window ignored or one token too wide 0.35 and more.
+TOLERANCE: Final = {torch.float32: 3e-4, torch.bfloat16: 8e-2, torch.float16: 1e-2}
 
 
 class PagedForward(Protocol):
@@ -71,7 +72,7 @@ def check_paged(
     for row, wanted in zip(rows, expected, strict=True):
         part = StepPart(table=table, start=start, count=row + 1 - start)
         got = forward(Step(pool, (part,)), ids[start : row + 1])[0]
-        difference = (got - wanted).abs().max() / wanted.std()
+        difference = (got - wanted).square().mean().sqrt() / wanted.std()
         worst = max(worst, float(torch.nan_to_num(difference, nan=torch.inf)))
         start = row + 1
     pool.remove_extent(PRIVATE_EXTENT)

@@ -6,6 +6,7 @@ import torch
 
 from inference_worker.block_table import BlockTable
 from inference_worker.page_pool import PagePool
+from inference_worker.upload import upload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +63,7 @@ class Step:
     def position_ids(self) -> torch.Tensor:
         """Each token's position in its own sequence: int64 ``[1, tokens]``."""
         ranges = [torch.arange(part.start, part.end) for part in self.parts]
-        return torch.cat(ranges).unsqueeze(0).to(self.pool.device)
+        return upload(torch.cat(ranges), self.pool.device).unsqueeze(0)
 
     def logit_rows(self) -> torch.Tensor:
         """The last row of each part that wants logits: int64 ``[rows]``, in the parts' order."""
@@ -71,4 +72,4 @@ class Step:
             end += part.count
             if part.wants_logits:
                 rows.append(end - 1)
-        return torch.tensor(rows, dtype=torch.int64, device=self.pool.device)
+        return upload(torch.tensor(rows, dtype=torch.int64), self.pool.device)

@@ -188,4 +188,4 @@ def test_a_mask_is_an_error(rig: Any) -> None:
     """A model that builds a mask of its own is not served as if it had none."""
     tensor = torch.zeros(1, 1, 1, 1)
     with pytest.raises(RuntimeError, match="mask"):
-        paged_attention(torch.nn.Module(), tensor, tensor, tensor, tensor, kvstore_step=rig)
+        paged_attention(torch.nn.Module(), tensor, tensor, tensor, tensor, kvstore_attention=rig)

@@ -72,6 +72,15 @@ def test_a_copied_page_is_the_same_and_apart(pool: PagePool) -> None:
     assert torch.equal(copied, pool.page(PAGES[3]))
 
 
+def test_addresses_are_those_of_the_pages(pool: PagePool) -> None:
+    """Each page of a table, in whatever extent, is where its view is."""
+    table = BlockTable(4, PAGES)
+    wanted = [pool.page(page).data_ptr() for page in PAGES]
+    assert pool.addresses(table).tolist() == wanted
+    # Asking changes nothing that the table keeps.
+    assert pool.addresses(table).tolist() == wanted
+
+
 def test_an_extent_is_a_view_of_its_owners_memory(pool: PagePool) -> None:
     """What another writes into the memory is seen, and the other way round."""
     memory = bytearray(2 * LAYOUT.page_bytes)
@@ -98,11 +107,12 @@ def test_a_removed_extent_is_unknown(pool: PagePool) -> None:
         torch.zeros(2, 3, 2, 4, 2, 6),
         torch.zeros(2, *LAYOUT.page_shape, dtype=torch.float16),
         torch.zeros(*LAYOUT.page_shape, 2).movedim(-1, 0),
+        torch.zeros(2, *LAYOUT.page_shape, device="meta"),
     ],
-    ids=["shape", "dtype", "strides"],
+    ids=["shape", "dtype", "strides", "device"],
 )
 def test_an_extent_of_another_layout_is_refused(pool: PagePool, pages: torch.Tensor) -> None:
-    """Shape, dtype and contiguity are checked, and nothing is added."""
+    """Shape, dtype, contiguity and device are checked, and nothing is added."""
     with pytest.raises(LayoutMismatchError):
         pool.add_extent(5, pages)
     assert 5 not in pool.extents

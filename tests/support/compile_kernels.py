@@ -1,0 +1,77 @@
+"""Compile the kernels for a Hopper GPU, which takes no GPU, and print what instructions came out.
+
+Run as a program: one JSON object of instruction counts for each kernel, by its name.
+"""
+
+import json
+import re
+import sys
+from collections import Counter
+from typing import Any
+
+from triton import compile as compile_kernel
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from inference_worker import page_kernels
+
+HOPPER = GPUTarget("cuda", 90, 32)
+INSTRUCTION = re.compile(
+    r"\b(ld\.global(?:\.\w+)*|st\.global(?:\.\w+)*|cp\.async\.c[ag]\S*|wgmma\.mma_async|mma\.sync)"
+)
+# A model of 32 heads on 8, of 128 values each, as Qwen3 has them.
+SHAPE = {"KV_HEADS": 8, "HEAD_DIM": 128, "DIMS": 128, "PAGE_TOKENS": 16, "UNIT": 8}
+TABLES = dict.fromkeys(("pages", "parts", "tiles", "places"), "*i64")
+NUMBERS = dict.fromkeys(("layer", "split_count", "token_count", "line_count", "window"), "i32")
+FACTORS = dict.fromkeys(("scale", "softcap"), "fp32")
+STRIDES = dict.fromkeys(
+    [f"{what}_{of}_stride" for what in ("query", "key", "value") for of in ("token", "head")], "i32"
+)
+
+
+def instructions(kernel: Any, constants: dict[str, Any], warps: int, sums: str) -> Counter[str]:  # noqa: ANN401 - Triton's own type
+    """Compile a kernel for bfloat16 pages; ``sums`` is the type of what splits write."""
+    known = {**TABLES, **NUMBERS, **FACTORS, **STRIDES, "sums": sums, "peaks": sums}
+    names = kernel.arg_names
+    signature = {
+        name: "constexpr" if name in constants else known.get(name, "*bf16") for name in names
+    }
+    aligned = [
+        (names.index(name),)
+        for name, type_ in signature.items()
+        if (type_.startswith("*") and type_ != "*i64") or name in STRIDES
+    ]
+    source = ASTSource(
+        fn=kernel,
+        signature=signature,
+        constexprs={(names.index(name),): value for name, value in constants.items()},
+        attrs={where: [["tt.divisibility", 16]] for where in aligned},
+    )
+    made = compile_kernel(source, target=HOPPER, options={"num_warps": warps, "num_stages": 3})
+    assert made.asm["cubin"]
+    return Counter(INSTRUCTION.findall(made.asm["ptx"]))
+
+
+def attend(rows: int, warps: int, *, is_split: bool) -> Counter[str]:
+    """Compile the attention, plain, for tiles of ``rows``."""
+    flags = dict.fromkeys(("HAS_WINDOW", "HAS_SOFTCAP", "HAS_SINKS"), False)
+    sizes = {"GROUP": 4, "ROWS": rows, "KEYS": 64, "IS_SPLIT": is_split, "PRECISION": "tf32"}
+    sums = "*fp32" if is_split else "*bf16"
+    return instructions(page_kernels.attend_pages, {**SHAPE, **flags, **sizes}, warps, sums)
+
+
+def main() -> None:
+    """Print the counts."""
+    write = {**SHAPE, "HEADS": 8}
+    merge = {"HEAD_DIM": 128, "DIMS": 128}
+    found = {
+        "prefill": attend(128, 8, is_split=False),
+        "decode": attend(16, 4, is_split=True),
+        "write": instructions(page_kernels.write_rows, write, 4, "*bf16"),
+        "merge": instructions(page_kernels.merge_splits, merge, 1, "*fp32"),
+    }
+    json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

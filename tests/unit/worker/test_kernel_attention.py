@@ -1,0 +1,71 @@
+"""Kernels attend as gathered attention does: here in Triton's interpreter, on numpy.
+
+tests/gpu has the same cases for the compiled kernels.
+"""
+
+import os
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_cases import CASES, Case, assert_same, attend
+from transformers import PreTrainedModel
+
+from inference_worker.gathered_attention import GatheredAttention
+from inference_worker.model import page_model
+from inference_worker.tiny_models import TINY_MODELS
+
+if torch.cuda.is_available():
+    pytest.skip("tests/gpu runs the kernels themselves", allow_module_level=True)
+# Read where Triton is imported first, and by each kernel's decorator.
+os.environ["TRITON_INTERPRET"] = "1"
+# The interpreter of those before fails with the NumPy of constraints.txt.
+pytest.importorskip("triton", "3.8", reason="needs Triton 3.8, for its interpreter")
+if TYPE_CHECKING:
+    from inference_worker.kernel_attention import KernelAttention
+else:
+    KernelAttention = pytest.importorskip("inference_worker.kernel_attention").KernelAttention
+
+
+@pytest.mark.parametrize("programs", [1, 64], ids=["whole", "split"])
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_kernels_write_and_attend_as_gathering_does(case: Case, programs: int) -> None:
+    """Each case gives the same pages and the same answer, in one piece and in splits."""
+    how = partial(KernelAttention, programs=programs)
+    assert_same(attend(case, how), attend(case, GatheredAttention))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    page_tokens=st.integers(1, 64),
+    kv_heads=st.integers(1, 3),
+    group=st.integers(1, 9),
+    head_dim=st.sampled_from([4, 16, 20, 64]),
+    parts=st.lists(st.tuples(st.integers(0, 90), st.integers(1, 40)), min_size=1, max_size=3),
+    window=st.none() | st.integers(1, 80),
+    softcap=st.none() | st.just(1.5),
+    seed=st.integers(0, 9),
+)
+def test_any_ragged_step(
+    page_tokens: int,
+    kv_heads: int,
+    group: int,
+    head_dim: int,
+    parts: list[tuple[int, int]],
+    window: int | None,
+    softcap: float | None,
+    seed: int,
+) -> None:
+    """Whatever the sizes are, both ways agree."""
+    case = Case(page_tokens, kv_heads, group, head_dim, parts, window, softcap, seed=seed)
+    assert_same(attend(case, KernelAttention), attend(case, GatheredAttention))
+
+
+@pytest.mark.parametrize("name", sorted(TINY_MODELS))
+def test_a_model_on_kernels_passes_its_self_check(name: str) -> None:
+    """Each tiny model gives the plain forward's logits, in chunks and in single steps."""
+    module: PreTrainedModel = TINY_MODELS[name]()
+    assert page_model(module, attention="kernel").shape.layer_count >= 4
