@@ -1,0 +1,87 @@
+"""What the pages tell a reader to type does what they say."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from snippets import Snippet, reader, require_output, snippets
+
+from kvstore_client.testing import running_store
+
+ROOT = Path(__file__).parents[2]
+# With whether it starts a server itself; if not, it finds a store.
+PAGES = [
+    pytest.param("README.md", True, id="README"),
+    pytest.param("clients/README.md", False, id="clients"),
+    pytest.param("docs/page-life.md", False, id="page-life"),
+    # Workers with a model, whose start takes most of the time.
+    pytest.param("docs/tutorial.md", True, id="tutorial", marks=pytest.mark.slow),
+]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Provide a folder with a short path, as a socket's has to be."""
+    with tempfile.TemporaryDirectory(prefix="kvstore-") as made:
+        yield Path(made)
+
+
+@pytest.mark.parametrize(("page", "starts_a_server"), PAGES)
+def test_a_page_can_be_followed(
+    page: str, *, starts_a_server: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every command and every piece of code of the page runs, and prints what the page says."""
+    found = snippets(ROOT / page)
+    assert found
+    environment = {"KVSTORE_RUNTIME_DIR": str(folder / "run"), "KVSTORE_TIER1_BYTES": "64MiB"}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with (
+        running_store(runtime_dir=folder / "run", start=not starts_a_server),
+        reader(environment, folder) as follows,
+    ):
+        for snippet in found:
+            follows.run(snippet)
+
+
+def test_snippets_are_found(tmp_path: Path) -> None:
+    """Python and console are found, with what is unseen, and without what is not run."""
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# A page\n<!-- python\na = 1\n-->\n```python\nprint(a)\n```\n\n```text\n1\n```\n"
+        "<!-- not run: why -->\n```console\n$ no\n```\n```console\n$ yes\n```\n```json\n{}\n```\n"
+        "```python\nb = 1\n```\nAs a picture:\n```text\n1\n```\n"
+    )
+    assert snippets(page) == [
+        Snippet("page.md", 3, "python", "a = 1"),
+        Snippet("page.md", 6, "python", "print(a)", "1"),
+        Snippet("page.md", 17, "console", "$ yes"),
+        Snippet("page.md", 23, "python", "b = 1"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "output"),
+    [
+        ("python", "print(1)", "2"),
+        ("python", "raise ValueError", None),
+        ("console", "$ echo 1\n2", None),
+        ("console", "$ false", None),
+        ("console", "$ false | true", None),
+        ("console", "echo", None),
+    ],
+)
+def test_a_snippet_that_is_wrong_is_caught(
+    tmp_path: Path, language: str, text: str, output: str | None
+) -> None:
+    """A snippet that fails, or prints something else than its page says, raises."""
+    with reader({}, tmp_path) as follows, pytest.raises((AssertionError, ValueError)):
+        follows.run(Snippet("page.md", 1, language, text, output))
+
+
+def test_dots_stand_for_anything() -> None:
+    """Three dots of a page stand for what differs from run to run."""
+    require_output("page.md:1", "a ... d\n...\nz", "a b c d  \n1\n2\nz\n")
+    with pytest.raises(AssertionError, match=r"page\.md:1"):
+        require_output("page.md:1", "a ... d", "a b c")
