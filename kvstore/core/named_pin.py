@@ -11,18 +11,24 @@ class NamedPin(Hold):
     """A hold on whole pages of the index; ``hold_id`` counts named pins by their making.
 
     It has one anchor and never a detached page: it ends when one of its pages is
-    removed. ``digest`` tells the prefix that was asked for, which may be longer
+    removed. ``fingerprint`` tells the prefix that was asked for, which may be longer
     than what is held. ``due`` is when it ends by itself, if it does.
     """
 
-    __slots__ = ("digest", "due", "name")
+    __slots__ = ("due", "fingerprint", "name")
 
     def __init__(
-        self, hold_id: int, namespace: Namespace, at: Position, name: str, digest: bytes, now: float
+        self,
+        hold_id: int,
+        namespace: Namespace,
+        at: Position,
+        name: str,
+        fingerprint: object,
+        now: float,
     ) -> None:
         super().__init__(hold_id, namespace, now)
         self.name = name
-        self.digest = digest
+        self.fingerprint = fingerprint
         self.due = inf
         self.anchors.append(Anchor(self, at.node, at.pages))
 

@@ -1,6 +1,5 @@
 """Named pins: what operators keep cached, by name, whoever else comes and goes."""
 
-from hashlib import sha256
 from math import inf
 
 from kvstore.core.caller import Identity
@@ -33,9 +32,9 @@ class NamedPins(Directory):
         if request.ttl is not None and request.ttl <= 0:
             raise InvalidField(field="ttl", value=request.ttl, why="not more than zero")
         pages = self.length(request.tokens, 0) // namespace.layout.page_tokens
-        digest = sha256(request.tokens[: pages * namespace.index.width]).digest()
+        fingerprint = hash(request.tokens[: pages * namespace.index.width])
         pin = namespace.named_pins.get(request.name)
-        if pin is not None and pin.digest != digest:
+        if pin is not None and pin.fingerprint != fingerprint:
             raise IdReused(name=request.name)
         at = Position(namespace.index.root, 0)
         if pin is None:
@@ -49,7 +48,7 @@ class NamedPins(Directory):
         if pin is None:
             self._require_named_pin_room(namespace.tenant)
             self._named += 1
-            pin = NamedPin(self._named, namespace, at, request.name, digest, now)
+            pin = NamedPin(self._named, namespace, at, request.name, fingerprint, now)
             namespace.named_pins[request.name] = pin
         pin.due = inf if request.ttl is None else now + request.ttl
         return pin.token_count

@@ -162,7 +162,7 @@ MUTANTS = [
     Mutant(
         "named-pin-answers-for-another-prefix",
         "named_pins.py",
-        "pin.digest != digest",
+        "pin is not None and pin.fingerprint != fingerprint",
         "False",
     ),
     Mutant(
