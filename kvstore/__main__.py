@@ -2,9 +2,11 @@
 
 The one place that knows every type. Memory is allocated when the first namespace
 of an arena is opened, so a server that cannot allocate serves all the same: the
-opening is refused with ``POOL_EXHAUSTED`` and its client tries again. What has to
-be there before it serves are its threads and its sockets; until they run, and
-again when one of them is found silent, health is NOT_SERVING.
+opening is refused with ``POOL_EXHAUSTED`` and its client tries again. A GPU that is
+missing, or has less left than the budget and goes on so, is found before: it does
+not start.
+What has to be there before it serves are its threads and its sockets; until they
+run, and again when one of them is found silent, health is NOT_SERVING.
 """
 
 import secrets
@@ -31,6 +33,10 @@ from kvstore.service.credentials import Credentials
 from kvstore.service.reaper import Reaper
 from kvstore.service.store import KVStore
 from kvstore.storage.arenas import Arenas
+from kvstore.storage.cuda_arena import CudaDevice
+from kvstore.storage.errors import DeviceUnavailable
+from kvstore.storage.extent import MemorySource
+from kvstore.storage.host_arena import HostMemory
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -38,6 +44,9 @@ EPOCH_BITS = 64
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # Seconds for calls under way to end, once the leases are gone or the grace is over.
 CALL_GRACE = 1.0
+# How often and how far apart a device is looked at that has less left than the budget.
+ROOM_LOOKS = 20
+ROOM_LOOK_SECONDS = 1.0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 
@@ -54,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         serve(config)
-    except (InstanceRunning, UnusableRuntimeDir) as error:
+    except (DeviceUnavailable, InstanceRunning, UnusableRuntimeDir) as error:
         _complain(str(error))
         return EXIT_FAILED
     return 0
@@ -63,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def serve(config: Config) -> None:
     """Serve until one of STOP_SIGNALS, which MUST be blocked; then drain and stop.
 
-    Raises ``InstanceRunning`` or ``UnusableRuntimeDir``.
+    Raises ``DeviceUnavailable``, ``InstanceRunning`` or ``UnusableRuntimeDir``.
     """
     runtime_dir = RuntimeDir(config.runtime_dir)
     with InstanceLock(runtime_dir), ExitStack() as stack:
@@ -73,7 +82,11 @@ def serve(config: Config) -> None:
         )
         # Never zero, which stands for no epoch on the wire.
         epoch = secrets.randbits(EPOCH_BITS) or 1
-        arenas = Arenas(budget_bytes=config.tier1_bytes, extent_bytes=config.bytes_of_an_extent)
+        arenas = Arenas(
+            budget_bytes=config.tier1_bytes,
+            extent_bytes=config.bytes_of_an_extent,
+            source=_memory(config, stack),
+        )
         stack.callback(arenas.close)
         store = KVStore(PrefixCache(epoch, limits), arenas=arenas, clock=clock)
         credentials = Credentials()
@@ -102,6 +115,7 @@ def serve(config: Config) -> None:
             runtime_dir=str(runtime_dir.path),
             store_epoch=epoch,
             tier1_bytes=config.tier1_bytes,
+            device=config.device,
         )
 
         received = signal.sigwait(STOP_SIGNALS)
@@ -112,6 +126,23 @@ def serve(config: Config) -> None:
         drained = store.wait_drained(config.drain_grace)
         log.info("drain_finished", drained=drained)
     log.info("server_stopped")
+
+
+def _memory(config: Config, stack: ExitStack) -> MemorySource:
+    """Return where pages are to be; raises ``DeviceUnavailable``."""
+    if config.cuda_device is None:
+        return HostMemory()
+    device = CudaDevice(config.cuda_device)
+    stack.callback(device.close)
+    looks = iter(range(ROOM_LOOKS))
+    device.require(
+        config.tier1_bytes,
+        lambda: (
+            next(looks, None) is not None
+            and signal.sigtimedwait(STOP_SIGNALS, ROOM_LOOK_SECONDS) is None
+        ),
+    )
+    return device
 
 
 def _let_signals_end_the_process() -> None:

@@ -94,12 +94,26 @@ class Config(BaseSettings):
     Absent: $XDG_RUNTIME_DIR/kvstore, else /tmp/kvstore-UID. Start with: that.
     """
 
+    device: Annotated[str, Field(pattern=r"^(cpu|cuda:\d+)$")] = "cpu"
+    """Where the first tier's pages are: `cpu`, or `cuda:N` for the memory of a GPU.
+
+    N counts the devices that this process sees, from 0. Needs cupy (`kvstore[cuda]`);
+    workers need it too, and torch with CUDA. Wrong when a worker's namespace stays
+    closed and says that it has no such device. Start with: cpu.
+    """
+
+    @property
+    def cuda_device(self) -> int | None:
+        """The number of the CUDA device, or None for host memory."""
+        return None if self.device == "cpu" else int(self.device.removeprefix("cuda:"))
+
     tier1_bytes: Size = ByteSize(1 << 30)
     """Memory that pages may take, all tenants together. Taken as it is needed, never given back.
 
     Too small when `evicted_page_count` grows with `matched_token_count` standing
     still, or `exhausted_count` grows; too large when the log has `extent_refused`.
-    Start with: half of what the machine has left beside its workers.
+    On a GPU the server waits up to 20 seconds for so much to be left, and else does not start.
+    Start with: half of what the machine, or the GPU, has left beside its workers.
     """
 
     extent_bytes: Size | None = None

@@ -24,6 +24,7 @@ from kvstore.service.clock import MonotonicClock
 from kvstore.service.credentials import Credentials
 from kvstore.service.store import KVStore
 from kvstore.storage.arenas import Arenas
+from kvstore.storage.host_arena import HostMemory
 from kvstore.v1 import lease_pb2, prefix_cache_pb2, store_pb2
 from support.handlers import CallContext, Metadata, Registry
 from support.rpc_worker import KEY, TIMEOUT, Worker
@@ -82,7 +83,7 @@ def local_worker(tier_bytes: int) -> Iterator[tuple[Worker, TimedStore]]:
     """Provide a worker of a store of its own, one extent of ``tier_bytes``, and that store."""
     configure_logging("console", "warning")
     clock = MonotonicClock()
-    arenas = Arenas(budget_bytes=tier_bytes, extent_bytes=tier_bytes)
+    arenas = Arenas(budget_bytes=tier_bytes, extent_bytes=tier_bytes, source=HostMemory())
     try:
         real = KVStore(PrefixCache(EPOCH, Limits()), arenas=arenas, clock=clock)
         timed, credentials = TimedStore(real), Credentials()

@@ -8,7 +8,7 @@ from google.protobuf.message import DecodeError
 from kvstore.core.caller import Caller
 from kvstore.errors import InvalidField, PeerRefused
 from kvstore.rpc import fields
-from kvstore.rpc.extents import exported_messages
+from kvstore.rpc.extents import exported_extents
 from kvstore.rpc.frames import MAX_DESCRIPTORS
 from kvstore.rpc.identity import MAX_SECRET_BYTES, MIN_SECRET_BYTES
 from kvstore.rpc.peer import Peer
@@ -87,8 +87,9 @@ class AttachSession:
         given = fresh[:MAX_DESCRIPTORS]
         self._offered.update(each.shape.extent_id for each in given)
         frame = attach_pb2.ServerFrame()
-        frame.extents.extents.extend(exported_messages(given))
-        return Announcement(frame, tuple(each.export.descriptor for each in given))
+        messages, descriptors = exported_extents(given)
+        frame.extents.extents.extend(messages)
+        return Announcement(frame, descriptors)
 
     def _hello(self, hello: attach_pb2.Hello) -> attach_pb2.ServerFrame:
         if hello.protocol_version != PROTOCOL_VERSION:

@@ -1,14 +1,22 @@
 """Extents as messages, with or without what reaches their memory."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from kvstore.service.store import ExtentDescription
+from kvstore.service.store import CudaIpcExport, ExtentDescription, HostExport
 from kvstore.v1 import types_pb2
 
 
+class ExportedExtents(NamedTuple):
+    """Extents with handles, and the descriptors of the frame that carries them, in order."""
+
+    messages: list[types_pb2.Extent]
+    descriptors: tuple[int, ...]
+
+
 def extent_message(extent: ExtentDescription) -> types_pb2.Extent:
-    """Return an extent without a handle."""
-    return types_pb2.Extent(
+    """Return an extent with where its memory is, and nothing by which it could be had."""
+    message = types_pb2.Extent(
         extent_id=extent.shape.extent_id,
         arena_id=extent.shape.arena_id,
         tier=types_pb2.Tier.Name(extent.shape.tier),
@@ -16,14 +24,26 @@ def extent_message(extent: ExtentDescription) -> types_pb2.Extent:
         slot_bytes=extent.shape.slot_bytes,
         offset=extent.offset,
     )
+    match extent.export:
+        case HostExport(size_bytes=size_bytes):
+            message.host.size_bytes = size_bytes
+        case CudaIpcExport(device_uuid=device_uuid, size_bytes=size_bytes):
+            message.cuda_ipc.device_uuid = device_uuid
+            message.cuda_ipc.size_bytes = size_bytes
+    return message
 
 
-def exported_messages(extents: Sequence[ExtentDescription]) -> list[types_pb2.Extent]:
-    """Return extents with handles, for a frame that carries their descriptors in this order."""
-    messages = []
-    for index, extent in enumerate(extents):
+def exported_extents(extents: Sequence[ExtentDescription]) -> ExportedExtents:
+    """Return extents for a frame, each with its handle or the index of its descriptor."""
+    messages: list[types_pb2.Extent] = []
+    descriptors: list[int] = []
+    for extent in extents:
         message = extent_message(extent)
-        message.host.descriptor_index = index
-        message.host.size_bytes = extent.export.size_bytes
+        match extent.export:
+            case HostExport(descriptor=descriptor):
+                message.host.descriptor_index = len(descriptors)
+                descriptors.append(descriptor)
+            case CudaIpcExport(ipc_handle=ipc_handle):
+                message.cuda_ipc.ipc_handle = ipc_handle
         messages.append(message)
-    return messages
+    return ExportedExtents(messages, tuple(descriptors))

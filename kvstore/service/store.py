@@ -34,10 +34,10 @@ from kvstore.service.clock import Clock
 from kvstore.service.growth import Growth
 from kvstore.service.named_pins import NamedPinKeeper
 from kvstore.storage.arenas import Arenas
-from kvstore.storage.extent import ExtentDescription
+from kvstore.storage.extent import CudaIpcExport, ExtentDescription, HostExport
 
 # What ``extents`` answers is part of what the wire works with.
-__all__ = ["ExtentDescription", "KVStore"]
+__all__ = ["CudaIpcExport", "ExtentDescription", "HostExport", "KVStore"]
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 

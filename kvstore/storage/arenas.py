@@ -1,12 +1,10 @@
 """All extents' memory of one tier, within its budget."""
 
 from collections.abc import Iterable
-from pathlib import Path
 from threading import Lock
 
 from kvstore.storage.errors import BudgetExhausted
-from kvstore.storage.extent import ExtentDescription, ExtentMemory, ExtentShape
-from kvstore.storage.host_arena import HostExtent
+from kvstore.storage.extent import ExtentDescription, ExtentMemory, ExtentShape, MemorySource
 
 # Slots of one extent: their tables take some 50 bytes each, which the budget does not count,
 # and are made while the store waits (20 ms for as many).
@@ -16,20 +14,18 @@ MAX_SLOTS = 1 << 20
 class Arenas:
     """The owner of a tier's memory. Thread-safe.
 
-    ``budget_bytes`` bounds all extents together; an extent has ``extent_bytes``,
-    rounded down to whole slots, or less where the budget ends, or one slot where
-    a slot is larger than that. Extent ids count from 1 and are never used again.
-    ``memory_root`` is where the bounds of the machine's memory are read.
+    ``budget_bytes`` bounds all extents together, as the source rounds them; an
+    extent has ``extent_bytes``, rounded down to whole slots, or less where the
+    budget ends, or one slot where a slot is larger than that. Extent ids count
+    from 1 and are never used again.
     """
 
     tier = 1
 
-    def __init__(
-        self, *, budget_bytes: int, extent_bytes: int, memory_root: Path = Path("/")
-    ) -> None:
-        self.budget_bytes = budget_bytes
+    def __init__(self, *, budget_bytes: int, extent_bytes: int, source: MemorySource) -> None:
+        self.budget_bytes = budget_bytes // source.granularity * source.granularity
         self.extent_bytes = extent_bytes
-        self._memory_root = memory_root
+        self._source = source
         self._mutex = Lock()
         self._extents: dict[int, ExtentMemory] = {}
         self._allocated_bytes = 0
@@ -61,10 +57,10 @@ class Arenas:
         """
         shape = self._claim(arena_id, slot_bytes)
         try:
-            extent = HostExtent(shape, self._memory_root)
+            extent = self._source.allocate(shape)
         except BaseException:
             with self._mutex:
-                self._allocated_bytes -= shape.size_bytes
+                self._allocated_bytes -= self._taken(shape)
             raise
         with self._mutex:
             self._extents[shape.extent_id] = extent
@@ -94,5 +90,10 @@ class Arenas:
             slot_count = min(self.slots_in_extent(slot_bytes), remaining // slot_bytes)
             self._last_extent_id += 1
             shape = ExtentShape(self._last_extent_id, arena_id, self.tier, slot_count, slot_bytes)
-            self._allocated_bytes += shape.size_bytes
+            self._allocated_bytes += self._taken(shape)
             return shape
+
+    def _taken(self, shape: ExtentShape) -> int:
+        """Return what an extent takes of the budget."""
+        granularity = self._source.granularity
+        return -(-shape.size_bytes // granularity) * granularity

@@ -1,6 +1,14 @@
 """Why memory cannot be had. The service turns these into the wire's errors."""
 
 
+class DeviceUnavailable(Exception):
+    """Memory of this kind cannot be had at all; the message says what to do about it."""
+
+
+class CudaFailed(Exception):
+    """CUDA refused a call, which the message names."""
+
+
 class StorageError(Exception):
     """An allocation was refused, and nothing was allocated.
 
@@ -14,7 +22,7 @@ class StorageError(Exception):
 
 
 class NotEnoughMemory(StorageError):
-    """The machine, or a limit of the process's cgroups, has not that much memory."""
+    """The machine, its device, or a limit of the process's cgroups, has not that much memory."""
 
 
 class BudgetExhausted(StorageError):

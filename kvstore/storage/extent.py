@@ -1,7 +1,7 @@
-"""An extent's memory, and what another process needs to reach it.
+"""An extent's memory, where it comes from, and what another process needs to reach it.
 
-The host arena is the first that fills this protocol; a GPU arena brings another
-export and is otherwise the same.
+Host memory and memory of a CUDA device fill these protocols, each with an export
+of its own.
 """
 
 from dataclasses import dataclass
@@ -35,8 +35,21 @@ class HostExport:
     size_bytes: int
 
 
-# How an extent is reached: for now, host memory alone.
-Export: TypeAlias = HostExport
+@dataclass(frozen=True)
+class CudaIpcExport:
+    """Memory of a CUDA device behind a legacy IPC handle of 64 bytes.
+
+    The handle reaches a whole allocation, of which ``size_bytes`` may be mapped;
+    ``device_uuid`` has 16 bytes.
+    """
+
+    ipc_handle: bytes
+    device_uuid: bytes
+    size_bytes: int
+
+
+# How an extent is reached.
+Export: TypeAlias = HostExport | CudaIpcExport
 
 
 @dataclass(frozen=True)
@@ -62,4 +75,17 @@ class ExtentMemory(Protocol):
 
     def close(self) -> None:
         """Give the memory up. Processes that mapped it keep it alive; idempotent."""
+        ...
+
+
+class MemorySource(Protocol):
+    """Where extents' memory comes from: this machine, or a device."""
+
+    @property
+    def granularity(self) -> int:
+        """Bytes that an allocation is rounded up to a multiple of."""
+        ...
+
+    def allocate(self, shape: ExtentShape) -> ExtentMemory:
+        """Allocate an extent. Raises ``NotEnoughMemory``; nothing is allocated then."""
         ...

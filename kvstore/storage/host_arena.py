@@ -63,6 +63,19 @@ class HostExtent:
         self._closed = True
 
 
+class HostMemory:
+    """The machine's memory as a source of extents. ``root`` is where its bounds are read."""
+
+    granularity = 1
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._root = root
+
+    def allocate(self, shape: ExtentShape) -> HostExtent:
+        """Allocate an extent; raises :class:`NotEnoughMemory`."""
+        return HostExtent(shape, self._root)
+
+
 def _map(descriptor: int, size_bytes: int) -> mmap.mmap:
     """Give the file its size and all its memory, seal it, and map it."""
     os.ftruncate(descriptor, size_bytes)

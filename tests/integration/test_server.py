@@ -1,12 +1,14 @@
 """A whole server process: how it starts, drains, stops and comes back."""
 
 import os
+import re
 import signal
 import stat
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -186,6 +188,18 @@ def test_a_server_that_cannot_start_says_why(status: int, said: str, arguments: 
     assert (result.returncode, result.stdout) == (status, "")
     assert said in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.skipif(find_spec("cupy") is not None, reason="cupy is here")
+def test_a_server_without_cupy_refuses_a_device(tmp_path: Path) -> None:
+    """A device that cannot be used ends the server with status 1 and what to install."""
+    folder = tmp_path / "run"
+    result = run_server("--runtime-dir", str(folder), "--device", "cuda:0")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert re.search(
+        r"^kvstore-server: .*pip install 'kvstore\[cuda\]'", result.stderr, re.MULTILINE
+    )
+    assert [path.name for path in folder.iterdir()] == ["kvstore.flock"]
 
 
 def test_a_folder_open_to_others_is_refused(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ ALLOWED = {
     "kvstore/log.py": set(),
     "kvstore/runtime_dir.py": set(),
     "kvstore/__init__.py": set(),
-    CLIENT: WIRE | {"torch"},
+    CLIENT: WIRE | {"cupy", "torch"},
     "inference_worker": {"kvstore.v1", "kvstore_client", "torch", "transformers"},
 }
 # The composition root is the one place that knows every type; kvstore/v1 is generated.

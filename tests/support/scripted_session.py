@@ -11,7 +11,7 @@ from scripted_store import ScriptedAttach, ScriptedCalls, sealed_memfd
 from kvstore.v1 import attach_pb2, lease_pb2, prefix_cache_pb2, store_pb2, types_pb2
 from kvstore_client.attempt import Attempt
 from kvstore_client.config import ClientConfig
-from kvstore_client.extents import REQUIRED_SEALS
+from kvstore_client.host_extent import REQUIRED_SEALS
 from kvstore_client.identity import NamespaceIdentity, NamespaceKey
 from kvstore_client.layout import OpaqueContent, PageLayout
 from kvstore_client.runtime_dir import RuntimeDir

@@ -14,6 +14,7 @@ from kvstore.core.limits import Limits
 from kvstore.core.requests import Sequence
 from kvstore.service.store import KVStore
 from kvstore.storage.arenas import Arenas
+from kvstore.storage.host_arena import HostMemory
 
 EPOCH = 81985529216486895
 PAGE_TOKENS = 4
@@ -87,7 +88,7 @@ def make_world(*, slots: int = 10, extent_slots: int = 4, memory_root: Path = Pa
     arenas = Arenas(
         budget_bytes=slots * PAGE_BYTES,
         extent_bytes=extent_slots * PAGE_BYTES,
-        memory_root=memory_root,
+        source=HostMemory(memory_root),
     )
     layout = PageLayout(PAGE_TOKENS, PAGE_BYTES, 1, OpaqueContent(b"fingerprint"))
     store = KVStore(cache, arenas=arenas, clock=clock)

@@ -52,6 +52,13 @@ def test_an_extent_is_a_quarter_of_the_tier_unless_set() -> None:
     assert set_by_flag.bytes_of_an_extent == MIB
 
 
+@pytest.mark.parametrize(("text", "number"), [("cpu", None), ("cuda:0", 0), ("cuda:11", 11)])
+def test_pages_are_on_the_host_or_on_a_device(text: str, number: int | None) -> None:
+    """A device is named as torch names it, by number."""
+    assert load_config(["--device", text]).cuda_device == number
+    assert load_config([]).cuda_device is None
+
+
 def test_flags_win_over_environment_over_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,6 +96,8 @@ def test_the_runtime_folder_is_the_session_s(monkeypatch: pytest.MonkeyPatch) ->
         ("tier1_bytes", ["--tier1-bytes", "0"]),
         ("tier1_bytes", ["--tier1-bytes", "many"]),
         ("extent_bytes", ["--extent-bytes", "-1"]),
+        ("device", ["--device", "cuda"]),
+        ("device", ["--device", "gpu:0"]),
         ("default_ttl", ["--default-ttl", "0"]),
         ("max_ttl", ["--max-ttl", "inf"]),
         ("min_ttl", ["--min-ttl", "20"]),

@@ -12,6 +12,7 @@ from weakref import WeakSet
 from kvstore.v1 import attach_pb2, types_pb2
 from kvstore_client.deadline import Deadline
 from kvstore_client.errors import (
+    DeviceUnavailable,
     StoreError,
     StoreTimedOut,
     StoreUnavailable,
@@ -152,20 +153,22 @@ class AttachConnection:
 
 
 def _map(extent: types_pb2.Extent, descriptors: list[int], table: ExtentTable) -> bool:
-    """Map one extent; returns whether it is mapped. Raises ``UntrustedExtent``."""
-    if extent.WhichOneof("handle") != "host":
-        # The store hands out no slots where this process has no memory.
-        _logger.warning("extent_unsupported", extra={"extent_id": extent.extent_id})
-        return False
-    if extent.host.descriptor_index >= len(descriptors):
-        msg = f"extent {extent.extent_id} came without its descriptor"
-        raise UntrustedExtent(msg)
+    """Map one extent; returns whether it is mapped. Raises ``UntrustedExtent``.
+
+    The store hands out no slots where this process has no memory.
+    """
     try:
-        table.add(extent, descriptors[extent.host.descriptor_index])
-    except OSError:
-        _logger.exception("extent_not_mapped", extra={"extent_id": extent.extent_id})
-        return False
-    return True
+        table.add(extent, descriptors)
+    except DeviceUnavailable as error:
+        why: StoreError = error.with_traceback(None)
+    except OSError as error:
+        why = StoreUnavailable(f"extent {extent.extent_id} cannot be mapped: {error}")
+    else:
+        return True
+    fields = {"extent_id": extent.extent_id, "reason": str(why)}
+    _logger.warning("extent_not_mapped", extra=fields)
+    table.refuse(extent.extent_id, why)
+    return False
 
 
 def _close_inherited() -> None:

@@ -3,14 +3,29 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 
 # The longest deadline that a store allows; its tombstones live longer than that.
 MAX_CALL_TIMEOUT = 60.0
 
 
-def declared_cuda_mps() -> bool:
-    """Return whether the environment makes this process a client of CUDA MPS."""
-    return "CUDA_MPS_PIPE_DIRECTORY" in os.environ
+# Where a control daemon of CUDA MPS has its pipes unless the environment says otherwise.
+DEFAULT_MPS_PIPES = Path("/tmp/nvidia-mps")  # noqa: S108  # NVIDIA's choice
+
+
+def declared_cuda_mps(default_pipes: Path = DEFAULT_MPS_PIPES) -> bool:
+    """Return whether CUDA makes this process a client of MPS, or may yet.
+
+    CUDA decides as it is initialised: it connects to a control daemon by the pipes
+    in ``$CUDA_MPS_PIPE_DIRECTORY``, else in ``default_pipes``, and goes without
+    where none answers. Nothing tells afterwards, so this says yes when in doubt:
+    where the variable is set, whether a daemon runs already or not, and where the
+    default folder has a ``control`` pipe, which a daemon that was killed leaves
+    behind. A daemon that starts in the default folder later is not seen.
+    """
+    if os.environ.get("CUDA_MPS_PIPE_DIRECTORY"):
+        return True
+    return (default_pipes / "control").exists()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,12 +76,19 @@ class ClientConfig:
     """Waits until the device work on the caller's pages completed, or raises.
 
     Called on the caller's thread before an insert and before a release, such as
-    ``torch.cuda.current_stream().synchronize``. None: pages are only touched by
-    code that has returned by then. If it raises, nothing is inserted or released.
+    ``torch.cuda.current_stream().synchronize`` where one stream does all the work.
+    None: all work of this process is waited for on the devices that pages are
+    mapped of, and host pages are only touched by code that has returned by then.
+    If it raises, nothing is inserted or released.
     """
 
     cuda_mps: bool = field(default_factory=declared_cuda_mps)
-    """Declares a client of CUDA MPS, which a store refuses."""
+    """Declares a client of CUDA MPS, which a store refuses.
+
+    As :func:`declared_cuda_mps` finds it. To say False of a process that CUDA
+    makes a client of MPS is to let pages be recycled under its device work: the
+    end of such a process is not the end of that.
+    """
 
     def __post_init__(self) -> None:
         for each in fields(self):

@@ -3,6 +3,7 @@
 ::
 
     StoreError                        a call to the store failed
+    ├── DeviceUnavailable             this process cannot use the memory that pages are in
     ├── StoreUnavailable              there was no answer: absent, stopped, cut off
     │   ├── StoreTimedOut             there was none within the call's deadline
     │   └── ClientClosed              this client was closed
@@ -34,6 +35,7 @@
         ├── PeerRefused               the attach socket refuses this process
         └── Internal                  a bug of the store
     ForkedClient                      the client belongs to the parent process
+    NotHostMemory                     the pages are in a device's memory: use tensors
 
 The class name in upper snake case is the ``ErrorReason``. A reason that this
 client does not know yet comes as :class:`StoreRefused` itself.
@@ -59,8 +61,20 @@ class ForkedClient(RuntimeError):
     """
 
 
+class NotHostMemory(TypeError):
+    """The pages are in a device's memory, of which there are tensors and no bytes."""
+
+
 class StoreError(Exception):
     """A call to the store failed. On a request path it is a miss."""
+
+
+class DeviceUnavailable(StoreError):
+    """This process cannot use the memory that the pages are in; the message says why.
+
+    cupy, torch with CUDA, the driver or the device itself is missing, or CUDA
+    refused.
+    """
 
 
 class StoreUnavailable(StoreError):

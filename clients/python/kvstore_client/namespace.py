@@ -238,7 +238,11 @@ class Namespace:
         return MappingProxyType({key: each.view() for key, each in self._mapped().items()})
 
     def extent(self, extent_id: int) -> memoryview:
-        """Return all slots of an extent as writable bytes; raises ``KeyError``."""
+        """Return all slots of an extent as writable bytes; raises ``KeyError``.
+
+        Raises :class:`~kvstore_client.errors.NotHostMemory` for pages of a device,
+        as every method here does that gives bytes: those have tensors alone.
+        """
         return self._extent(extent_id).view()
 
     def page(self, page: PageRef) -> memoryview:

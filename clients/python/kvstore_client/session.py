@@ -101,7 +101,7 @@ class Session:
             tell_unmapped=bound.connection.tell_unmapped,
             closed=self._close,
         )
-        self.extents = ExtentTable(monitor, numbers, self._sender.unmapped)
+        self.extents = ExtentTable(monitor, numbers, self._sender.unmapped, self.store_epoch)
         self._keeper = LeaseKeeper(bound.lease.renew, self, bound.term)
         self._keeper.start()
         bound.connection.serve(self.extents, self.end)
@@ -239,8 +239,7 @@ class Session:
 
     def wait_for_device(self) -> None:
         """Wait for the caller's device work, as configured; raises what that raises."""
-        if self._config.wait_for_device is not None:
-            self._config.wait_for_device()
+        (self._config.wait_for_device or self.extents.wait_for_devices)()
 
     def flush(self, timeout: float) -> bool:
         """Wait until what was given back has reached the store; False if it has not."""
@@ -251,18 +250,20 @@ class Session:
     def open_namespace(self, key: NamespaceKey) -> None:
         """Open a namespace and note what came of it, after its extents are acknowledged.
 
-        Nothing is noted for a failure that may pass; it is raised.
+        Where this process can map none of them it notes that. Nothing is noted for
+        a failure that may pass; it is raised.
         """
         deadline = Deadline(self._config.connect_timeout)
         opened = self.ask(self.lease.open_namespace, *key, deadline.remaining())
         with self._monitor:
-            counted_on = self._monitor.wait_for(
-                lambda: self.ended is not None or self.extents.counted_on(opened.extent_ids),
+            settled = self._monitor.wait_for(
+                lambda: self.ended is not None or self.extents.settled(opened.extent_ids),
                 deadline.remaining(),
             )
-        if not counted_on or self.ended is not None:
+        if not settled or self.ended is not None:
             raise StoreTimedOut("the namespace's extents were not acknowledged in time")
-        self.note_namespace(key, OpenedNamespace(opened.namespace_id, opened.arena_id))
+        found = OpenedNamespace(opened.namespace_id, opened.arena_id)
+        self.note_namespace(key, self.extents.refusal(opened.extent_ids) or found)
 
     def note_namespace(self, key: NamespaceKey, what: OpenedNamespace | StoreError | None) -> None:
         """Note a namespace, or why there is none; with None it is opened again."""

@@ -16,7 +16,7 @@ from kvstore_client import errors
 from kvstore_client.attach import AttachConnection
 from kvstore_client.deadline import Deadline
 from kvstore_client.extent_table import ExtentTable
-from kvstore_client.extents import REQUIRED_SEALS
+from kvstore_client.host_extent import REQUIRED_SEALS
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.testing import wait_until
 
@@ -72,7 +72,7 @@ class Served:
         hello(self.connection)
         self.connection.bind(b"lease", b"secret", Deadline(30))
         self.ends: SimpleQueue[errors.StoreError] = SimpleQueue()
-        self.table = ExtentTable(Condition(), itertools.count(), lambda _: None)
+        self.table = ExtentTable(Condition(), itertools.count(), lambda _: None, store_epoch=5)
         self.connection.serve(self.table, self.ends.put)
 
     def announce(self, frame: attach_pb2.ServerFrame, *descriptors: int) -> None:
@@ -168,11 +168,28 @@ def test_an_extent_of_another_kind_is_not_acknowledged(start: Start) -> None:
     """Memory that this client cannot map is left out, so that no slot of it is handed out."""
     served = Served(start)
     frame = attach_pb2.ServerFrame(extents=attach_pb2.Extents())
-    frame.extents.extents.add(extent_id=6, slot_count=1, slot_bytes=64).cuda_ipc.size_bytes = 64
+    frame.extents.extents.add(extent_id=6, slot_count=1, slot_bytes=64).vmm_fd.size_bytes = 64
     served.announce(frame)
     assert served.peer.came.wait(30)
     assert list(served.peer.frames[2].acknowledge.extent_ids) == []
     assert served.table.get(6) is None
+    why = served.table.refusal([6])
+    assert isinstance(why, errors.DeviceUnavailable)
+    assert "vmm_fd" in str(why)
+
+
+def test_host_memory_that_cannot_be_mapped_is_not_acknowledged(start: Start) -> None:
+    """An extent beyond this process's address space is refused by it, and the rest goes on."""
+    served = Served(start)
+    size = 1 << 47
+    frame = extents(6)
+    frame.extents.extents[0].host.size_bytes = size
+    frame.extents.extents[0].slot_bytes = size
+    served.announce(frame, sealed_memfd(size, REQUIRED_SEALS))
+    assert served.peer.came.wait(30)
+    assert list(served.peer.frames[2].acknowledge.extent_ids) == []
+    assert f"mmap of {size} bytes" in str(served.table.refusal([6]))
+    assert served.ends.empty()
 
 
 def test_memory_that_is_not_as_it_should_be_ends_the_connection(start: Start) -> None:

@@ -1,8 +1,11 @@
 """The client's settings."""
 
+import os
+from pathlib import Path
+
 import pytest
 
-from kvstore_client.config import ClientConfig
+from kvstore_client.config import ClientConfig, declared_cuda_mps
 
 
 def test_the_defaults_are_valid() -> None:
@@ -38,3 +41,13 @@ def test_cuda_mps_is_seen_in_the_environment(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/run/mps")
     assert ClientConfig().cuda_mps
     assert not ClientConfig(cuda_mps=False).cuda_mps
+
+
+def test_cuda_mps_is_seen_by_the_daemon_s_pipe(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without the variable a control pipe in the default folder is a daemon."""
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "")
+    assert not declared_cuda_mps(tmp_path)
+    os.mkfifo(tmp_path / "control")
+    assert declared_cuda_mps(tmp_path)

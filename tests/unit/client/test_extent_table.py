@@ -9,8 +9,10 @@ import pytest
 from scripted_store import sealed_memfd
 
 from kvstore.v1 import types_pb2
+from kvstore_client.errors import DeviceUnavailable
 from kvstore_client.extent_table import ExtentTable
-from kvstore_client.extents import REQUIRED_SEALS, UntrustedExtent
+from kvstore_client.extents import UntrustedExtent
+from kvstore_client.host_extent import REQUIRED_SEALS
 
 
 def described(extent_id: int, arena_id: int = 1) -> types_pb2.Extent:
@@ -38,29 +40,29 @@ def gone() -> list[int]:
 @pytest.fixture
 def table(gone: list[int]) -> ExtentTable:
     """An empty table."""
-    return ExtentTable(Condition(), itertools.count(1), gone.append)
+    return ExtentTable(Condition(), itertools.count(1), gone.append, store_epoch=5)
 
 
 def test_extents_are_found_by_id_and_by_arena(table: ExtentTable, memory: int) -> None:
     """What was added is found, in the order of mapping, and nothing else is."""
     for extent_id, arena_id in ((4, 1), (2, 2), (3, 1)):
-        table.add(described(extent_id, arena_id), memory)
+        table.add(described(extent_id, arena_id), [memory])
     assert list(table.of_arena(1)) == [4, 3]
     assert (table.get(2) is not None, table.get(9)) == (True, None)
 
 
 def test_an_extent_announced_again_is_mapped_once(table: ExtentTable, memory: int) -> None:
     """A second announcement of an extent changes nothing."""
-    table.add(described(1), memory)
+    table.add(described(1), [memory])
     number, first = table.number, table.get(1)
-    table.add(described(1), memory)
+    table.add(described(1), [memory])
     assert (table.number, table.get(1)) == (number, first)
 
 
 def test_the_number_grows_with_each_change(table: ExtentTable, memory: int) -> None:
     """Mapping and giving up draw a new number; giving up what is not there does not."""
     numbers = [table.number]
-    table.add(described(1), memory)
+    table.add(described(1), [memory])
     numbers.append(table.number)
     table.give_up([9])
     assert table.number == numbers[-1]
@@ -74,7 +76,7 @@ def test_an_extent_given_up_is_unmapped_after_its_last_view(
 ) -> None:
     """Giving up drops the table's own hold; a view keeps the memory until it goes."""
     for extent_id in (1, 2):
-        table.add(described(extent_id), memory)
+        table.add(described(extent_id), [memory])
     table.acknowledge([1, 2])
     kept = table.of_arena(1)[1].view()
     table.give_up([1, 2])
@@ -89,14 +91,42 @@ def test_an_extent_that_is_refused_is_not_there(table: ExtentTable, memory: int)
     wrong = described(1)
     wrong.slot_count = 2
     with pytest.raises(UntrustedExtent):
-        table.add(wrong, memory)
+        table.add(wrong, [memory])
     assert table.get(1) is None
+
+
+def test_an_extent_that_cannot_be_mapped_is_settled(table: ExtentTable, memory: int) -> None:
+    """Extents are settled once each is counted on or refused; one that is mapped is enough."""
+    why = DeviceUnavailable("no device")
+    table.add(described(1), [memory])
+    table.refuse(2, why)
+    assert not table.settled([1, 2])
+    table.acknowledge([1])
+    assert table.settled([1, 2])
+    assert [table.refusal(ids) for ids in ([2], [1, 2], [1], [3], [])] == [why, *[None] * 4]
+
+
+def test_a_refusal_ends_with_a_mapping_and_with_the_extent(table: ExtentTable, memory: int) -> None:
+    """What is mapped after all, retired or given up is refused no more."""
+    for extent_id in (1, 2, 3):
+        table.refuse(extent_id, DeviceUnavailable("no device"))
+    table.add(described(1), [memory])
+    table.give_up([2])
+    assert [table.refusal([each]) is None for each in (1, 2, 3)] == [True, True, False]
+    table.give_up()
+    assert table.refusal([3]) is None
+
+
+def test_waiting_for_devices_without_any_is_nothing(table: ExtentTable, memory: int) -> None:
+    """Memory of the host alone needs no CUDA to wait for."""
+    table.add(described(1), [memory])
+    table.wait_for_devices()
 
 
 def test_an_acknowledgement_wakes_who_waits_for_it(gone: list[int]) -> None:
     """The store counting on an extent is seen by a thread that waits under the monitor."""
     monitor = Condition()
-    table = ExtentTable(monitor, itertools.count(1), gone.append)
+    table = ExtentTable(monitor, itertools.count(1), gone.append, store_epoch=5)
     thread = Thread(target=table.acknowledge, args=([1, 2],))
     with monitor:
         thread.start()

@@ -15,6 +15,7 @@ from kvstore.service.clock import MonotonicClock
 from kvstore.service.credentials import Credentials
 from kvstore.service.store import KVStore
 from kvstore.storage.arenas import Arenas
+from kvstore.storage.host_arena import HostMemory
 
 
 @pytest.fixture
@@ -24,7 +25,9 @@ def start_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
 
     def start(*, slots: int = 16, limits: Limits = Limits()) -> Server:  # noqa: B008 - it is frozen
         clock = MonotonicClock()
-        arenas = Arenas(budget_bytes=slots * PAGE_BYTES, extent_bytes=4 * PAGE_BYTES)
+        arenas = Arenas(
+            budget_bytes=slots * PAGE_BYTES, extent_bytes=4 * PAGE_BYTES, source=HostMemory()
+        )
         store = KVStore(PrefixCache(EPOCH, limits), arenas=arenas, clock=clock)
         credentials = Credentials(frozenset({ADMIN_UID}))
         health = Health(SERVICES, {}, clock=clock)

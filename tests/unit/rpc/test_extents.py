@@ -1,27 +1,59 @@
 """Extents as messages."""
 
-from kvstore.rpc.extents import exported_messages, extent_message
-from kvstore.service.store import ExtentDescription
-from kvstore.storage.extent import ExtentShape, HostExport
+from kvstore.rpc.extents import exported_extents, extent_message
+from kvstore.service.store import CudaIpcExport, ExtentDescription, HostExport
+from kvstore.storage.extent import ExtentShape
 from kvstore.v1 import types_pb2
 
+HANDLE, UUID = bytes(range(64)), bytes(range(16))
 
-def described(extent_id: int) -> ExtentDescription:
+
+def described(extent_id: int, export: HostExport | CudaIpcExport) -> ExtentDescription:
     """Return an extent that begins 64 bytes into its memory."""
     shape = ExtentShape(extent_id, arena_id=2, tier=1, slot_count=3, slot_bytes=100)
-    return ExtentDescription(shape, 64, HostExport(descriptor=9, size_bytes=364))
+    return ExtentDescription(shape, 64, export)
 
 
-def test_an_extent_is_told_without_what_reaches_it() -> None:
-    """GetCapabilities answers shapes, and nothing by which memory could be had."""
-    assert extent_message(described(7)) == types_pb2.Extent(
-        extent_id=7, arena_id=2, tier="TIER_1", slot_count=3, slot_bytes=100, offset=64
+def on_host(extent_id: int) -> ExtentDescription:
+    """Return an extent of host memory."""
+    return described(extent_id, HostExport(descriptor=90 + extent_id, size_bytes=364))
+
+
+def on_device(extent_id: int) -> ExtentDescription:
+    """Return an extent of a device's memory."""
+    return described(extent_id, CudaIpcExport(HANDLE, UUID, 2 << 20))
+
+
+def told(extent_id: int) -> types_pb2.Extent:
+    """Return what is told of an extent wherever it is."""
+    return types_pb2.Extent(
+        extent_id=extent_id, arena_id=2, tier="TIER_1", slot_count=3, slot_bytes=100, offset=64
     )
 
 
+def test_an_extent_is_told_without_what_reaches_it() -> None:
+    """GetCapabilities answers shapes and places, and nothing by which memory could be had."""
+    wanted = told(7)
+    wanted.host.size_bytes = 364
+    assert extent_message(on_host(7)) == wanted
+    wanted = told(8)
+    wanted.cuda_ipc.device_uuid, wanted.cuda_ipc.size_bytes = UUID, 2 << 20
+    assert extent_message(on_device(8)) == wanted
+
+
 def test_exported_extents_count_their_descriptors_in_order() -> None:
-    """The n-th extent of a frame names the n-th descriptor, never the server's own number."""
-    messages = exported_messages([described(7), described(4)])
-    assert [each.extent_id for each in messages] == [7, 4]
-    assert [each.host.descriptor_index for each in messages] == [0, 1]
-    assert {each.host.size_bytes for each in messages} == {364}
+    """Of a frame's extents those with descriptors name theirs, never the server's own number."""
+    messages, descriptors = exported_extents([on_host(7), on_device(5), on_host(4)])
+    assert [each.extent_id for each in messages] == [7, 5, 4]
+    assert descriptors == (97, 94)
+    assert [messages[0].host.descriptor_index, messages[2].host.descriptor_index] == [0, 1]
+
+
+def test_a_device_s_extent_is_exported_by_its_handle() -> None:
+    """The handle, the device's UUID and the size travel in the message, and no descriptor."""
+    ((message,), descriptors) = exported_extents([on_device(5)])
+    wanted = told(5)
+    wanted.cuda_ipc.CopyFrom(
+        types_pb2.CudaIpcHandle(ipc_handle=HANDLE, device_uuid=UUID, size_bytes=2 << 20)
+    )
+    assert (message, descriptors) == (wanted, ())

@@ -36,7 +36,12 @@ def test_capabilities_are_limits_epoch_and_extents(server: Server) -> None:
     assert answer.limits.min_ttl.nanos == 200_000_000
     (extent,) = answer.extents
     assert extent == types_pb2.Extent(
-        extent_id=1, arena_id=1, tier=types_pb2.TIER_1, slot_count=4, slot_bytes=PAGE_BYTES
+        extent_id=1,
+        arena_id=1,
+        tier=types_pb2.TIER_1,
+        slot_count=4,
+        slot_bytes=PAGE_BYTES,
+        host=types_pb2.HostHandle(size_bytes=4 * PAGE_BYTES),
     )
     assert not stranger.ask(stranger.store.GetCapabilities, pb.GetCapabilitiesRequest()).extents
 

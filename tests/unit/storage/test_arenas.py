@@ -9,6 +9,7 @@ import pytest
 
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.errors import BudgetExhausted, NotEnoughMemory
+from kvstore.storage.host_arena import HostMemory
 
 SLOT = 1024
 
@@ -16,7 +17,9 @@ SLOT = 1024
 @pytest.fixture
 def arenas() -> Iterator[Arenas]:
     """Provide a budget of ten slots in extents of four."""
-    with closing(Arenas(budget_bytes=10 * SLOT, extent_bytes=4 * SLOT + 100)) as made:
+    with closing(
+        Arenas(budget_bytes=10 * SLOT, extent_bytes=4 * SLOT + 100, source=HostMemory())
+    ) as made:
         yield made
 
 
@@ -46,7 +49,7 @@ def test_extent_ids_are_never_used_again(tmp_path: Path) -> None:
     """Ids count on over arenas and over allocations that failed."""
     (tmp_path / "proc").mkdir()
     meminfo = tmp_path / "proc/meminfo"
-    sizes = Arenas(budget_bytes=100 * SLOT, extent_bytes=SLOT, memory_root=tmp_path)
+    sizes = Arenas(budget_bytes=100 * SLOT, extent_bytes=SLOT, source=HostMemory(tmp_path))
     with closing(sizes) as arenas:
         first = arenas.allocate(1, SLOT)
         meminfo.write_text("MemAvailable: 0 kB\n", encoding="utf-8")
@@ -62,7 +65,7 @@ def test_a_failed_allocation_gives_its_bytes_back(tmp_path: Path) -> None:
     """The budget after a refusal is what it was before."""
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text("MemAvailable: 0 kB\n", encoding="utf-8")
-    arenas = Arenas(budget_bytes=10 * SLOT, extent_bytes=SLOT, memory_root=tmp_path)
+    arenas = Arenas(budget_bytes=10 * SLOT, extent_bytes=SLOT, source=HostMemory(tmp_path))
     with pytest.raises(NotEnoughMemory):
         arenas.allocate(1, SLOT)
     assert arenas.allocated_bytes == 0

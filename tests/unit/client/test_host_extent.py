@@ -1,4 +1,4 @@
-"""One extent of the store's memory, mapped."""
+"""An extent of host memory."""
 
 import fcntl
 import mmap
@@ -12,7 +12,8 @@ import torch
 from scripted_store import open_descriptors, sealed_memfd
 
 from kvstore.v1 import types_pb2
-from kvstore_client.extents import REQUIRED_SEALS, MappedExtent, UntrustedExtent
+from kvstore_client.extents import UntrustedExtent
+from kvstore_client.host_extent import REQUIRED_SEALS, HostExtent
 from kvstore_client.layout import OpaqueContent, PagedContent, PageLayout
 
 PAGE = mmap.PAGESIZE
@@ -55,7 +56,7 @@ def mapping_flags() -> list[str]:
 
 def test_slots_are_the_memory_of_all_who_map_it(memory: int) -> None:
     """What one mapping writes into a slot is what another one and the memfd hold."""
-    one, other = MappedExtent(described(), memory), MappedExtent(described(), memory)
+    one, other = HostExtent(described(), memory), HostExtent(described(), memory)
     assert bytes(other.slot(0)[:5]) == b"first"
     one.slot(1)[:6] = b"second"
     assert bytes(other.view()[PAGE : PAGE + 6]) == b"second"
@@ -66,7 +67,7 @@ def test_slots_are_the_memory_of_all_who_map_it(memory: int) -> None:
 def test_slots_begin_at_the_offset() -> None:
     """The bytes between the start of the handle and slot 0 belong to no slot."""
     descriptor = sealed_memfd(PAGE + 64, REQUIRED_SEALS, bytes(range(256)))
-    extent = MappedExtent(described(2, 32, offset=PAGE), descriptor)
+    extent = HostExtent(described(2, 32, offset=PAGE), descriptor)
     os.pwrite(descriptor, b"zero", PAGE)
     os.pwrite(descriptor, b"one", PAGE + 32)
     os.close(descriptor)
@@ -78,7 +79,7 @@ def test_slots_begin_at_the_offset() -> None:
 def test_the_mapping_is_neither_inherited_nor_dumped(memory: int) -> None:
     """The memory is left out of forks and core dumps, and no descriptor is kept for it."""
     before = open_descriptors()
-    extent = MappedExtent(described(), memory)
+    extent = HostExtent(described(), memory)
     assert open_descriptors() <= before
     (flags,) = mapping_flags()
     assert {"dc", "dd"} <= set(flags.split())
@@ -89,7 +90,7 @@ def test_the_mapping_is_neither_inherited_nor_dumped(memory: int) -> None:
 def test_the_last_view_unmaps(memory: int) -> None:
     """Bytes, a torch view and the extent itself each keep the memory; then it goes, once."""
     gone: list[int] = []
-    extent = MappedExtent(described(), memory, gone.append)
+    extent = HostExtent(described(), memory, gone.append)
     layout = PageLayout(1, PAGE, OpaqueContent(b"x"))
     view, tensor = extent.slot(0), extent.tensor(layout)
     del extent
@@ -106,7 +107,7 @@ def test_the_last_view_unmaps(memory: int) -> None:
 def test_a_forked_child_does_not_unmap(memory: int) -> None:
     """Dropping the last view in a forked child leaves whatever lies at that address alone."""
     gone: list[int] = []
-    extent: MappedExtent | None = MappedExtent(described(), memory, gone.append)
+    extent: HostExtent | None = HostExtent(described(), memory, gone.append)
     pid = os.fork()
     if pid == 0:
         extent = None
@@ -121,7 +122,7 @@ def test_memory_that_could_shrink_is_refused(missing: int) -> None:
     """A memfd without all of the seals is not mapped: touching it could kill this process."""
     descriptor = sealed_memfd(2 * PAGE, REQUIRED_SEALS & ~missing)
     with pytest.raises(UntrustedExtent, match="seals"):
-        MappedExtent(described(), descriptor)
+        HostExtent(described(), descriptor)
     os.close(descriptor)
     assert mapping_flags() == []
 
@@ -131,7 +132,7 @@ def test_a_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(2 * PAGE))
     with path.open("r+b") as file, pytest.raises(UntrustedExtent, match="no memfd"):
-        MappedExtent(described(), file.fileno())
+        HostExtent(described(), file.fileno())
 
 
 def test_sizes_that_do_not_fit_are_refused(memory: int) -> None:
@@ -141,10 +142,10 @@ def test_sizes_that_do_not_fit_are_refused(memory: int) -> None:
     beyond_handle.host.size_bytes = PAGE
     for wrong in (beyond_memory, beyond_handle):
         with pytest.raises(UntrustedExtent, match="bytes"):
-            MappedExtent(wrong, memory)
+            HostExtent(wrong, memory)
     for wrong in (described(0), described(2, 0)):
         with pytest.raises(UntrustedExtent, match="no slots"):
-            MappedExtent(wrong, memory)
+            HostExtent(wrong, memory)
 
 
 def test_memory_that_does_not_fit_is_an_error() -> None:
@@ -155,7 +156,7 @@ def test_memory_that_does_not_fit_is_an_error() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (size // 2, limits[1]))
     try:
         with pytest.raises(OSError, match=f"mmap of {size} bytes"):
-            MappedExtent(described(1, size), descriptor)
+            HostExtent(described(1, size), descriptor)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
         os.close(descriptor)
@@ -165,7 +166,7 @@ def test_memory_that_does_not_fit_is_an_error() -> None:
 def test_a_slot_that_is_none_is_refused(memory: int, index: int) -> None:
     """A slot number from outside the extent is never read as some other slot."""
     with pytest.raises(IndexError, match="has 2 slots"):
-        MappedExtent(described(), memory).slot(index)
+        HostExtent(described(), memory).slot(index)
 
 
 def test_a_tensor_has_the_shape_of_the_layout() -> None:
@@ -173,7 +174,7 @@ def test_a_tensor_has_the_shape_of_the_layout() -> None:
     layout = PageLayout.paged(2, PagedContent(3, 1, 4, "float32"))
     padded = layout.page_bytes + 64
     descriptor = sealed_memfd(2 * padded, REQUIRED_SEALS)
-    extent = MappedExtent(described(2, padded), descriptor)
+    extent = HostExtent(described(2, padded), descriptor)
     os.close(descriptor)
     tensor = extent.tensor(layout)
     assert (tuple(tensor.shape), tensor.dtype) == ((2, 3, 2, 2, 1, 4), torch.float32)

@@ -1,0 +1,142 @@
+"""All device memory of stores that this process has mapped."""
+
+import logging
+import os
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from threading import Lock
+from typing import TYPE_CHECKING, NamedTuple
+
+from kvstore.v1 import types_pb2
+from kvstore_client.cuda_runtime import CudaRuntime, CupyRuntime
+from kvstore_client.device_thread import DeviceThread
+from kvstore_client.errors import DeviceUnavailable, StoreUnavailable
+
+if TYPE_CHECKING:
+    import torch
+
+_logger = logging.getLogger(__name__)
+
+
+class CudaMapping(NamedTuple):
+    """Mapped memory: ``whole`` is all of it in uint8, whose views keep it mapped."""
+
+    device: int
+    whole: "torch.Tensor"
+
+
+@dataclass
+class _Opened:
+    """A handle that is open, and by how many extents."""
+
+    device: int
+    address: int
+    store_epoch: int
+    count: int = 0
+
+
+class _Owner:
+    """What every view of one mapping keeps alive."""
+
+
+class CudaMemory:
+    """Maps device memory, once a handle, and unmaps it after the last view of it.
+
+    CUDA opens and closes on one thread of its own, which has the contexts; the
+    opened handles are known there alone. ``load`` brings CUDA, there, when it is
+    first needed. Any thread may use it.
+    """
+
+    def __init__(self, load: Callable[[], CudaRuntime] = CupyRuntime) -> None:
+        self._load = load
+        self._thread = DeviceThread()
+        self._runtime: CudaRuntime | None = None
+        self._opened: dict[bytes, _Opened] = {}
+
+    def map(
+        self, handle: types_pb2.CudaIpcHandle, store_epoch: int, unmapped: Callable[[], None] | None
+    ) -> CudaMapping:
+        """Map what a handle of a store of this epoch reaches; takes seconds the first time.
+
+        ``unmapped`` is called on the device thread, once, after the last view of
+        the result is gone and the memory unmapped, for this mapping's part.
+        Raises :class:`DeviceUnavailable`, and :class:`StoreUnavailable` while views
+        are kept of an earlier store's memory under an equal handle.
+        """
+        return self._thread.run(partial(self._map, handle, store_epoch, unmapped))
+
+    def synchronize(self, device: int) -> None:
+        """Wait, on this thread, until a device that memory is mapped of has no work left."""
+        assert self._runtime is not None
+        self._runtime.synchronize(device)
+
+    # On the device thread.
+
+    def _map(
+        self, handle: types_pb2.CudaIpcHandle, store_epoch: int, unmapped: Callable[[], None] | None
+    ) -> CudaMapping:
+        runtime = self._runtime = self._runtime or self._load()
+        key = handle.ipc_handle
+        opened = self._opened.get(key)
+        if opened is None:
+            device = runtime.device_of(handle.device_uuid)
+            opened = _Opened(device, runtime.open(device, key), store_epoch)
+            self._opened[key] = opened
+        elif opened.store_epoch != store_epoch:
+            # CUDA would hand out the old memory again: a handle names a process by its id.
+            raise StoreUnavailable("memory of an earlier store is still mapped: drop its views")
+        opened.count += 1
+        owner = _Owner()
+        try:
+            whole = runtime.tensor(opened.device, opened.address, handle.size_bytes, owner)
+        except BaseException:
+            self._unmap(key, None)
+            raise
+        end = weakref.finalize(owner, self._dropped, os.getpid(), key, unmapped)
+        # At exit the driver unmaps, after the last thread that may still read.
+        end.atexit = False
+        return CudaMapping(opened.device, whole)
+
+    def _unmap(self, key: bytes, unmapped: Callable[[], None] | None) -> None:
+        opened = self._opened[key]
+        opened.count -= 1
+        if opened.count == 0:
+            assert self._runtime is not None
+            try:
+                self._runtime.close(opened.device, opened.address)
+            except DeviceUnavailable as error:
+                # Nobody is told: the store counts on this process having it until it ends.
+                _logger.warning("device_memory_kept", extra={"reason": str(error)})
+                return
+            del self._opened[key]
+        if unmapped is not None:
+            unmapped()
+
+    # On any thread, in the middle of anything.
+
+    def _dropped(self, pid: int, key: bytes, unmapped: Callable[[], None] | None) -> None:
+        if os.getpid() == pid:
+            self._thread.post(partial(self._unmap, key, unmapped))
+
+
+_lock = Lock()
+_of_process: CudaMemory | None = None
+
+
+def cuda_memory() -> CudaMemory:
+    """Return this process's own; a forked child has another, which finds no usable CUDA."""
+    global _of_process  # noqa: PLW0603  # CUDA has one context a process and device
+    with _lock:
+        if _of_process is None:
+            _of_process = CudaMemory()
+        return _of_process
+
+
+def _forget_parent() -> None:
+    global _of_process, _lock  # as above
+    _lock, _of_process = Lock(), None
+
+
+os.register_at_fork(after_in_child=_forget_parent)

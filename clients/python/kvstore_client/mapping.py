@@ -1,0 +1,34 @@
+"""Maps an extent that was announced, by the kind of its handle."""
+
+from collections.abc import Callable, Sequence
+
+from kvstore.v1 import types_pb2
+from kvstore_client.cuda_extent import CudaExtent
+from kvstore_client.errors import DeviceUnavailable
+from kvstore_client.extents import MappedExtent, UntrustedExtent
+from kvstore_client.host_extent import HostExtent
+
+
+def map_extent(
+    extent: types_pb2.Extent,
+    descriptors: Sequence[int],
+    *,
+    store_epoch: int,
+    unmapped: Callable[[int], None],
+) -> MappedExtent:
+    """Map an extent of a store; ``descriptors``, which stay the caller's, came with it.
+
+    ``unmapped`` is called with its id after it is unmapped, in the middle of
+    anything: it MUST NOT wait. Raises :class:`UntrustedExtent`, ``OSError`` for host
+    memory that cannot be mapped, ``DeviceUnavailable`` for any other, and
+    ``StoreUnavailable`` where it can be only once an earlier store's views are gone.
+    """
+    kind = extent.WhichOneof("handle")
+    if kind == "cuda_ipc":
+        return CudaExtent(extent, store_epoch, unmapped)
+    if kind != "host":
+        raise DeviceUnavailable(f"this client cannot map memory by {kind or 'no handle'}")
+    if extent.host.descriptor_index >= len(descriptors):
+        msg = f"extent {extent.extent_id} came without its descriptor"
+        raise UntrustedExtent(msg)
+    return HostExtent(extent, descriptors[extent.host.descriptor_index], unmapped)

@@ -1,0 +1,141 @@
+"""Memory of a CUDA device that workers map: an allocation and an IPC handle for each extent."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import structlog
+
+from kvstore.storage.cuda_runtime import CudaRuntime, CupyRuntime
+from kvstore.storage.errors import CudaFailed, DeviceUnavailable, NotEnoughMemory
+from kvstore.storage.extent import CudaIpcExport, ExtentDescription, ExtentShape
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+T = TypeVar("T")
+
+# The driver takes smaller allocations out of one of this size, which a handle would give whole.
+GRANULARITY = 2 << 20
+
+
+class CudaExtent:
+    """One extent of a device's memory, zero at first; exported as it was allocated."""
+
+    def __init__(
+        self,
+        shape: ExtentShape,
+        export: CudaIpcExport,
+        offset: int,
+        give_back: Callable[[], None],
+    ) -> None:
+        self.shape = shape
+        self._description = ExtentDescription(shape, offset, export)
+        self._give_back: Callable[[], None] | None = give_back
+
+    def describe(self) -> ExtentDescription:
+        """Return what another process needs to map the memory."""
+        # From here on somebody may map it.
+        self._give_back = None
+        return self._description
+
+    def close(self) -> None:
+        """Give the memory up. Idempotent.
+
+        What was described is left to the end of this process: to give it back under
+        whoever maps it is undefined, and the driver keeps it until the last of them
+        is gone.
+        """
+        give_back, self._give_back = self._give_back, None
+        if give_back is not None:
+            give_back()
+
+
+class CudaDevice:
+    """One device's memory as a source of extents. Thread-safe.
+
+    CUDA is called on one thread of its own, which has the context. Raises
+    :class:`DeviceUnavailable` where cupy, the driver or the device is missing.
+    """
+
+    granularity = GRANULARITY
+
+    def __init__(self, number: int, load: Callable[[], CudaRuntime] = CupyRuntime) -> None:
+        """Select the device, which takes up to a second; ``load`` brings CUDA."""
+        self._name = f"cuda:{number}"
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="kvstore-cuda")
+        try:
+            self._runtime = self._run(load)
+            self._uuid = self._run(lambda: self._runtime.select(number))
+        except BaseException:
+            self.close()
+            raise
+
+    def require(self, budget_bytes: int, pause: Callable[[], bool]) -> None:
+        """Wait until the device has that much left, looking again after each ``pause``.
+
+        The workers of a store that ended keep its memory for a while. A pause that
+        returns False is the last. Raises :class:`DeviceUnavailable` then, and at once
+        where the device has not that much in all.
+        """
+        awaited = False
+        while True:
+            try:
+                room = self._run(self._runtime.room)
+            except CudaFailed as error:
+                raise DeviceUnavailable(f"{self._name} cannot be used: {error}") from error
+            if budget_bytes <= room.available_bytes:
+                return
+            if not awaited:
+                log.warning("device_memory_awaited", device=self._name, **room._asdict())
+            awaited = True
+            if budget_bytes > room.total_bytes or not pause():
+                raise DeviceUnavailable(
+                    f"tier1_bytes is {budget_bytes}, and {self._name} has {room.available_bytes} "
+                    f"bytes left of {room.total_bytes}: set less, or end what else uses the device"
+                )
+
+    def allocate(self, shape: ExtentShape) -> CudaExtent:
+        """Allocate an extent, clear and export it; raises :class:`NotEnoughMemory`."""
+        return self._run(lambda: self._allocate(shape))
+
+    def close(self) -> None:
+        """End the thread. Extents not closed by then are left to the end of the process."""
+        self._thread.shutdown()
+
+    def _run(self, work: Callable[[], T]) -> T:
+        return self._thread.submit(work).result()
+
+    def _allocate(self, shape: ExtentShape) -> CudaExtent:
+        size = -(-shape.size_bytes // GRANULARITY) * GRANULARITY
+        try:
+            address = self._runtime.allocate(size)
+        except CudaFailed as error:
+            raise self._refusal(size, error) from error
+        try:
+            # Whoever had this memory before, perhaps of another tenant, left its bytes there.
+            self._runtime.clear(address, size)
+            exported = self._runtime.export(address)
+        except CudaFailed as error:
+            self._give_back(address)
+            raise self._refusal(size, error) from error
+        export = CudaIpcExport(exported.ipc_handle, self._uuid, exported.offset + size)
+        return CudaExtent(
+            shape, export, exported.offset, lambda: self._run(lambda: self._give_back(address))
+        )
+
+    def _give_back(self, address: int) -> None:
+        try:
+            self._runtime.give_back(address)
+        except CudaFailed as error:
+            log.warning("device_memory_kept", device=self._name, why=str(error))
+
+    def _refusal(self, size_bytes: int, error: CudaFailed) -> NotEnoughMemory:
+        try:
+            available = self._runtime.room().available_bytes
+        except CudaFailed:
+            available = 0
+        return NotEnoughMemory(
+            f"{self._name} refused the memory ({error})",
+            requested_bytes=size_bytes,
+            available_bytes=available,
+        )

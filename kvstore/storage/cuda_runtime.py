@@ -1,0 +1,108 @@
+"""What the server asks of CUDA, and cupy, which does it."""
+
+from typing import Any, NamedTuple, Protocol
+
+from kvstore.storage.cuda_driver import CudaDriver
+from kvstore.storage.errors import CudaFailed, DeviceUnavailable
+
+HOW_TO_INSTALL = "install it with: pip install 'kvstore[cuda]', or cupy-cuda12x for CUDA 12"
+
+
+class Exported(NamedTuple):
+    """An IPC handle (64 bytes), and how far into what it reaches the memory begins."""
+
+    ipc_handle: bytes
+    offset: int
+
+
+class DeviceRoom(NamedTuple):
+    """Bytes that a device has left, for all processes together, and has in all."""
+
+    available_bytes: int
+    total_bytes: int
+
+
+class CudaRuntime(Protocol):
+    """Calls on one device, from the one thread that selected it. Each raises CudaFailed."""
+
+    def select(self, device: int) -> bytes:
+        """Make a device this thread's own, and return its UUID; raises DeviceUnavailable."""
+        ...
+
+    def room(self) -> DeviceRoom:
+        """Return what the device has left."""
+        ...
+
+    def allocate(self, size_bytes: int) -> int:
+        """Return the address of fresh memory, whatever is in it."""
+        ...
+
+    def clear(self, address: int, size_bytes: int) -> None:
+        """Fill memory with zeros, and wait until it is done."""
+        ...
+
+    def export(self, address: int) -> Exported:
+        """Return what lets other processes map the memory."""
+        ...
+
+    def give_back(self, address: int) -> None:
+        """Give memory back that no other process maps."""
+        ...
+
+
+class CupyRuntime:
+    """CUDA's runtime by way of cupy. Raises :class:`DeviceUnavailable` where it is missing.
+
+    Memory is plain ``cudaMalloc``: what comes from a pool, cupy's or torch's, cannot
+    be exported, or exports the pool's whole segment.
+    """
+
+    def __init__(self) -> None:
+        try:
+            import cupy  # noqa: PLC0415  # on demand: a server of host memory has none
+        except ImportError as error:
+            raise DeviceUnavailable(f"cupy cannot be loaded ({error}): {HOW_TO_INSTALL}") from error
+        self._runtime: Any = cupy.cuda.runtime
+        self._driver = CudaDriver()
+
+    def select(self, device: int) -> bytes:
+        """Make a device this thread's own, and return its UUID; raises DeviceUnavailable."""
+        try:
+            count = self._call("getDeviceCount")
+            if device >= count:
+                raise DeviceUnavailable(f"there is no cuda:{device}: {count} devices are visible")
+            self._call("setDevice", device)
+            # Makes the context, which the driver's own calls need.
+            self._call("deviceSynchronize")
+            return self._driver.uuid(device)
+        except CudaFailed as error:
+            raise DeviceUnavailable(f"cuda:{device} cannot be used: {error}") from error
+
+    def room(self) -> DeviceRoom:
+        """Return what the device has left."""
+        return DeviceRoom(*self._call("memGetInfo"))
+
+    def allocate(self, size_bytes: int) -> int:
+        """Return the address of fresh memory, whatever is in it."""
+        address: int = self._call("malloc", size_bytes)
+        return address
+
+    def clear(self, address: int, size_bytes: int) -> None:
+        """Fill memory with zeros, and wait until it is done."""
+        self._call("memset", address, 0, size_bytes)
+        self._call("deviceSynchronize")
+
+    def export(self, address: int) -> Exported:
+        """Return what lets other processes map the memory."""
+        handle: bytes = self._call("ipcGetMemHandle", address)
+        return Exported(handle, address - self._driver.allocation(address).base)
+
+    def give_back(self, address: int) -> None:
+        """Give memory back that no other process maps."""
+        self._call("free", address)
+
+    def _call(self, name: str, *arguments: int) -> Any:  # noqa: ANN401  # as CUDA's
+        try:
+            return getattr(self._runtime, name)(*arguments)
+        except self._runtime.CUDARuntimeError as error:
+            raise CudaFailed(f"{name}: {error}") from error

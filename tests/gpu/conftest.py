@@ -1,0 +1,37 @@
+"""What decides whether the tests of this folder can run: they skip with the reason else."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+# In a process of its own: the one that runs the tests stays without CUDA, whatever they do.
+PROBE = """
+try:
+    import torch, cupy
+    assert torch.version.cuda is not None, f"torch {torch.__version__} was built without CUDA"
+    assert cupy.cuda.runtime.getDeviceCount() > 0, "cupy sees no device"
+    torch.zeros(1, device="cuda").add_(1).item()
+    assert float(cupy.ones(1).sum()) == 1
+except Exception as error:
+    print(f"{type(error).__name__}: {error}".splitlines()[0])
+"""
+
+
+def why_no_cuda() -> str | None:
+    """Return why torch or cupy cannot use the device, or None where both can."""
+    command = [sys.executable, "-c", PROBE]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    why = result.stdout.strip() or (f"status {result.returncode}" if result.returncode else "")
+    return f"needs torch and cupy on a CUDA device: {why}" if why else None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cuda() -> None:
+    """Skip everything where torch or cupy cannot use the device."""
+    if os.environ.get("CUDA_MPS_PIPE_DIRECTORY"):
+        pytest.skip("needs a CUDA device without MPS: CUDA_MPS_PIPE_DIRECTORY is set")
+    reason = why_no_cuda()
+    if reason is not None:
+        pytest.skip(reason)

@@ -1,0 +1,206 @@
+"""A CUDA device that is memory of this process: what both sides ask of CUDA, without CUDA."""
+
+import ctypes
+from collections import Counter
+from hashlib import shake_256
+from threading import get_ident
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+from kvstore.storage.cuda_runtime import DeviceRoom, Exported
+from kvstore.storage.errors import CudaFailed
+from kvstore_client.errors import DeviceUnavailable
+
+if TYPE_CHECKING:
+    import torch
+
+# With a zero byte inside, as one device in sixteen has it.
+UUID = bytes([7, 0, *range(1, 15)])
+# What memory holds that nobody cleared.
+DIRT = 0xDD
+
+
+class Card:
+    """One device of ``size_bytes``. ``calls`` are the calls so far, ``threads`` whose they were.
+
+    ``fail`` names the call that is refused from now on. ``mapped`` counts the
+    mappings of each address.
+    """
+
+    def __init__(self, size_bytes: int = 64 << 20, uuid: bytes = UUID) -> None:
+        self.size_bytes = size_bytes
+        self.uuid = uuid
+        self.memory: dict[int, ctypes.Array[ctypes.c_ubyte]] = {}
+        self.mapped: Counter[int] = Counter()
+        self.calls: list[str] = []
+        self.threads: set[int] = set()
+        self.fail = ""
+
+    def note(self, call: str) -> bool:
+        """Count a call; returns whether it is to be refused."""
+        self.calls.append(call)
+        self.threads.add(get_ident())
+        return call == self.fail
+
+    @property
+    def available_bytes(self) -> int:
+        """Bytes that are not allocated."""
+        return self.size_bytes - sum(len(each) for each in self.memory.values())
+
+    def malloc(self, size_bytes: int) -> int | None:
+        """Return the address of memory full of somebody else's bytes, or None."""
+        if size_bytes > self.available_bytes:
+            return None
+        memory = (ctypes.c_ubyte * size_bytes)()
+        ctypes.memset(memory, DIRT, size_bytes)
+        address = ctypes.addressof(memory)
+        self.memory[address] = memory
+        return address
+
+    def handle(self, address: int) -> bytes:
+        """Return the 64 bytes that name an allocation."""
+        return shake_256(self.uuid + address.to_bytes(8, "little")).digest(64)
+
+    def open(self, ipc_handle: bytes) -> int | None:
+        """Return the address that a handle reaches, or None."""
+        for address in self.memory:
+            if self.handle(address) == ipc_handle:
+                self.mapped[address] += 1
+                return address
+        return None
+
+    def view(self, address: int, size_bytes: int, owner: object) -> "ctypes.Array[ctypes.c_ubyte]":
+        """Return a piece of memory that keeps its owner."""
+        piece = (ctypes.c_ubyte * size_bytes).from_address(address)
+        piece.owner = owner  # type: ignore[attr-defined]
+        return piece
+
+
+class ServerCuda:
+    """``kvstore.storage.cuda_runtime.CudaRuntime`` on a card."""
+
+    def __init__(self, card: Card) -> None:
+        self._card = card
+
+    def select(self, device: int) -> bytes:
+        """Return the UUID of the one device."""
+        assert device == 0
+        self._note("select")
+        return self._card.uuid
+
+    def room(self) -> DeviceRoom:
+        """Return what is left."""
+        self._note("room")
+        return DeviceRoom(self._card.available_bytes, self._card.size_bytes)
+
+    def allocate(self, size_bytes: int) -> int:
+        """Allocate dirty memory."""
+        self._note("allocate")
+        address = self._card.malloc(size_bytes)
+        if address is None:
+            raise CudaFailed("allocate: out of memory")
+        return address
+
+    def clear(self, address: int, size_bytes: int) -> None:
+        """Fill with zeros."""
+        self._note("clear")
+        ctypes.memset(self._card.memory[address], 0, size_bytes)
+
+    def export(self, address: int) -> Exported:
+        """Return the handle; memory begins where the handle reaches."""
+        self._note("export")
+        return Exported(self._card.handle(address), 0)
+
+    def give_back(self, address: int) -> None:
+        """Give memory back, which nobody may have mapped."""
+        self._note("give_back")
+        assert not self._card.mapped[address]
+        del self._card.memory[address]
+
+    def _note(self, call: str) -> None:
+        if self._card.note(call):
+            raise CudaFailed(f"{call}: refused")
+
+
+class ClientCuda:
+    """``kvstore_client.cuda_runtime.CudaRuntime`` on cards, in this process's order."""
+
+    def __init__(self, *cards: Card) -> None:
+        self._cards = cards
+
+    def device_of(self, uuid: bytes) -> int:
+        """Find a card by its UUID."""
+        for device, card in enumerate(self._cards):
+            if card.uuid == uuid:
+                return device
+        raise DeviceUnavailable("no such device")
+
+    def open(self, device: int, ipc_handle: bytes) -> int:
+        """Map."""
+        self._note(device, "open")
+        address = self._cards[device].open(ipc_handle)
+        assert address is not None
+        return address
+
+    def tensor(self, device: int, address: int, size_bytes: int, owner: object) -> "torch.Tensor":
+        """Return the memory, which keeps its owner."""
+        import torch  # noqa: PLC0415  # the server's side has none
+
+        self._note(device, "tensor")
+        piece = self._cards[device].view(address, size_bytes, owner)
+        return torch.frombuffer(piece, dtype=torch.uint8)
+
+    def close(self, device: int, address: int) -> None:
+        """Unmap."""
+        self._note(device, "close")
+        self._cards[device].mapped[address] -= 1
+
+    def synchronize(self, device: int) -> None:
+        """Wait for nothing."""
+        self._cards[device].calls.append("synchronize")
+
+    def _note(self, device: int, call: str) -> None:
+        if self._cards[device].note(call):
+            raise DeviceUnavailable(f"CUDA refused {call}")
+
+
+def driver_library(card: Card) -> SimpleNamespace:
+    """Return the driver's functions on a card, called as C functions are."""
+    int_p, byte_p = ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.c_ubyte * 16)
+    size_p, address_p = ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_ulonglong)
+    function = ctypes.CFUNCTYPE
+
+    @function(ctypes.c_int, ctypes.c_uint)
+    def init(flags: int) -> int:
+        assert flags == 0
+        return 100 if card.note("cuInit") else 0
+
+    @function(ctypes.c_int, int_p, ctypes.c_int)
+    def device_get(device: "ctypes._Pointer[ctypes.c_int]", ordinal: int) -> int:
+        device[0] = ordinal + 40  # type: ignore[call-overload]
+        return 0 if ordinal == 0 else 101
+
+    @function(ctypes.c_int, byte_p, ctypes.c_int)
+    def get_uuid(uuid: "ctypes._Pointer[ctypes.Array[ctypes.c_ubyte]]", device: int) -> int:
+        assert device == 40
+        uuid[0][:] = list(card.uuid)
+        return 0
+
+    @function(ctypes.c_int, address_p, size_p, ctypes.c_ulonglong)
+    def address_range(
+        base: "ctypes._Pointer[ctypes.c_ulonglong]",
+        size: "ctypes._Pointer[ctypes.c_size_t]",
+        address: int,
+    ) -> int:
+        for start, memory in card.memory.items():
+            if start <= address < start + len(memory):
+                base[0], size[0] = start, len(memory)  # type: ignore[call-overload]
+                return 0
+        return 1
+
+    return SimpleNamespace(
+        cuInit=init,
+        cuDeviceGet=device_get,
+        cuDeviceGetUuid_v2=get_uuid,
+        cuMemGetAddressRange_v2=address_range,
+    )

@@ -1,0 +1,143 @@
+"""As much of cupy as both sides call, with cupy's signatures, on a card of this process."""
+
+import ctypes
+from types import ModuleType, SimpleNamespace, TracebackType
+from typing import Any, NamedTuple
+
+import numpy as np
+from cuda_card import Card
+
+
+class CUDARuntimeError(RuntimeError):
+    """cupy's error of a call that CUDA refused."""
+
+
+class UnownedMemory(NamedTuple):
+    """Memory by address, and who keeps it."""
+
+    ptr: int
+    size: int
+    owner: object
+    device_id: int
+
+
+class MemoryPointer(NamedTuple):
+    """A place in memory."""
+
+    mem: UnownedMemory
+    offset: int
+
+
+class Device:
+    """A device, to be selected for a while or waited for."""
+
+    card: Card
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def synchronize(self) -> None:
+        """Wait for the device."""
+        _check(self.card.note(f"synchronize {self.number}"))
+
+    def __enter__(self) -> None:
+        self.card.note(f"enter {self.number}")
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.card.note(f"exit {self.number}")
+
+
+class Runtime:
+    """``cupy.cuda.runtime``: each function refuses when the card is told to fail it."""
+
+    CUDARuntimeError = CUDARuntimeError
+
+    def __init__(self, card: Card) -> None:
+        self._card = card
+
+    def __getattribute__(self, name: str) -> Any:  # noqa: ANN401  # whatever a module has
+        """Note each function as it is called."""
+        if name.startswith("_") or name == "CUDARuntimeError":
+            return object.__getattribute__(self, name)
+        function = object.__getattribute__(self, name)
+
+        def call(*arguments: object) -> object:
+            _check(self._card.note(name))
+            return function(*arguments)
+
+        return call
+
+    def getDeviceCount(self) -> int:  # noqa: N802  # cupy's names
+        """Count the one card."""
+        return 1
+
+    def setDevice(self, device: int) -> None:  # noqa: N802
+        """Select a device."""
+        _check(device != 0)
+
+    def deviceSynchronize(self) -> None:  # noqa: N802
+        """Wait."""
+
+    def memGetInfo(self) -> tuple[int, int]:  # noqa: N802
+        """Return what is left, and all."""
+        return self._card.available_bytes, self._card.size_bytes
+
+    def malloc(self, size: int) -> int:
+        """Allocate."""
+        address = self._card.malloc(size)
+        _check(address is None)
+        assert address is not None
+        return address
+
+    def memset(self, pointer: int, value: int, size: int) -> None:
+        """Fill memory."""
+        ctypes.memset(pointer, value, size)
+
+    def free(self, pointer: int) -> None:
+        """Give back."""
+        del self._card.memory[pointer]
+
+    def ipcGetMemHandle(self, pointer: int) -> bytes:  # noqa: N802
+        """Return the handle of the whole allocation."""
+        return self._card.handle(pointer)
+
+    def ipcOpenMemHandle(self, ipc_handle: bytes) -> int:  # noqa: N802
+        """Map."""
+        address = self._card.open(ipc_handle)
+        _check(address is None)
+        assert address is not None
+        return address
+
+    def ipcCloseMemHandle(self, pointer: int) -> None:  # noqa: N802
+        """Unmap."""
+        self._card.mapped[pointer] -= 1
+
+
+def cupy_on(card: Card) -> ModuleType:
+    """Return a module that is cupy on a machine with this card."""
+    module: Any = ModuleType("cupy")
+
+    def ndarray(shape: tuple[int], dtype: type, pointer: MemoryPointer) -> np.ndarray[Any, Any]:
+        assert pointer.offset == 0
+        memory = pointer.mem
+        return np.ndarray(shape, dtype, buffer=card.view(memory.ptr, memory.size, memory.owner))
+
+    device = type("Device", (Device,), {"card": card})
+    module.cuda = SimpleNamespace(
+        runtime=Runtime(card),
+        Device=device,
+        UnownedMemory=UnownedMemory,
+        MemoryPointer=MemoryPointer,
+    )
+    module.ndarray, module.uint8 = ndarray, np.uint8
+    return module
+
+
+def _check(refused: bool) -> None:  # noqa: FBT001  # a condition, as assert takes it
+    if refused:
+        raise CUDARuntimeError("cudaErrorInvalidValue: stand-in")

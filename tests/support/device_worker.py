@@ -1,0 +1,185 @@
+"""What a worker process of the tests on a device can be asked for."""
+
+import os
+from functools import partial
+
+import torch
+from device_pages import IDENTITY, LAYOUT, holds, page_count, write_page
+
+from kvstore_client import Acquired, Client, ClientConfig, Match, Namespace, PageRef, errors
+from kvstore_client.cuda_memory import cuda_memory
+from kvstore_client.testing import wait_until
+
+LIMIT = 60.0
+# A tenth of a second of a device's clock.
+CYCLES = 200_000_000
+# A million small kernels take a second or more.
+KERNELS = 1000
+
+
+class DeviceWorker:
+    """Holds one match and one acquired sequence at a time, and perhaps a view of a page."""
+
+    def __init__(self, client: Client, namespace: Namespace) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._match = Match()
+        self._acquired = Acquired(Match())
+        self._tokens: list[int] = []
+        self._view: torch.Tensor | None = None
+
+    # The whole of a request.
+
+    def write(self, tokens: list[int]) -> list[PageRef]:
+        """Insert the pages of a sequence that are not cached, and return where all of them are."""
+        self.acquire(tokens)
+        pages = self.insert()
+        self._acquired.release()
+        return pages
+
+    def peek(self, tokens: list[int]) -> int:
+        """Return how many tokens a match would cover."""
+        return self._namespace.peek(tokens)
+
+    # Step by step.
+
+    def acquire(self, tokens: list[int]) -> int:
+        """Match, reserve and write the rest, keep both, and return how many tokens matched."""
+        self._tokens = tokens
+        self._acquired = self._namespace.acquire(tokens, total_page_count=page_count(tokens))
+        assert self._acquired.failure is None, self._acquired.failure
+        for number, page in enumerate(self.reserved(), self._acquired.match.page_count):
+            write_page(self._namespace, tokens, number, page)
+        return self._acquired.match.token_count
+
+    def reserved(self) -> list[PageRef]:
+        """Return the slots of the kept reservation."""
+        return [] if self._acquired.reservation is None else self._acquired.reservation.pages
+
+    def insert(self) -> list[PageRef]:
+        """Insert what was written, and return where the sequence's pages are."""
+        match, reservation = self._acquired.match, self._acquired.reservation
+        if reservation is None:
+            return match.pages
+        start, end = match.token_count, page_count(self._tokens) * LAYOUT.page_tokens
+        inserted = reservation.insert(self._tokens[start:end], position=start, base=match)
+        return match.pages + inserted.pages
+
+    def give_up(self) -> None:
+        """Release what ``acquire`` keeps."""
+        self._acquired.release()
+
+    def hold(self, tokens: list[int]) -> int:
+        """Match, keep the match, and return how many tokens it has."""
+        self._tokens, self._match = tokens, self._namespace.match(tokens)
+        return self._match.token_count
+
+    def reads_right(self) -> bool:
+        """Tell whether the match that is kept holds what was written for its tokens."""
+        assert self._match.pages
+        return holds(self._namespace, self._tokens, self._match.pages)
+
+    def release(self) -> None:
+        """Release the match that is kept."""
+        self._match.release()
+
+    # Views, devices, processes.
+
+    def keep_view(self) -> None:
+        """Keep a view of the first matched page."""
+        self._view = self._namespace.page_tensor(self._match.pages[0])
+
+    def view_sum(self) -> float:
+        """Return the sum of the kept view's numbers."""
+        assert self._view is not None
+        return float(self._view.view(torch.int16).sum())
+
+    def drop_view(self) -> None:
+        """Drop the view that is kept."""
+        self._view = None
+
+    def release_with_work_under_way(self) -> bool:
+        """Release while the device works, and tell whether it was done by then."""
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(CYCLES)
+        busy = not stream.query()
+        self._match.release()
+        return busy and stream.query()
+
+    def write_without_end(self) -> None:
+        """Have the device write a reserved page for seconds; returns at the beginning."""
+        page = self._namespace.page_tensor(self.reserved()[0])
+        page.add_(1)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(KERNELS):
+                page.add_(1)
+        for _ in range(KERNELS):
+            graph.replay()
+
+    def device_type(self) -> str:
+        """Return the kind of device that torch says the kept match is on."""
+        return self._namespace.page_tensor(self._match.pages[0]).device.type
+
+    def opened(self) -> int:
+        """Return how many handles of CUDA's are open."""
+        return len(cuda_memory()._opened)
+
+    def wait_opened(self, count: int) -> bool:
+        """Wait until so many handles are open."""
+        return wait_until(lambda: self.opened() == count, LIMIT)
+
+    def bytes_raise(self) -> bool:
+        """Tell whether asking for a page's bytes raises the error of a device's memory."""
+        try:
+            self._namespace.page(self._match.pages[0])
+        except errors.NotHostMemory:
+            return True
+        return False
+
+    def available_bytes(self) -> int:
+        """Return what the device has left, for all processes."""
+        import cupy  # noqa: PLC0415  # nothing else here needs it
+
+        available: int = cupy.cuda.runtime.memGetInfo()[0]
+        return available
+
+    def wait_available(self, least: int) -> bool:
+        """Wait until the device has so much left."""
+        return wait_until(lambda: self.available_bytes() >= least, LIMIT)
+
+    def wait_open(self) -> bool:
+        """Wait until the namespace is open."""
+        return self._namespace.wait_open(LIMIT) and self._client.wait_connected(LIMIT)
+
+    def failure(self) -> tuple[str, str]:
+        """Wait until the device cannot be had; return the error's class, and a request's."""
+        wait_until(lambda: isinstance(self._namespace.failure, errors.DeviceUnavailable), LIMIT)
+        missed = self._namespace.match([1, 2, 3]).failure
+        return type(self._namespace.failure).__name__, type(missed).__name__
+
+    def second_client(self, runtime_dir: str) -> int:
+        """Open the same namespace by another client of this process; return the open handles."""
+        with Client(runtime_dir, ClientConfig(call_timeout=LIMIT)) as other:
+            namespace = other.namespace(IDENTITY, LAYOUT)
+            assert namespace.wait_open(LIMIT), namespace.failure
+            return self.opened()
+
+    def fork(self) -> tuple[int, bool]:
+        """Fork; return the child's exit status, zero where its calls raise, and our own reading."""
+        pid = os.fork()
+        if pid == 0:
+            os._exit(_raising(partial(self._namespace.match, [1]), partial(self.release)))
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), self.reads_right()
+
+
+def _raising(*calls: partial[object]) -> int:
+    """Return zero where every call raises ForkedClient."""
+    for call in calls:
+        try:
+            call()
+        except errors.ForkedClient:
+            continue
+        return 1
+    return 0

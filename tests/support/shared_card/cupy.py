@@ -1,0 +1,227 @@
+"""A cupy for processes of a test: its one device is a folder of files that processes map.
+
+``KVSTORE_TEST_CARD`` names the folder. Memory behaves as a device's does, as far as
+that is known: a handle reaches a whole allocation and cannot be opened where it was
+made, opening twice counts, memory is dirty, it stays while anybody maps it, whoever
+dies lets go, and what touches unmapped memory dies of it. Importing this makes the
+driver's functions and torch's version fit.
+"""
+
+import ctypes
+import fcntl
+import itertools
+import mmap
+import os
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace, TracebackType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+FOLDER = Path(os.environ["KVSTORE_TEST_CARD"])
+TOTAL_BYTES = 64 << 20
+# With a zero byte inside, as one device in sixteen has it.
+UUID = bytes([7, 0, *range(1, 15)])
+DIRT = 0xDD
+HANDLE_BYTES = 64
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.mmap.restype = ctypes.c_void_p
+_LIBC.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_long)
+_LIBC.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+
+_numbers = itertools.count(1)
+
+
+class CUDARuntimeError(RuntimeError):
+    """cupy's error of a call that CUDA refused."""
+
+
+@dataclass
+class Mapped:
+    """A file that is mapped; its descriptor holds a shared file lock until it is closed."""
+
+    name: str
+    descriptor: int
+    address: int
+    size: int
+    count: int = 1
+
+
+_mapped: dict[int, Mapped] = {}
+
+
+class Runtime:
+    """``cupy.cuda.runtime``."""
+
+    CUDARuntimeError = CUDARuntimeError
+
+    def getDeviceCount(self) -> int:  # noqa: N802  # cupy's names
+        """Count the one device, unless it is hidden."""
+        return 0 if os.environ.get("CUDA_VISIBLE_DEVICES") == "" else 1
+
+    def setDevice(self, device: int) -> None:  # noqa: N802
+        """Select the one device."""
+        _check(device < self.getDeviceCount(), "cudaErrorInvalidDevice")
+
+    def deviceSynchronize(self) -> None:  # noqa: N802
+        """Wait for nothing: every write here is done when it returns."""
+
+    def memGetInfo(self) -> tuple[int, int]:  # noqa: N802
+        """Return what is left, and all."""
+        return TOTAL_BYTES - sum(_sizes_in_use()), TOTAL_BYTES
+
+    def malloc(self, size: int) -> int:
+        """Allocate dirty memory."""
+        _check(size <= self.memGetInfo()[0], "cudaErrorMemoryAllocation: out of memory")
+        name = f"{os.getpid()}-{next(_numbers)}"
+        (FOLDER / name).write_bytes(bytes([DIRT]) * size)
+        return _map(name)
+
+    def memset(self, pointer: int, value: int, size: int) -> None:
+        """Fill memory."""
+        ctypes.memset(pointer, value, size)
+
+    def free(self, pointer: int) -> None:
+        """Give back."""
+        _unmap(pointer)
+
+    def ipcGetMemHandle(self, pointer: int) -> bytes:  # noqa: N802
+        """Return the name of the file."""
+        return _mapped[pointer].name.encode().ljust(HANDLE_BYTES, b"\0")
+
+    def ipcOpenMemHandle(self, ipc_handle: bytes) -> int:  # noqa: N802
+        """Map, or count once more what is mapped."""
+        name = ipc_handle.rstrip(b"\0").decode()
+        _check(not name.startswith(f"{os.getpid()}-"), "cudaErrorDeviceUninitialized: own handle")
+        for each in _mapped.values():
+            if each.name == name:
+                each.count += 1
+                return each.address
+        return _map(name)
+
+    def ipcCloseMemHandle(self, pointer: int) -> None:  # noqa: N802
+        """Unmap, once it was closed as often as opened."""
+        _check(pointer in _mapped, "cudaErrorInvalidValue")
+        _mapped[pointer].count -= 1
+        if _mapped[pointer].count == 0:
+            _unmap(pointer)
+
+
+class Device:
+    """A device, to be selected for a while or waited for."""
+
+    def __init__(self, number: int) -> None:
+        assert number == 0
+
+    def synchronize(self) -> None:
+        """Wait for nothing."""
+
+    def __enter__(self) -> None:
+        """Select."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Select what was selected before."""
+
+
+class UnownedMemory(NamedTuple):
+    """Memory by address, and who keeps it."""
+
+    ptr: int
+    size: int
+    owner: object
+    device_id: int
+
+
+class MemoryPointer(NamedTuple):
+    """A place in memory."""
+
+    mem: UnownedMemory
+    offset: int
+
+
+def ndarray(shape: tuple[int], dtype: type, pointer: MemoryPointer) -> Any:  # noqa: ANN401
+    """Return an array on memory, which keeps the memory's owner."""
+    piece = (ctypes.c_ubyte * pointer.mem.size).from_address(pointer.mem.ptr)
+    piece.owner = pointer.mem.owner  # type: ignore[attr-defined]
+    return np.ndarray(shape, dtype, buffer=piece)
+
+
+uint8 = np.uint8
+cuda = SimpleNamespace(
+    runtime=Runtime(), Device=Device, UnownedMemory=UnownedMemory, MemoryPointer=MemoryPointer
+)
+
+
+def _check(fine: bool, message: str) -> None:  # noqa: FBT001  # a condition, as assert takes it
+    if not fine:
+        raise CUDARuntimeError(message)
+
+
+def _map(name: str) -> int:
+    try:
+        descriptor = os.open(FOLDER / name, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise CUDARuntimeError("cudaErrorInvalidResourceHandle") from None
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    size = os.fstat(descriptor).st_size
+    protection = mmap.PROT_READ | mmap.PROT_WRITE
+    address = _LIBC.mmap(None, size, protection, mmap.MAP_SHARED, descriptor, 0)
+    assert address not in (None, ctypes.c_void_p(-1).value)
+    _mapped[address] = Mapped(name, descriptor, address, size)
+    return int(address)
+
+
+def _unmap(pointer: int) -> None:
+    mapped = _mapped.pop(pointer)
+    _LIBC.munmap(mapped.address, mapped.size)
+    os.close(mapped.descriptor)
+
+
+def _sizes_in_use() -> list[int]:
+    """Return the sizes of what somebody maps; what nobody maps any more is gone."""
+    sizes = []
+    for path in FOLDER.iterdir():
+        with suppress(FileNotFoundError), path.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                sizes.append(path.stat().st_size)
+            else:
+                path.unlink(missing_ok=True)
+    return sizes
+
+
+def _driver() -> SimpleNamespace:
+    from cuda_card import Card, driver_library  # noqa: PLC0415  # of tests/support
+
+    card = Card(uuid=UUID)
+    library = driver_library(card)
+
+    def init(flags: ctypes.c_uint) -> int:
+        return 0 if Runtime().getDeviceCount() else 100 + flags.value
+
+    def address_range(base: Any, size: Any, address: ctypes.c_ulonglong) -> int:  # noqa: ANN401
+        for start, mapped in _mapped.items():
+            if start <= address.value < start + mapped.size:
+                base._obj.value, size._obj.value = start, mapped.size
+                return 0
+        return 1
+
+    library.cuInit, library.cuMemGetAddressRange_v2 = init, address_range
+    return library
+
+
+for _module in ("kvstore.storage.cuda_driver", "kvstore_client.cuda_driver"):
+    if _module in sys.modules:
+        sys.modules[_module]._load = _driver  # type: ignore[attr-defined]
+if "torch" in sys.modules:
+    sys.modules["torch"].version.cuda = "stand-in"  # type: ignore[attr-defined]

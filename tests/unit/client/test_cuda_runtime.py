@@ -1,0 +1,116 @@
+"""The client's calls of cupy and torch: which, in which order, and what is missing."""
+
+import sys
+from importlib.util import find_spec
+
+import pytest
+import torch
+from cuda_card import UUID, Card, driver_library
+from cupy_stand_in import CUDARuntimeError, cupy_on
+
+from kvstore.v1 import types_pb2
+from kvstore_client import cuda_driver
+from kvstore_client.cuda_memory import CudaMemory
+from kvstore_client.cuda_runtime import CupyRuntime
+from kvstore_client.errors import DeviceUnavailable
+
+SIZE = 4096
+
+
+@pytest.fixture
+def card() -> Card:
+    """A small device."""
+    return Card(4 * SIZE)
+
+
+@pytest.fixture
+def runtime(card: Card, monkeypatch: pytest.MonkeyPatch) -> CupyRuntime:
+    """The runtime on stand-ins of cupy and the driver, with a torch that says it has CUDA."""
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setitem(sys.modules, "cupy", cupy_on(card))
+    monkeypatch.setattr(cuda_driver, "_load", lambda: driver_library(card))
+    return CupyRuntime()
+
+
+def test_memory_is_opened_viewed_waited_for_and_closed(card: Card, runtime: CupyRuntime) -> None:
+    """Each step is CUDA's plain call; nothing is unmapped while the device works."""
+    address = card.malloc(SIZE)
+    assert address is not None
+    device = runtime.device_of(UUID)
+    assert runtime.open(device, card.handle(address)) == address
+    owner = object()
+    tensor = runtime.tensor(device, address, SIZE, owner)
+    tensor[:] = 7
+    assert bytes(card.memory[address]) == bytes([7]) * SIZE
+    runtime.synchronize(device)
+    runtime.close(device, address)
+    wanted = ["cuInit", "getDeviceCount", "setDevice", "ipcOpenMemHandle", "enter 0", "exit 0"]
+    wanted += ["synchronize 0", "setDevice", "deviceSynchronize", "ipcCloseMemHandle"]
+    assert (card.calls, card.mapped[address]) == (wanted, 0)
+
+
+def test_a_tensor_s_views_keep_its_owner(card: Card, runtime: CupyRuntime) -> None:
+    """By way of cupy's array and dlpack, the last view of a tensor lets its owner go."""
+    memory = CudaMemory(lambda: runtime)
+    address = card.malloc(SIZE)
+    assert address is not None
+    handle = types_pb2.CudaIpcHandle(
+        ipc_handle=card.handle(address), device_uuid=UUID, size_bytes=SIZE
+    )
+    gone: list[bool] = []
+    view = memory.map(handle, 1, lambda: gone.append(True)).whole[8:16].view(torch.float32)
+    memory._thread.run(lambda: None)
+    assert (gone, card.mapped[address], view.shape[0]) == ([], 1, 2)
+    del view
+    memory._thread.run(lambda: None)
+    assert (gone, card.mapped[address]) == ([True], 0)
+
+
+def test_another_device_is_named_with_those_that_are_seen(runtime: CupyRuntime) -> None:
+    """A device that CUDA_VISIBLE_DEVICES hides is told by its UUID, beside the ones there are."""
+    with pytest.raises(DeviceUnavailable, match=r"ff.*07000102.*CUDA_VISIBLE_DEVICES"):
+        runtime.device_of(bytes([255] * 16))
+
+
+def test_a_refused_call_is_named(card: Card, runtime: CupyRuntime) -> None:
+    """What CUDA refuses is an error of the client's, with the call's name."""
+    with pytest.raises(DeviceUnavailable, match="ipcOpenMemHandle"):
+        runtime.open(0, bytes(64))
+    card.fail = "getDeviceCount"
+    with pytest.raises(DeviceUnavailable, match="getDeviceCount"):
+        runtime.device_of(UUID)
+    card.fail = "cuInit"
+    with pytest.raises(DeviceUnavailable, match="cuInit: CUresult 100"):
+        cuda_driver.CudaDriver()
+
+
+def test_work_that_failed_is_raised_as_it_is(card: Card, runtime: CupyRuntime) -> None:
+    """An error of the caller's own device work is no failure of the store, and no miss."""
+    card.fail = "synchronize 0"
+    with pytest.raises(CUDARuntimeError):
+        runtime.synchronize(0)
+
+
+def test_what_is_missing_is_named(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without torch, without CUDA in it, without cupy or a driver the error says which it is."""
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(DeviceUnavailable, match=r"cupy.*pip install 'kvstore\[cuda\]'"):
+        CupyRuntime()
+    monkeypatch.setitem(sys.modules, "cupy", cupy_on(card))
+    monkeypatch.setattr(torch.version, "cuda", None)
+    with pytest.raises(DeviceUnavailable, match=r"torch .* was built without CUDA"):
+        CupyRuntime()
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(cuda_driver, "LIBRARY", "libcuda-that-is-not-there.so.1")
+    with pytest.raises(DeviceUnavailable, match="no NVIDIA driver"):
+        CupyRuntime()
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(DeviceUnavailable, match="torch cannot be loaded"):
+        CupyRuntime()
+
+
+@pytest.mark.skipif(find_spec("cupy") is not None, reason="cupy is here")
+def test_a_process_without_cuda_maps_nothing() -> None:
+    """The real thing, where it is missing: an error, and no waiting."""
+    with pytest.raises(DeviceUnavailable):
+        CudaMemory().map(types_pb2.CudaIpcHandle(), 1, None)
