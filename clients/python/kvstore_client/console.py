@@ -27,7 +27,8 @@ RuntimeDirOption = Annotated[
     typer.Option(
         "--runtime-dir",
         envvar="KVSTORE_RUNTIME_DIR",
-        help="Folder of the store's sockets. Default: $XDG_RUNTIME_DIR/kvstore.",
+        help="Folder of the store's sockets."
+        " Default: $XDG_RUNTIME_DIR/kvstore, else /tmp/kvstore-UID.",
     ),
 ]
 
