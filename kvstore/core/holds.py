@@ -133,13 +133,18 @@ class Reservation(Hold):
         self.tail_token_count = 0
 
     @property
-    def covered_end(self) -> int:
+    def whole_end(self) -> int:
         """Whole pages from the sequence's beginning through the last one inserted."""
         return self.start_page + self.inserted - (1 if self.tail_token_count else 0)
 
+    @property
+    def covered_end(self) -> int:
+        """The same, once it holds its path."""
+        return self.whole_end if self.inserted else 0
+
     def token_end(self, page_tokens: int) -> int:
         """Return the tokens from the sequence's beginning through the last one inserted."""
-        return self.covered_end * page_tokens + self.tail_token_count
+        return self.whole_end * page_tokens + self.tail_token_count
 
     def unpublished(self) -> Slots:
         """Return the slots that are still the reservation's own."""

@@ -43,8 +43,8 @@ def insert_range(reservation: Reservation, sequence: Sequence, length: int) -> t
         raise InsertExceedsReservation(
             page_position=first, page_count=end - first, reserved_end=reserved_end
         )
-    if first > reservation.covered_end:
-        raise ParentNotCovered(page_position=first, covered=reservation.covered_end)
+    if first > reservation.whole_end:
+        raise ParentNotCovered(page_position=first, covered=reservation.whole_end)
     return first, end
 
 
@@ -59,9 +59,9 @@ def publish_next(
     namespace = reservation.namespace
     index = namespace.index
     base = reservation if reservation.inserted else base_of(lease, namespace, sequence)
-    parent = covered_position(namespace, base, reservation.covered_end)
+    parent = covered_position(namespace, base, reservation.whole_end)
     if parent.node.detached:
-        raise ParentDetached(page_position=reservation.covered_end)
+        raise ParentDetached(page_position=reservation.whole_end)
     pages, rest = divmod(len(tokens), index.width)
     slots = reservation.reserved[reservation.inserted :]
     at = index.descend(parent, tokens, pages)

@@ -11,7 +11,7 @@ from machine_matching import MatchRules
 from machine_members import MemberRules
 from machine_named_pins import NamedPinRules
 from machine_reserving import ReserveRules
-from machine_state import COUNTS, EPOCH, OWNER
+from machine_state import COUNTS, EPOCH, OWNER, TAILS
 
 from kvstore import errors
 from kvstore.core.caller import Caller, Identity
@@ -38,18 +38,18 @@ class CacheMachine(MemberRules, MatchRules, ReserveRules, NamedPinRules):
         self.add_extent()
         self.acknowledge_all(lease)
         self.open_and_map(self.grant_one())
-        for pages in ([0, 1, 2], [0, 1, 0], [1, 1]):
-            self.acquire_one(lease, self.tokens(pages), 0)
+        for pages, tail in (([0, 1, 2], 0), ([0, 1, 0], 0), ([1, 1], 0), ([0, 1], 1), ([1, 1], 8)):
+            self.acquire_one(lease, self.tokens(pages, (tail, 3)), 0)
 
-    @rule(data=st.data(), everything=st.sampled_from([False] * 9 + [True]))
-    def evict_prefix(self, data: st.DataObject, *, everything: bool) -> None:
+    @rule(data=st.data(), tail=TAILS, everything=st.sampled_from([False] * 9 + [True]))
+    def evict_prefix(self, data: st.DataObject, tail: tuple[int, int], *, everything: bool) -> None:
         """An operator removes a prefix: what is held of it is detached, the rest goes."""
         COUNTS["evict_prefix"] += 1
-        tokens = b"" if everything else self.sequence(data, [0])
-        if tokens not in self.model.cached and not everything:
-            tokens = tokens[: -self.model.width] or tokens
+        tokens = b"" if everything else self.sequence(data, [], tail)
+        if not tokens and not everything:
+            tokens = self.tokens([0])
         held_before = self.model.held_by_leases()
-        gone = self.model.remove(tokens) if not tokens or tokens in self.model.cached else 0
+        gone = self.model.remove(tokens)
         removed = self.cache.evict_prefix(OWNER, self.namespace_id, tokens)
         assert removed.evicted_page_count + removed.detached_page_count == gone
         kept = sum(prefix not in self.model.cached for prefix in held_before)
@@ -96,6 +96,8 @@ class CacheMachine(MemberRules, MatchRules, ReserveRules, NamedPinRules):
         """The index has the model's prefixes and slots, and the arena its free slots."""
         if self.model.extents:
             assert self.cached_now() == self.model.cached, "the index is not the model's"
+            assert self.ends_now() == self.model.ends, "next tokens are not the model's"
+            assert self.cache.counters.superseded_page_count == self.model.superseded
             free = self.cache.arenas[1].free_count
             assert free == len(self.model.free_slots()), "slots leaked or given twice"
 
@@ -105,8 +107,7 @@ class CacheMachine(MemberRules, MatchRules, ReserveRules, NamedPinRules):
         for prefix, slot in self.model.cached.items():
             assert self.model.memory[slot] == prefix, "a cached page was written over"
         for lease in self.model.leases.values():
-            paths = [hold.path for _, hold in lease.pins.values()]
-            for path in paths + [each.path for each in lease.reservations.values()]:
+            for path in lease.holds():
                 for prefix, slot in path:
                     assert self.model.memory[slot] == prefix, "a held page was written over"
 

@@ -2,8 +2,8 @@
 
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
-from machine_state import COUNTS, OWNER, PAGES, MachineState, slots_of
-from naive_model import ModelHold, ModelLease, Path
+from machine_state import COUNTS, OWNER, PAGES, TAILS, MachineState
+from naive_model import ModelLease, Path
 
 from kvstore import errors
 from kvstore.core.requests import MatchWishes, Sequence
@@ -13,56 +13,65 @@ class MatchRules(MachineState):
     """Sequences are matched and released."""
 
     def match_and_check(
-        self, lease: ModelLease, sequence: Sequence, expected: Path, pin_id: int
+        self,
+        lease: ModelLease,
+        sequence: Sequence,
+        wishes: MatchWishes,
+        path: Path,
+        above: bytes = b"",
     ) -> None:
         """Match, compare with the model, and match again: the same answer."""
-        wishes = MatchWishes(pin_id)
-        match = self.cache.match(self.caller(lease), self.namespace_id, sequence, wishes, self.now)
-        assert slots_of(match.runs) == [slot for _, slot in expected], "another path was matched"
-        assert match.matched_token_count == len(expected) * self.page_tokens
-        if expected:
-            lease.pins[pin_id] = (sequence, ModelHold(expected))
-            again = self.cache.match(
-                self.caller(lease), self.namespace_id, sequence, MatchWishes(pin_id), self.now
-            )
+        expected = self.model.expect(lease, sequence, above, wishes, path)
+        caller = self.caller(lease)
+        match = self.cache.match(caller, self.namespace_id, sequence, wishes, self.now)
+        self.check_match(lease, expected, (sequence, wishes), match)
+        COUNTS["source pages"] += match.source is not None
+        COUNTS["next tokens"] += match.next_token is not None
+        if wishes.pin_id in lease.pins:
+            again = self.cache.match(caller, self.namespace_id, sequence, wishes, self.now)
             assert again == match
 
     @precondition(lambda self: self.model.leases)
-    @rule(data=st.data(), pages=PAGES, tail=st.integers(0, 2))
-    def match(self, data: st.DataObject, pages: list[int], tail: int) -> None:
+    @rule(data=st.data(), pages=PAGES, tail=TAILS)
+    def match(self, data: st.DataObject, pages: list[int], tail: tuple[int, int]) -> None:
         """Match a sequence; peek says the same beforehand."""
         COUNTS["match"] += 1
         lease = self.member(data)
         if lease is None:
             return
-        tokens = self.sequence(data, pages) + self.tokens([], tail)
-        whole = self.model.longest(tokens, max(len(tokens) // 4 - 1, 0) // self.page_tokens)
+        tokens = self.sequence(data, pages, tail)
+        if self.model.ends and data.draw(st.booleans()):
+            tokens = data.draw(st.sampled_from(sorted(self.model.ends)))
+        path = self.model.longest(tokens, len(tokens) // self.model.width)
+        whole = path[: max(len(tokens) // 4 - 1, 0) // self.page_tokens]
         peeked = self.cache.peek(OWNER, self.namespace_id, tokens)
         assert peeked.page_count == len(whole)
         assert peeked.matched_token_count == len(whole) * self.page_tokens
-        expected = self.expected_match(lease, tokens)
-        self.match_and_check(lease, Sequence(tokens), expected, self.fresh())
+        start = len(whole) * self.model.width
+        rest = tokens[start : min(start + self.model.width, len(tokens) - 4)] if tokens else b""
+        assert peeked.source_token_count == self.model.nearest(tokens[:start], rest)[0]
+        self.match_and_check(lease, Sequence(tokens), self.wishes(data), path)
 
     @precondition(lambda self: any(each.pins for each in self.model.leases.values()))
-    @rule(data=st.data(), pages=PAGES)
-    def match_from_a_pin(self, data: st.DataObject, pages: list[int]) -> None:
+    @rule(data=st.data(), pages=PAGES, tail=TAILS)
+    def match_from_a_pin(
+        self, data: st.DataObject, pages: list[int], tail: tuple[int, int]
+    ) -> None:
         """Match the continuation of a pinned path, sending only what comes after it."""
         COUNTS["match_from_a_pin"] += 1
         lease = data.draw(st.sampled_from([e for e in self.model.leases.values() if e.pins]))
         if lease.expired or not lease.processes:
             return
         pin_id = data.draw(st.sampled_from(sorted(lease.pins)))
-        path = lease.pins[pin_id][1].path
+        path = lease.pins[pin_id].path
         depth = data.draw(st.integers(0, len(path)))
-        tokens = self.tokens(pages, 1)
-        whole = (path[depth - 1][0] if depth else b"") + tokens
-        attached = self.model.attached(path)
-        if len(attached) < depth:
-            expected = self.expected_match(lease, whole, attached)
-        else:
-            expected = self.expected_match(lease, whole)
+        tokens = self.tokens(pages, tail)
+        above = path[depth - 1][0] if depth else b""
+        found = self.model.attached(path)
+        if len(found) >= depth:
+            found = self.model.longest(above + tokens, depth + len(tokens) // self.model.width)
         sequence = Sequence(tokens, depth * self.page_tokens, base_pin_id=pin_id)
-        self.match_and_check(lease, sequence, expected, self.fresh())
+        self.match_and_check(lease, sequence, self.wishes(data), found, above)
 
     @precondition(lambda self: any(each.pins for each in self.model.leases.values()))
     @rule(data=st.data())
@@ -73,13 +82,23 @@ class MatchRules(MachineState):
         if lease.expired or not lease.processes:
             return
         pin_id = data.draw(st.sampled_from(sorted(lease.pins)))
-        sequence, hold = lease.pins[pin_id]
-        caller = self.caller(lease)
+        pin = lease.pins[pin_id]
+        asked = (self.namespace_id, pin.sequence, pin.wishes)
+        if pin.match.source is not None and pin.match.source.pin_id not in lease.sources:
+            self.refused(errors.Tombstoned, self.cache.match, lease, *asked)
+            return
+        assert self.cache.match(self.caller(lease), *asked, self.now) == pin.match
+        other = Sequence(self.tokens([4] * 6))
         wishes = MatchWishes(pin_id)
-        again = self.cache.match(caller, self.namespace_id, sequence, wishes, self.now)
-        assert slots_of(again.runs) == [slot for _, slot in hold.path]
-        other = Sequence(self.tokens([3, 3, 3, 3, 3, 3]))
         self.refused(errors.IdReused, self.cache.match, lease, self.namespace_id, other, wishes)
+        for source_id in list(lease.sources)[:1]:
+            reused = MatchWishes(self.fresh(), source_id)
+            self.refused(errors.IdReused, self.cache.match, lease, self.namespace_id, other, reused)
+            below = Sequence(b"", self.page_tokens, base_pin_id=source_id)
+            new = MatchWishes(self.fresh())
+            self.refused(
+                errors.ParentNotCovered, self.cache.match, lease, self.namespace_id, below, new
+            )
 
     @precondition(lambda self: any(each.pins for each in self.model.leases.values()))
     @rule(data=st.data(), twice=st.booleans())
@@ -88,15 +107,19 @@ class MatchRules(MachineState):
         COUNTS["release"] += 1
         lease = data.draw(st.sampled_from([e for e in self.model.leases.values() if e.pins]))
         pin_id = data.draw(st.sampled_from(sorted(lease.pins)))
-        sequence, _ = lease.pins.pop(pin_id)
+        pin = lease.pins.pop(pin_id)
         lease.dead_pins.add(pin_id)
         self.cache.release(self.caller(lease), [pin_id] * (2 if twice else 1), self.now)
         if lease.processes and not lease.expired:
-            self.refused(
-                errors.Tombstoned,
-                self.cache.match,
-                lease,
-                self.namespace_id,
-                sequence,
-                MatchWishes(pin_id),
-            )
+            asked = (self.namespace_id, pin.sequence, pin.wishes)
+            self.refused(errors.Tombstoned, self.cache.match, lease, *asked)
+
+    @precondition(lambda self: any(each.sources for each in self.model.leases.values()))
+    @rule(data=st.data())
+    def release_a_source(self, data: st.DataObject) -> None:
+        """Release a source page, as soon as it was copied."""
+        COUNTS["release_a_source"] += 1
+        lease = data.draw(st.sampled_from([e for e in self.model.leases.values() if e.sources]))
+        source_id = data.draw(st.sampled_from(sorted(lease.sources)))
+        del lease.sources[source_id]
+        self.cache.release(self.caller(lease), [source_id], self.now)

@@ -4,7 +4,7 @@ from math import inf
 
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
-from machine_state import ADMIN, COUNTS, OWNER, PAGES, SELDOM, MachineState
+from machine_state import ADMIN, COUNTS, OWNER, PAGES, SELDOM, TAILS, MachineState
 from naive_model import ModelNamedPin
 
 from kvstore import errors
@@ -29,7 +29,7 @@ class NamedPinRules(MachineState):
         data=st.data(),
         name=NAMES,
         pages=PAGES,
-        tail=st.integers(0, 1),
+        tail=TAILS,
         ttl=st.sampled_from([None, 3.0, 9.0]),
         require_all=SELDOM,
     )
@@ -38,7 +38,7 @@ class NamedPinRules(MachineState):
         data: st.DataObject,
         name: str,
         pages: list[int],
-        tail: int,
+        tail: tuple[int, int],
         ttl: float | None,
         *,
         require_all: bool,

@@ -5,22 +5,24 @@ from collections.abc import Callable, Iterable
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine
-from naive_model import Model, ModelLease, ModelReservation, Path, Slot
+from naive_model import Expected, Model, ModelHold, ModelLease, ModelPin, ModelReservation, Slot
 
 from kvstore import errors
 from kvstore.core.cache import PrefixCache
 from kvstore.core.caller import Caller, Identity
 from kvstore.core.invariants import Laws
 from kvstore.core.limits import Limits
-from kvstore.core.radix import subtree
-from kvstore.core.requests import Grant, MatchWishes, Sequence
+from kvstore.core.node import Position
+from kvstore.core.radix import path_tokens, subtree
+from kvstore.core.requests import Grant, Match, MatchWishes, Sequence
 from kvstore.core.runs import Run
 
 EPOCH = 11
 OWNER = Identity("tenant-a")
 ADMIN = Identity("tenant-root", admin=True)
-# A sequence is a few pages out of three, then a few tokens that fill no page.
-PAGES = st.lists(st.integers(0, 2), max_size=5)
+# A sequence is a few pages out of four, then a few tokens that fill no page.
+PAGES = st.lists(st.integers(0, 3), max_size=5)
+TAILS = st.sampled_from([(1, 0), (1, 3), (7, 3), (8, 3), (9, 3), (15, 0), (15, 3), (0, 0)])
 # What is rare in life is rare here, so that pins and pages live long enough to meet.
 SELDOM = st.sampled_from([False, False, False, False, True])
 COUNTS: Counter[str] = Counter()
@@ -35,7 +37,7 @@ class MachineState(RuleBasedStateMachine):
     """The cache, the model, and how the rules make things up."""
 
     page_tokens = 2
-    slot_count = 9
+    slot_count = 12
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,19 +51,54 @@ class MachineState(RuleBasedStateMachine):
         self.granted: set[tuple[Slot, int]] = set()
 
     def page(self, symbol: int) -> bytes:
-        """Return the tokens of a page: all pages begin alike, where a page is long enough."""
-        tokens = [7] * (self.page_tokens - 1) + [symbol]
-        return b"".join(token.to_bytes(4, "little") for token in tokens)
+        """Return the tokens of a page: most differ in their last alone, one from its middle on."""
+        lead = [7] * (self.page_tokens - 1)
+        if symbol == 3 and lead:
+            middle = self.page_tokens // 2 - 1
+            lead[middle:] = [5] * (len(lead) - middle)
+        return b"".join(token.to_bytes(4, "little") for token in [*lead, symbol])
 
-    def tokens(self, pages: list[int], tail: int = 0) -> bytes:
-        """Return a sequence of whole pages and ``tail`` tokens that fill no page."""
-        rest = min(tail, self.page_tokens - 1)
-        return b"".join(map(self.page, pages)) + (7).to_bytes(4, "little") * rest
+    def tokens(self, pages: list[int], tail: tuple[int, int] = (0, 0)) -> bytes:
+        """Return a sequence of whole pages, and the first tokens of another, less than all."""
+        count, symbol = tail
+        rest = self.page(symbol)[: 4 * min(count, self.page_tokens - 1)]
+        return b"".join(map(self.page, pages)) + rest
 
-    def sequence(self, data: st.DataObject, pages: list[int]) -> bytes:
+    def sequence(
+        self, data: st.DataObject, pages: list[int], tail: tuple[int, int] = (0, 0)
+    ) -> bytes:
         """Return pages that continue something cached, or nothing."""
         known = data.draw(st.sampled_from([b"", *sorted(self.model.cached)]))
-        return known + self.tokens(pages)
+        return known[: len(known) // self.model.width * self.model.width] + self.tokens(pages, tail)
+
+    def wishes(self, data: st.DataObject) -> MatchWishes:
+        """Draw how a match is asked for."""
+        source_id = data.draw(st.sampled_from([None, self.fresh(), self.fresh()]))
+        return MatchWishes(self.fresh(), source_id, data.draw(st.booleans()))
+
+    def check_match(
+        self,
+        lease: ModelLease,
+        expected: Expected,
+        asked: tuple[Sequence, MatchWishes],
+        match: Match,
+    ) -> None:
+        """Compare a match with what was expected, and note the pins that it took."""
+        sequence, wishes = asked
+        assert slots_of(match.runs) == [slot for _, slot in expected.path], "another path"
+        assert match.matched_token_count == len(expected.path) * self.page_tokens
+        assert match.next_token == expected.next_token, "another next token"
+        if match.source is None:
+            assert not expected.sources or expected.may_lack, "no source page"
+        else:
+            [slot] = slots_of([match.source.page])
+            assert slot in expected.sources, "another source page"
+            assert match.source.valid_token_count == expected.valid
+            assert match.source.pin_id == wishes.source_pin_id
+            page = (expected.sources[slot], slot)
+            lease.sources[match.source.pin_id] = ModelHold([*expected.path, page])
+        if expected.path or match.source is not None:
+            lease.pins[wishes.pin_id] = ModelPin(expected.path, sequence, wishes, match)
 
     def fresh(self) -> int:
         """Return an id that was never used."""
@@ -108,14 +145,17 @@ class MachineState(RuleBasedStateMachine):
             above[node.number] = base + node.edge
         return found
 
-    def expected_match(self, lease: ModelLease, tokens: bytes, path: Path | None = None) -> Path:
-        """Return the path that a match of ``tokens`` has to find."""
-        pages = max(len(tokens) // 4 - 1, 0) // self.page_tokens
-        found = self.model.longest(tokens, pages) if path is None else path[:pages]
-        usable = lease.usable(self.model.extents)
-        for depth, (_, slot) in enumerate(found):
-            if slot[0] not in usable:
-                return found[:depth]
+    def ends_now(self) -> dict[bytes, int]:
+        """Read the index: every end and its next token."""
+        index = self.cache.namespaces[self.namespace_id].index
+        found: dict[bytes, int] = {}
+        for node in subtree(index.root):
+            base = path_tokens(Position(node, 0), index.width)
+            for depth, tail in node.ends or ():
+                tokens = base + node.edge[: (depth - node.start) * index.width] + tail
+                token = node.ends.find(depth, tail) if node.ends else None
+                assert token is not None
+                found[tokens] = token
         return found
 
     def forecast(self, lease: ModelLease, count: int) -> tuple[bool, int]:

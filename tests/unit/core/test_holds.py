@@ -107,7 +107,7 @@ def test_a_reservation_owns_what_it_was_given() -> None:
     reservation.grow([])
     assert list(reservation.reserved) == [10, 11, 12]
     assert list(reservation.unpublished()) == [10, 11, 12]
-    assert (reservation.start_page, reservation.covered_end, reservation.held_end) == (2, 2, 0)
+    assert (reservation.start_page, reservation.whole_end, reservation.held_end) == (2, 2, 0)
 
 
 def test_an_insert_is_recorded_page_by_page() -> None:
@@ -118,7 +118,7 @@ def test_an_insert_is_recorded_page_by_page() -> None:
     reservation.record([False, True, True], plant(namespace, "abc"))
     assert list(reservation.unpublished()) == [10, 13]
     assert list(reservation.published) == [0, 1, 1, 0]
-    assert (reservation.inserted, reservation.covered_end) == (3, 3)
+    assert (reservation.inserted, reservation.whole_end) == (3, 3)
 
 
 def test_growth_after_an_insert_is_unpublished() -> None:
@@ -139,10 +139,10 @@ def test_an_insert_makes_a_hold_that_moves_with_it() -> None:
     reservation.grow([10, 11, 12])
     reservation.record([True], plant(namespace, "ax"))
     (anchor,) = reservation.anchors
-    assert (reservation.held_end, reservation.covered_end) == (2, 2)
+    assert (reservation.held_end, reservation.whole_end) == (2, 2)
     reservation.record([True, True], plant(namespace, "axyz"))
     assert reservation.anchors == [anchor]
-    assert reservation.held_end == reservation.covered_end == 4
+    assert reservation.held_end == reservation.whole_end == 4
     assert set(node_at(namespace.index, "axyz").anchors) == {anchor}
 
 

@@ -1,0 +1,255 @@
+"""The faults that the cache machine has to find in the core."""
+
+from typing import NamedTuple
+
+
+class Mutant(NamedTuple):
+    """One fault: in ``file``, ``old`` (which stands there once) becomes ``new``."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+
+
+MUTANTS = [
+    Mutant("unchanged", "radix.py", "RadixIndex", "RadixIndex"),
+    Mutant(
+        "missing-reference-on-match",
+        "holds.py",
+        "        if at.pages:\n            self.anchors.append(Anchor(self, at.node, at.pages))\n",
+        "",
+    ),
+    Mutant(
+        "eviction-ignores-pins",
+        "eviction.py",
+        "len(node.slots) - node.held_pages",
+        "len(node.slots)",
+    ),
+    Mutant(
+        "slot-recycled-early",
+        "holds.py",
+        "if not published])",
+        "])",
+    ),
+    Mutant(
+        "rounding-up",
+        "tokens.py",
+        "max(count - 1, 0) // page_tokens",
+        "-(-max(count - 1, 0) // page_tokens)",
+    ),
+    Mutant(
+        "matches-the-last-token",
+        "tokens.py",
+        "max(count - 1, 0) // page_tokens",
+        "count // page_tokens",
+    ),
+    Mutant(
+        "children-shared-after-a-split",
+        "radix.py",
+        "        upper.children.add(node.edge[: self.width], node)\n",
+        "        for key, child in node.children.items():\n"
+        "            upper.children.add(key, child)\n"
+        "        upper.children.add(node.edge[: self.width], node)\n",
+    ),
+    Mutant("stale-parent-after-a-split", "radix.py", "        node.parent = upper\n", ""),
+    Mutant(
+        "pins-stay-below-a-split",
+        "radix.py",
+        "anchor.move(upper, anchor.pages)",
+        "anchor.pages -= 0",
+    ),
+    Mutant(
+        "page-lists-sliced-by-token-count",
+        "cache.py",
+        "reservation.slots()[first:end]",
+        "reservation.slots()[sequence.position : length]",
+    ),
+    Mutant(
+        "empty-slot-list-on-a-cached-start",
+        "radix.py",
+        "        slots.extend(part)\n",
+        "        slots.extend(part[:0])\n",
+    ),
+    Mutant(
+        "duplicates-dropped-on-insert",
+        "inserting.py",
+        "[False] * duplicates",
+        "[True] * duplicates",
+    ),
+    Mutant(
+        "pin-tombstone-forgotten",
+        "cache.py",
+        "            lease.pin_tombstones.leave(pin_id, now)\n",
+        "",
+    ),
+    Mutant(
+        "reservation-tombstone-forgotten",
+        "cache.py",
+        "            lease.reservation_tombstones.leave(reservation_id, now)\n",
+        "",
+    ),
+    Mutant(
+        "published-slot-granted-and-written-again",
+        "slots.py",
+        "        del self.available[split:]\n",
+        "",
+    ),
+    Mutant(
+        "reservations-of-an-ended-lease-kept",
+        "membership.py",
+        "            self.drop_reservation(lease, reservation)\n        self.ended",
+        "            pass\n        self.ended",
+    ),
+    Mutant(
+        "pins-of-an-ended-lease-kept",
+        "membership.py",
+        "            self.drop_pin(lease, pin)\n        for",
+        "            pass\n        for",
+    ),
+    Mutant(
+        "living-holder-past-its-ttl-loses-its-slots",
+        "membership.py",
+        "        lease.state = LeaseState.EXPIRED\n        for each",
+        "        return [self.end(lease, now)]\n        for each",
+    ),
+    Mutant(
+        "insert-under-a-detached-path",
+        "inserting.py",
+        "    if parent.node.detached:\n",
+        "    if False:\n",
+    ),
+    Mutant(
+        "what-is-above-a-removed-page-loses-its-pin",
+        "pages.py",
+        "            if above.parent is not None:\n",
+        "            if False:\n",
+    ),
+    Mutant(
+        "named-pin-holds-no-page",
+        "named_pin.py",
+        "        self.anchors.append(Anchor(self, at.node, at.pages))\n",
+        "        Anchor(self, at.node, at.pages).move(namespace.index.root, 0)\n",
+    ),
+    Mutant(
+        "named-pin-survives-a-removal",
+        "pages.py",
+        "        if isinstance(anchor.hold, NamedPin):\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "unpinned-prefix-stays-held",
+        "pages.py",
+        "    let_go(pin.anchors)\n",
+        "",
+    ),
+    Mutant(
+        "named-pin-answers-for-another-prefix",
+        "named_pins.py",
+        "pin is not None and pin.fingerprint != fingerprint",
+        "False",
+    ),
+    Mutant(
+        "named-pin-of-one-page-too-few",
+        "named_pins.py",
+        "at = namespace.index.descend(at, request.tokens, pages)",
+        "at = namespace.index.descend(at, request.tokens, max(pages - 1, 0))",
+    ),
+    Mutant(
+        "repeated-pin-keeps-its-first-end",
+        "named_pins.py",
+        "        pin.due = inf",
+        "        if pin.due == inf: pin.due = inf",
+    ),
+    Mutant(
+        "part-pinned-where-all-is-required",
+        "named_pins.py",
+        "request.require_all and held < pages",
+        "False",
+    ),
+    Mutant(
+        "failed-reserve-evicts",
+        "eviction.py",
+        "        if missing == 0:\n            return self._victims\n",
+        "        return self._victims\n",
+    ),
+    Mutant(
+        "slots-of-unmapped-extents-handed-out",
+        "lookup.py",
+        "    if len(usable) == len(namespace.arena.extents):\n        return at\n",
+        "    if usable or not usable:\n        return at\n",
+    ),
+    Mutant(
+        "partial-page-appended-to-in-place",
+        "cache.py",
+        "            if reservation.tail_token_count:\n",
+        "            if False:\n",
+    ),
+    Mutant(
+        "partial-page-taken-for-a-whole-one",
+        "radix.py",
+        " and len(tokens) >= self.width:\n",
+        ":\n",
+    ),
+    Mutant(
+        "partial-page-beside-a-fuller-one",
+        "pages.py",
+        "    remove(partial)\n",
+        "",
+    ),
+    Mutant(
+        "source-unpinned",
+        "holds.py",
+        "        self.anchors.append(Anchor(self, at.node, at.pages))\n\n    @property",
+        "        self.anchors.append(Anchor(self, at.node, at.pages))\n"
+        "        at.node.anchors.discard(self.anchors[0])\n\n    @property",
+    ),
+    Mutant(
+        "source-covers-the-last-token",
+        "lookup.py",
+        "_rest(at, sequence, length - 1)",
+        "_rest(at, sequence, length)",
+    ),
+    Mutant(
+        "source-sought-on-one-side",
+        "children.py",
+        "order[max(place - 1, 0) : place + 1]",
+        "order[place : place + 1]",
+    ),
+    Mutant(
+        "path-continued-from-a-source",
+        "holds.py",
+        '        """None: the path is another sequence\'s."""\n        return 0\n',
+        '        """None: the path is another sequence\'s."""\n        return self.held_end\n',
+    ),
+    Mutant(
+        "next-token-replaced",
+        "ends.py",
+        ".setdefault(tail, token)",
+        "[tail] = token",
+    ),
+    Mutant(
+        "next-token-outlives-its-page",
+        "radix.py",
+        "        parent.ends.forget(node.start, page, parent.children)\n",
+        "        pass\n",
+    ),
+    Mutant(
+        "next-token-lost-with-a-superseded-page",
+        "pages.py",
+        "    node.ends = ends\n",
+        "",
+    ),
+    Mutant(
+        "next-token-of-another-end",
+        "lookup.py",
+        "    if len(tail) != length % page_tokens * TOKEN_BYTES:\n        return None\n",
+        "    tail = tail[:-TOKEN_BYTES]\n",
+    ),
+    Mutant(
+        "generation-not-counted",
+        "slots.py",
+        "        self.generations[index] += 1\n",
+        "        self.generations[index] = 0\n",
+    ),
+]
