@@ -1,0 +1,57 @@
+"""Links between the pages of the tree lead somewhere."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+ELSEWHERE = ("http://", "https://")
+
+
+def pages() -> list[Path]:
+    """Return the pages of the tree: not those of the environment and of caches."""
+    found = sorted(ROOT.rglob("*.md"))
+    hidden = [path for path in found if "/." in f"/{path.relative_to(ROOT)}"]
+    return [path for path in found if path not in hidden]
+
+
+def prose(page: Path) -> str:
+    """Return a page without its fences, where nothing is a link or a heading."""
+    return re.sub(
+        r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that a viewer gives a page's headings."""
+    headings = re.findall(r"^#+ (.+)$", prose(page), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
+def leads_somewhere(page: Path, link: str) -> bool:
+    """Return whether a link of a page leads to a file of the tree, and to a heading of it."""
+    path, _, anchor = link.partition("#")
+    target = (page.parent / path).resolve() if path else page
+    if not target.is_relative_to(ROOT) or not target.exists():
+        return False
+    return not anchor or (target.suffix == ".md" and anchor in anchors(target))
+
+
+def test_every_link_leads_somewhere() -> None:
+    """Each relative link of each page leads to a file, and to a heading where it names one."""
+    found = [
+        (str(page.relative_to(ROOT)), link)
+        for page in pages()
+        for link in LINK.findall(prose(page))
+        if not link.startswith(ELSEWHERE)
+    ]
+    assert len(found) > 100
+    assert [each for each in found if not leads_somewhere(ROOT / each[0], each[1])] == []
+
+
+def test_a_link_that_leads_nowhere_is_seen() -> None:
+    """A file that is not there, a heading that is not there and a way out of the tree are seen."""
+    page = ROOT / "docs" / "README.md"
+    assert leads_somewhere(page, "../README.md#two-commands")
+    wrong = ["nothing.md", "../README.md#nothing", "#nothing", "../../README.md", "../Makefile#x"]
+    assert [link for link in wrong if leads_somewhere(page, link)] == []
