@@ -1,0 +1,57 @@
+"""benchmarks/gpu.py on host memory, where its figures mean nothing and its code is the same."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu.py"
+
+
+def run(*arguments: str) -> str:
+    """Run the benchmark as a script and return what it printed."""
+    command = [sys.executable, str(SCRIPT), *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    """What a quick run on the CPU measured."""
+    found: dict[str, Any] = json.loads(run("--device", "cpu", "--quick", "--json"))
+    return found
+
+
+def test_a_size_is_opened(document: dict[str, Any]) -> None:
+    """It has the time of the first process and of those after it."""
+    assert [row["bytes"] for row in document["open"]] == [4 << 20]
+    assert all(row["first_ms"] > 0 and row["again_ms"] > 0 for row in document["open"])
+
+
+def test_each_way_of_copying_is_set_beside_the_plain_copy(document: dict[str, Any]) -> None:
+    """The plain copy is all of itself; the bytes are those of the pages."""
+    gather = document["gather"]
+    assert gather["bytes"] == gather["pages"] * document["method"]["page_bytes"]
+    shares = {row["way"]: row["share_of_copy"] for row in gather["ways"]}
+    assert list(shares) == ["copy", "pages", "rows"]
+    assert shares["copy"] == 1.0
+
+
+def test_each_shared_length_has_its_first_tokens(document: dict[str, Any]) -> None:
+    """Cold, hit, resident and the suffix alone, with the ratios of the target."""
+    assert [row["shared_tokens"] for row in document["first_token"]] == [128, 512]
+    for row in document["first_token"]:
+        assert set(row["ms"]) == {"cold", "hit", "suffix alone", "resident"}
+        assert min(row["ms"].values()) > 0
+        assert row["hit_over_suffix_alone"] > 0
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_without_a_device_it_says_so() -> None:
+    """No figures, no error."""
+    assert run("--quick").strip() == "skipped: no CUDA device"
