@@ -80,7 +80,11 @@ class ServedStore:
 
 
 class LocalStore:
-    """A store in this process: what a call takes without gRPC, and in the store alone."""
+    """A store in this process: what a call takes without gRPC, and in the store alone.
+
+    Nothing in such a call waits, so its times are the thread's processor time,
+    which other processes do not lengthen.
+    """
 
     def __init__(self, worker: Worker, store: TimedStore) -> None:
         self._worker = worker
@@ -105,7 +109,7 @@ class StoreRecorder(Recorder):
     """Records also what the store's methods took within the calls."""
 
     def __init__(self, store: TimedStore) -> None:
-        super().__init__()
+        super().__init__(time.thread_time_ns)
         self.within: dict[str, list[int]] = defaultdict(list)
         self._store = store
 
