@@ -3,6 +3,8 @@
 Each request runs on a worker through the store, on the same worker without it, and on stock
 transformers, one after the other. Then worker B is killed (SIGKILL, right after the first insert
 of a request) and A answers what B was asked.
+What is reused has to be every token that was computed before, whatever the pages, and the same
+question a second time has to run nothing before its first token.
 """
 
 import signal
@@ -17,8 +19,10 @@ from rich.console import Console
 
 import kvstore_client
 from inference_worker.comparison import ACCEPTED_SHARE, compare
-from inference_worker.demo_script import WORKERS, DemoScript, DemoTurn
+from inference_worker.computed_prompts import ComputedPrompts
+from inference_worker.demo_script import AGAIN, WORKERS, DemoScript, DemoTurn
 from inference_worker.demo_table import DemoTable, summary
+from inference_worker.engine import PAGE_TOKENS
 from inference_worker.errors import ProcessEndedError, WorkerError
 from inference_worker.line_process import LineProcess, reference_process, worker_process
 from inference_worker.model_source import model_folder
@@ -46,6 +50,7 @@ class Demo:
     table: DemoTable
     rows: list[dict[str, Any]] = field(default_factory=list)
     published: dict[tuple[int, int], str] = field(default_factory=dict)
+    computed: ComputedPrompts = field(default_factory=ComputedPrompts)
     near_ties: int = 0
 
     def ask(self, turn: DemoTurn, prompt_ids: list[int]) -> list[int]:
@@ -56,8 +61,12 @@ class Demo:
         if answer["store_failure"] is not None:
             raise WorkerError(f"worker {turn.worker} did without: {answer['store_failure']}")
         # In prefix order, each publisher once.
-        names = [self.published[tuple(page)] for page in answer["matched_pages"]]
+        reused = [*answer["matched_pages"], answer["source_page"]]
+        names = [self.published[tuple(page)] for page in reused if page is not None]
         self._note_published(turn.worker, answer)
+        shared = self.computed.shared(prompt_ids)
+        computed = prompt_ids + answer["output_ids"][:-1]
+        self.computed.add(computed, len(prompt_ids), len(computed))
         without = worker.ask(**request, use_store=False)
         stock = compare(self.reference.ask, prompt_ids, answer["output_ids"])
         alone = stock
@@ -70,7 +79,9 @@ class Demo:
             "kind": turn.kind,
             "prompt_ids": list(prompt_ids),
             "prompt_tokens": len(prompt_ids),
+            "shared_tokens": shared,
             "matched_tokens": answer["matched_tokens"],
+            "copied_tokens": answer["copied_tokens"],
             "published_by": "+".join(dict.fromkeys(names)) or None,
             "prefilled_tokens": answer["prefilled_tokens"],
             "output_ids": answer["output_ids"],
@@ -95,6 +106,7 @@ class Demo:
             op="generate", prompt_ids=prompt_ids, max_tokens=OUTPUT_TOKENS, die_after_insert=True
         )
         self._note_published(turn.worker, answer)
+        self.computed.add(prompt_ids[: len(answer["published_pages"]) * PAGE_TOKENS])
         status = worker.wait_ended(NOTICE_SECONDS)
         if status != -signal.SIGKILL:
             raise WorkerError(f"worker {turn.worker} was to be killed and ended with {status}")
@@ -168,6 +180,8 @@ def run_demo(
 def _play(demo: Demo, script: DemoScript, *, leak: bool) -> dict[str, Any]:
     for turn in script.questions():
         demo.ask(turn, script.document + turn.ids)
+    again = script.again()
+    demo.ask(again, script.document + again.ids)
     history = list(script.document)
     for turn in script.chat():
         history += turn.ids
@@ -203,6 +217,13 @@ def verdict(report: dict[str, Any], *, leak: bool) -> list[str]:
         for row in report["requests"]
         if not row["identical"]
     ]
+    for row in report["requests"]:
+        where = f"{row['kind']} on {row['worker']}"
+        reused = row["matched_tokens"] + row["copied_tokens"]
+        if reused != row["shared_tokens"]:
+            wrong.append(f"{where}: {reused} tokens reused of {row['shared_tokens']} shared")
+        if row["kind"] == AGAIN and row["prefilled_tokens"]:
+            wrong.append(f"{where}: {row['prefilled_tokens']} tokens prefilled a second time")
     if report["near_tie_tokens"] > ACCEPTED_SHARE * report["output_tokens"]:
         wrong.append(f"{report['near_tie_tokens']} near ties are too many")
     for name in WORKERS:

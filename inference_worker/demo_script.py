@@ -11,6 +11,7 @@ from inference_worker.tokenizer import Tokenizer
 DOCUMENT_TOKENS: Final = 2_000
 QUESTIONS: Final = 4
 WORKERS: Final = ("A", "B")
+AGAIN: Final = "again"
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,10 @@ class DemoScript:
         """Yield questions on the document, to the workers in turn."""
         for number, text in enumerate(self._asked["questions"][:QUESTIONS]):
             yield self._turn(number, "question", text)
+
+    def again(self) -> DemoTurn:
+        """Return the first question once more, to the worker that was not asked it."""
+        return self._turn(1, AGAIN, self._asked["questions"][0])
 
     def chat(self) -> Iterator[DemoTurn]:
         """Yield a chat's turns, each to the other worker than the one before."""

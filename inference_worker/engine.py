@@ -5,26 +5,20 @@ from collections.abc import Callable, Sequence
 from operator import index
 from typing import Final
 
-import torch
-
 import kvstore_client
-from inference_worker.block_table import PageRef
 from inference_worker.errors import RequestTooLongError
 from inference_worker.generation import Generation
 from inference_worker.model import PagedModel
 from inference_worker.page_pool import PagePool
 from inference_worker.private_arena import PRIVATE_EXTENT, PrivateArena
+from inference_worker.request_run import CHUNK_TOKENS, OnPublished, RequestRun
 from inference_worker.sampling import GREEDY, Sampler, SamplingOptions
 from inference_worker.sequence_pages import SequencePages
-from inference_worker.step import Step, StepPart
 
-# Tokens of a prefill computed at once: what is complete is published after each.
-CHUNK_TOKENS: Final = 512
 PAGE_TOKENS: Final = 16
 
 
 OnToken = Callable[[int], None]
-OnPublished = Callable[[list[PageRef]], None]
 
 
 def _ignore(what: object) -> None:
@@ -89,27 +83,33 @@ class Engine:
         begin = time.perf_counter()
         ids = self._checked(prompt_ids, max_tokens)
         namespace = self._namespace if use_store else None
-        sampler = Sampler(sampling)
-        with SequencePages(self._pool, self._private, namespace, ids) as pages:
-            generation = Generation(
-                prompt_tokens=len(ids),
-                matched_tokens=pages.matched_tokens,
-                prefilled_tokens=len(ids) - pages.matched_tokens,
-                matched_pages=pages.matched_pages,
-                store_failure=None if pages.failure is None else str(pages.failure),
+        with SequencePages(
+            self._pool,
+            self._private,
+            namespace,
+            ids,
+            # The last token given is not computed.
+            longest=len(ids) + max_tokens - 1,
+            accept_next_token=sampling.is_greedy,
+        ) as pages:
+            run = RequestRun(
+                self._model,
+                self._pool,
+                pages,
+                ids,
+                Sampler(sampling),
+                chunk_tokens=self._chunk_tokens,
+                on_published=on_published,
             )
-            computed = pages.matched_tokens
-            while True:
-                logits = self._advance(pages, ids, computed, generation, on_published)
-                next_id = sampler.choose(logits).token
-                computed = len(ids)
-                if not generation.output_ids:
-                    generation.time_to_first_token = time.perf_counter() - begin
-                generation.output_ids.append(next_id)
-                on_token(next_id)
-                if len(generation.output_ids) == max_tokens or next_id in stop_ids:
-                    return generation
-                ids.append(next_id)
+            for number in range(1, max_tokens + 1):
+                token = run.next()
+                if number == 1:
+                    run.generation.time_to_first_token = time.perf_counter() - begin
+                on_token(token)
+                if token in stop_ids:
+                    break
+            run.finish()
+        return run.generation
 
     def _checked(self, prompt_ids: Sequence[int], max_tokens: int) -> list[int]:
         """Return the prompt as a list of its own, if it can be computed; raises as `generate`."""
@@ -121,27 +121,3 @@ class Engine:
         if len(ids) + max_tokens > self._longest:
             raise RequestTooLongError(len(ids) + max_tokens, self._longest)
         return ids
-
-    def _advance(
-        self,
-        pages: SequencePages,
-        ids: Sequence[int],
-        computed: int,
-        generation: Generation,
-        on_published: OnPublished,
-    ) -> torch.Tensor:
-        """Compute ``ids`` from ``computed`` on, in chunks, and publish; gives the last logits."""
-        pages.ensure(len(ids))
-        logits = torch.empty(0)
-        for start in range(computed, len(ids), self._chunk_tokens):
-            end = min(start + self._chunk_tokens, len(ids))
-            last = end == len(ids)
-            part = StepPart(table=pages.table, start=start, count=end - start, wants_logits=last)
-            step = Step(self._pool, (part,))
-            logits = self._model.forward(step, torch.tensor(ids[start:end]))
-            generation.computed_tokens += step.token_count
-            published = pages.publish(ids, end)
-            if published:
-                generation.published_pages += published
-                on_published(published)
-        return logits[0]

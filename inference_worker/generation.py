@@ -13,6 +13,7 @@ class Generation:
     ``matched_tokens`` were used in place and ``copied_tokens`` from a copy of a cached page;
     ``prefilled_tokens`` are the rest of the prompt. ``computed_tokens`` counts all positions that
     the model ran, decoding included.
+    ``source_page`` is where the copy came from.
     ``published_pages`` are those that the answers of this request's inserts named as its own.
     ``time_to_first_token`` is in seconds, from the request to the first output id.
     """
@@ -25,6 +26,7 @@ class Generation:
     computed_tokens: int = 0
     time_to_first_token: float = 0.0
     matched_pages: list[PageRef]
+    source_page: PageRef | None = None
     published_pages: list[PageRef] = field(default_factory=list)
     store_failure: str | None = None
 
@@ -39,6 +41,7 @@ class Generation:
             "computed_tokens": self.computed_tokens,
             "ttft_ms": self.time_to_first_token * 1e3,
             "matched_pages": [list(page) for page in self.matched_pages],
+            "source_page": None if self.source_page is None else list(self.source_page),
             "published_pages": [list(page) for page in self.published_pages],
             "store_failure": self.store_failure,
         }

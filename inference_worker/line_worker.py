@@ -75,6 +75,8 @@ class LineWorker:
                 return generation.plain()
             case "keep_pin" if self._namespace is not None:
                 self._kept.append(self._namespace.match(request["prompt_ids"]))
+                if self._kept[-1].source is not None:
+                    self._kept[-1].source.release()  # one pin is what was asked for
                 return {"matched_tokens": self._kept[-1].token_count}
             case "flush":
                 return {"flushed": self._client is None or self._client.flush(FLUSH_SECONDS)}

@@ -7,8 +7,9 @@ from typing import Final, Self
 import kvstore_client
 from inference_worker.block_table import BlockTable, PageRef
 from inference_worker.page_pool import PagePool
+from inference_worker.page_publisher import PagePublisher
 from inference_worker.private_arena import PrivateArena
-from kvstore_client.errors import StoreError
+from kvstore_client.errors import PoolExhausted, StoreError
 
 # Slots reserved beyond what is needed now, so that decoding asks the store once in as many pages.
 RESERVE_AHEAD: Final = 4
@@ -17,9 +18,11 @@ RESERVE_AHEAD: Final = 4
 class SequencePages:
     """Owns what a sequence holds, from the match to the release.
 
-    Matched pages are used in place and never written. Behind them come slots reserved in the
-    store or, from where the store cannot give any, slots of the private arena; those are not
-    published, nor is what follows them. A failure of the store never reaches the caller.
+    Matched pages are used in place and never written. Where the store knows a page that goes on
+    as the sequence does, and parts within it, that source is copied before anything is computed.
+    Behind come slots reserved in the store or, from where the store cannot give any, slots of the
+    private arena; those are not published, nor is what follows them.
+    A failure of the store never reaches the caller.
     A context manager: at its end, on an exception too, the store's pages are released, the views
     of its memory dropped and the private slots given back.
     One engine thread uses it.
@@ -31,37 +34,49 @@ class SequencePages:
         private: PrivateArena,
         namespace: kvstore_client.Namespace | None,
         prompt_ids: Sequence[int],
+        *,
+        longest: int,
+        accept_next_token: bool = False,
     ) -> None:
         """Match the prompt and reserve the rest; without a namespace all pages are private.
 
+        ``longest`` is how many tokens the sequence can come to have in pages: no slot is reserved
+        beyond. With ``accept_next_token`` all of the prompt may be matched, not all but one.
         Raises ``ValueError`` for tokens that are none, and what the pool raises where the store's
         memory does not fit it; nothing is held then.
         """
         self._pool = pool
         self._private = private
         self._namespace = namespace
-        self._page_tokens = pool.layout.page_tokens
+        self._page_limit = pool.layout.pages_for(longest)
         self._views: set[int] = set()
         self._private_pages: list[PageRef] = []
         self._acquired: kvstore_client.Acquired | None = None
         self._matched: list[PageRef] = []
-        self._reserved: list[PageRef] = []
-        self._inserted = 0
-        self._publishing = False
+        self._source: kvstore_client.Source | None = None
+        self._publisher: PagePublisher | None = None
+        self.table = BlockTable(pool.layout.page_tokens)
         if namespace is not None:
-            total = pool.layout.pages_for(len(prompt_ids)) + RESERVE_AHEAD
-            self._acquired = namespace.acquire(prompt_ids, total_page_count=total)
+            wanted = pool.layout.pages_for(len(prompt_ids)) + RESERVE_AHEAD
+            self._acquired = namespace.acquire(
+                prompt_ids,
+                total_page_count=min(wanted, self._page_limit),
+                accept_next_token=accept_next_token,
+            )
             try:
+                if self._acquired.reservation is None and self._acquired.failure is None:
+                    self._acquired = self._reserve_less(namespace, len(prompt_ids))
                 self._use(self._acquired)
             except BaseException:
                 self.close()  # nobody else can
                 raise
-        self.table = BlockTable(self._page_tokens, [*self._matched, *self._reserved])
+        self.source_page = None if self._source is None else _place(self._source.page)
+        self.copied_tokens = 0 if self._source is None else self._source.token_count
 
     @property
     def matched_tokens(self) -> int:
-        """Tokens whose keys and values were there already: where computing starts."""
-        return len(self._matched) * self._page_tokens
+        """Tokens in pages that are used in place."""
+        return len(self._matched) * self._pool.layout.page_tokens
 
     @property
     def matched_pages(self) -> list[PageRef]:
@@ -69,12 +84,17 @@ class SequencePages:
         return list(self._matched)
 
     @property
+    def next_token(self) -> int | None:
+        """The best token after the prompt, where the store knows it: then nothing has to run."""
+        return None if self._acquired is None else self._acquired.match.next_token
+
+    @property
     def failure(self) -> StoreError | None:
         """Why the store gave nothing, where it failed."""
         return None if self._acquired is None else self._acquired.failure
 
     def ensure(self, token_count: int) -> None:
-        """Have pages for ``token_count`` tokens.
+        """Have pages for ``token_count`` tokens, and the source's tokens in the first of them.
 
         From the store while it gives some, then from the private arena. Raises
         ``ArenaExhaustedError`` where that has too few, which a sequence within the engine's
@@ -87,60 +107,95 @@ class SequencePages:
             pages = self._private.allocate(missing)
             self._private_pages += pages
             self.table.append(*pages)
+        self._copy_source()
 
     def publish(self, ids: Sequence[int], computed: int) -> list[PageRef]:
         """Insert the pages that the first ``computed`` of ``ids`` fill, and were not inserted.
 
-        The forward that wrote them must have returned. Gives those that are the store's from now
-        on, which are never written again; where another worker was first its page is the store's,
-        and ours stays ours.
+        Gives those that are the store's from now on, as ``PagePublisher.publish``.
         """
-        if not self._publishing or self._acquired is None:
+        page_tokens = self._pool.layout.page_tokens
+        if self._publisher is None:
             return []
-        reservation = self._acquired.reservation
-        assert reservation is not None  # or nothing would be published
-        first = len(self._matched) + self._inserted
-        count = min(computed // self._page_tokens - first, len(self._reserved) - self._inserted)
-        if count <= 0:
+        return self._publisher.publish(ids, computed // page_tokens * page_tokens)
+
+    def finish(
+        self, ids: Sequence[int], computed: int, next_tokens: dict[int, int]
+    ) -> list[PageRef]:
+        """Insert what is left of the first ``computed`` of ``ids``, within a page too.
+
+        ``next_tokens`` are the argmaxes of what follows, by the number of tokens before them; all
+        of the last page was computed. Nothing can be written or published afterwards.
+        """
+        if self._publisher is None:
             return []
-        tokens = list(ids[first * self._page_tokens : (first + count) * self._page_tokens])
-        base = self._acquired.match if self._inserted == 0 and self._matched else None
+        rest = dict(next_tokens)
+        published = self._publisher.publish(ids, computed, rest.get(computed))
+        if published:
+            rest.pop(computed, None)
+        for end, token in rest.items():
+            self._publisher.store_next_token(ids, end, token)
+        return published
+
+    def _reserve_less(
+        self, namespace: kvstore_client.Namespace, prompt_tokens: int
+    ) -> kvstore_client.Acquired:
+        """Reserve for the prompt alone, where there was no room for more; else nothing."""
+        assert self._acquired is not None  # it holds the match
+        match = self._acquired.match
+        missing = self._pool.layout.pages_for(prompt_tokens) - match.page_count
         try:
-            answer = reservation.insert(tokens, position=first * self._page_tokens, base=base)
+            reservation = namespace.reserve(start_page=match.page_count, page_count=missing)
         except StoreError:
-            # What is reserved stays ours to compute on; the store just does not get it.
-            self._publishing = False
-            return []
-        own = self._reserved[self._inserted : self._inserted + count]
-        self._inserted += count
-        named = {PageRef(page.extent_id, page.slot) for page in answer.pages}
-        return [page for page in own if page in named]
+            return self._acquired
+        return kvstore_client.Acquired(match, reservation)
 
     def _use(self, acquired: kvstore_client.Acquired) -> None:
         """Map what was acquired."""
         self._matched = self._map(acquired.match.pages)
+        self.table.append(*self._matched)
         if acquired.reservation is not None:
-            self._reserved = self._map(acquired.reservation.pages)
-            self._publishing = True
+            self.table.append(*self._map(acquired.reservation.pages))
+            self._publisher = PagePublisher(
+                acquired.match, acquired.reservation, self._pool.layout.page_tokens
+            )
+        if acquired.match.source is not None:
+            try:
+                self._map([acquired.match.source.page])
+            except KeyError:  # not mapped here: its tokens are computed
+                acquired.match.source.release()
+            else:
+                self._source = acquired.match.source
+
+    def _copy_source(self) -> None:
+        """Copy the source, once, into the first page that is this sequence's own."""
+        if self._source is not None:
+            self._pool.copy_page(_place(self._source.page), self.table[len(self._matched)])
+            # Waits for the device: the copy is complete.
+            self._source.release()
+            self._source = None
 
     def _grow(self, missing: int) -> int:
         """Reserve at least ``missing`` pages more; give how many came."""
         reservation = None if self._acquired is None else self._acquired.reservation
         if reservation is None:
             return 0
-        before = len(self._reserved)
-        try:
-            pages = reservation.grow(before + missing + RESERVE_AHEAD)
-        except StoreError:
-            return 0
-        more = self._map(pages[before:])
-        self._reserved += more
-        self.table.append(*more)
-        return len(more)
+        before = reservation.page_count
+        wanted = min(missing + RESERVE_AHEAD, max(missing, self._page_limit - len(self.table)))
+        for count in dict.fromkeys((wanted, missing)):
+            try:
+                more = self._map(reservation.grow(before + count)[before:])
+            except PoolExhausted:
+                continue
+            except StoreError:
+                return 0
+            self.table.append(*more)
+            return len(more)
+        return 0
 
     def _map(self, pages: Iterable[kvstore_client.PageRef]) -> list[PageRef]:
         """Make the extents of the store's pages part of the pool, and name them there."""
-        named = [PageRef(page.extent_id, page.slot) for page in pages]
+        named = [_place(page) for page in pages]
         assert self._namespace is not None or not named  # only the store's pages come here
         for extent in {page.extent for page in named} - self._views:
             assert self._namespace is not None
@@ -155,6 +210,7 @@ class SequencePages:
         self._views.clear()
         self._private.release(self._private_pages)
         self._private_pages = []
+        self._source = None
         if self._acquired is not None:
             self._acquired.release()
 
@@ -168,3 +224,8 @@ class SequencePages:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _place(page: kvstore_client.PageRef) -> PageRef:
+    """Name a page of the store's as the pool does."""
+    return PageRef(page.extent_id, page.slot)

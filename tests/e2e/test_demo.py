@@ -18,7 +18,7 @@ from inference_worker.engine import CHUNK_TOKENS, PAGE_TOKENS
 
 KEYS = {
     *("worker", "prompt_ids", "prompt_tokens", "matched_tokens", "published_by"),
-    *("prefilled_tokens", "output_ids", "reference_ids"),
+    *("shared_tokens", "copied_tokens", "prefilled_tokens", "output_ids", "reference_ids"),
     *("ttft_ms", "ttft_ms_without", "ttft_ms_stock", "identical"),
 }
 FEWEST_QUESTION_TOKENS = 15
@@ -73,28 +73,29 @@ def report(ended: dict[str, "subprocess.CompletedProcess[str]"]) -> Report:
     return report_of(ended[""])
 
 
-class Publishers:
-    """Who published which prefix, by the requests so far."""
+class Known:
+    """Which prefixes were computed, token by token, and after which the next token is known."""
 
     def __init__(self) -> None:
-        self._of: dict[tuple[int, ...], str] = {}
+        self._prefixes: set[tuple[int, ...]] = set()
+        self._ends: set[tuple[int, ...]] = set()
 
-    def publish(self, worker: str, ids: list[int]) -> None:
-        """Note the whole pages of what a worker computed: the first one stays."""
-        for end in range(PAGE_TOKENS, len(ids) + 1, PAGE_TOKENS):
-            self._of.setdefault(tuple(ids[:end]), worker)
+    def compute(self, ids: list[int], *ends: int) -> None:
+        """Note a sequence that was computed."""
+        self._prefixes |= {tuple(ids[:end]) for end in range(1, len(ids) + 1)}
+        self._ends |= {tuple(ids[:end]) for end in ends}
 
-    def matched(self, ids: list[int]) -> tuple[int, str | None]:
-        """Return how many tokens are cached, of all but the last, and by whom, in their order."""
-        names: list[str] = []
-        while (end := (len(names) + 1) * PAGE_TOKENS) < len(ids) and tuple(ids[:end]) in self._of:
-            names.append(self._of[tuple(ids[:end])])
-        return len(names) * PAGE_TOKENS, "+".join(dict.fromkeys(names)) or None
+    def shared(self, ids: list[int]) -> int:
+        """Return how many tokens are known, of all but the last, or of all with their next one."""
+        if tuple(ids) in self._ends:
+            return len(ids)
+        ends = range(1, len(ids))
+        return max((end for end in ends if tuple(ids[:end]) in self._prefixes), default=0)
 
 
 def test_every_request_has_its_fields(report: Report) -> None:
     """Each has the fields that are promised, of the kinds that are promised."""
-    assert len(report["requests"]) == 9
+    assert len(report["requests"]) == 10
     for row in report["requests"]:
         assert row.keys() >= KEYS
         assert row["worker"] in WORKERS
@@ -111,28 +112,38 @@ def test_the_tokens_are_stock_transformers(report: Report) -> None:
 
 
 def test_matches_are_as_predicted(report: Report) -> None:
-    """Each request matches every whole page computed before, and names who published it."""
-    publishers = Publishers()
+    """Each request reuses every token computed before: whole pages in place, the rest copied."""
+    known = Known()
     *asked, after_the_kill = report["requests"]
     for row in asked:
-        matched = publishers.matched(row["prompt_ids"])
-        assert (row["matched_tokens"], row["published_by"]) == matched
-        assert row["prefilled_tokens"] == row["prompt_tokens"] - row["matched_tokens"]
-        publishers.publish(row["worker"], row["prompt_ids"] + row["output_ids"][:-1])
+        shared = known.shared(row["prompt_ids"])
+        assert row["shared_tokens"] == row["matched_tokens"] + row["copied_tokens"] == shared
+        assert row["matched_tokens"] == shared // PAGE_TOKENS * PAGE_TOKENS
+        assert row["prefilled_tokens"] == row["prompt_tokens"] - shared
+        assert bool(row["published_by"]) == bool(shared)
+        computed = row["prompt_ids"] + row["output_ids"][:-1]
+        known.compute(computed, row["prompt_tokens"], len(computed))
     # B was killed as soon as its first chunk was published, and A goes on from there.
-    assert publishers.matched(after_the_kill["prompt_ids"]) == (0, None)
-    publishers.publish("B", after_the_kill["prompt_ids"][:CHUNK_TOKENS])
+    assert known.shared(after_the_kill["prompt_ids"]) == 0
     assert (after_the_kill["worker"], after_the_kill["matched_tokens"]) == ("A", CHUNK_TOKENS)
-    assert after_the_kill["published_by"] == "B"
+    assert (after_the_kill["copied_tokens"], after_the_kill["published_by"]) == (0, "B")
+
+
+def test_the_same_question_again_runs_nothing(report: Report) -> None:
+    """The other worker has its first token from the store, and goes on with the same ones."""
+    first, again = report["requests"][0], report["requests"][4]
+    assert (again["kind"], again["prompt_ids"]) == ("again", first["prompt_ids"])
+    assert (first["worker"], again["worker"]) == WORKERS
+    assert (again["prefilled_tokens"], again["output_ids"]) == (0, first["output_ids"])
 
 
 def test_each_worker_goes_on_from_the_others_pages(report: Report) -> None:
     """Questions on the document and the turns of the chat change worker, and find it there."""
-    questions, chat = report["requests"][:4], report["requests"][4:8]
+    questions, chat = report["requests"][:4], report["requests"][5:9]
     for rows in (questions, chat):
         assert [row["worker"] for row in rows] == [*WORKERS, *WORKERS]
         assert min(row["prefilled_tokens"] for row in rows) >= FEWEST_QUESTION_TOKENS
-    for row in report["requests"][1:8]:
+    for row in report["requests"][1:9]:
         assert row["matched_tokens"] >= DOCUMENT_TOKENS // PAGE_TOKENS * PAGE_TOKENS
     for worker, other in (WORKERS, WORKERS[::-1]):
         names = [row["published_by"] for row in report["requests"] if row["worker"] == worker]

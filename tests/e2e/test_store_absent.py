@@ -34,6 +34,7 @@ def test_a_store_that_is_absent_at_the_start_is_found_later(
             assert (cold.store_failure, cold.matched_tokens) == (None, 0)
             hit = worker.generate(ids)
             assert hit.matched_tokens == 250 // PAGE_TOKENS * PAGE_TOKENS
+            assert hit.prefilled_tokens == 0
             assert alone[name].output_ids == cold.output_ids == hit.output_ids
             assert worker.left() == NOTHING
         assert left_at(store.runtime_dir) == NOTHING

@@ -48,7 +48,7 @@ def test_a_store_of_eight_pages_changes_no_token(
         # Others need the room: unpinned pages make way.
         other = text_ids(40, 133)
         evicting = here.generate(other)
-        assert len(evicting.published_pages) == (40 + 23) // PAGE_TOKENS
+        assert len(evicting.published_pages) == -(-(40 + 23) // PAGE_TOKENS)
         assert judge.identical(name, other, evicting.output_ids)
         assert here.left() == NOTHING
         with connect_admin(store.runtime_dir) as admin:

@@ -61,8 +61,8 @@ def here(model: PagedModel, store: RunningStore) -> Iterator[EngineWorld]:
 
 
 def computed_pages(prompt_tokens: int) -> int:
-    """Count the whole pages of a request: the last token given was not computed."""
-    return (prompt_tokens + OUTPUT_TOKENS - 1) // PAGE_TOKENS
+    """Count the pages of a request, the last begun: the last token given was not computed."""
+    return -(-(prompt_tokens + OUTPUT_TOKENS - 1) // PAGE_TOKENS)
 
 
 def test_a_second_process_goes_on_from_the_firsts_pages(
@@ -72,7 +72,7 @@ def test_a_second_process_goes_on_from_the_firsts_pages(
     judge: Judge,
     text_ids: Ids,
 ) -> None:
-    """Each worker matches all whole pages that the other published, in place, and no more."""
+    """Each worker reuses all that the other computed: whole pages in place, the rest copied."""
     second = second_processes[name]
     ids = text_ids(250, 100)
     cold = here.generate(ids)
@@ -83,23 +83,30 @@ def test_a_second_process_goes_on_from_the_firsts_pages(
     ids += [*cold.output_ids, *text_ids(20, 101)]
     hit = second.ask(op="generate", prompt_ids=ids, max_tokens=OUTPUT_TOKENS)
     assert hit["store_failure"] is None
-    assert [PageRef(*page) for page in hit["matched_pages"]] == cold.published_pages
-    assert hit["matched_tokens"] == len(cold.published_pages) * PAGE_TOKENS
-    assert hit["prefilled_tokens"] == len(ids) - hit["matched_tokens"]
+    *whole, begun = cold.published_pages
+    assert [PageRef(*page) for page in hit["matched_pages"]] == whole
+    assert PageRef(*hit["source_page"]) == begun
+    assert hit["matched_tokens"] + hit["copied_tokens"] == 250 + OUTPUT_TOKENS - 1
+    assert hit["prefilled_tokens"] == len(ids) - (250 + OUTPUT_TOKENS - 1)
     assert judge.identical(name, ids, hit["output_ids"])
     theirs = [PageRef(*page) for page in hit["published_pages"]]
-    assert len(cold.published_pages) + len(theirs) == computed_pages(len(ids))
+    assert len(whole) + len(theirs) == computed_pages(len(ids))
 
     ids += [*hit["output_ids"], *text_ids(20, 102)]
     back = here.generate(ids)
-    assert back.matched_pages == cold.published_pages + theirs
+    assert [*back.matched_pages, back.source_page] == whole + theirs
     assert judge.identical(name, ids, back.output_ids)
 
-    # Cached whole, to the token: the last page is computed, for the logits of its end.
-    whole = ids[: 10 * PAGE_TOKENS]
-    full = second.ask(op="generate", prompt_ids=whole, max_tokens=OUTPUT_TOKENS)
-    assert full["matched_tokens"] == 9 * PAGE_TOKENS
-    assert judge.identical(name, whole, full["output_ids"])
+    # Cached whole, to the token: the last one is computed, for its logits.
+    front = ids[: 10 * PAGE_TOKENS]
+    full = second.ask(op="generate", prompt_ids=front, max_tokens=OUTPUT_TOKENS)
+    assert (full["matched_tokens"], full["prefilled_tokens"]) == (9 * PAGE_TOKENS, 1)
+    assert judge.identical(name, front, full["output_ids"])
+
+    # Asked again by the other: the token after it is known now.
+    known = here.generate(front)
+    assert (known.matched_tokens, known.prefilled_tokens) == (10 * PAGE_TOKENS, 0)
+    assert known.output_ids == full["output_ids"]
     assert second.ask(op="flush")["flushed"]
 
 

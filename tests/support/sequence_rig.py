@@ -25,9 +25,18 @@ class SequenceRig:
         self.private = PrivateArena(LAYOUT, LONGEST)
         self.pool.add_extent(PRIVATE_EXTENT, self.private.tensor)
 
-    def open(self, ids: list[int]) -> SequencePages:
+    def open(
+        self, ids: list[int], *, longest: int = LONGEST, accept_next_token: bool = False
+    ) -> SequencePages:
         """Begin a sequence."""
-        return SequencePages(self.pool, self.private, self.namespace, ids)
+        return SequencePages(
+            self.pool,
+            self.private,
+            self.namespace,
+            ids,
+            longest=longest,
+            accept_next_token=accept_next_token,
+        )
 
     def compute(self, pages: SequencePages, ids: list[int], start: int, end: int) -> None:
         """Write what ``[start, end)`` of ``ids`` come to: each token the sum of all up to it."""

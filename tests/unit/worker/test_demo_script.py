@@ -9,7 +9,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedTokenizerFast
 
 from inference_worker.byte_tokenizer import ByteTokenizer
-from inference_worker.demo_script import DOCUMENT_TOKENS, QUESTIONS, WORKERS, DemoScript
+from inference_worker.demo_script import AGAIN, DOCUMENT_TOKENS, QUESTIONS, WORKERS, DemoScript
 from inference_worker.tokenizer import Tokenizer, load_tokenizer
 
 FEWEST_TOKENS = 15
@@ -63,6 +63,13 @@ def test_questions_and_chat_change_worker_each_time(bytewise: DemoScript) -> Non
     assert len({turn.text for turn in [*questions, *chat, last]}) == 9
     assert {turn.kind for turn in questions} == {"question"}
     assert {turn.kind for turn in chat} == {"chat"}
+
+
+def test_the_first_question_is_asked_again(bytewise: DemoScript) -> None:
+    """The other worker gets the very ids."""
+    first, again = next(bytewise.questions()), bytewise.again()
+    assert (again.ids, again.kind) == (first.ids, AGAIN)
+    assert {first.worker, again.worker} == {*WORKERS}
 
 
 def test_each_turn_is_long_enough(bytewise: DemoScript) -> None:

@@ -13,9 +13,11 @@ def row(**changes: object) -> dict[str, Any]:
     values: dict[str, Any] = {
         "worker": "A",
         "prompt_tokens": 2011,
+        "shared_tokens": 2003,
         "matched_tokens": 2000,
+        "copied_tokens": 3,
         "published_by": "B",
-        "prefilled_tokens": 11,
+        "prefilled_tokens": 8,
         "ttft_ms": 20.0,
         "ttft_ms_without": 180.0,
         "ttft_ms_stock": 150.0,
@@ -52,7 +54,7 @@ def test_a_request_is_a_line() -> None:
         assert name in text
     (line,) = (line for line in text.splitlines() if "2011" in line)
     assert line.split() == [
-        *("A", "question", "2011", "2000", "B", "11", "20", "180", "150", "9.0x", "yes")
+        *("A", "question", "2011", "2000", "3", "B", "8", "20", "180", "150", "9.0x", "yes")
     ]
 
 
@@ -80,15 +82,18 @@ def test_a_difference_is_seen() -> None:
 
 def test_the_summary_counts() -> None:
     """It says how many were identical, what leaked, and how much sooner the hits were."""
-    cold = row(matched_tokens=0, prefilled_tokens=2011, ttft_ms=200.0)
-    slower = row(ttft_ms=60.0, identical=False)
+    cold = row(
+        matched_tokens=0, copied_tokens=0, shared_tokens=0, prefilled_tokens=2011, ttft_ms=200.0
+    )
+    slower = row(ttft_ms=60.0, identical=False, copied_tokens=2)
     lines = summary(report(cold, row(), slower))
     assert "2 of 3 requests (2 near ties in 144 tokens)" in lines[0]
-    assert "3 slots and 1 pins left over" in lines[1]
-    assert "2 hits sooner by 6.0x in the median, 3.0x at least" in lines[2]
-    assert "1.20x" in lines[3]
+    assert "reused in 2 of 3 requests" in lines[1]
+    assert "3 slots and 1 pins left over" in lines[2]
+    assert "2 hits sooner by 6.0x in the median, 3.0x at least" in lines[3]
+    assert "1.20x" in lines[4]
 
 
 def test_without_a_hit_there_is_no_speed() -> None:
     """Where nothing was matched the summary says nothing about time."""
-    assert len(summary(report(row(matched_tokens=0, prefilled_tokens=2011)))) == 2
+    assert len(summary(report(row(matched_tokens=0, prefilled_tokens=2011)))) == 3

@@ -7,14 +7,21 @@ import pytest
 from inference_worker.demo import verdict
 
 
-def row(worker: str, published_by: str | None, *, identical: bool = True) -> dict[str, Any]:
+def row(
+    worker: str, published_by: str | None, *, identical: bool = True, **changes: object
+) -> dict[str, Any]:
     """Return what the verdict reads of one request."""
-    return {
+    values: dict[str, Any] = {
+        "shared_tokens": 35,
+        "matched_tokens": 32,
+        "copied_tokens": 3,
+        "prefilled_tokens": 9,
         "worker": worker,
         "kind": "question",
         "published_by": published_by,
         "identical": identical,
     }
+    return values | changes
 
 
 def report(*rows: dict[str, Any], **changes: int) -> dict[str, Any]:
@@ -51,6 +58,23 @@ def test_another_token_is_wrong() -> None:
     assert verdict(report(*rows), leak=False) == [
         "question on B: other tokens than stock transformers'"
     ]
+
+
+def test_a_shared_token_that_was_computed_again_is_wrong() -> None:
+    """Matched and copied tokens together are all that were known, no fewer and no more."""
+    rows = (row("A", "B"), row("B", "A", copied_tokens=2), row("A", "B", shared_tokens=34))
+    assert verdict(report(*rows), leak=False) == [
+        "question on B: 34 tokens reused of 35 shared",
+        "question on A: 35 tokens reused of 34 shared",
+    ]
+
+
+def test_the_same_question_again_runs_nothing() -> None:
+    """A second prefill of the same prompt is wrong, of another one it is not."""
+    rows = (row("A", "B"), row("B", "A", kind="again"))
+    assert verdict(report(*rows), leak=False) == ["again on B: 9 tokens prefilled a second time"]
+    rows = (row("A", "B"), row("B", "A", kind="again", prefilled_tokens=0))
+    assert verdict(report(*rows), leak=False) == []
 
 
 @pytest.mark.parametrize(

@@ -138,19 +138,20 @@ def test_the_longest_is_the_models_where_none_is_named(qwen: PagedModel) -> None
 def test_pages_are_published_and_used_in_place(
     world: EngineWorld, references: dict[str, Reference], text_ids: Ids
 ) -> None:
-    """Each chunk's whole pages are announced once, in order; the next request has them."""
+    """Each chunk's whole pages are announced once, in order, the rest at the end; all is reused."""
     ids = text_ids(150, 63)
     told: list[list[PageRef]] = []
     first = world.generate(ids, 12, on_published=told.append)
-    # Chunks of 64 end in 64, 128 and 150; decoding completes the tenth page.
-    assert [len(pages) for pages in told] == [4, 4, 1, 1]
+    # Chunks of 64 end in 64, 128 and 150; decoding completes the tenth page and begins another.
+    assert [len(pages) for pages in told] == [4, 4, 1, 1, 1]
     assert first.published_pages == [page for pages in told for page in pages]
-    assert first.matched_tokens == 0
+    assert (first.matched_tokens, first.source_page) == (0, None)
     longer = [*ids, *first.output_ids, 7, 8, 9]
     second = world.generate(longer, 12)
-    assert second.matched_pages == first.published_pages
-    assert second.matched_tokens == 10 * PAGE_TOKENS
-    assert second.prefilled_tokens == len(longer) - 10 * PAGE_TOKENS
+    assert second.matched_pages == first.published_pages[:-1]
+    assert second.source_page == first.published_pages[-1]
+    assert (second.matched_tokens, second.copied_tokens) == (10 * PAGE_TOKENS, 1)
+    assert second.prefilled_tokens == len(longer) - 10 * PAGE_TOKENS - 1
     reference = references["qwen3"]
     assert first.output_ids == reference.answer(ids, 12)["output_ids"]
     assert second.output_ids == reference.answer(longer, 12)["output_ids"]
@@ -159,7 +160,7 @@ def test_pages_are_published_and_used_in_place(
 def test_each_position_is_computed_once(
     world: EngineWorld, qwen: PagedModel, monkeypatch: pytest.MonkeyPatch, text_ids: Ids
 ) -> None:
-    """From the matched tokens to the last but one, so that no published page is written again."""
+    """From what is reused to the last but one, so that no published page is written again."""
     spans: list[tuple[int, int]] = []
     forward = qwen.forward
 
@@ -169,11 +170,14 @@ def test_each_position_is_computed_once(
 
     monkeypatch.setattr(qwen, "forward", record)
     ids = text_ids(150, 66)
-    for start in (0, 9 * PAGE_TOKENS):
+    # The whole prompt and the token after it are known the second time.
+    for start in (0, 150):
         spans.clear()
-        assert world.generate(ids, 12).matched_tokens == start
+        found = world.generate(ids, 12)
+        assert found.matched_tokens + found.copied_tokens == start
         assert [begin for begin, _ in spans] == [start, *(end for _, end in spans[:-1])]
         assert spans[-1][1] == 150 + 11
+        assert found.computed_tokens == sum(end - begin for begin, end in spans)
 
 
 def test_a_request_may_leave_the_store_alone(world: EngineWorld, text_ids: Ids) -> None:

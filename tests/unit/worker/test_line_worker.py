@@ -64,6 +64,7 @@ def test_a_generation_is_answered_whole(engine: Engine, alone: LineWorker, text_
         "prefilled_tokens": 40,
         "computed_tokens": 45,
         "matched_pages": [],
+        "source_page": None,
         "published_pages": [],
         "store_failure": None,
     }
@@ -115,9 +116,9 @@ def test_a_request_says_where_its_pages_are(world: EngineWorld, text_ids: Ids) -
     worker = LineWorker(world.engine, world.client, world.namespace)
     request = {"op": "generate", "prompt_ids": text_ids(70, 71), "max_tokens": 2}
     _, first, second, third = answers_of(worker, request, request, {**request, "use_store": False})
-    assert len(first["published_pages"]) == 4
-    assert second["matched_pages"] == first["published_pages"]
-    assert all(len(page) == 2 for page in second["matched_pages"])
+    assert len(first["published_pages"]) == 5
+    assert [*second["matched_pages"], second["source_page"]] == first["published_pages"]
+    assert all(len(page) == 2 for page in first["published_pages"])
     assert third["matched_pages"] == third["published_pages"] == []
     assert world.left() == NOTHING
 

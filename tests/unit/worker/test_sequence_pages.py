@@ -240,7 +240,9 @@ def test_a_failure_to_begin_gives_everything_back(rig: SequenceRig, client: Clie
     pool = PagePool(narrow)
     for _ in range(2):
         with pytest.raises(LayoutMismatchError):
-            SequencePages(pool, PrivateArena(narrow, 100), rig.namespace, list(range(20)))
+            SequencePages(
+                pool, PrivateArena(narrow, 100), rig.namespace, list(range(20)), longest=30
+            )
         assert pool.extents == frozenset()
         assert client.flush(LIMIT)
         assert nothing_held(client)

@@ -1,0 +1,95 @@
+"""Faults put into the engine on purpose: each has to be caught by a test of the engine.
+
+A mutant is the worker's source with one place changed, in a folder of its own, against which
+that test runs in a process of its own.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import inference_worker
+import kvstore_client
+
+TESTS = Path(__file__).parents[1] / "unit" / "worker"
+SAMPLE = "test_engine_reuse.py::test_a_sample_is_never_a_next_token"
+PARTIAL = "test_source_pages.py::test_a_partial_page_is_never_written_again"
+PIN = "test_source_pages.py::test_the_source_is_given_back_when_it_is_copied"
+
+
+class Mutant(NamedTuple):
+    """One fault: in ``file``, ``old`` (which stands there once) becomes ``new``."""
+
+    name: str
+    tests: tuple[str, ...]
+    file: str
+    old: str
+    new: str
+
+
+MUTANTS = [
+    Mutant("unchanged", (SAMPLE, PARTIAL, PIN), "request_run.py", "", ""),
+    Mutant(
+        "sampled-token-stored-as-next-token",
+        (SAMPLE,),
+        "request_run.py",
+        "best = {self._computed: choice.argmax}",
+        "best = {self._computed: choice.token}",
+    ),
+    Mutant(
+        "partial-page-appended-in-place",
+        (PARTIAL,),
+        "sequence_pages.py",
+        "self._pool.copy_page(_place(self._source.page), self.table[len(self._matched)])",
+        "self.table.replace(len(self._matched), _place(self._source.page))",
+    ),
+    Mutant(
+        "source-kept-after-the-copy",
+        (PIN,),
+        "sequence_pages.py",
+        "            self._source.release()\n            self._source = None\n",
+        "            self._source = None\n",
+    ),
+]
+
+
+def run(mutant: Mutant, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a mutant's tests on a copy of the worker with its change."""
+    source = Path(inference_worker.__file__).parent
+    copy = folder / source.name
+    shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    path = copy / mutant.file
+    text = path.read_text()
+    if mutant.name != "unchanged":
+        assert text.count(mutant.old) == 1, f"{mutant.name} does not fit {mutant.file} any more"
+        path.write_text(text.replace(mutant.old, mutant.new))
+    # The copy comes first, then what it imports.
+    places = [folder, source.parent, Path(kvstore_client.__file__).parents[1]]
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=line"]
+        + [str(TESTS / test) for test in mutant.tests],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, places))},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_fault_in_the_engine_is_caught(mutant: Mutant, tmp_path: Path) -> None:
+    """The test fails by an assertion on each mutant, and passes on the engine as it is."""
+    outcome = run(mutant, tmp_path)
+    if mutant.name == "unchanged":
+        assert outcome.returncode == 0, outcome.stdout[-2000:]
+    else:
+        assert outcome.returncode == 1, f"{mutant.name} survived"
+        assert "AssertionError" in outcome.stdout or "assert " in outcome.stdout
+        assert "1 failed" in outcome.stdout, outcome.stdout[-2000:]

@@ -1,0 +1,29 @@
+"""What prompts share is counted in tokens, whatever the pages."""
+
+from inference_worker.computed_prompts import ComputedPrompts
+
+
+def test_nothing_is_shared_with_nothing() -> None:
+    """The first prompt runs whole."""
+    assert ComputedPrompts().shared([1, 2, 3]) == 0
+
+
+def test_the_longest_prefix_counts() -> None:
+    """Of all that was computed, the one that parts last; and one token is left to run."""
+    known = ComputedPrompts()
+    known.add([1, 2, 3, 4, 5])
+    known.add([1, 2, 9, 9])
+    assert known.shared([1, 2, 3, 7]) == 3
+    assert known.shared([1, 2, 9, 9, 9]) == 4
+    assert known.shared([2, 2]) == 0
+    assert known.shared([1, 2, 3]) == 2
+    assert known.shared([1, 2, 3, 4, 5, 6, 7]) == 5
+
+
+def test_a_known_end_leaves_nothing_to_run() -> None:
+    """Where the next token is known, all of the prompt is shared, and only there."""
+    known = ComputedPrompts()
+    known.add([1, 2, 3, 4, 5], 3, 5)
+    assert known.shared([1, 2, 3]) == 3
+    assert known.shared([1, 2, 3, 4]) == 3
+    assert known.shared([1, 2, 3, 4, 5]) == 5
