@@ -8,6 +8,7 @@ The result is committed, and tests/static/test_generated_code.py keeps the two i
 import argparse
 import ast
 import inspect
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields
@@ -85,7 +86,7 @@ def page() -> str:
     """Return the page's text."""
     text = "".join((HEAD, *server_settings(), CLIENT, *client_settings(), ENVIRONMENT))
     # The descriptions are reStructuredText in the code.
-    return text.replace("``", "`")
+    return re.sub(r":[a-z]+:`", "`", text.replace("``", "`"))
 
 
 def main() -> int:

@@ -21,11 +21,13 @@ def totals_table(stats: store_pb2.GetStatsResponse) -> Table:
         "uptime, s": stats.uptime.seconds,
         "lookups (full, partial, miss)": f"{counters.lookup_count} ({counters.full_hit_count}, "
         f"{counters.partial_hit_count}, {counters.miss_count})",
-        "tokens matched of asked": f"{counters.matched_token_count} of "
-        f"{counters.asked_token_count} {_share(counters)}",
+        "tokens matched + copied of asked": f"{counters.matched_token_count} + "
+        f"{counters.copied_token_count} of {counters.asked_token_count} {_share(counters)}",
+        "next tokens answered": counters.next_token_count,
         "pages inserted (duplicates)": f"{counters.inserted_page_count} "
         f"({counters.duplicate_page_count})",
-        "pages evicted, removed": f"{counters.evicted_page_count}, {counters.removed_page_count}",
+        "pages evicted, removed, superseded": f"{counters.evicted_page_count}, "
+        f"{counters.removed_page_count}, {counters.superseded_page_count}",
         "reserves without slots": counters.exhausted_count,
         "pins, reservations": f"{stats.pin_count}, {stats.reservation_count}",
         "named pins": stats.named_pin_count,
@@ -179,6 +181,8 @@ def _table(
 
 
 def _share(counters: lease_pb2.CacheCounters) -> str:
+    """Return which part of the tokens asked for needs not be computed."""
     if not counters.asked_token_count:
         return ""
-    return f"{counters.matched_token_count / counters.asked_token_count:.1%}"
+    reused = counters.matched_token_count + counters.copied_token_count
+    return f"{reused / counters.asked_token_count:.1%}"

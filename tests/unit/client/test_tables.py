@@ -23,13 +23,21 @@ def cells(text: str) -> list[str]:
 
 
 def test_totals_show_hits_and_shares() -> None:
-    """The totals have the counts of matches and the share of tokens that was matched."""
+    """The totals have the counts of matches and the share of tokens that was reused."""
     counters = lease_pb2.CacheCounters(
-        lookup_count=3, full_hit_count=1, miss_count=2, asked_token_count=8, matched_token_count=2
+        lookup_count=3,
+        full_hit_count=1,
+        miss_count=2,
+        asked_token_count=8,
+        matched_token_count=2,
+        copied_token_count=1,
+        evicted_page_count=7,
+        superseded_page_count=9,
     )
     text = shown(tables.totals_table(store_pb2.GetStatsResponse(counters=counters, pin_count=4)))
     assert "3 (1, 0, 2)" in text
-    assert "2 of 8 25.0%" in text
+    assert "2 + 1 of 8 37.5%" in text
+    assert "7, 0, 9" in text
     assert "4, 0" in text
 
 
