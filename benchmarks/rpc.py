@@ -35,6 +35,8 @@ TOKENS = (2_048, 100_000)
 CALLERS = (1, 4)
 # Rounds and seconds a slice: about four minutes, and half of one.
 FULL, QUICK = (9, 1.5), (3, 0.4)
+# Seconds for each kind of cycle, before the first round.
+WARM_UP = 0.2
 
 
 class Plan:
@@ -70,6 +72,9 @@ def measure(plan: Plan) -> Rounds:
         local.publish(plan.tokens[1:])
         for store in served.values():
             store.publish(plan.tokens[1:])
+            for tokens in plan.tokens:
+                # Threads, connections and caches are there when measuring begins.
+                store.measure(tokens, max(plan.callers), min(plan.seconds, WARM_UP))
         console = Console(stderr=True)
         numbers = track(
             range(plan.rounds), "Measuring", console=console, disable=not console.is_terminal
