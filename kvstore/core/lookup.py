@@ -161,8 +161,6 @@ def _whole(lease: Lease, at: Position, sequence: Sequence, length: int) -> Found
     if at.depth != length // page_tokens:
         return None
     tail = _rest(at, sequence, length)
-    if len(tail) != length % page_tokens * TOKEN_BYTES:
-        return None
     next_token = find_end(at, tail)
     if next_token is None:
         return None

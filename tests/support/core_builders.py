@@ -45,9 +45,11 @@ def letters_of(edge: bytes, width: int) -> str:
     return "".join(chr(int.from_bytes(edge[end - 4 : end], "little")) for end in ends)
 
 
-def make_layout(*, page_bytes: int = 64, page_tokens: int = PAGE_TOKENS) -> PageLayout:
+def make_layout(
+    *, page_bytes: int = 64, page_tokens: int = PAGE_TOKENS, divides_by_token: bool = False
+) -> PageLayout:
     """Return an opaque layout."""
-    return PageLayout(page_tokens, page_bytes, 1, OpaqueContent(b"layout"))
+    return PageLayout(page_tokens, page_bytes, 1, OpaqueContent(b"layout", divides_by_token))
 
 
 def make_arena(*slot_counts: int) -> Arena:
@@ -120,10 +122,16 @@ class CoreWorld:
     """One cache with a namespace, an arena of ``slots`` slots, and a worker that mapped it."""
 
     def __init__(
-        self, *, slots: int = 8, limits: Limits | None = None, page_tokens: int = PAGE_TOKENS
+        self,
+        *,
+        slots: int = 8,
+        limits: Limits | None = None,
+        page_tokens: int = PAGE_TOKENS,
+        divides_by_token: bool = False,
     ) -> None:
         self.now = 100.0
         self.page_tokens = page_tokens
+        self.layout = make_layout(page_tokens=page_tokens, divides_by_token=divides_by_token)
         self.cache = PrefixCache(EPOCH, limits or Limits())
         self.laws = Laws(self.cache)
         self._numbers = count(1)
@@ -148,9 +156,8 @@ class CoreWorld:
         self.cache.grant(caller, ttl=None, display_name=name, features=(), now=self.now)
         number = next(self._numbers)
         self.cache.bind(caller, process_id=number, pid=1000 + number, uid=1)
-        layout = make_layout(page_tokens=self.page_tokens)
         identity = NamespaceIdentity(b"model")
-        self.cache.open_namespace(caller, identity, layout, NAMESPACE_ID, self.now)
+        self.cache.open_namespace(caller, identity, self.layout, NAMESPACE_ID, self.now)
         worker = Worker(self, caller, number)
         worker.map_memory()
         return worker

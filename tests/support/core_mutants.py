@@ -243,8 +243,8 @@ MUTANTS = [
     Mutant(
         "next-token-of-another-end",
         "lookup.py",
-        "    if len(tail) != length % page_tokens * TOKEN_BYTES:\n        return None\n",
-        "    tail = tail[:-TOKEN_BYTES]\n",
+        "    next_token = find_end(at, tail)\n",
+        "    next_token = find_end(at, tail[:-TOKEN_BYTES])\n",
     ),
     Mutant(
         "generation-not-counted",

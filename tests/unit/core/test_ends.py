@@ -1,0 +1,49 @@
+"""Next tokens and where they stand."""
+
+from letter_world import letters
+
+from kvstore.core.children import Children
+from kvstore.core.ends import Ends
+
+
+def test_the_first_next_token_of_an_end_stays() -> None:
+    """A later one of the same end is not stored."""
+    ends = Ends()
+    ends.store(2, b"tail", 7)
+    ends.store(2, b"tail", 8)
+    assert ends.find(2, b"tail") == 7
+    assert ends.find(2, b"") is None
+    assert ends.find(3, b"tail") is None
+
+
+def test_a_cut_forgets_what_nothing_continues() -> None:
+    """Ends beyond the cut go, those within the page after it too; the one at it stays."""
+    ends = Ends()
+    for depth in (1, 2, 3):
+        ends.store(depth, b"", depth)
+        ends.store(depth, b"tail", depth)
+    ends.cut(2, 3)
+    assert sorted(ends) == [(1, b""), (1, b"tail"), (2, b"")]
+    ends.cut(1, 2)
+    ends.cut(0, 1)
+    assert list(ends) == []
+
+
+def test_with_a_page_go_the_ends_within_it() -> None:
+    """Those that no sibling begins with; the end before the page stays."""
+    ends, siblings = Ends(), Children()
+    for tail in ("", "a", "ab", "abc", "x"):
+        ends.store(1, letters(tail), 5)
+    siblings.add(letters("aq"), None)  # type: ignore[arg-type]  # only its key counts
+    ends.forget(1, letters("abcd"), siblings)
+    ends.forget(2, letters("abcd"), siblings)
+    assert sorted(ends) == [(1, b""), (1, letters("a")), (1, letters("x"))]
+
+
+def test_a_division_keeps_each_end_once() -> None:
+    """Those through the depth are taken out, the others stay."""
+    ends = Ends()
+    for depth in (1, 2, 3):
+        ends.store(depth, b"", depth)
+    upper = ends.divide(2)
+    assert (sorted(upper), sorted(ends)) == ([(1, b""), (2, b"")], [(3, b"")])
