@@ -85,13 +85,13 @@ class Worker:
 
     def insert(self, reservation_id: int, tokens: bytes, position: int, pin_id: int) -> int:
         """Publish pages after those that a pin holds; return how many were published."""
-        sequence = pb.Sequence(tokens=tokens, position=position)
-        if pin_id:
-            sequence.base_pin_id = pin_id
-        # The message is copied, as it is in the client.
         request = pb.InsertPrefixRequest(
-            caller=self._caller, reservation_id=reservation_id, sequence=sequence
+            caller=self._caller,
+            reservation_id=reservation_id,
+            sequence={"tokens": tokens, "position": position},
         )
+        if pin_id:
+            request.sequence.base_pin_id = pin_id
         answer: pb.InsertPrefixResponse = self._ask("InsertPrefix", request)
         return answer.published_page_count
 

@@ -99,19 +99,10 @@ class LeaseCalls:
         return response.grants[0]
 
     def insert(
-        self,
-        reservation_id: int,
-        sequence: prefix_cache_pb2.Sequence,
-        next_token: int | None,
-        timeout: float,
+        self, request: prefix_cache_pb2.InsertPrefixRequest, timeout: float
     ) -> prefix_cache_pb2.InsertPrefixResponse:
-        """Publish pages of a reservation, and what follows them."""
-        request = prefix_cache_pb2.InsertPrefixRequest(
-            caller=self._caller,
-            reservation_id=reservation_id,
-            sequence=sequence,
-            next_token=next_token,
-        )
+        """Publish pages of a reservation, and what follows them; the caller is filled in."""
+        request.caller.CopyFrom(self._caller)
         fault_point("insert.before")
         response: prefix_cache_pb2.InsertPrefixResponse = self._calls.call(
             self._calls.prefix_cache.InsertPrefix, request, timeout

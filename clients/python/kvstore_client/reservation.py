@@ -93,21 +93,19 @@ class Reservation:
         ``ValueError`` for tokens that are none and once it was aborted.
         """
         session = self._open_session()
-        sequence = prefix_cache_pb2.Sequence(tokens=pack_tokens(tokens), position=position)
+        request = prefix_cache_pb2.InsertPrefixRequest(
+            reservation_id=self.reservation_id,
+            sequence={"tokens": pack_tokens(tokens), "position": position},
+            next_token=next_token,
+        )
         if isinstance(base, Match):
             if base.pin_id is not None:
-                sequence.base_pin_id = base.pin_id
+                request.sequence.base_pin_id = base.pin_id
         elif base is not None:
-            sequence.base_reservation_id = base.reservation_id
+            request.sequence.base_reservation_id = base.reservation_id
         session.wait_for_device()
         with session.request() as deadline:
-            inserted = session.ask(
-                session.lease.insert,
-                self.reservation_id,
-                sequence,
-                next_token,
-                deadline.remaining(),
-            )
+            inserted = session.ask(session.lease.insert, request, deadline.remaining())
         # Named, not handed out: another's page may lie where this process has nothing mapped.
         pages = pages_of(inserted.runs)
         return Inserted(pages, inserted.published_page_count)

@@ -74,7 +74,10 @@ def test_a_reserve_and_an_insert_go_as_they_are(scripted: ScriptedCalls, lease: 
     scripted.answer("ReservePages", prefix_cache_pb2.ReservePagesResponse(grants=[grant]))
     scripted.answer("InsertPrefix", prefix_cache_pb2.InsertPrefixResponse(published_page_count=2))
     assert lease.reserve(b"space", reservation, 30) == grant
-    assert lease.insert(9, SEQUENCE, 0, 30).published_page_count == 2
+    insertion = prefix_cache_pb2.InsertPrefixRequest(
+        reservation_id=9, sequence=SEQUENCE, next_token=0
+    )
+    assert lease.insert(insertion, 30).published_page_count == 2
     reserved = prefix_cache_pb2.ReservePagesRequest(
         caller=CALLER, namespace_id=b"space", reservations=[reservation]
     )
