@@ -70,6 +70,19 @@ def workers_share_pages_in_place(torch_device: str) -> None:
         one.ask("release")
 
 
+def a_source_page_is_copied_on_the_device(torch_device: str) -> None:
+    """A page that a sequence shares a part of is copied from another worker's into its own."""
+    with store_and_workers(2) as (_, (one, two)):
+        one.ask("write", TOKENS)
+        parting = 2 * LAYOUT.page_tokens + 5
+        changed = [*TOKENS[:parting], *(token + 1 for token in TOKENS[parting:])]
+        assert two.ask("copy_source", changed) == (5, True)
+        assert two.ask("write", changed)[:2] == one.ask("write", TOKENS)[:2]
+        assert two.ask("hold", changed) == len(changed) - 1
+        assert (two.ask("reads_right"), two.ask("device_type")) == (True, torch_device)
+        two.ask("release")
+
+
 def an_arena_grows_on_the_device(torch_device: str) -> None:
     """Extents that the store adds are mapped by every worker, each by its own handle."""
     with store_and_workers(2) as (_, (one, two)):
@@ -213,6 +226,7 @@ def memory_goes_with_its_last_user(extent_bytes: int, slack_bytes: int) -> None:
 
 SCENARIOS: list[Any] = [
     workers_share_pages_in_place,
+    a_source_page_is_copied_on_the_device,
     an_arena_grows_on_the_device,
     a_killed_writer_leaves_what_it_published,
     pages_outlive_their_store,

@@ -69,6 +69,18 @@ class DeviceWorker:
         """Release what ``acquire`` keeps."""
         self._acquired.release()
 
+    def copy_source(self, tokens: list[int]) -> tuple[int, bool]:
+        """Copy the page that another sequence shares a part of; return that part, and if it is."""
+        with self._namespace.acquire(tokens, total_page_count=page_count(tokens)) as acquired:
+            source, reservation = acquired.match.source, acquired.reservation
+            assert source is not None
+            assert reservation is not None
+            self._namespace.copy_page(source.page, reservation.pages[0])
+            places = (reservation.pages[0], source.page)
+            # As integers: some of the numbers are none as bfloat16, and differ from themselves.
+            pages = [self._namespace.page_tensor(each).view(torch.int16) for each in places]
+            return source.token_count, torch.equal(*pages)
+
     def hold(self, tokens: list[int]) -> int:
         """Match, keep the match, and return how many tokens it has."""
         self._tokens, self._match = tokens, self._namespace.match(tokens)

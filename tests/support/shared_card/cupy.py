@@ -86,7 +86,8 @@ class Runtime:
         ctypes.memset(pointer, value, size)
 
     def free(self, pointer: int) -> None:
-        """Give back."""
+        """Give back: what others map is undefined from here on, so it is spoilt."""
+        ctypes.memset(pointer, DIRT, _mapped[pointer].size)
         _unmap(pointer)
 
     def ipcGetMemHandle(self, pointer: int) -> bytes:  # noqa: N802
