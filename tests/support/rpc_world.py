@@ -121,7 +121,7 @@ class Worker:
             layout=types_pb2.PageLayout(
                 page_tokens=PAGE_TOKENS,
                 page_bytes=PAGE_BYTES,
-                opaque=types_pb2.OpaqueLayout(fingerprint=b"a layout"),
+                opaque=types_pb2.OpaqueLayout(fingerprint=b"a layout", divides_by_token=True),
             ),
         )
 

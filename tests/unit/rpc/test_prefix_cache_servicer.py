@@ -162,7 +162,6 @@ def test_a_bad_match_is_refused_and_changes_nothing(
     ("reason", "request_"),
     [
         ("FEATURE_UNSUPPORTED", pb.InsertPrefixRequest(page_checksums=[1])),
-        ("INVALID_FIELD", pb.InsertPrefixRequest(sequence=pb.Sequence(tokens=bytes(20)))),
         ("INVALID_FIELD", pb.InsertPrefixRequest(sequence=pb.Sequence(position=2))),
         (
             "INSERT_EXCEEDS_RESERVATION",
@@ -223,13 +222,46 @@ def test_a_batch_over_the_limit_is_refused(start_server: Callable[..., Server], 
         assert caught.value.metadata["limit"] == "max_batch_size"
 
 
-def test_permissions_and_hints_that_are_not_used_are_let_through(server: Server) -> None:
-    """A match that would take a source page and a next token is answered without them."""
+def test_a_source_page_and_a_next_token_are_answered(server: Server) -> None:
+    """The page's slot, its pin and its valid tokens; and what follows the whole sequence."""
     worker = server.worker()
     namespace_id = worker.open_namespace()
     worker.publish(namespace_id, PAGES, 1)
-    request = match_request(worker, namespace_id, source_pin_id=2, accept_next_token=True)
+    worker.ask(
+        worker.prefix_cache.InsertPrefix,
+        pb.InsertPrefixRequest(
+            caller=worker.caller(),
+            reservation_id=1,
+            sequence=pb.Sequence(tokens=PAGES[:24]),
+            next_token=0,
+        ),
+    )
+    request = match_request(
+        worker,
+        namespace_id,
+        sequence=pb.Sequence(tokens=PAGES[:24]),
+        source_pin_id=2,
+        accept_next_token=True,
+    )
     match = worker.ask(worker.prefix_cache.MatchPrefix, request).match
-    assert match.matched_token_count == 12
+    assert (match.matched_token_count, match.next_token) == (4, 0)
+    assert match.HasField("next_token")
+    assert (match.source.source_pin_id, match.source.valid_token_count) == (2, 2)
+    assert len(match.source.page.slot_indexes) == len(match.source.page.generations) == 1
+    peeked = worker.ask(
+        worker.prefix_cache.PeekPrefix,
+        pb.PeekPrefixRequest(namespace_id=namespace_id, tokens=PAGES[:24]),
+    )
+    assert (peeked.matched_token_count, peeked.source_token_count) == (4, 1)
+
+
+def test_without_a_pin_for_it_there_is_no_source_page(server: Server) -> None:
+    """A match that names no source pin is answered in whole pages, without a next token."""
+    worker = server.worker()
+    namespace_id = worker.open_namespace()
+    worker.publish(namespace_id, PAGES, 1)
+    request = match_request(worker, namespace_id, sequence=pb.Sequence(tokens=PAGES[:24]))
+    match = worker.ask(worker.prefix_cache.MatchPrefix, request).match
+    assert match.matched_token_count == 4
     assert not match.HasField("source")
     assert not match.HasField("next_token")

@@ -190,7 +190,6 @@ def test_evicting_says_what_went_and_what_is_held(server: Server) -> None:
     ("reason", "changes"),
     [
         ("STALE_EPOCH", {"store_epoch": 1}),
-        ("INVALID_FIELD", {"tokens": FIRST[:20]}),
         ("INVALID_FIELD", {"tokens": FIRST[:3]}),
         ("INVALID_FIELD", {"namespace_id": b"x"}),
         ("NAMESPACE_NOT_FOUND", {"namespace_id": bytes(16)}),
@@ -199,7 +198,7 @@ def test_evicting_says_what_went_and_what_is_held(server: Server) -> None:
 def test_a_bad_eviction_removes_nothing(
     server: Server, reason: str, changes: dict[str, int | bytes]
 ) -> None:
-    """Another epoch, parts of pages and unknown namespaces are refused."""
+    """Another epoch, parts of tokens and unknown namespaces are refused."""
     worker = server.worker()
     namespace_id = worker.open_namespace()
     worker.publish(namespace_id, FIRST, 1)

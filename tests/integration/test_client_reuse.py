@@ -1,0 +1,85 @@
+"""Reuse within a page, by the client against a real store."""
+
+from collections.abc import Iterator
+
+import pytest
+from patterned_pages import (
+    LIMIT,
+    SMALL_STORE,
+    TOKENS,
+    nothing_held,
+    open_client,
+    pattern,
+    write_and_insert,
+)
+
+from kvstore_client import Client, Namespace
+from kvstore_client.testing import running_store
+
+Opened = tuple[Client, Namespace]
+
+
+@pytest.fixture
+def two() -> Iterator[tuple[Opened, Opened]]:
+    """Two clients of one store, each with the namespace open."""
+    with running_store(*SMALL_STORE) as store:
+        first, second = open_client(store.runtime_dir), open_client(store.runtime_dir)
+        yield first, second
+        first[0].close()
+        second[0].close()
+
+
+def test_a_page_of_another_sequence_is_copied_and_gone_on_in(two: tuple[Opened, Opened]) -> None:
+    """What one wrote is another's to copy; both pages stay as they are, and nothing is held."""
+    (_, writer), (client, reader) = two
+    pages = write_and_insert(writer, TOKENS)
+    other = [*TOKENS[:10], 7, 8, 9]
+    with reader.acquire(other, total_page_count=4) as acquired:
+        match, reservation = acquired.match, acquired.reservation
+        assert match.source is not None
+        assert reservation is not None
+        assert (match.token_count, match.source.token_count) == (8, 2)
+        assert match.source.page == pages[2]
+        copy = reservation.pages[0]
+        reader.copy_page(match.source.page, copy)
+        match.source.release()
+        assert match.source.pin_id is None
+        assert reader.page(copy) == pattern(TOKENS, 2)
+        reader.page(copy)[-8:] = b"my token"
+        inserted = reservation.insert(other[8:], position=8, base=match)
+        assert (inserted.pages, inserted.published_page_count) == (reservation.pages, 2)
+    assert writer.page(pages[2]) == pattern(TOKENS, 2)
+    with writer.match([*other, 1]) as both:
+        assert both.token_count == 12
+        assert both.source is not None
+        assert both.source.token_count == 1
+    assert client.flush(LIMIT)
+    assert writer.peek([*other, 1]) == 13
+
+
+def test_a_whole_sequence_comes_with_its_next_token(two: tuple[Opened, Opened]) -> None:
+    """All tokens, those of the last page to copy, and what follows them: to whoever accepts it."""
+    (_, writer), (client, reader) = two
+    prompt = TOKENS[:6]
+    with writer.acquire(TOKENS, total_page_count=5) as acquired:
+        assert acquired.reservation is not None
+        acquired.reservation.insert(TOKENS, position=0, next_token=5)
+        acquired.reservation.insert(prompt, position=0, next_token=0)
+    with reader.match(prompt, accept_next_token=True) as match:
+        assert (match.token_count, match.next_token) == (4, 0)
+        assert match.source is not None
+        assert match.source.token_count == 2
+    with reader.match(prompt) as match:
+        assert match.next_token is None
+        assert match.source is not None
+        assert match.source.token_count == 1
+    with reader.acquire(TOKENS, total_page_count=5, accept_next_token=True) as acquired:
+        assert (acquired.match.token_count, acquired.match.next_token) == (16, 5)
+        assert acquired.reservation is not None
+        assert acquired.reservation.page_count == 1
+    with reader.match(TOKENS[:3]) as match:
+        assert (match.token_count, match.pages) == (0, [])
+        assert match.source is not None
+        assert match.pin_id is not None
+    assert client.flush(LIMIT)
+    assert nothing_held(client)
