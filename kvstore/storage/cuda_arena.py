@@ -85,10 +85,11 @@ class CudaDevice:
                 raise DeviceUnavailable(f"{self._name} cannot be used: {error}") from error
             if budget_bytes <= room.available_bytes:
                 return
-            if not awaited:
+            hopeless = budget_bytes > room.total_bytes
+            if not (hopeless or awaited):
                 log.warning("device_memory_awaited", device=self._name, **room._asdict())
-            awaited = True
-            if budget_bytes > room.total_bytes or not pause():
+                awaited = True
+            if hopeless or not pause():
                 raise DeviceUnavailable(
                     f"tier1_bytes is {budget_bytes}, and {self._name} has {room.available_bytes} "
                     f"bytes left of {room.total_bytes}: set less, or end what else uses the device"

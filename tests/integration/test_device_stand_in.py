@@ -7,7 +7,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from device_scenarios import SCENARIOS, memory_goes_with_its_last_user
+from device_scenarios import (
+    SCENARIOS,
+    a_view_outlives_its_store,
+    memory_goes_with_its_last_user,
+)
 
 SUPPORT = Path(__file__).parents[1] / "support"
 MIB = 1 << 20
@@ -28,6 +32,14 @@ def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_device_pages(scenario: Callable[[str], None]) -> None:
     """What has to hold on a device holds in all of our code beneath which CUDA lies."""
     scenario("cpu")
+
+
+def test_a_successor_s_equal_handle_is_not_taken_for_the_old_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where a store's handles are those of the store before, a view that is kept delays them."""
+    monkeypatch.setenv("KVSTORE_TEST_CARD_PREFIX", "store")
+    a_view_outlives_its_store("cpu")
 
 
 def test_memory_goes_with_its_last_user() -> None:

@@ -132,7 +132,7 @@ def pages_outlive_their_store(torch_device: str) -> None:
 
 def a_view_outlives_its_store(torch_device: str) -> None:
     """A view that is kept stays what it was beside the next store, and is unmapped at last."""
-    with store_and_workers(1) as (store, (worker,)):
+    with store_and_workers(2) as (store, (worker, other)):
         worker.ask("write", TOKENS)
         worker.ask("hold", TOKENS)
         assert worker.ask("device_type") == torch_device
@@ -141,12 +141,14 @@ def a_view_outlives_its_store(torch_device: str) -> None:
         store.kill()
         worker.ask("release")
         store.start()
+        assert other.ask("wait_open")
+        other.ask("write", OTHERS)
+        assert worker.ask("wait_open_or_told")
         assert worker.ask("view_sum") == seen
         worker.ask("drop_view")
         assert worker.ask("wait_open")
         assert worker.ask("wait_opened", 1)
-        worker.ask("write", TOKENS)
-        assert worker.ask("hold", TOKENS) == len(TOKENS) - 1
+        assert worker.ask("hold", OTHERS) == len(OTHERS) - 1
         assert worker.ask("reads_right")
         worker.ask("release")
 

@@ -165,6 +165,15 @@ class DeviceWorker:
         """Wait until the namespace is open."""
         return self._namespace.wait_open(LIMIT) and self._client.wait_connected(LIMIT)
 
+    def wait_open_or_told(self) -> bool:
+        """Wait until the namespace is open, or says that an earlier store's views are kept."""
+
+        def settled() -> bool:
+            failure = self._namespace.failure
+            return failure is None or "earlier store" in str(failure)
+
+        return wait_until(settled, LIMIT)
+
     def failure(self) -> tuple[str, str]:
         """Wait until the device cannot be had; return the error's class, and a request's."""
         wait_until(lambda: isinstance(self._namespace.failure, errors.DeviceUnavailable), LIMIT)

@@ -22,6 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 FOLDER = Path(os.environ["KVSTORE_TEST_CARD"])
+# What handles begin with: a process by its id, which in containers may be its successor's too.
+PREFIX = os.environ.get("KVSTORE_TEST_CARD_PREFIX") or str(os.getpid())
 TOTAL_BYTES = 64 << 20
 # With a zero byte inside, as one device in sixteen has it.
 UUID = bytes([7, 0, *range(1, 15)])
@@ -77,7 +79,9 @@ class Runtime:
     def malloc(self, size: int) -> int:
         """Allocate dirty memory."""
         _check(size <= self.memGetInfo()[0], "cudaErrorMemoryAllocation: out of memory")
-        name = f"{os.getpid()}-{next(_numbers)}"
+        name = f"{PREFIX}-{next(_numbers)}"
+        # A mapping of a file of this name stays what it was.
+        (FOLDER / name).unlink(missing_ok=True)
         (FOLDER / name).write_bytes(bytes([DIRT]) * size)
         return _map(name)
 
