@@ -10,6 +10,8 @@ from transformers.utils.logging import disable_progress_bar
 
 from inference_worker.chat_command import chat
 from inference_worker.command_line import (
+    Device,
+    Dtype,
     Json,
     Longest,
     Model,
@@ -20,6 +22,7 @@ from inference_worker.command_line import (
     told_failures,
 )
 from inference_worker.demo import run_demo, verdict
+from inference_worker.device import CPU
 from inference_worker.engine import PAGE_TOKENS
 from inference_worker.generate_command import generate
 from inference_worker.line_worker import LineWorker
@@ -44,18 +47,20 @@ def demo(
         bool, typer.Option("--leak", help="Worker A keeps one pin, to be reported as a leak.")
     ] = False,
     threads: Threads = None,
+    device: Device = CPU,
 ) -> None:
     """Run a store and two workers, and compare them with stock transformers.
 
     Exits 0 if all tokens are the same, each worker used the other's pages and nothing but what
-    --leak asked for was left over; else 1. --json prints one object last.
+    --leak asked for was left over; else 1. --json prints one object last. With --device cuda:N
+    the store's pages are there too, and all compute in float32, so that tokens can be compared.
     """
     end_on_sigterm()
     console = Console(stderr=json_report)
     if not console.is_terminal:
         console.width = TABLE_WIDTH
     with told_failures(console):
-        report = run_demo(model, console, leak=leak, threads=threads)
+        report = run_demo(model, console, leak=leak, threads=threads, device=device)
     if json_report:
         sys.stdout.write(json.dumps(report) + "\n")
     wrong = verdict(report, leak=leak)
@@ -72,6 +77,8 @@ def run(
     page_tokens: PageTokens = PAGE_TOKENS,
     longest: Longest = None,
     threads: Threads = None,
+    device: Device = CPU,
+    dtype: Dtype = None,
 ) -> None:
     """Answer requests, lines of JSON on standard input, on the pages of a store.
 
@@ -87,6 +94,8 @@ def run(
         page_tokens=page_tokens,
         longest=longest,
         attach_seconds=ATTACH_SECONDS,
+        device=device,
+        dtype=dtype,
     ) as worker:
         LineWorker(worker.engine, worker.client, worker.namespace).serve(sys.stdin, sys.stdout)
 

@@ -12,6 +12,8 @@ from inference_worker.chat import ANSWER_TOKENS, Chat
 from inference_worker.chat_repl import ANEW, QUIT, run_chat
 from inference_worker.command_line import (
     Backend,
+    Device,
+    Dtype,
     Json,
     Longest,
     MaxTokens,
@@ -26,6 +28,7 @@ from inference_worker.command_line import (
     end_on_sigterm,
     told_failures,
 )
+from inference_worker.device import CPU
 from inference_worker.engine import PAGE_TOKENS
 from inference_worker.local_worker import PrefixCacheBackend, local_worker
 from inference_worker.model_source import GEMMA
@@ -53,6 +56,8 @@ def chat(  # noqa: PLR0913 - each is an option
     page_tokens: PageTokens = PAGE_TOKENS,
     longest: Longest = None,
     threads: Threads = None,
+    device: Device = CPU,
+    dtype: Dtype = None,
     json_lines: Json = False,
 ) -> None:
     """Chat with a model; after each answer stands what was reused and when it began.
@@ -75,6 +80,8 @@ def chat(  # noqa: PLR0913 - each is an option
                 name="chat",
                 page_tokens=page_tokens,
                 longest=longest,
+                device=device,
+                dtype=dtype,
             )
         )
         if worker.without_store is not None:

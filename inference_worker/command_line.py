@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 import kvstore_client
+from inference_worker.device import DtypeName
 from inference_worker.errors import WorkerError
 from inference_worker.local_worker import PrefixCacheBackend
 
@@ -33,6 +34,13 @@ Backend = Annotated[
 PageTokens = Annotated[int, typer.Option(help="Tokens in a page.")]
 Longest = Annotated[
     int | None, typer.Option(help="Longest sequence in tokens; default: the model's.")
+]
+Device = Annotated[
+    str, typer.Option(help="cpu, or cuda:N, whose store has its pages there: its --device.")
+]
+Dtype = Annotated[
+    DtypeName | None,
+    typer.Option(help="Of weights, keys and values; default: float32 on a CPU, else bfloat16."),
 ]
 MaxTokens = Annotated[int, typer.Option(help="Most tokens of an answer.", min=1)]
 Temperature = Annotated[float, typer.Option(help="0: always the best token.")]

@@ -22,6 +22,7 @@ from inference_worker.comparison import ACCEPTED_SHARE, compare
 from inference_worker.computed_prompts import ComputedPrompts
 from inference_worker.demo_script import AGAIN, WORKERS, DemoScript, DemoTurn
 from inference_worker.demo_table import DemoTable, summary
+from inference_worker.device import CPU, find_device
 from inference_worker.engine import PAGE_TOKENS
 from inference_worker.errors import ProcessEndedError, WorkerError
 from inference_worker.line_process import LineProcess, reference_process, worker_process
@@ -130,14 +131,22 @@ class Demo:
 
 
 def run_demo(
-    model: str, console: Console, *, leak: bool, threads: int | None = None
+    model: str,
+    console: Console,
+    *,
+    leak: bool,
+    threads: int | None = None,
+    device: str = CPU,
 ) -> dict[str, Any]:
     """Run the demo and return its report; with ``leak`` worker A keeps one pin on purpose.
 
     Each process computes with ``threads``, by default one for a tiny model and else one for
-    each core.
-    Raises ``WorkerError`` where a process fails, and what loading the model raises.
+    each core. The store's pages are on ``device``, and all compute there.
+    Raises ``WorkerError`` where a process fails, what loading the model raises, and ``ValueError``
+    for a device that is not there.
     """
+    device = str(find_device(device))
+    placed = () if device == CPU else ("--device", device)
     folder = model_folder(model)
     threads = threads_for(model, threads)
     with ExitStack() as stack:
@@ -146,7 +155,7 @@ def run_demo(
         console.print("Starting a store, two workers and stock transformers.")
         # In one extent: a store that grows meanwhile would be another demo.
         sizes = ("--tier1-bytes", TIER_1_BYTES, "--extent-bytes", TIER_1_BYTES)
-        store = stack.enter_context(running_store(*sizes))
+        store = stack.enter_context(running_store(*placed, *sizes))
         workers = {
             name: stack.enter_context(
                 worker_process(
@@ -156,11 +165,14 @@ def run_demo(
                     log=log,
                     longest=LONGEST,
                     threads=threads,
+                    device=device,
                 )
             )
             for name in WORKERS
         }
-        reference = stack.enter_context(reference_process(folder, log=log, threads=threads))
+        reference = stack.enter_context(
+            reference_process(folder, log=log, threads=threads, device=device)
+        )
         script = DemoScript(load_tokenizer(folder))
         try:
             for process in (*workers.values(), reference):

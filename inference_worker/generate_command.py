@@ -10,6 +10,8 @@ from rich.console import Console
 
 from inference_worker.command_line import (
     Backend,
+    Device,
+    Dtype,
     Json,
     Longest,
     MaxTokens,
@@ -24,6 +26,7 @@ from inference_worker.command_line import (
     end_on_sigterm,
     told_failures,
 )
+from inference_worker.device import CPU
 from inference_worker.engine import PAGE_TOKENS
 from inference_worker.local_worker import LocalWorker, PrefixCacheBackend, local_worker
 from inference_worker.model_source import GEMMA
@@ -49,6 +52,8 @@ def generate(  # noqa: PLR0913 - each is an option
     page_tokens: PageTokens = PAGE_TOKENS,
     longest: Longest = None,
     threads: Threads = None,
+    device: Device = CPU,
+    dtype: Dtype = None,
     as_json: Json = False,
 ) -> None:
     """Continue one prompt and print the text; with --json also what was reused and when it began.
@@ -71,6 +76,8 @@ def generate(  # noqa: PLR0913 - each is an option
             name="generate",
             page_tokens=page_tokens,
             longest=longest,
+            device=device,
+            dtype=dtype,
         ) as worker:
             if worker.without_store is not None:
                 notes.print(worker.without_store, markup=False, highlight=False)

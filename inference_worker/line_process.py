@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+from inference_worker.device import CPU
 from inference_worker.errors import ProcessEndedError, WorkerError
 
 
@@ -125,16 +126,26 @@ def worker_process(
     log: IO[bytes],
     longest: int,
     threads: int | None = None,
+    device: str = CPU,
 ) -> LineProcess:
-    """Start ``kvstore-worker run`` on a store, with ``threads`` or one for each core."""
+    """Start ``kvstore-worker run`` on a store, with ``threads`` or one for each core.
+
+    In float32, whatever the device: its tokens are there to be compared.
+    """
     arguments = ["run", "--model", model, "--runtime-dir", str(runtime_dir), "--name", name]
     arguments += ["--longest", str(longest), *_threads(threads)]
+    if device != CPU:
+        arguments += ["--device", device, "--dtype", "float32"]
     return LineProcess(name, "inference_worker", arguments, log=log)
 
 
-def reference_process(folder: Path, *, log: IO[bytes], threads: int | None = None) -> LineProcess:
+def reference_process(
+    folder: Path, *, log: IO[bytes], threads: int | None = None, device: str = CPU
+) -> LineProcess:
     """Start stock transformers on a model folder, with ``threads`` or one for each core."""
     arguments = ["--model", str(folder), *_threads(threads)]
+    if device != CPU:
+        arguments += ["--device", device]
     return LineProcess("reference", "inference_worker.reference", arguments, log=log)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import kvstore_client
+from inference_worker.device import CPU, DtypeName
 from inference_worker.device_work import DeviceWork
 from inference_worker.engine import PAGE_TOKENS, Engine
 from inference_worker.model import PagedModel, load_model
@@ -53,13 +54,15 @@ def local_worker(
     page_tokens: int = PAGE_TOKENS,
     longest: int | None = None,
     attach_seconds: float | None = None,
+    device: str = CPU,
+    dtype: DtypeName | None = None,
 ) -> Iterator[LocalWorker]:
     """Load a model (what ``load_model`` takes) and attach to the store in ``runtime_dir``.
 
     Waits ``attach_seconds`` for the store, by default not at all where it has no socket, and goes
     on without. Raises what ``load_model`` raises, and ``ValueError`` for a path too long.
     """
-    loaded = load_model(model) if isinstance(model, str) else model
+    loaded = load_model(model, device=device, dtype=dtype) if isinstance(model, str) else model
     if backend is PrefixCacheBackend.NONE:
         engine = Engine(loaded, None, page_tokens=page_tokens, longest=longest)
         yield LocalWorker(loaded, engine, None, None)

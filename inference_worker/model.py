@@ -15,6 +15,7 @@ from inference_worker.attention import (
 )
 from inference_worker.attention_choice import AttentionKind, AttentionOfStep, choose_attention
 from inference_worker.byte_tokenizer import ByteTokenizer
+from inference_worker.device import CPU, DtypeName, find_device, weights_dtype
 from inference_worker.digest import folder_digest, module_digest
 from inference_worker.errors import UnsupportedModelError
 from inference_worker.model_source import model_folder
@@ -134,24 +135,29 @@ class PagedModel:
 
 
 def load_model(
-    source: str | Path, *, device: str = "cpu", attention: AttentionKind | None = None
+    source: str | Path,
+    *,
+    device: str = CPU,
+    dtype: DtypeName | None = None,
+    attention: AttentionKind | None = None,
 ) -> PagedModel:
     """Load what ``model_folder`` finds for ``source``: float32 on a CPU, bfloat16 on a GPU.
 
-    ``attention`` is what ``choose_attention`` finds, unless told. Raises
-    ``UnsupportedModelError`` with a reason if its keys and values cannot live in pages or if it
-    fails the self-check, ``FileNotFoundError`` where there is no model, and ``ValueError`` for an
-    attention that cannot be had.
+    ``dtype`` and ``attention``, if told, are others than ``weights_dtype`` and
+    ``choose_attention`` find. Raises ``UnsupportedModelError`` with a reason if its keys and
+    values cannot live in pages or if it fails the self-check, ``FileNotFoundError`` where there is
+    no model, and ``ValueError`` for a device that is not there or an attention that cannot be had.
     """
+    where = find_device(device)
     folder = model_folder(source)
     digest = folder_digest(folder)
-    dtype = torch.float32 if torch.device(device).type == "cpu" else torch.bfloat16
     config = AutoConfig.from_pretrained(folder)
     if type(config) not in AutoModelForCausalLM._model_mapping:  # noqa: SLF001 - no public reader
         raise UnsupportedModelError(str(config.model_type), "it is no causal language model")
     # Weights are mapped, in less time than a bar takes to read.
     disable_progress_bar()
-    module = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(device)
+    kept = weights_dtype(where, dtype)
+    module = AutoModelForCausalLM.from_pretrained(folder, dtype=kept).to(where)
     return _paged(module, load_tokenizer(folder), digest, attention)
 
 

@@ -28,6 +28,7 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
+from inference_worker.device import CPU, find_device
 from inference_worker.threads import use_threads
 
 
@@ -92,12 +93,12 @@ class Reference:
         }
 
 
-def load_reference(folder: Path) -> Reference:
-    """Load a folder's model in float32 with stock attention, on the CPU."""
+def load_reference(folder: Path, device: str = CPU) -> Reference:
+    """Load a folder's model in float32 with stock attention; raises as ``find_device``."""
     module = AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="sdpa"
     )
-    return Reference(module)
+    return Reference(module.to(find_device(device)))
 
 
 def serve(reference: Reference, requests: IO[str], answers: IO[str]) -> None:
@@ -125,10 +126,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Stock transformers, greedy, one line a request.")
     parser.add_argument("--model", type=Path, required=True, help="a transformers model folder")
     parser.add_argument("--threads", type=int, default=None, help="default: all cores")
+    parser.add_argument("--device", default=CPU, help="cpu or cuda:N")
     options = parser.parse_args()
     use_threads(options.threads)
     disable_progress_bar()
-    serve(load_reference(options.model), sys.stdin, sys.stdout)
+    serve(load_reference(options.model, options.device), sys.stdin, sys.stdout)
 
 
 if __name__ == "__main__":

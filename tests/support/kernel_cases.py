@@ -13,6 +13,8 @@ from inference_worker.step import Step, StepPart
 
 EXTENTS = (0, 7, -1)
 LAYERS = 2
+# Of answers that are about as large as one: what rounding of probabilities and values comes to.
+TOLERANCE = {torch.float32: 2e-5, torch.float16: 2e-2, torch.bfloat16: 6e-2}
 
 
 class Case(NamedTuple):
@@ -97,7 +99,9 @@ def assert_same(got: Outcome, wanted: Outcome) -> None:
     """Fail unless the same was written everywhere, and the answers differ by rounding alone."""
     for mine, theirs in zip(got.extents, wanted.extents, strict=True):
         assert torch.equal(mine, theirs)
-    tolerance = 2e-5 if wanted.answer.dtype == torch.float32 else 2e-2
     assert got.answer.shape == wanted.answer.shape
     assert got.answer.is_contiguous()
-    assert float((got.answer.float() - wanted.answer.float()).abs().max()) < tolerance
+    assert (
+        float((got.answer.float() - wanted.answer.float()).abs().max())
+        < TOLERANCE[wanted.answer.dtype]
+    )

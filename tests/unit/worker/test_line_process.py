@@ -107,25 +107,35 @@ def test_one_that_cannot_start_says_so(log: IO[bytes], tmp_path: Path) -> None:
 def test_the_projects_processes_are_started_as_they_are_asked_for(
     log: IO[bytes], tmp_path: Path
 ) -> None:
-    """Workers are told of model, store, name and length, the reference of a folder and threads."""
+    """Workers are told of model, store, name and length, the reference of a folder and threads.
+
+    On a device they compute in float32, as the reference always does.
+    """
+    store, model = tmp_path / "store", tmp_path / "model"
     started = [
-        worker_process("A", "tiny", tmp_path / "store", log=log, longest=77),
-        reference_process(tmp_path / "model", log=log, threads=3),
+        worker_process("A", "tiny", store, log=log, longest=77),
+        reference_process(model, log=log, threads=3),
+        worker_process("B", "tiny", store, log=log, longest=77, device="cuda:99"),
+        reference_process(model, log=log, threads=3, device="cuda:99"),
     ]
     files = [Path(f"/proc/{each.pid}/cmdline") for each in started]
     try:
         # A process has none for a moment, while it becomes another program.
         assert wait_until(lambda: all(file.read_bytes() for file in files))
-        worker, reference = (file.read_text().split("\0")[:-1] for file in files)
+        worker, reference, placed, reference_placed = (
+            file.read_text().split("\0")[:-1] for file in files
+        )
     finally:
         for each in started:
             each.close(0)
     assert worker == [
         *(sys.executable, "-m", "inference_worker", "run", "--model", "tiny"),
-        *("--runtime-dir", str(tmp_path / "store"), "--name", "A", "--longest", "77"),
+        *("--runtime-dir", str(store), "--name", "A", "--longest", "77"),
     ]
-    folder = str(tmp_path / "model")
+    folder = str(model)
     assert reference == [
         *(sys.executable, "-m", "inference_worker.reference"),
         *("--model", folder, "--threads", "3"),
     ]
+    assert placed[len(worker) :] == ["--device", "cuda:99", "--dtype", "float32"]
+    assert reference_placed == [*reference, "--device", "cuda:99"]

@@ -1,0 +1,29 @@
+"""A device is named as torch names it, and a wrong name says what is wrong."""
+
+import pytest
+import torch
+
+from inference_worker.device import find_device, weights_dtype
+from inference_worker.model import load_model
+
+
+def test_a_cpu_is_always_there() -> None:
+    """In float32, unless told."""
+    assert find_device("cpu") == torch.device("cpu")
+    assert weights_dtype(torch.device("cpu")) == torch.float32
+    assert weights_dtype(torch.device("cpu"), "bfloat16") == torch.bfloat16
+    assert weights_dtype(torch.device("cuda", 0)) == torch.bfloat16
+    assert weights_dtype(torch.device("cuda", 0), "float32") == torch.float32
+
+
+@pytest.mark.parametrize("name", ["", "gpu", "cuda:x", "meta"])
+def test_what_is_no_device_is_refused(name: str) -> None:
+    """The message names it, and what would be one."""
+    with pytest.raises(ValueError, match=f"'{name}' is no device"):
+        find_device(name)
+
+
+def test_a_device_that_is_not_there_is_refused() -> None:
+    """The message says what torch sees; a model is not even looked for."""
+    with pytest.raises(ValueError, match="'cuda:99' is not there"):
+        load_model("nowhere", device="cuda:99")
