@@ -1,8 +1,12 @@
 """Stores and workers on a device of which files take the place: all but CUDA itself is real."""
 
+import fcntl
 import os
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,8 +17,11 @@ from device_scenarios import (
     memory_goes_with_its_last_user,
 )
 
+from kvstore_client.testing import RunningStore, running_store, wait_until
+
 SUPPORT = Path(__file__).parents[1] / "support"
 MIB = 1 << 20
+LIMIT = 60.0
 
 pytestmark = pytest.mark.skipif(find_spec("cupy") is not None, reason="the real cupy is here")
 
@@ -40,6 +47,50 @@ def test_a_successor_s_equal_handle_is_not_taken_for_the_old_one(
     """Where a store's handles are those of the store before, a view that is kept delays them."""
     monkeypatch.setenv("KVSTORE_TEST_CARD_PREFIX", "store")
     a_view_outlives_its_store("cpu")
+
+
+@contextmanager
+def occupied(card: Path, size: int) -> Iterator[None]:
+    """Have somebody map so much of the device."""
+    with (card / "somebody").open("wb") as file:
+        file.truncate(size)
+        fcntl.flock(file, fcntl.LOCK_SH)
+        yield
+
+
+@pytest.fixture
+def starting(tmp_path: Path) -> Iterator[tuple[RunningStore, "Future[None]", ExitStack]]:
+    """A server that waits for memory which somebody maps until the stack is closed."""
+    arguments = ("--device", "cuda:0", "--tier1-bytes", "40MiB")
+    with (
+        running_store(*arguments, start=False) as store,
+        ExitStack() as others,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        others.enter_context(occupied(tmp_path, 32 * MIB))
+        started = pool.submit(store.start)
+        assert wait_until(lambda: "device_memory_awaited" in store.log)
+        yield store, started, others
+
+
+def test_a_server_waits_for_its_device(
+    starting: tuple[RunningStore, "Future[None]", ExitStack],
+) -> None:
+    """It serves once the device has room for the budget, and not before."""
+    _, started, others = starting
+    assert not started.done()
+    others.close()
+    started.result(LIMIT)
+
+
+def test_a_server_that_waits_can_be_stopped(
+    starting: tuple[RunningStore, "Future[None]", ExitStack],
+) -> None:
+    """A signal ends the waiting, with status 1 and what was missing."""
+    store, started, _ = starting
+    os.kill(store.pid, signal.SIGTERM)
+    with pytest.raises(RuntimeError, match=r"status 1(.|\n)*33554432 bytes left of 67108864"):
+        started.result(LIMIT)
 
 
 def test_memory_goes_with_its_last_user() -> None:
