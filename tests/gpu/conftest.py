@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-# In a process of its own: the one that runs the tests stays without CUDA, whatever they do.
+# In a process of its own, which a CUDA that is broken may take with it.
 PROBE = """
 try:
     import torch, cupy
