@@ -13,7 +13,7 @@ from inference_worker.sampling import Choice, Sampler
 from inference_worker.sequence_pages import SequencePages
 from inference_worker.step import Step, StepPart
 
-# Tokens of a prefill computed at once: what is complete is published after each.
+# Tokens of a prefill computed at once: what is complete is published before the next.
 CHUNK_TOKENS: Final = 512
 
 OnPublished = Callable[[list[PageRef]], None]
@@ -81,18 +81,23 @@ class RequestRun:
         return choice
 
     def _advance(self) -> torch.Tensor:
-        """Compute from where it stands, in chunks, and publish; gives logits ``[vocabulary]``."""
+        """Compute from where it stands, in chunks; gives logits ``[vocabulary]``.
+
+        Publishes what was computed before each chunk. What the last one completes waits for the
+        next call, or the end: whoever asked waits for a token, and not for the store.
+        """
         ids, pages = self._ids, self._pages
         pages.ensure(len(ids))
         logits = torch.empty(0)
         for start in range(self._computed, len(ids), self._chunk_tokens):
+            if self.generation.computed_tokens:
+                self._note(pages.publish(ids, start))
             end = min(start + self._chunk_tokens, len(ids))
             last = end == len(ids)
             part = StepPart(table=pages.table, start=start, count=end - start, wants_logits=last)
             step = Step(self._pool, (part,))
             logits = self._model.forward(step, torch.tensor(ids[start:end]))
             self.generation.computed_tokens += step.token_count
-            self._note(pages.publish(ids, end))
         return logits[0]
 
     def _note(self, published: list[PageRef]) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from engine_world import NOTHING, EngineWorld
+from engine_world import CHUNK_TOKENS, NOTHING, EngineWorld
 from transformers import PreTrainedModel
 
 from inference_worker.block_table import PageRef
@@ -155,6 +155,22 @@ def test_pages_are_published_and_used_in_place(
     reference = references["qwen3"]
     assert first.output_ids == reference.answer(ids, 12)["output_ids"]
     assert second.output_ids == reference.answer(longer, 12)["output_ids"]
+
+
+def test_the_first_token_does_not_wait_for_the_last_insert(
+    world: EngineWorld, text_ids: Ids
+) -> None:
+    """Of three chunks two are published on the way, and the third after the first token."""
+    events: list[str] = []
+    found = world.engine.generate(
+        text_ids(2 * CHUNK_TOKENS + 40, 81),
+        2,
+        on_token=lambda _: events.append("token"),
+        on_published=lambda pages: events.append(f"{len(pages)} pages"),
+    )
+    whole = f"{CHUNK_TOKENS // PAGE_TOKENS} pages"
+    assert events[:4] == [whole, whole, "token", f"{40 // PAGE_TOKENS} pages"]
+    assert len(found.published_pages) == 2 * CHUNK_TOKENS // PAGE_TOKENS + 3
 
 
 def test_each_position_is_computed_once(
