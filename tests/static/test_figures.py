@@ -1,0 +1,32 @@
+"""Figures that a page names are those of the results in the tree."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+
+
+def median_ms(results: dict[str, Any], tokens: int, operation: str) -> str:
+    """Return a call's median with one caller of the server as it is, as the README writes it."""
+    (cell,) = (
+        each
+        for each in results["cells"]
+        if (each["server"], each["tokens"], each["callers"]) == ("grpc.server", tokens, 1)
+    )
+    return f"{cell['operations'][operation]['p50_us'] / 1000:.1f} ms"
+
+
+def test_the_readme_s_figures_are_the_results() -> None:
+    """The README's times of calls are the medians of the results that it links."""
+    path = "benchmarks/results/rpc-cpu-2cores.json"
+    results = json.loads((ROOT / path).read_text(encoding="utf-8"))
+    short, long = (median_ms(results, tokens, "match") for tokens in (2048, 100_000))
+    (line,) = (
+        line
+        for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+        if f"({path})" in line
+    )
+    assert f"2,048 cached tokens takes {short} " in line
+    assert f"100,000 tokens {long}, " in line
+    assert f"does nothing {median_ms(results, 0, 'empty')}." in line
