@@ -10,6 +10,7 @@ from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PagedContent, 
 from kvstore.core.limits import Limits
 from kvstore.core.requests import (
     Grant,
+    Inserted,
     Match,
     MatchWishes,
     Peeked,
@@ -118,32 +119,69 @@ def _opaque_of(message: types_pb2.OpaqueLayout) -> OpaqueContent:
     return OpaqueContent(fingerprint, message.divides_by_token)
 
 
-def page_runs(runs: Iterable[Run]) -> list[types_pb2.PageRun]:
-    """Return runs as messages."""
-    return [
-        types_pb2.PageRun(
-            extent_id=run.extent_id,
-            # The numbers of the tiers are the same on both sides.
-            tier=types_pb2.Tier.Name(run.tier),
-            slot_indexes=run.indexes,
-            generations=run.generations,
-        )
-        for run in runs
-    ]
+def match_response(match: Match) -> pb.MatchPrefixResponse:
+    """Return a match as a message.
+
+    Nested messages are filled in place: 6,249 slots take 0.40 ms, and 0.64 ms where
+    a message is made and then copied into the one around it.
+    """
+    response = pb.MatchPrefixResponse()
+    _fill_match(response.match, match)
+    return response
 
 
-def match_message(match: Match) -> pb.PrefixMatch:
-    """Return a match as a message."""
-    message = pb.PrefixMatch(
-        matched_token_count=match.matched_token_count,
-        runs=page_runs(match.runs),
-        next_token=match.next_token,
-    )
+def acquire_response(match: Match, grant: Grant | None) -> pb.AcquirePrefixResponse:
+    """Return a match, and the slots for the rest if there are any, as a message."""
+    response = pb.AcquirePrefixResponse()
+    _fill_match(response.match, match)
+    if grant is not None:
+        _fill_grant(response.grant, grant)
+    return response
+
+
+def reserve_response(grants: Iterable[Grant]) -> pb.ReservePagesResponse:
+    """Return the slots of reservations as a message."""
+    response = pb.ReservePagesResponse()
+    for grant in grants:
+        _fill_grant(response.grants.add(), grant)
+    return response
+
+
+def insert_response(inserted: Inserted) -> pb.InsertPrefixResponse:
+    """Return the pages that the index holds as a message."""
+    response = pb.InsertPrefixResponse(published_page_count=inserted.published_page_count)
+    for run in inserted.runs:
+        _fill_run(response.runs.add(), run)
+    return response
+
+
+def _fill_match(message: pb.PrefixMatch, match: Match) -> None:
+    # Present in an answer even where all of it is zero: a miss.
+    message.SetInParent()
+    message.matched_token_count = match.matched_token_count
+    for run in match.runs:
+        _fill_run(message.runs.add(), run)
     if match.source is not None:
         message.source.source_pin_id = match.source.pin_id
-        message.source.page.CopyFrom(page_runs([match.source.page])[0])
         message.source.valid_token_count = match.source.valid_token_count
-    return message
+        _fill_run(message.source.page, match.source.page)
+    if match.next_token is not None:
+        message.next_token = match.next_token
+
+
+def _fill_grant(message: pb.ReservationGrant, grant: Grant) -> None:
+    message.reservation_id = grant.reservation_id
+    message.start_page = grant.start_page
+    for run in grant.runs:
+        _fill_run(message.runs.add(), run)
+
+
+def _fill_run(message: types_pb2.PageRun, run: Run) -> None:
+    message.extent_id = run.extent_id
+    # The numbers of the tiers are the same on both sides.
+    message.tier = run.tier  # type: ignore[assignment]  # stubs know members alone
+    message.slot_indexes.extend(run.indexes)
+    message.generations.extend(run.generations)
 
 
 def peek_message(peeked: Peeked) -> pb.PeekPrefixResponse:
@@ -153,15 +191,6 @@ def peek_message(peeked: Peeked) -> pb.PeekPrefixResponse:
         matched_token_count=peeked.matched_token_count,
         tiers=tiers if peeked.page_count else [],
         source_token_count=peeked.source_token_count,
-    )
-
-
-def grant_message(grant: Grant) -> pb.ReservationGrant:
-    """Return a grant as a message."""
-    return pb.ReservationGrant(
-        reservation_id=grant.reservation_id,
-        start_page=grant.start_page,
-        runs=page_runs(grant.runs),
     )
 
 

@@ -33,7 +33,7 @@ class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServiceServicer):
             convert.sequence_of(request.sequence, self._store.limits),
             convert.wishes_of(request),
         )
-        return pb.MatchPrefixResponse(match=convert.match_message(match))
+        return convert.match_response(match)
 
     def PeekPrefix(
         self, request: pb.PeekPrefixRequest, context: grpc.ServicerContext
@@ -56,7 +56,7 @@ class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServiceServicer):
             fields.random_id("namespace_id", request.namespace_id),
             convert.reservations_of(request, self._store.limits),
         )
-        return pb.ReservePagesResponse(grants=[convert.grant_message(each) for each in grants])
+        return convert.reserve_response(grants)
 
     def AcquirePrefix(
         self, request: pb.AcquirePrefixRequest, context: grpc.ServicerContext
@@ -71,10 +71,7 @@ class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServiceServicer):
             reservation_id=fields.chosen_id("reservation_id", request.reservation_id),
             total_page_count=request.total_page_count,
         )
-        return pb.AcquirePrefixResponse(
-            match=convert.match_message(match),
-            grant=None if grant is None else convert.grant_message(grant),
-        )
+        return convert.acquire_response(match, grant)
 
     def InsertPrefix(
         self, request: pb.InsertPrefixRequest, context: grpc.ServicerContext
@@ -88,10 +85,7 @@ class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServiceServicer):
             convert.sequence_of(request.sequence, self._store.limits),
             next_token=next_token,
         )
-        return pb.InsertPrefixResponse(
-            runs=convert.page_runs(inserted.runs),
-            published_page_count=inserted.published_page_count,
-        )
+        return convert.insert_response(inserted)
 
     def ReleasePins(
         self, request: pb.ReleasePinsRequest, context: grpc.ServicerContext

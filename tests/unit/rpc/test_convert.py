@@ -6,7 +6,7 @@ import pytest
 
 from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PagedContent, PageLayout
 from kvstore.core.limits import Limits
-from kvstore.core.requests import Grant, Match, ReservationRequest, Sequence
+from kvstore.core.requests import Grant, Inserted, Match, ReservationRequest, Sequence, Source
 from kvstore.core.runs import Run
 from kvstore.errors import FeatureUnsupported, InvalidField, LimitExceeded
 from kvstore.rpc import convert
@@ -17,6 +17,9 @@ LIMITS = Limits(max_tokens=16, max_batch_size=2)
 PAGED = PageLayout(4, 256, 1, PagedContent(2, 1, 4, "float32"))
 OPAQUE = PageLayout(4, 100, 1, OpaqueContent(b"f", divides_by_token=True))
 RUN = Run(7, 1, array("I", [3, 1]), (5, 2**40))
+RUN_MESSAGE = types_pb2.PageRun(
+    extent_id=7, tier=types_pb2.TIER_1, slot_indexes=[3, 1], generations=[5, 2**40]
+)
 
 
 def test_a_sequence_keeps_which_base_it_names() -> None:
@@ -148,22 +151,34 @@ def test_an_identity_is_checked(field: str, value: object) -> None:
 
 def test_runs_keep_slots_and_generations_in_order() -> None:
     """A run as a message names its extent, tier, slots and generations."""
-    (message,) = convert.page_runs([RUN])
-    assert message == types_pb2.PageRun(
-        extent_id=7, tier=types_pb2.TIER_1, slot_indexes=[3, 1], generations=[5, 2**40]
-    )
+    answer = convert.insert_response(Inserted((RUN,), 1))
+    assert answer == pb.InsertPrefixResponse(runs=[RUN_MESSAGE], published_page_count=1)
 
 
 def test_a_miss_is_an_empty_match() -> None:
-    """A miss has neither tokens nor runs, a match both."""
-    assert convert.match_message(Match(0, ())) == pb.PrefixMatch()
-    assert convert.match_message(Match(8, (RUN,))) == pb.PrefixMatch(
-        matched_token_count=8, runs=convert.page_runs([RUN])
+    """A miss has neither tokens nor runs, and is present all the same; a match has both."""
+    miss = convert.match_response(Match(0, ()))
+    assert miss.HasField("match")
+    assert miss.match == pb.PrefixMatch()
+    match = pb.PrefixMatch(matched_token_count=8, runs=[RUN_MESSAGE])
+    assert convert.match_response(Match(8, (RUN,))).match == match
+
+
+def test_a_match_has_its_source_and_its_next_token() -> None:
+    """Both stand beside the runs; a next token may be zero."""
+    answer = convert.match_response(Match(0, (), Source(9, RUN, 2), next_token=0)).match
+    assert answer.HasField("next_token")
+    assert answer == pb.PrefixMatch(
+        source=types_pb2.SourcePage(source_pin_id=9, page=RUN_MESSAGE, valid_token_count=2),
+        next_token=0,
     )
 
 
 def test_a_grant_names_its_reservation_and_start() -> None:
-    """A grant carries its reservation's id, its start and its runs."""
-    assert convert.grant_message(Grant(5, 2, (RUN,))) == pb.ReservationGrant(
-        reservation_id=5, start_page=2, runs=convert.page_runs([RUN])
-    )
+    """A grant carries its reservation's id, its start and its runs; there may be none."""
+    grant = pb.ReservationGrant(reservation_id=5, start_page=2, runs=[RUN_MESSAGE])
+    assert convert.reserve_response([Grant(5, 2, (RUN,))]).grants == [grant]
+    assert convert.acquire_response(Match(0, ()), Grant(5, 2, (RUN,))).grant == grant
+    without = convert.acquire_response(Match(0, ()), None)
+    assert without.HasField("match")
+    assert not without.HasField("grant")
