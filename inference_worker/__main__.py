@@ -24,6 +24,7 @@ from inference_worker.command_line import (
 from inference_worker.demo import run_demo, verdict
 from inference_worker.device import CPU
 from inference_worker.engine import PAGE_TOKENS
+from inference_worker.experiment_commands import app as experiments
 from inference_worker.generate_command import generate
 from inference_worker.line_worker import LineWorker
 from inference_worker.local_worker import ATTACH_SECONDS, local_worker
@@ -36,6 +37,7 @@ TABLE_WIDTH = 120
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
 app.command()(chat)
 app.command()(generate)
+app.add_typer(experiments, name="experiment")
 
 
 @app.command()

@@ -70,6 +70,15 @@ def test_a_prompt_is_continued(store: RunningStore, tmp_path: Path) -> None:
     assert len(found["output_ids"]) == 9
 
 
+def test_an_experiment_shows_its_table() -> None:
+    """It starts a store of its own; what ran stands beside what was published, and it succeeds."""
+    done = worker("experiment", "saved-prefill", "--model", "tiny")
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert ["without", "0", "0", "102", "121", "121"] in rows
+    assert ["with", "96", "1", "5", "24", "25"] in rows
+
+
 def test_what_cannot_be_done_is_a_line(tmp_path: Path) -> None:
     """The status is 1, and the reason stands there without a traceback."""
     none = ("--runtime-dir", str(tmp_path))
