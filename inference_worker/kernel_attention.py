@@ -19,6 +19,8 @@ UNIT_BYTES: Final = 16
 # Rows of a tile: queries times the heads that share a kv head.
 FEWEST_ROWS: Final = 16
 MOST_ROWS: Final = 128
+# Rows that a tile's sums have registers for, in bytes of the pages' values, padded.
+ROWS_BYTES: Final = 32 << 10
 # Keys read at once: as many as fit into this, of one head, padded.
 KEYS_BYTES: Final = 16 << 10
 FEWEST_KEYS, MOST_KEYS = 16, 64
@@ -110,7 +112,7 @@ class KernelAttention:
         heads, tokens, head_dim = query.shape
         group = heads // layout.kv_head_count
         dims = max(16, next_power_of_2(head_dim))
-        rows = _rows(group, max(self._counts), dims)
+        rows = _rows(group, max(self._counts), dims * query.element_size())
         keys = KEYS_BYTES // (dims * query.element_size())
         tiles = self._tiles_of(rows // group)
         splits = self._splits(tiles.shape[0] * layout.kv_head_count, terms.window)
@@ -133,8 +135,8 @@ class KernelAttention:
             splits,
             tokens,
             terms.window or 0,
-            terms.scale,
-            terms.softcap or 0.0,
+            float(terms.scale),
+            float(terms.softcap or 0.0),
             query.stride(1),
             query.stride(0),
             GROUP=group,
@@ -149,8 +151,8 @@ class KernelAttention:
             HAS_WINDOW=terms.window is not None,
             HAS_SOFTCAP=terms.softcap is not None,
             HAS_SINKS=terms.sinks is not None,
-            # Without it float32 is rounded to ten bits before it is multiplied.
-            PRECISION="ieee" if query.dtype == torch.float32 else "tf32",
+            # Of float32 alone: in three parts, so that tensor cores lose next to nothing of it.
+            PRECISION="tf32x3",
             num_warps=8 if rows > MOST_ROWS // 2 else 4,
             # Keys are loaded one round ahead, and the pages they lie in one round before that.
             num_stages=3,
@@ -186,13 +188,15 @@ class KernelAttention:
         return max(1, min(wanted, keys // SPLIT_KEYS, MOST_SPLITS))
 
 
-def _rows(group: int, count: int, dims: int) -> int:
+def _rows(group: int, count: int, row_bytes: int) -> int:
     """Choose a tile's rows for parts of up to ``count`` queries; at least one whole group."""
-    wanted = FEWEST_ROWS if count * group <= FEWEST_ROWS else MOST_ROWS // 2
     whole: int = next_power_of_2(group)
-    if count * group > MOST_ROWS and dims <= MOST_ROWS:
-        wanted = MOST_ROWS
-    return max(wanted, whole)
+    wanted: int = next_power_of_2(count * group)
+    most = min(MOST_ROWS, ROWS_BYTES // row_bytes)
+    if wanted > FEWEST_ROWS:
+        # Of two sizes only: each is compiled for.
+        wanted = most if wanted > most // 2 else max(FEWEST_ROWS, most // 2)
+    return max(FEWEST_ROWS, wanted, whole)
 
 
 def _room(device: torch.device) -> int:

@@ -55,7 +55,7 @@ def instructions(kernel: Any, constants: dict[str, Any], warps: int, sums: str) 
 def attend(rows: int, warps: int, *, is_split: bool) -> Counter[str]:
     """Compile the attention, plain, for tiles of ``rows``."""
     flags = dict.fromkeys(("HAS_WINDOW", "HAS_SOFTCAP", "HAS_SINKS"), False)
-    sizes = {"GROUP": 4, "ROWS": rows, "KEYS": 64, "IS_SPLIT": is_split, "PRECISION": "tf32"}
+    sizes = {"GROUP": 4, "ROWS": rows, "KEYS": 64, "IS_SPLIT": is_split, "PRECISION": "tf32x3"}
     sums = "*fp32" if is_split else "*bf16"
     return instructions(page_kernels.attend_pages, {**SHAPE, **flags, **sizes}, warps, sums)
 
