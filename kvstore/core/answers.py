@@ -4,15 +4,20 @@ from kvstore.core.holds import Pin, Reservation, SourcePin
 from kvstore.core.lease import Lease
 from kvstore.core.requests import Grant, Match, Source
 from kvstore.core.runs import runs_of
+from kvstore.errors import Tombstoned
 
 
 def match_of(lease: Lease, pin: Pin) -> Match:
-    """Return what a match answers: the pinned path, and its source page."""
+    """Return what a match answers: the pinned path, and its source page.
+
+    Raises Tombstoned where the source page was released, however long ago.
+    """
     arena, slots = pin.namespace.arena, pin.slots()
     source = None
     if pin.source_id is not None:
-        held = lease.pins[pin.source_id]
-        assert isinstance(held, SourcePin)  # taken with the pin
+        held = lease.pins.get(pin.source_id)
+        if not isinstance(held, SourcePin):
+            raise Tombstoned(id=pin.source_id)
         page = runs_of(held.slots()[-1:], arena.extents, arena.tier)[0]
         source = Source(held.hold_id, page, held.valid_token_count)
     runs = runs_of(slots, arena.extents, arena.tier)

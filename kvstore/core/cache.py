@@ -69,8 +69,7 @@ class PrefixCache(Matching):
         start = existing.start_page if existing else 0
         request = ReservationRequest(reservation_id, start, max(total_page_count - start, 0))
         self._missing(lease, namespace, request)
-        if pin_id not in lease.pins:
-            lease.pin_tombstones.require_none(pin_id, id=pin_id)
+        self._require_alive(lease, wishes)
         if existing is None:
             lease.require_room(1 if pin_id in lease.pins else 1 + wishes.hold_count)
         if existing is not None and pin_id not in lease.pins:

@@ -45,13 +45,20 @@ class Ends:
             self.store(depth, b"", token)
 
     def forget(self, depth: int, page: bytes, siblings: "Children") -> None:
-        """Forget the ends within ``page``, gone from ``depth``, that no sibling begins with."""
+        """Forget the ends within ``page``, gone from ``depth``, that no sibling begins with.
+
+        Looks at each end there, or at each beginning of the page, whichever are fewer.
+        """
         tails = self._at_depth.get(depth)
         if not tails:
             return
-        for size in range(TOKEN_BYTES, len(page) + 1, TOKEN_BYTES):
-            tail = page[:size]
-            if tail in tails and not siblings.has_begun_by(tail):
+        sizes = range(TOKEN_BYTES, len(page) + 1, TOKEN_BYTES)
+        if len(tails) < len(sizes):
+            within = [tail for tail in tails if tail and page.startswith(tail)]
+        else:
+            within = [page[:size] for size in sizes if page[:size] in tails]
+        for tail in within:
+            if not siblings.has_begun_by(tail):
                 del tails[tail]
 
     def divide(self, depth: int) -> "Ends":

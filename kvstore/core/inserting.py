@@ -87,9 +87,11 @@ def publish_next(
 def store_next_token(
     lease: Lease, reservation: Reservation, sequence: Sequence, token: int
 ) -> None:
-    """Store what follows ``sequence``, through whose end all is inserted, if all is cached still.
+    """Store what follows ``sequence``, through whose end all is inserted.
 
-    Raises ParentNotCovered, besides what ``base_of`` raises; not where a token of
+    Nothing is stored where a page that it was computed on left the index since:
+    that page may have been found bad, and another's in its place says nothing of
+    it. Raises ParentNotCovered, besides what ``base_of`` raises; not where a token of
     ``sequence`` was inserted.
     """
     namespace = reservation.namespace
@@ -97,8 +99,6 @@ def store_next_token(
     depth, rest = divmod(length, namespace.index.width)
     base = reservation if reservation.inserted else base_of(lease, namespace, sequence)
     at = covered_position(namespace, base, depth)
-    tail = sequence.tokens[len(sequence.tokens) - rest :]
-    if length == 0 or at.node.detached:
-        return
-    if not tail or namespace.index.beginning_with(at, tail) is not None:
-        store_end(at, tail, token)
+    last = reservation.position_at(depth + 1) if rest else at
+    if length and not last.node.detached:
+        store_end(at, sequence.tokens[len(sequence.tokens) - rest :], token)

@@ -38,6 +38,11 @@ class Matching(NamedPins):
         self._uses += 1
         at.node.last_use = self._uses
 
+    def _require_alive(self, lease: Lease, wishes: MatchWishes) -> None:
+        """Raise Tombstoned if a pin that a match wants was released already."""
+        for each in (wishes.pin_id, wishes.source_pin_id):
+            lease.pin_tombstones.require_none(each, id=each)
+
     def _match(
         self,
         lease: Lease,
@@ -48,8 +53,7 @@ class Matching(NamedPins):
     ) -> Match:
         fingerprint = hash((namespace.namespace_id, sequence, wishes))
         pin_id, source_pin_id = wishes.pin_id, wishes.source_pin_id
-        for each in (pin_id, source_pin_id):
-            lease.pin_tombstones.require_none(each, id=each)
+        self._require_alive(lease, wishes)
         pin = lease.pins.get(pin_id)
         if pin is not None:
             if not isinstance(pin, Pin) or pin.fingerprint != fingerprint:

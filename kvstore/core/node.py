@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from kvstore.core.namespace import Namespace
 
 
+# Depths without an anchor that a heap may have, besides as many as with one.
+SWEEP_FROM = 16
+
+
 class Anchor:
     """Where a hold stands: on the first ``pages`` pages of ``node``, and all above."""
 
@@ -41,20 +45,23 @@ class Anchor:
 class AnchorSet(AbstractSet["Anchor"]):
     """The anchors on one node, by depth: the deepest is found without looking at all.
 
-    Thousands may stand on the node of a system prompt, and go one by one. Empty,
-    it is smaller than a set.
+    Thousands may stand on the node of a system prompt, and go one by one; or one
+    deep down for ever, above which they come and go. Empty, it is smaller than a set.
     """
 
     __slots__ = ("_at_depth", "_depths")
 
     def __init__(self) -> None:
         self._at_depth: dict[int, set[Anchor]] = {}
-        # A heap of negated depths; one that has no anchor any more is dropped when it is met.
+        # A heap of negated depths; one that has no anchor any more is dropped when it is met
+        # at the top, or with all such once they are the most of it.
         self._depths: list[int] = []
 
     def add(self, anchor: Anchor) -> None:
         """Add an anchor at its depth."""
         if anchor.pages not in self._at_depth:
+            if len(self._depths) > 2 * len(self._at_depth) + SWEEP_FROM:
+                self._depths = sorted(-depth for depth in self._at_depth)
             self._at_depth[anchor.pages] = set()
             heappush(self._depths, -anchor.pages)
         self._at_depth[anchor.pages].add(anchor)

@@ -18,6 +18,8 @@ MAX_DIGEST_BYTES = 64
 MAX_SALT_BYTES = 256
 MAX_NAME_BYTES = 256
 NANOSECONDS = 1_000_000_000
+# A third of what a Duration may be, so that what is left of one always is a Duration too.
+MAX_SECONDS = 100_000_000_000
 
 
 def require_present(message: Message, *names: str) -> None:
@@ -61,8 +63,9 @@ def chosen_name(field: str, value: str) -> str:
 
 
 def seconds(field: str, value: Duration) -> float:
-    """Return a span in seconds, zero or more."""
-    if value.seconds < 0 or not 0 <= value.nanos < NANOSECONDS:
+    """Return a span in seconds, zero or more, at most ``MAX_SECONDS``."""
+    whole = 0 <= value.seconds < MAX_SECONDS
+    if not whole or not 0 <= value.nanos < NANOSECONDS:
         raise InvalidField(field=field, value=f"{value.seconds} s", why="not a span of time")
     return value.seconds + value.nanos / NANOSECONDS
 

@@ -5,8 +5,9 @@ from threading import Event, Thread
 from typing import Protocol
 
 import structlog
-from grpc_health.v1 import health, health_pb2
+from grpc_health.v1 import health_pb2
 
+from kvstore.rpc.health_servicer import HealthServicer
 from kvstore.service.clock import Clock
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -46,8 +47,7 @@ class Health:
         interval: float = 1.0,
         stale_after: float = STALE_AFTER,
     ) -> None:
-        self.servicer = health.HealthServicer()
-        self._services = ("", *services)
+        self.servicer = HealthServicer(("", *services))
         self._threads = dict(threads)
         self._clock = clock
         self._interval = interval
@@ -56,7 +56,6 @@ class Health:
         self._thread = Thread(target=self._run, name="kvstore-health", daemon=True)
         self._failing: list[str] | None = None
         self._looked_at = clock()
-        self._set(health_pb2.HealthCheckResponse.NOT_SERVING)
 
     def begin_serving(self) -> None:
         """Say what the threads show, from now on; once."""
@@ -66,11 +65,12 @@ class Health:
     def begin_draining(self) -> None:
         """Say NOT_SERVING, from now on and for good."""
         self._closing.set()
-        self.servicer.enter_graceful_shutdown()
+        self.servicer.set(health_pb2.HealthCheckResponse.NOT_SERVING, final=True)
 
     def close(self) -> None:
-        """Stop looking, and wait until that is so."""
+        """Stop looking, and wait until that is so; watchers are told nothing more."""
         self.begin_draining()
+        self.servicer.close()
         if self._thread.ident is not None:
             self._thread.join()
 
@@ -95,14 +95,10 @@ class Health:
         self._failing = failing
         if failing:
             log.error("health_lost", threads=failing)
-            self._set(health_pb2.HealthCheckResponse.NOT_SERVING)
+            self.servicer.set(health_pb2.HealthCheckResponse.NOT_SERVING)
         else:
             log.info("health_serving")
-            self._set(health_pb2.HealthCheckResponse.SERVING)
-
-    def _set(self, status: int) -> None:
-        for service in self._services:
-            self.servicer.set(service, status)
+            self.servicer.set(health_pb2.HealthCheckResponse.SERVING)
 
     def _run(self) -> None:
         while not self._closing.wait(self._interval):

@@ -196,7 +196,8 @@ class PrefixCacheServiceServicer:
         published later and begins with it supersedes it: the partial page is
         detached. `next_token` is stored at the end of `sequence`, which may lie
         before what was inserted already; the first one of an end stays, for as long
-        as all tokens before it are cached.
+        as all tokens before it are cached. It is not stored where a page that this
+        reservation inserted for it has left the index since, which is no error.
 
         Idempotent: a repeated insert is answered from the reservation's record.
 

@@ -241,6 +241,14 @@ MUTANTS = [
         "",
     ),
     Mutant(
+        "next-token-of-a-removed-page",
+        "inserting.py",
+        "    if length and not last.node.detached:\n",
+        "    beyond = sequence.tokens[len(sequence.tokens) - rest :]\n"
+        "    there = not rest or namespace.index.beginning_with(at, beyond)\n"
+        "    if length and not at.node.detached and there:\n",
+    ),
+    Mutant(
         "next-token-of-another-end",
         "lookup.py",
         "    next_token = find_end(at, tail)\n",

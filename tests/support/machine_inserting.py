@@ -128,12 +128,18 @@ class InsertSteps(MachineState):
         begin = known.start * self.page_tokens
         end = data.draw(st.integers(begin, len(known.tokens) // 4))
         position = data.draw(st.integers(known.start, end // self.page_tokens)) * self.page_tokens
-        tokens = known.tokens[: 4 * end]
+        self.store_end(lease, reservation_id, known.tokens[: 4 * end], position, other=other)
+
+    def store_end(
+        self, lease: ModelLease, reservation_id: int, tokens: bytes, position: int, *, other: bool
+    ) -> None:
+        """Insert ``tokens``, inserted before, from ``position`` on again, for their next token."""
+        known = lease.reservations[reservation_id]
         sequence = Sequence(tokens[4 * position :], position)
         token = self.argmax(tokens) + other
         self.cache.insert(self.caller(lease), reservation_id, sequence, self.now, next_token=token)
-        whole = known.path[: end // self.page_tokens]
-        if self.model.attached(whole) == whole:
+        path = known.path[: len(self.model.pages_of(tokens))]
+        if self.model.attached(path) == path:
             self.model.store_end(tokens, token)
 
     @precondition(lambda self: any(each.reservations for each in self.model.leases.values()))

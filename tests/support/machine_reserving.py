@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 from machine_inserting import InsertSteps
-from machine_state import COUNTS, PAGES, SELDOM, TAILS
+from machine_state import COUNTS, OWNER, PAGES, SELDOM, TAILS
 from naive_model import ModelLease, ModelReservation
 
 from kvstore import errors
@@ -140,6 +140,20 @@ class ReserveRules(InsertSteps):
         begun = len(partial) % self.model.width
         more = self.page(symbol)[begun:]
         self.acquire_one(lease, partial + (more if whole else more[:4]), 0, self.wishes(data))
+
+    @precondition(lambda self: any(each.reservations for each in self.model.leases.values()))
+    @rule(data=st.data(), seldom=SELDOM)
+    def come_back_from_another(self, data: st.DataObject, *, seldom: bool) -> None:
+        """What was inserted is removed and inserted anew; then the first one stores an end."""
+        COUNTS["come_back_from_another"] += 1
+        lease, reservation_id, known = self.reservation(data)
+        if lease.expired or not lease.processes or not (known.inserted and seldom):
+            return
+        self.model.remove(known.tokens)
+        self.cache.evict_prefix(OWNER, self.namespace_id, known.tokens)
+        self.acquire_one(lease, known.tokens + self.page(0)[:4], 0)
+        position = known.start * self.page_tokens
+        self.store_end(lease, reservation_id, known.tokens, position, other=True)
 
     def partial_pages(self) -> list[bytes]:
         """Return the partial pages of the index."""

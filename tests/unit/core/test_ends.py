@@ -40,6 +40,20 @@ def test_with_a_page_go_the_ends_within_it() -> None:
     assert sorted(ends) == [(1, b""), (1, letters("a")), (1, letters("x"))]
 
 
+def test_few_ends_are_found_in_a_long_page() -> None:
+    """Whether the ends are fewer than the page's tokens or more, the same go."""
+    page = letters("abcdefgh")
+    for others in (0, 20):
+        ends = Ends()
+        for tail in (b"", page[:4], page[:20], letters("ax")):
+            ends.store(1, tail, 5)
+        for other in range(others):
+            ends.store(1, letters("z") * (other + 1), 5)
+        ends.forget(1, page, Children())
+        left = {tail for _, tail in ends if not tail.startswith(letters("z"))}
+        assert left == {b"", letters("ax")}
+
+
 def test_a_division_keeps_each_end_once() -> None:
     """Those through the depth are taken out, the others stay."""
     ends = Ends()

@@ -121,6 +121,18 @@ def test_nothing_is_stored_on_what_was_removed() -> None:
     assert answer(world.match("abcd", 3, 4, accept=True)) == (0, 3, None)
 
 
+@pytest.mark.parametrize("text", ["abcdef", "abcdefgh"])
+def test_nothing_is_stored_that_came_of_a_removed_page(text: str) -> None:
+    """Another worker's page with the same tokens does not vouch for what was computed on it."""
+    world = LetterWorld()
+    world.write(text, 1, hold=True)
+    world.evict_prefix(text)
+    world.write(text, 2)
+    world.insert(1, "abcdef", next_token=7)
+    assert answer(world.match("abcdef", 1, 2, accept=True)) == (4, 1, None)
+    world.check()
+
+
 def test_an_end_may_be_stored_where_all_was_matched() -> None:
     """With nothing of its own to insert, a reservation names the pin that covers the end."""
     world = LetterWorld()

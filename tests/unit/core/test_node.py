@@ -1,12 +1,13 @@
 """Nodes, and the anchors that holds stand on them by."""
 
 from array import array
+from sys import getsizeof
 
 from core_builders import make_namespace, paged
 
 from kvstore.core.holds import Hold
 from kvstore.core.namespace import Namespace
-from kvstore.core.node import Anchor, Node, Position
+from kvstore.core.node import Anchor, AnchorSet, Node, Position
 
 
 def make_node(namespace: Namespace, letters: str, start: int = 0) -> Node:
@@ -94,3 +95,24 @@ def test_the_deepest_anchor_is_found_as_others_go() -> None:
         assert len(node.anchors) == len(left)
     strangers: list[object] = ["no anchor", None]
     assert not any(each in node.anchors for each in strangers)
+
+
+def test_holds_that_come_and_go_leave_nothing() -> None:
+    """Beneath one that stays, a thousand that held less take no memory once they are gone."""
+    namespace = make_namespace()
+    node = make_node(namespace, "abcd")
+    hold = Hold(1, namespace, 0.0)
+    Anchor(hold, node, 4)
+
+    def come_and_go(times: int) -> None:
+        for pages in [1, 2, 3] * times:
+            node.anchors.discard(Anchor(hold, node, pages))
+
+    def size() -> int:
+        return sum(getsizeof(getattr(node.anchors, name)) for name in AnchorSet.__slots__)
+
+    come_and_go(100)
+    before = size()
+    come_and_go(1000)
+    assert size() < 2 * before
+    assert node.held_pages == 4

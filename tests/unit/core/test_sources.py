@@ -5,7 +5,7 @@ from core_builders import NAMESPACE_ID, OWNER, picture, places
 from letter_world import LetterWorld, letters
 
 from kvstore.core.limits import Limits
-from kvstore.core.requests import Match, MatchWishes, Sequence
+from kvstore.core.requests import Grant, Match, MatchWishes, Sequence
 from kvstore.core.stats import snapshot
 from kvstore.errors import IdReused, ParentNotCovered, PoolExhausted, QuotaExceeded, Tombstoned
 
@@ -192,3 +192,41 @@ def test_an_acquire_reserves_the_page_that_the_source_is_copied_into() -> None:
     inserted = world.insert(3, "efxx", 4, base_pin_id=1)
     assert places(inserted.runs) == places(grant.runs)
     world.check()
+
+
+def test_a_repeat_long_after_the_source_was_released_is_refused() -> None:
+    """Its tombstone is gone by then; the pin that is held still names it."""
+    world = LetterWorld(limits=Limits(tombstone_ttl=5.0, default_ttl=100.0))
+    world.write("abcdefgh", 1)
+    world.match("abcdefxx", 1, 2)
+    world.worker.release(2)
+    world.core.now += 6.0
+    world.cache.expire(world.core.now)
+    with pytest.raises(Tombstoned):
+        world.match("abcdefxx", 1, 2)
+    world.match("abcdefgh", 2)
+    with pytest.raises(Tombstoned):
+        world.match("abcdefxx", 1, 2)
+    world.check()
+
+
+def test_an_acquire_under_a_released_source_fails_whole() -> None:
+    """Also where the first call's match was a miss, and its reservation is there."""
+    world = LetterWorld()
+
+    def acquire(total: int) -> tuple[Match, Grant | None]:
+        return world.cache.acquire(
+            world.worker.caller,
+            NAMESPACE_ID,
+            Sequence(letters("abcdef")),
+            MatchWishes(1, 2),
+            reservation_id=3,
+            total_page_count=total,
+            now=world.core.now,
+        )
+
+    acquire(2)
+    world.worker.release(2)
+    with pytest.raises(Tombstoned):
+        acquire(3)
+    assert world.core.states() == {"FREE": 14, "RESERVED": 2}

@@ -62,9 +62,11 @@ def test_a_chosen_name_is_not_empty() -> None:
         assert caught.value.metadata["field"] == "name"
 
 
-@pytest.mark.parametrize(("whole", "nanos"), [(-1, 0), (0, -1), (0, 1_000_000_000)])
+@pytest.mark.parametrize(
+    ("whole", "nanos"), [(-1, 0), (0, -1), (0, 1_000_000_000), (fields.MAX_SECONDS, 0)]
+)
 def test_a_span_of_time_is_not_negative(whole: int, nanos: int) -> None:
-    """A duration is read in seconds; negative and malformed ones are refused."""
+    """A duration is read in seconds; negative, malformed and endless ones are refused."""
     assert fields.seconds("ttl", Duration(seconds=2, nanos=500_000_000)) == 2.5
     assert fields.seconds("ttl", Duration()) == 0
     with pytest.raises(InvalidField):

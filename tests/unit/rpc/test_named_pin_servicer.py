@@ -134,6 +134,7 @@ def test_pins_are_listed_in_pages(server: Server, scope: str) -> None:
         ("PinPrefix", "tokens", {"tokens": b"123"}),
         ("PinPrefix", "ttl", {"ttl": Duration()}),
         ("PinPrefix", "ttl", {"ttl": Duration(seconds=-1)}),
+        ("PinPrefix", "ttl", {"ttl": Duration(seconds=(1 << 63) - 1)}),
         ("UnpinPrefix", "namespace_id", {"namespace_id": b""}),
         ("UnpinPrefix", "name", {"name": ""}),
         ("ListPins", "namespace_id", {"namespace_id": b"x"}),

@@ -1,0 +1,140 @@
+"""Health over gRPC: Check answers, and Watch is told by one thread for all watchers."""
+
+from collections.abc import Callable, Iterable
+from threading import Condition, Thread
+from typing import TypeAlias
+
+import grpc
+import structlog
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from kvstore.errors import QuotaExceeded
+from kvstore.rpc import status
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+# A watcher takes no thread; this only bounds what those who ask for ever more can take.
+MAX_WATCHERS = 256
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+SERVICE_UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+
+Send: TypeAlias = Callable[[health_pb2.HealthCheckResponse], None]
+
+
+class _Watcher:
+    """One call of Watch; ``said`` is the status that it was told last."""
+
+    __slots__ = ("said", "send", "service")
+
+    def __init__(self, service: str, send: Send) -> None:
+        self.service = service
+        self.send = send
+        self.said: int | None = None
+
+
+class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # it is untyped
+    """Says the same status of all ``services``, NOT_SERVING at first. Thread-safe.
+
+    Whoever sends waits for gRPC's own thread, on which watches end, too. The
+    servicer that comes with gRPC sends while it holds what the end of a watch
+    waits for: a few cancelled watches stop the whole server. Here nothing is held
+    while something is sent. A client that takes nothing of what it watches holds
+    up the other watchers, and nothing else.
+    """
+
+    def __init__(self, services: Iterable[str], max_watchers: int = MAX_WATCHERS) -> None:
+        self._services = frozenset(services)
+        self._max_watchers = max_watchers
+        self._status: int = NOT_SERVING
+        self._final = False
+        self._closing = False
+        self._state = Condition()
+        self._watchers: set[_Watcher] = set()
+        self._behind: set[_Watcher] = set()
+        self._thread: Thread | None = None
+
+    def set(self, status: int, *, final: bool = False) -> None:
+        """Say ``status`` from now on; after a final one nothing else. Never waits."""
+        with self._state:
+            if not self._final:
+                self._status = status
+                self._final = final
+                self._behind |= self._watchers
+                self._state.notify_all()
+
+    def close(self) -> None:
+        """Tell watchers nothing more. Does not wait."""
+        with self._state:
+            self._closing = True
+            self._state.notify_all()
+
+    def Check(
+        self, request: health_pb2.HealthCheckRequest, context: grpc.ServicerContext
+    ) -> health_pb2.HealthCheckResponse:
+        """Answer a service's status; NOT_FOUND for an unknown one."""
+        if request.service not in self._services:
+            context.set_code(grpc.StatusCode.NOT_FOUND)
+            return health_pb2.HealthCheckResponse()
+        return health_pb2.HealthCheckResponse(status=self._status)
+
+    def Watch(
+        self,
+        request: health_pb2.HealthCheckRequest,
+        context: grpc.ServicerContext,
+        send: Send,
+    ) -> None:
+        """Answer a service's status, and again whenever it changes, until the call ends.
+
+        Ends the call with QuotaExceeded for one watcher too many.
+        """
+        watcher = _Watcher(request.service, send)
+        with self._state:
+            room = len(self._watchers) < self._max_watchers
+            if room:
+                self._watchers.add(watcher)
+                self._behind.add(watcher)
+                self._state.notify_all()
+                self._require_thread()
+        if not room:
+            status.abort(
+                context, QuotaExceeded(quota="health_watchers", maximum=self._max_watchers)
+            )
+        if not context.add_callback(lambda: self._forget(watcher)):
+            self._forget(watcher)
+
+    # Asks gRPC for ``send``, which may be called from any thread, in place of an iterator.
+    Watch.experimental_non_blocking = True  # type: ignore[attr-defined]
+
+    def _require_thread(self) -> None:
+        if self._thread is None:
+            self._thread = Thread(target=self._run, name="kvstore-watchers", daemon=True)
+            self._thread.start()
+
+    def _forget(self, watcher: _Watcher) -> None:
+        """Tell a watcher nothing more; on gRPC's own thread."""
+        with self._state:
+            self._watchers.discard(watcher)
+            self._behind.discard(watcher)
+
+    def _run(self) -> None:
+        while (behind := self._next()) is not None:
+            watcher, said = behind
+            try:
+                watcher.send(health_pb2.HealthCheckResponse(status=said))
+            except Exception:
+                log.exception("watcher_failed")
+                self._forget(watcher)
+
+    def _next(self) -> tuple[_Watcher, int] | None:
+        """Wait for a watcher that is behind; return what to tell it, None once closing."""
+        with self._state:
+            while True:
+                self._state.wait_for(lambda: self._closing or self._behind)
+                if self._closing:
+                    return None
+                watcher = self._behind.pop()
+                known = watcher.service in self._services
+                said = self._status if known else SERVICE_UNKNOWN
+                if said != watcher.said:
+                    watcher.said = said
+                    return watcher, said
