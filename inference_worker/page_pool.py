@@ -155,10 +155,12 @@ class PagePool:
 
         Valid while the extents stay. Raises ``UnknownExtentError``.
         """
+        runs = list(table.runs(0, len(table)))
+        begins = [self._pages(run.extent).data_ptr() for run in runs]
+        counts = [run.last - run.first for run in runs]
         offsets = table.slots(torch.device("cpu")) * self._layout.page_bytes
-        for extent, first, last in table.runs(0, len(table)):
-            offsets[first:last] += self._pages(extent).data_ptr()
-        return offsets
+        whole = torch.tensor([begins, counts], dtype=torch.int64)
+        return offsets + whole[0].repeat_interleave(whole[1])
 
     def copy_page(self, source: PageRef, target: PageRef) -> None:
         """Copy a whole page to another slot, in any extent; raises ``UnknownExtentError``."""

@@ -79,6 +79,7 @@ def test_addresses_are_those_of_the_pages(pool: PagePool) -> None:
     assert pool.addresses(table).tolist() == wanted
     # Asking changes nothing that the table keeps.
     assert pool.addresses(table).tolist() == wanted
+    assert pool.addresses(BlockTable(4)).tolist() == []
 
 
 def test_an_extent_is_a_view_of_its_owners_memory(pool: PagePool) -> None:
