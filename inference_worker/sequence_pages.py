@@ -6,6 +6,7 @@ from typing import Final, Self
 
 import kvstore_client
 from inference_worker.block_table import BlockTable, PageRef
+from inference_worker.errors import LayoutMismatchError
 from inference_worker.page_pool import PagePool
 from inference_worker.page_publisher import PagePublisher
 from inference_worker.private_arena import PrivateArena
@@ -22,7 +23,8 @@ class SequencePages:
     as the sequence does, and parts within it, that source is copied before anything is computed.
     Behind come slots reserved in the store or, from where the store cannot give any, slots of the
     private arena; those are not published, nor is what follows them.
-    A failure of the store never reaches the caller.
+    A failure of the store never reaches the caller, nor that its memory is of no use here, such as
+    on another device.
     A context manager: at its end, on an exception too, the store's pages are released, the views
     of its memory dropped and the private slots given back.
     One engine thread uses it.
@@ -42,8 +44,7 @@ class SequencePages:
 
         ``longest`` is how many tokens the sequence can come to have in pages: no slot is reserved
         beyond. With ``accept_next_token`` all of the prompt may be matched, not all but one.
-        Raises ``ValueError`` for tokens that are none, and what the pool raises where the store's
-        memory does not fit it; nothing is held then.
+        Raises ``ValueError`` for tokens that are none; nothing is held then.
         """
         self._pool = pool
         self._private = private
@@ -55,6 +56,7 @@ class SequencePages:
         self._matched: list[PageRef] = []
         self._source: kvstore_client.Source | None = None
         self._publisher: PagePublisher | None = None
+        self._unfit: LayoutMismatchError | None = None
         self.table = BlockTable(pool.layout.page_tokens)
         if namespace is not None:
             wanted = pool.layout.pages_for(len(prompt_ids)) + RESERVE_AHEAD
@@ -67,6 +69,8 @@ class SequencePages:
                 if self._acquired.reservation is None and self._acquired.failure is None:
                     self._acquired = self._reserve_less(namespace, len(prompt_ids))
                 self._use(self._acquired)
+            except LayoutMismatchError as error:
+                self._go_on_without(error)
             except BaseException:
                 self.close()  # nobody else can
                 raise
@@ -89,9 +93,9 @@ class SequencePages:
         return None if self._acquired is None else self._acquired.match.next_token
 
     @property
-    def failure(self) -> StoreError | None:
-        """Why the store gave nothing, where it failed."""
-        return None if self._acquired is None else self._acquired.failure
+    def failure(self) -> StoreError | LayoutMismatchError | None:
+        """Why the store gave nothing, where it failed or its memory does not fit."""
+        return self._unfit if self._acquired is None else self._acquired.failure
 
     def ensure(self, token_count: int) -> None:
         """Have pages for ``token_count`` tokens, and the source's tokens in the first of them.
@@ -149,6 +153,15 @@ class SequencePages:
         except StoreError:
             return self._acquired
         return kvstore_client.Acquired(match, reservation)
+
+    def _go_on_without(self, error: LayoutMismatchError) -> None:
+        """Give back what was acquired in memory that does not fit; all pages are private then."""
+        self.close()
+        self._acquired = None
+        self._unfit = error
+        self._matched = []
+        self._publisher = None
+        self.table = BlockTable(self._pool.layout.page_tokens)
 
     def _use(self, acquired: kvstore_client.Acquired) -> None:
         """Map what was acquired."""

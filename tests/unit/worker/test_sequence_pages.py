@@ -1,13 +1,13 @@
 """A sequence's pages come from the store while it gives some, and all go back."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from patterned_pages import LIMIT, nothing_held
 from sequence_rig import LAYOUT, LONGEST, STORED, SequenceRig
 
 from inference_worker.errors import ArenaExhaustedError, LayoutMismatchError
-from inference_worker.page_layout import PageLayout
 from inference_worker.page_pool import PagePool
 from inference_worker.private_arena import PRIVATE_EXTENT, PrivateArena
 from inference_worker.sequence_pages import RESERVE_AHEAD, SequencePages
@@ -234,18 +234,25 @@ def test_an_exception_gives_everything_back(rig: SequenceRig) -> None:
         overrun()
 
 
-def test_a_failure_to_begin_gives_everything_back(rig: SequenceRig, client: Client) -> None:
-    """Where the store's memory does not fit the pool, what was acquired is released at once."""
-    narrow = PageLayout(layer_count=2, kv_head_count=1, head_dim=4, dtype="float32", page_tokens=4)
-    pool = PagePool(narrow)
-    for _ in range(2):
-        with pytest.raises(LayoutMismatchError):
-            SequencePages(
-                pool, PrivateArena(narrow, 100), rig.namespace, list(range(20)), longest=30
-            )
-        assert pool.extents == frozenset()
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_memory_that_does_not_fit_is_a_miss(rig: SequenceRig, client: Client, device: str) -> None:
+    """Of another shape, or on another device: what was acquired goes back, and all is private."""
+    rig.publish_all(list(range(20)))
+    head_dim = 4 if device == "cpu" else LAYOUT.head_dim
+    layout = replace(LAYOUT, head_dim=head_dim)
+    pool, private = PagePool(layout, device), PrivateArena(layout, 100, device)
+    pool.add_extent(PRIVATE_EXTENT, private.tensor)
+    ids = list(range(20))
+    with SequencePages(pool, private, rig.namespace, ids, longest=30) as pages:
+        assert isinstance(pages.failure, LayoutMismatchError)
+        assert (pages.matched_tokens, pages.copied_tokens, pages.next_token) == (0, 0, None)
+        assert pool.extents == {PRIVATE_EXTENT}
         assert client.flush(LIMIT)
         assert nothing_held(client)
+        pages.ensure(20)
+        assert {page.extent for page in pages.table} == {PRIVATE_EXTENT}
+        assert pages.publish(ids, 20) == pages.finish(ids, 20, {20: 1}) == []
+    assert private.used_count == 0
 
 
 def test_tokens_that_are_none_are_the_callers_mistake(rig: SequenceRig) -> None:
