@@ -157,8 +157,11 @@ def prefix_tree(
     for prefix in sorted(prefixes, key=lambda each: (each.start_page, each.node_id)):
         parent = branches.get(prefix.parent_node_id, root)
         last_page = prefix.start_page + prefix.page_count - 1
-        label = f"pages {prefix.start_page}-{last_page}  pins {prefix.pin_count}  "
-        label += f"hits {prefix.hit_count}"
+        partial = prefix.token_count < prefix.page_count * namespace.layout.page_tokens
+        label = f"pages {prefix.start_page}-{last_page}"
+        if partial:
+            label += f" ({prefix.token_count} token{'s' * (prefix.token_count > 1)})"
+        label += f"  pins {prefix.pin_count}  hits {prefix.hit_count}"
         if prefix.tokens:
             label += f"  {' '.join(map(str, unpack_tokens(prefix.tokens)))} ..."
         branches[prefix.node_id] = parent.add(Text(label))
