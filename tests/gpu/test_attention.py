@@ -22,6 +22,8 @@ LARGE = {
     "prefill on a prefix": Case(16, 8, 4, 128, [(3000, 700)]),
     "decodes": Case(16, 8, 4, 128, [(4000, 1), (17, 1), (900, 1)]),
     "wide heads and a window": Case(16, 4, 2, 256, [(1500, 200)], 512, 50.0),
+    # pytorch#191937: torch's own attention, with a mask, of keys shared by heads.
+    "one key more than whole tiles": Case(16, 8, 4, 128, [(1000, 89)]),
 }
 
 

@@ -19,7 +19,8 @@ from kvstore_client.testing import RunningStore, running_store
 
 DEVICE = "cuda:0"
 STORE = ("--device", DEVICE, "--tier1-bytes", "512MiB", "--extent-bytes", "64MiB")
-PATIENCE = 500.0
+# Less than what ends any test, so that a demo that hangs is stopped and not left behind.
+PATIENCE = 240.0
 
 
 @pytest.fixture(scope="module", autouse=True)
