@@ -10,19 +10,26 @@ from pathlib import Path
 import pytest
 
 SUPPORT = Path(__file__).parents[1] / "support"
+# What one program may have of it there, in bytes.
+SHARED_MEMORY = 227 << 10
+
+
+def run(program: str) -> dict[str, dict[str, int]]:
+    """Run a program of support/ in a process where no interpreter is in the way."""
+    if find_spec("triton") is None:
+        pytest.skip("needs Triton, for its compiler")
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, str(SUPPORT / program)]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    counts: dict[str, dict[str, int]] = json.loads(result.stdout)
+    return counts
 
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, dict[str, int]]:
-    """Each kernel's instructions, from a process where no interpreter is in the way."""
-    if find_spec("triton") is None:
-        pytest.skip("needs Triton, for its compiler")
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    program = [sys.executable, str(SUPPORT / "compile_kernels.py")]
-    result = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-    counts: dict[str, dict[str, int]] = json.loads(result.stdout)
-    return counts
+    """Each kernel's instructions."""
+    return run("compile_kernels.py")
 
 
 @pytest.mark.parametrize("kernel", ["prefill", "decode"])
@@ -46,3 +53,15 @@ def test_keys_are_written_16_bytes_at_a_time(found: dict[str, dict[str, int]]) -
     """Writing a token moves vectors, and a token at a time nothing smaller."""
     stores = {name for name in found["write"] if name.startswith("st.global")}
     assert stores == {"st.global.v4.b32"}
+
+
+def test_what_the_engine_launches_compiles() -> None:
+    """Every launch is one that Triton takes, with its arguments, and fits into shared memory."""
+    launches = run("launch_kernels.py")
+    assert len(launches) == 7
+    assert {name for each in launches.values() for name in each} == {
+        "attend_pages",
+        "merge_splits",
+        "write_rows",
+    }
+    assert max(size for each in launches.values() for size in each.values()) <= SHARED_MEMORY
