@@ -146,6 +146,15 @@ def test_new_extents_are_mapped_as_the_arena_grows(opened: tuple[Client, Namespa
     assert all(len(view) == 16 * LAYOUT.page_bytes for view in namespace.extents.values())
 
 
+def test_a_namespace_without_memory_says_so(store: RunningStore) -> None:
+    """Where not one page of a layout fits into what the store has, the reason can be read."""
+    content = PagedContent(layer_count=64, kv_head_count=64, head_dim=512, dtype="float32")
+    with Client(store.runtime_dir, ClientConfig(call_timeout=LIMIT)) as client:
+        namespace = client.namespace(IDENTITY, PageLayout.paged(64, content))
+        assert wait_until(lambda: "slots" in str(namespace.failure))
+        assert isinstance(namespace.failure, errors.StoreUnavailable)
+
+
 def test_another_layout_is_refused(opened: tuple[Client, Namespace], store: RunningStore) -> None:
     """A namespace with another layout does not open, says why, and is a miss."""
     other = Client(store.runtime_dir)

@@ -178,12 +178,14 @@ class Connector:
                 continue  # the session took note
             except StoreRefused as error:
                 if isinstance(error, PASSING):
+                    session.not_yet[key] = error.with_traceback(None)
                     self._put_last(key)
                     self._pause(backoff.delay(), session)
                 else:
                     _logger.warning("namespace_refused", extra={"reason": str(error)})
                     session.note_namespace(key, error)
-            except StoreError:
+            except StoreError as error:
+                session.not_yet[key] = error.with_traceback(None)
                 self._put_last(key)
                 self._pause(backoff.delay(), session)
             else:

@@ -214,7 +214,9 @@ class Namespace:
         if isinstance(opened, StoreError):
             raise copy(opened)
         if opened is None:
-            raise StoreUnavailable("the namespace is not open yet")
+            reason = session.not_yet.get(self._key)
+            why = "" if reason is None else f": {reason}"
+            raise StoreUnavailable(f"the namespace is not open yet{why}")
         return opened
 
     # Memory. Pages of what is held stay mapped, also when the session ended.

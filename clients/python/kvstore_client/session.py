@@ -85,6 +85,8 @@ class Session:
         limit = bound.limits.max_deadline.ToTimedelta().total_seconds()
         self.call_timeout = min(config.call_timeout, limit or config.call_timeout)
         self.namespaces: dict[NamespaceKey, OpenedNamespace | StoreError] = {}
+        # Why the last try to open one failed, where another may not.
+        self.not_yet: dict[NamespaceKey, StoreError] = {}
         self.ended: StoreError | None = None
         self._config = config
         self._monitor = monitor
