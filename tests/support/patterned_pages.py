@@ -11,6 +11,7 @@ from kvstore_client import (
     PageLayout,
     PageRef,
 )
+from kvstore_client.testing import wait_until
 
 IDENTITY = NamespaceIdentity(b"model", display_name="tiny")
 LAYOUT = PageLayout.paged(4, PagedContent(2, 1, 8, "float32"))
@@ -36,12 +37,24 @@ def holds_pattern(namespace: Namespace, tokens: list[int], pages: list[PageRef])
 
 
 def write_and_insert(namespace: Namespace, tokens: list[int]) -> list[PageRef]:
-    """Put the whole pages of ``tokens`` into the store; return the index's pages."""
+    """Put the whole pages of ``tokens`` into the store; return the index's pages.
+
+    Waits for slots: for a moment the store has memory that this process has yet to map.
+    """
+    pages: list[PageRef] = []
+    assert wait_until(lambda: _write(namespace, tokens, pages)), "no slots"
+    return pages
+
+
+def _write(namespace: Namespace, tokens: list[int], pages: list[PageRef]) -> bool:
+    """Write and insert, and add the index's pages to ``pages``; False where slots lack."""
     count = len(tokens) // LAYOUT.page_tokens
     with namespace.acquire(tokens, total_page_count=count) as acquired:
         assert acquired.failure is None, acquired.failure
         matched = acquired.match.page_count
-        pages = list(acquired.match.pages)
+        if matched < count and acquired.reservation is None:
+            return False
+        pages += acquired.match.pages
         if matched < count:
             assert acquired.reservation is not None
             for number, page in enumerate(acquired.reservation.pages, start=matched):
@@ -50,7 +63,7 @@ def write_and_insert(namespace: Namespace, tokens: list[int]) -> list[PageRef]:
             new = tokens[start : count * LAYOUT.page_tokens]
             inserted = acquired.reservation.insert(new, position=start, base=acquired.match)
             pages += inserted.pages
-    return pages
+    return True
 
 
 def open_client(runtime_dir: Path, config: ClientConfig | None = None) -> tuple[Client, Namespace]:
