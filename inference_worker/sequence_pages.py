@@ -22,7 +22,8 @@ class SequencePages:
     Matched pages are used in place and never written. Where the store knows a page that goes on
     as the sequence does, and parts within it, that source is copied before anything is computed.
     Behind come slots reserved in the store or, from where the store cannot give any, slots of the
-    private arena; those are not published, nor is what follows them.
+    private arena; those are not published, nor is what follows them. A prompt that does not fit
+    has what a few tries by halves get it, for its first pages, and asks for no more.
     A failure of the store never reaches the caller, nor that its memory is of no use here, such as
     on another device.
     A context manager: at its end, on an exception too, the store's pages are released, the views
@@ -57,6 +58,7 @@ class SequencePages:
         self._source: kvstore_client.Source | None = None
         self._publisher: PagePublisher | None = None
         self._unfit: LayoutMismatchError | None = None
+        self._grows = True
         self.table = BlockTable(pool.layout.page_tokens)
         if namespace is not None:
             wanted = pool.layout.pages_for(len(prompt_ids)) + RESERVE_AHEAD
@@ -144,15 +146,25 @@ class SequencePages:
     def _reserve_less(
         self, namespace: kvstore_client.Namespace, prompt_tokens: int
     ) -> kvstore_client.Acquired:
-        """Reserve for the prompt alone, where there was no room for more; else nothing."""
+        """Reserve for the prompt alone, where there was no room for more; else for less of it.
+
+        Each try asks for half of the one before, down to one page: the prompt's first pages are
+        then the store's, and all behind them private.
+        """
         assert self._acquired is not None  # it holds the match
         match = self._acquired.match
-        missing = self._pool.layout.pages_for(prompt_tokens) - match.page_count
-        try:
-            reservation = namespace.reserve(start_page=match.page_count, page_count=missing)
-        except StoreError:
-            return self._acquired
-        return kvstore_client.Acquired(match, reservation)
+        count = self._pool.layout.pages_for(prompt_tokens) - match.page_count
+        while count > 0:
+            try:
+                reservation = namespace.reserve(start_page=match.page_count, page_count=count)
+            except PoolExhausted:
+                count //= 2
+                self._grows = False
+            except StoreError:
+                break
+            else:
+                return kvstore_client.Acquired(match, reservation)
+        return self._acquired
 
     def _go_on_without(self, error: LayoutMismatchError) -> None:
         """Give back what was acquired in memory that does not fit; all pages are private then."""
@@ -191,7 +203,7 @@ class SequencePages:
     def _grow(self, missing: int) -> int:
         """Reserve at least ``missing`` pages more; give how many came."""
         reservation = None if self._acquired is None else self._acquired.reservation
-        if reservation is None:
+        if reservation is None or not self._grows:
             return 0
         before = reservation.page_count
         wanted = min(missing + RESERVE_AHEAD, max(missing, self._page_limit - len(self.table)))

@@ -70,6 +70,16 @@ def test_a_prompt_is_continued(store: RunningStore, tmp_path: Path) -> None:
     assert len(found["output_ids"]) == 9
 
 
+def test_a_prompt_longer_than_the_store_is_reused_in_part() -> None:
+    """Its first pages are there for the next process, in a store that has no room for all."""
+    with running_store("--tier1-bytes", "512KiB", "--extent-bytes", "512KiB") as small:
+        here = ("generate", *TINY, "--max-tokens", "2", "--json", "--store", str(small.runtime_dir))
+        first, second = (json.loads(worker(*here, "A page. " * 50).stdout) for _ in range(2))
+    assert (first["store_failure"], first["matched_tokens"]) == (None, 0)
+    assert second["matched_tokens"] == PAGE_TOKENS * len(first["published_pages"]) > 0
+    assert second["output_ids"] == first["output_ids"]
+
+
 def test_an_experiment_shows_its_table() -> None:
     """It starts a store of its own; what ran stands beside what was published, and it succeeds."""
     done = worker("experiment", "saved-prefill", "--model", "tiny")

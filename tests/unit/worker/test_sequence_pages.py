@@ -145,59 +145,6 @@ def test_the_first_of_two_writers_stays(rig: SequenceRig) -> None:
         assert rig.holds(pages, ids[:20])
 
 
-def test_a_sequence_grows_in_the_store_and_then_beside_it(rig: SequenceRig, client: Client) -> None:
-    """Slots are reserved ahead until there are none; the rest is private and not published."""
-    ids = list(range(500, 500 + 4 * 40))
-    with rig.open(ids[:4]) as pages:
-        assert reserved_slots(client) == 1 + RESERVE_AHEAD
-        published = []
-        for end in range(4, len(ids) + 1, 4):
-            rig.compute(pages, ids, end - 4, end)
-            published += pages.publish(ids, end)
-        extents = [page.extent == PRIVATE_EXTENT for page in pages.table]
-        assert extents == sorted(extents)
-        stored = extents.count(False)
-        assert SLOTS - RESERVE_AHEAD <= stored <= SLOTS
-        assert published == list(pages.table)[:stored]
-        assert rig.private.used_count == 40 - stored
-        assert rig.holds(pages, ids)
-    with rig.open(ids) as again:
-        assert again.matched_tokens == 4 * stored
-
-
-def test_room_that_comes_later_is_not_used(rig: SequenceRig, client: Client) -> None:
-    """Once a page is private so are all behind it: the store takes no page without its path."""
-    ids = list(range(900, 900 + 4 * 24))
-    other = SequenceRig(rig.namespace)
-    with rig.open(ids[:4]) as pages:
-        room = SLOTS - 1 - RESERVE_AHEAD
-        with other.open(list(range(4 * (room - RESERVE_AHEAD)))):
-            assert reserved_slots(client) == SLOTS
-            rig.compute(pages, ids, 0, 24)
-            assert rig.private.used_count == 1
-        rig.compute(pages, ids, 24, len(ids))
-        assert pages.publish(ids, len(ids)) == list(pages.table)[: 1 + RESERVE_AHEAD]
-        assert pages.publish(ids, len(ids)) == []
-        assert rig.holds(pages, ids)
-    with rig.open(ids) as again:
-        assert again.matched_tokens == 4 * (1 + RESERVE_AHEAD)
-        assert rig.holds(again, ids[: again.matched_tokens])
-
-
-def test_a_store_that_is_full_gives_its_match(rig: SequenceRig) -> None:
-    """Where slots for the rest cannot be had, the matched pages are used, and private ones."""
-    ids = list(range(700, 717))
-    published = rig.publish_all(ids)
-    longer = [*ids, *range(1000, 1000 + 4 * SLOTS)]
-    with rig.open(longer) as pages:
-        assert pages.failure is None
-        assert pages.matched_pages == published
-        rig.compute(pages, longer, 16, len(longer))
-        assert {page.extent for page in list(pages.table)[4:]} == {PRIVATE_EXTENT}
-        assert pages.publish(longer, len(longer)) == []
-        assert rig.holds(pages, longer)
-
-
 def test_pages_behind_a_removed_path_are_not_published(rig: SequenceRig, client: Client) -> None:
     """An operator removes what a sequence goes on from: it reads on, and publishes nothing."""
     ids = list(range(800, 817))

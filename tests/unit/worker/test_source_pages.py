@@ -156,7 +156,8 @@ def test_a_full_store_is_copied_from_into_private_pages(rig: SequenceRig) -> Non
     ids = list(range(700, 710))
     published = run_whole(rig, ids, 8)
     longer = [*ids, *range(1000, 1000 + 4 * SLOTS)]
-    with rig.open(longer) as pages:
+    others = list(range(4 * (SLOTS - len(published) - RESERVE_AHEAD)))
+    with SequenceRig(rig.namespace).open(others), rig.open(longer) as pages:
         assert (pages.matched_tokens, pages.copied_tokens) == (8, 2)
         rig.compute(pages, longer, 10, len(longer))
         assert {page.extent for page in list(pages.table)[2:]} == {PRIVATE_EXTENT}
