@@ -1,15 +1,13 @@
 """The cached prefix of a sequence, pinned."""
 
-from types import TracebackType
-from typing import Self
-
 from kvstore_client.errors import StoreError
-from kvstore_client.hold import Hold, end_holds
+from kvstore_client.held import Held
+from kvstore_client.hold import Hold
 from kvstore_client.page_ref import PageRef
 from kvstore_client.source import Source
 
 
-class Match:
+class Match(Held):
     """A matched prefix, whose pages stay as they are until it is released.
 
     ``pages`` are used in place, for ``token_count`` tokens. ``source``, if there
@@ -55,22 +53,3 @@ class Match:
     def pin_id(self) -> int | None:
         """The pin, or None: a miss holds nothing, and neither does what was released."""
         return self.hold.pin_ids[0] if self.hold is not None and self.hold.open else None
-
-    def release(self) -> None:
-        """Wait for the device, then have the pins released; nothing the second time.
-
-        Raises what ``ClientConfig.wait_for_device`` raises, and then holds the
-        pages for as long as the process lives.
-        """
-        end_holds(*self.holds)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.release()
