@@ -97,9 +97,10 @@ class Config(BaseSettings):
     device: Annotated[str, Field(pattern=r"^(cpu|cuda:\d+)$")] = "cpu"
     """Where the first tier's pages are: `cpu`, or `cuda:N` for the memory of a GPU.
 
-    N counts the devices that this process sees, from 0. Needs cupy (`kvstore[cuda]`);
-    workers need it too, and torch with CUDA. Wrong when a worker's namespace stays
-    closed and says that it has no such device. Start with: cpu.
+    N counts the devices that this process sees, from 0. Needs cupy
+    (`pip install cupy-cuda13x`, or cupy-cuda12x for CUDA 12); workers need it too, and
+    torch with CUDA. Wrong when a worker's namespace stays closed and says that it has
+    no such device. Start with: cpu.
     """
 
     @property

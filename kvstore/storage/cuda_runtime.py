@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Protocol
 from kvstore.storage.cuda_driver import CudaDriver
 from kvstore.storage.errors import CudaFailed, DeviceUnavailable
 
-HOW_TO_INSTALL = "install it with: pip install 'kvstore[cuda]', or cupy-cuda12x for CUDA 12"
+HOW_TO_INSTALL = "install it with: pip install cupy-cuda13x, or cupy-cuda12x for CUDA 12"
 
 
 class Exported(NamedTuple):

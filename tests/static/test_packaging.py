@@ -118,3 +118,15 @@ def test_every_requirement_is_pinned() -> None:
     ]
     names = {canonical(re.split(r"[^A-Za-z0-9._-]", item)[0]) for item in direct} - {"kvstore"}
     assert sorted(names - set(pinned_versions())) == []
+
+
+def test_nothing_says_to_install_us_from_a_registry() -> None:
+    """This name belongs to another project there: ours is installed from a checkout."""
+    paths = [
+        path
+        for pattern in ("*.md", "docs/**/*.md", "deploy/*", "clients/**/*.md", "clients/**/*.py")
+        for path in ROOT.glob(pattern)
+        if path.is_file()
+    ] + [path for folder in PACKAGES.values() for path in folder.rglob("*.py")]
+    told = re.compile(r"kvstore\[|install kvstore\b")
+    assert [str(p) for p in paths if told.search(p.read_text(encoding="utf-8"))] == []

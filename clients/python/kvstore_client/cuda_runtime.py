@@ -9,7 +9,7 @@ from kvstore_client.errors import DeviceUnavailable
 if TYPE_CHECKING:
     import torch
 
-HOW_TO_INSTALL = "install it with: pip install 'kvstore[cuda]', or cupy-cuda12x for CUDA 12"
+HOW_TO_INSTALL = "install it with: pip install cupy-cuda13x, or cupy-cuda12x for CUDA 12"
 
 
 class CudaRuntime(Protocol):

@@ -94,7 +94,7 @@ def test_work_that_failed_is_raised_as_it_is(card: Card, runtime: CupyRuntime) -
 def test_what_is_missing_is_named(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without torch, without CUDA in it, without cupy or a driver the error says which it is."""
     monkeypatch.setitem(sys.modules, "cupy", None)
-    with pytest.raises(DeviceUnavailable, match=r"cupy.*pip install 'kvstore\[cuda\]'"):
+    with pytest.raises(DeviceUnavailable, match=r"cupy.*pip install cupy-cuda13x"):
         CupyRuntime()
     monkeypatch.setitem(sys.modules, "cupy", cupy_on(card))
     monkeypatch.setattr(torch.version, "cuda", None)

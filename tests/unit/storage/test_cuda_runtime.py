@@ -90,7 +90,7 @@ def test_the_driver_s_refusals_are_errors(card: Card, runtime: CupyRuntime) -> N
 @pytest.mark.skipif(find_spec("cupy") is not None, reason="cupy is here")
 def test_without_cupy_the_error_says_what_to_install() -> None:
     """The real thing, where it is missing: no device, and how to get one."""
-    with pytest.raises(DeviceUnavailable, match=r"pip install 'kvstore\[cuda\]'"):
+    with pytest.raises(DeviceUnavailable, match=r"pip install cupy-cuda13x"):
         CudaDevice(0)
 
 
