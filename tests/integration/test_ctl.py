@@ -120,7 +120,16 @@ def test_a_tree_is_json(store: RunningStore) -> None:
     assert (root["start_page"], root["page_count"], root["child_count"]) == (0, 2, 2)
     assert nodes[2000]["parent_node_id"] == nodes[1008]["parent_node_id"] == root["node_id"]
     assert (nodes[2000]["pin_count"], nodes[1008]["pin_count"]) == (1, 0)
-    assert run_json(store, "tree", "--namespace", "nothing") == []
+
+
+@pytest.mark.usefixtures("namespace")
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_tree_of_no_namespace_is_status_two(store: RunningStore, form: list[str]) -> None:
+    """A name that none begins with is a wrong command line, and those there are are named."""
+    result = run(store, "tree", "--namespace", "nothing", *form)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "'nothing'" in result.stderr
+    assert "tiny (" in result.stderr
 
 
 def test_namespaces_are_shown(store: RunningStore, namespace: Namespace) -> None:

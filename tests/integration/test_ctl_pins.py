@@ -72,7 +72,9 @@ def test_a_prompt_is_pinned_shown_and_unpinned(
     assert "named pins" in run(store, "stats").stdout
     assert run_json(store, "stats")["named_pin_count"] == 2
     for _ in range(2):
-        assert run(store, "unpin", "system").exit_code == 0
+        ended = run(store, "unpin", "system")
+        assert ended.exit_code == 0
+        assert ended.stdout.startswith(f"system is pinned no more in {name} (")
     assert [each["name"] for each in run_json(store, "pins", "--namespace", name)] == ["brief"]
     assert namespace.peek(TOKENS) == 16
 

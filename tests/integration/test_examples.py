@@ -4,14 +4,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from kvstore_client.testing import running_store
 
 EXAMPLES = Path(__file__).parents[2] / "clients" / "python" / "examples"
 
 
-def run(example: str, runtime_dir: Path) -> list[str]:
+def run(example: str, *arguments: Path) -> list[str]:
     """Run an example and return the lines that it printed."""
-    command = [sys.executable, str(EXAMPLES / example), str(runtime_dir)]
+    command = [sys.executable, str(EXAMPLES / example), *map(str, arguments)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     return result.stdout.splitlines()
@@ -42,6 +44,14 @@ def test_the_same_worker_uses_a_store_that_is_there() -> None:
     with running_store() as store:
         lines = run("without_a_store.py", store.runtime_dir)
     assert lines == [f"request {n}: 0 tokens cached, the rest goes to the store" for n in range(3)]
+
+
+def test_without_a_folder_they_look_where_a_client_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An example that is told nothing finds the store of the environment's folder."""
+    with running_store() as store:
+        monkeypatch.setenv("KVSTORE_RUNTIME_DIR", str(store.runtime_dir))
+        assert run("share_a_prefix.py")[0] == "first: 0 of 100 tokens are cached"
+        assert run("without_a_store.py")[0].endswith("goes to the store")
 
 
 def test_every_example_is_run() -> None:

@@ -1,5 +1,6 @@
 """What the pages tell a reader to type does what they say."""
 
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +35,11 @@ def test_a_page_can_be_followed(
     """Every command and every piece of code of the page runs, and prints what the page says."""
     found = snippets(ROOT / page)
     assert found
-    environment = {"KVSTORE_RUNTIME_DIR": str(folder / "run"), "KVSTORE_TIER1_BYTES": "64MiB"}
+    environment = {
+        "KVSTORE_RUNTIME_DIR": str(folder / "run"),
+        "KVSTORE_TIER1_BYTES": "64MiB",
+        "TMPDIR": str(folder),
+    }
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with (
@@ -43,6 +48,26 @@ def test_a_page_can_be_followed(
     ):
         for snippet in found:
             follows.run(snippet)
+
+
+def test_the_first_worker_can_be_run_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the README's worker finds the second time is what it cached the first time."""
+    monkeypatch.setenv("KVSTORE_RUNTIME_DIR", str(folder / "run"))
+    (worker,) = (each for each in snippets(ROOT / "README.md") if each.language == "python")
+    with running_store(runtime_dir=folder / "run"), reader({}, folder) as follows:
+        follows.run(worker)
+        follows.run(worker)
+
+
+def test_what_a_command_exports_holds_for_what_follows(tmp_path: Path) -> None:
+    """A variable is there for commands and for code, and is gone with the reader."""
+    with reader({}, tmp_path) as follows:
+        for language, text, output in (
+            ("console", '$ export SNIPPET_SAYS="$(echo hello)"\n$ echo $SNIPPET_SAYS\nhello', None),
+            ("python", "import os; print(os.environ['SNIPPET_SAYS'])", "hello"),
+        ):
+            follows.run(Snippet("page.md", 1, language, text, output))
+    assert "SNIPPET_SAYS" not in os.environ
 
 
 def test_snippets_are_found(tmp_path: Path) -> None:

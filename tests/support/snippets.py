@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager, redirect_stdout
 from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
 from kvstore_client import Client
 
@@ -23,6 +24,7 @@ UNSEEN = "<!-- python"
 OUTPUT = "text"
 PROSE = "prose"
 PROMPT = "$ "
+EXPORT = re.compile(r"export (\w+)=")
 # A command of a page is a program that starts in seconds, on a machine with other work.
 COMMAND_SECONDS = 120.0
 
@@ -78,6 +80,7 @@ class Reader:
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self._folder = folder
         self._environment = {**os.environ, **environment}
+        self._exported = ExitStack()
         self._names: dict[str, object] = {"__name__": "snippet"}
         self._background: list[subprocess.Popen[bytes]] = []
         (folder / ".venv").symlink_to(sys.prefix)
@@ -98,6 +101,7 @@ class Reader:
         for process in self._background:
             process.terminate()
             process.wait(COMMAND_SECONDS)
+        self._exported.close()
 
     def _run_python(self, snippet: Snippet) -> None:
         # In its place in the page, so that a traceback names the page's line.
@@ -118,6 +122,9 @@ class Reader:
                     )
                 )
             return
+        exported = EXPORT.match(command)
+        if exported:
+            command += f'; printf %s "${exported[1]}"'
         result = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", command],
             cwd=self._folder,
@@ -129,8 +136,15 @@ class Reader:
             check=False,
         )
         assert result.returncode == 0, f"{place}: {command}\n{result.stdout}{result.stderr}"
-        if output:
+        if exported:
+            self._export(exported[1], result.stdout)
+        elif output:
             require_output(place, output, result.stdout)
+
+    def _export(self, name: str, value: str) -> None:
+        """Set a variable for the commands that follow, and for code, until the reader is closed."""
+        self._environment[name] = value
+        self._exported.enter_context(mock.patch.dict(os.environ, {name: value}))
 
 
 def _commands(snippet: Snippet) -> Iterator[tuple[int, str, str]]:

@@ -1,6 +1,6 @@
 """Two clients share the pages of a prefix: one computes and inserts, the other finds them.
 
-Run it with a store's folder, such as ``python share_a_prefix.py $XDG_RUNTIME_DIR/kvstore``.
+It takes the folder of a store; without one it looks where ``kvstore-server`` is by default.
 """
 
 import sys
@@ -14,7 +14,7 @@ LAYOUT = PageLayout.paged(
 PROMPT = list(range(100))
 
 
-def main(runtime_dir: str) -> None:
+def main(runtime_dir: str | None) -> None:
     """Insert a prompt's whole pages as one worker, and match them as another."""
     with Client(runtime_dir) as first, Client(runtime_dir) as second:
         ours = first.namespace(IDENTITY, LAYOUT)
@@ -42,4 +42,4 @@ def main(runtime_dir: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1] if len(sys.argv) > 1 else None)

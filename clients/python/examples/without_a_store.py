@@ -1,6 +1,7 @@
 """A worker that does not care whether there is a store: every failure is a miss.
 
-Run it with a folder where no store is, or where one comes and goes.
+It takes the folder of a store, which need not be there; without one it looks where
+``kvstore-server`` is by default.
 """
 
 import sys
@@ -12,7 +13,7 @@ LAYOUT = PageLayout.paged(
 )
 
 
-def main(runtime_dir: str) -> None:
+def main(runtime_dir: str | None) -> None:
     """Answer three requests, with whatever the store has."""
     with Client(runtime_dir) as client:
         namespace = client.namespace(NamespaceIdentity(b"some model"), LAYOUT)
@@ -29,4 +30,4 @@ def main(runtime_dir: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1] if len(sys.argv) > 1 else None)

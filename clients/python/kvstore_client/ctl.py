@@ -10,6 +10,7 @@ import typer
 
 from kvstore_client import ctl_pins, tables
 from kvstore_client.console import AsJson, RuntimeDirOption, connected, show, show_json
+from kvstore_client.ctl_values import namespaces_of
 from kvstore_client.message_json import plain
 from kvstore_client.tokens import unpack_tokens
 
@@ -70,9 +71,7 @@ def tree(
     with connected(runtime_dir) as admin:
         shown = [
             (each, list(admin.prefixes(each.namespace_id, max_tokens=tokens)))
-            for each in admin.namespaces()
-            if each.namespace_id.hex().startswith(namespace)
-            or each.identity.display_name.startswith(namespace)
+            for each in namespaces_of(admin.namespaces(), namespace)
         ]
     if not as_json:
         show(*(tables.prefix_tree(each, prefixes) for each, prefixes in shown))

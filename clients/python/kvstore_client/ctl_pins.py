@@ -71,7 +71,7 @@ def unpin(
     if as_json:
         show_json({"namespace_id": chosen.namespace_id.hex(), "name": name})
     else:
-        typer.echo(f"{name}: not pinned in {title_of(chosen)}")
+        typer.echo(f"{name} is pinned no more in {title_of(chosen)}")
 
 
 def pins(

@@ -41,16 +41,33 @@ def tokens_of(source: str, *, packed: bool) -> bytes:
 def namespace_of(
     namespaces: Sequence[store_pb2.NamespaceInfo], named: str
 ) -> store_pb2.NamespaceInfo:
-    """Return the one namespace that is named so, or else whose id or name begins so."""
+    """Return the one namespace that is named so, or else whose id or name begins so.
+
+    Without a name it is the only one there is.
+    """
     whole = [each for each in namespaces if named and named in _names(each)]
-    begun = [n for n in namespaces if any(each.startswith(named) for each in _names(n))]
+    begun = namespaces_of(namespaces, named)
     for found in (whole, begun):
         if len(found) == 1:
             return found[0]
-    how_many = f"{len(begun)} namespaces begin" if begun else "no namespace begins"
-    known = ", ".join(title_of(each) for each in begun or namespaces) or "none"
-    msg = f"{how_many} with {named!r}, and one is wanted of: {known}"
+    if not begun:
+        msg = "there are no namespaces: no worker has opened one"
+    else:
+        which = f" begin with {named!r}" if named else ""
+        msg = f"{len(begun)} namespaces{which}: choose one with --namespace, of {_titles(begun)}"
     raise ValueError(msg)
+
+
+def namespaces_of(
+    namespaces: Sequence[store_pb2.NamespaceInfo], named: str
+) -> list[store_pb2.NamespaceInfo]:
+    """Return all whose id or name begins so; without a name all there are, even none."""
+    begun = [n for n in namespaces if any(each.startswith(named) for each in _names(n))]
+    if named and not begun:
+        known = _titles(namespaces) or "none"
+        msg = f"no namespace's id or name begins with {named!r}; there are: {known}"
+        raise ValueError(msg)
+    return begun
 
 
 def title_of(namespace: store_pb2.NamespaceInfo) -> str:
@@ -58,6 +75,10 @@ def title_of(namespace: store_pb2.NamespaceInfo) -> str:
     short = namespace.namespace_id.hex()[:SHORT_ID]
     name = namespace.identity.display_name
     return f"{name} ({short})" if name else short
+
+
+def _titles(namespaces: Sequence[store_pb2.NamespaceInfo]) -> str:
+    return ", ".join(title_of(each) for each in namespaces)
 
 
 def _names(namespace: store_pb2.NamespaceInfo) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from kvstore.v1 import store_pb2
-from kvstore_client.ctl_values import namespace_of, span_of, title_of, tokens_of
+from kvstore_client.ctl_values import namespace_of, namespaces_of, span_of, title_of, tokens_of
 from kvstore_client.tokens import pack_tokens
 
 SPACES = [
@@ -102,14 +102,32 @@ def test_the_only_namespace_needs_no_name() -> None:
 
 @pytest.mark.parametrize(
     ("named", "known"),
-    [("", "gemma"), ("ab", "gemma-large \\(ab02ab02\\)"), ("twin", "efefefef"), ("x", "cd03cd03")],
+    [
+        ("", "^5 namespaces: choose one with --namespace, of gemma \\(ab01ab01\\), "),
+        ("ab", "begin with 'ab': .* --namespace, of gemma .*, gemma-large \\(ab02ab02\\)$"),
+        ("twin", "efefefef"),
+        ("x", "begins with 'x'; there are: .*cd03cd03"),
+    ],
 )
 def test_a_namespace_that_is_not_one_is_refused(named: str, known: str) -> None:
     """Several, or none, are refused, and those that there are, listed."""
     with pytest.raises(ValueError, match=known):
         namespace_of([*SPACES, TWIN], named)
-    with pytest.raises(ValueError, match="none"):
+    with pytest.raises(ValueError, match=r"none$|no namespaces"):
         namespace_of([], named)
+
+
+@pytest.mark.parametrize(
+    ("named", "found"), [("", SPACES), ("ab", SPACES[:2]), ("gemma-", SPACES[1:2])]
+)
+def test_several_namespaces_can_be_named_at_once(
+    named: str, found: list[store_pb2.NamespaceInfo]
+) -> None:
+    """All that begin so; without a name all there are, even none."""
+    assert namespaces_of(SPACES, named) == found
+    assert namespaces_of([], "") == []
+    with pytest.raises(ValueError, match=r"'x'.*: none$"):
+        namespaces_of([], "x")
 
 
 def test_a_title_has_the_name_and_the_id_s_beginning() -> None:
