@@ -1,110 +1,28 @@
-"""``kvstore-worker``: the reference engine as a program."""
+"""``kvstore-worker``: where it starts, and what it says where the worker's extra is missing."""
 
-import json
 import sys
-from typing import Annotated
+from importlib import import_module
+from typing import Final
 
-import typer
-from rich.console import Console
-from transformers.utils.logging import disable_progress_bar
-
-from inference_worker.chat_command import chat
-from inference_worker.command_line import (
-    Device,
-    Dtype,
-    Json,
-    Longest,
-    Model,
-    PageTokens,
-    StoreDir,
-    Threads,
-    end_on_sigterm,
-    told_failures,
-)
-from inference_worker.demo import run_demo, verdict
-from inference_worker.device import CPU
-from inference_worker.engine import PAGE_TOKENS
-from inference_worker.experiment_commands import app as experiments
-from inference_worker.generate_command import generate
-from inference_worker.line_worker import LineWorker
-from inference_worker.local_worker import ATTACH_SECONDS, local_worker
-from inference_worker.model_source import GEMMA
-from inference_worker.threads import threads_for, use_threads
-
-# Of the demo's table where no terminal says how wide it is.
-TABLE_WIDTH = 120
-
-app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
-app.command()(chat)
-app.command()(generate)
-app.add_typer(experiments, name="experiment")
-
-
-@app.command()
-def demo(
-    *,
-    model: Model = GEMMA,
-    json_report: Json = False,
-    leak: Annotated[
-        bool, typer.Option("--leak", help="Worker A keeps one pin, to be reported as a leak.")
-    ] = False,
-    threads: Threads = None,
-    device: Device = CPU,
-) -> None:
-    """Run a store and two workers, and compare them with stock transformers.
-
-    Exits 0 if all tokens are the same, each worker used the other's pages and nothing but what
-    --leak asked for was left over; else 1. --json prints one object last. With --device cuda:N
-    the store's pages are there too, and all compute in float32, so that tokens can be compared.
-    """
-    end_on_sigterm()
-    console = Console(stderr=json_report)
-    if not console.is_terminal:
-        console.width = TABLE_WIDTH
-    with told_failures(console):
-        report = run_demo(model, console, leak=leak, threads=threads, device=device)
-    if json_report:
-        sys.stdout.write(json.dumps(report) + "\n")
-    wrong = verdict(report, leak=leak)
-    for line in wrong:
-        console.print(line, style="red", markup=False)
-    raise typer.Exit(1 if wrong else 0)
-
-
-@app.command()
-def run(
-    model: Model = GEMMA,
-    runtime_dir: StoreDir = None,
-    name: Annotated[str, typer.Option(help="A name for people: lists of leases, logs.")] = "worker",
-    page_tokens: PageTokens = PAGE_TOKENS,
-    longest: Longest = None,
-    threads: Threads = None,
-    device: Device = CPU,
-    dtype: Dtype = None,
-) -> None:
-    """Answer requests, lines of JSON on standard input, on the pages of a store.
-
-    The lines are described in inference_worker/line_worker.py. Without a store it
-    answers the same, and attaches when there is one.
-    """
-    use_threads(threads_for(model, threads))
-    disable_progress_bar()
-    with local_worker(
-        model,
-        runtime_dir=runtime_dir,
-        name=name,
-        page_tokens=page_tokens,
-        longest=longest,
-        attach_seconds=ATTACH_SECONDS,
-        device=device,
-        dtype=dtype,
-    ) as worker:
-        LineWorker(worker.engine, worker.client, worker.namespace).serve(sys.stdin, sys.stdout)
+# Of argparse and click: the command cannot be run as it was asked.
+USAGE_STATUS: Final = 2
+OURS: Final = frozenset({"inference_worker", "kvstore", "kvstore_client"})
 
 
 def main() -> None:
-    """Run the program."""
-    app()
+    """Run the program; exit with ``USAGE_STATUS`` where what it is made of is not installed."""
+    try:
+        program = import_module("inference_worker.program")
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if not missing or missing in OURS:
+            raise
+        sys.stderr.write(
+            f"kvstore-worker needs {missing}, which is not installed: "
+            "the extra 'worker' has it (pip install '.[worker]' from a checkout)\n"
+        )
+        sys.exit(USAGE_STATUS)
+    program.app()
 
 
 if __name__ == "__main__":

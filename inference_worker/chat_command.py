@@ -26,13 +26,13 @@ from inference_worker.command_line import (
     TopK,
     TopP,
     end_on_sigterm,
+    sampling_options,
     told_failures,
 )
 from inference_worker.device import CPU
 from inference_worker.engine import PAGE_TOKENS
 from inference_worker.local_worker import PrefixCacheBackend, local_worker
 from inference_worker.model_source import GEMMA
-from inference_worker.sampling import SamplingOptions
 from inference_worker.threads import threads_for, use_threads
 from kvstore_client.testing import running_store
 
@@ -68,7 +68,7 @@ def chat(  # noqa: PLR0913 - each is an option
     end_on_sigterm()
     console, notes = Console(soft_wrap=True), Console(stderr=True)
     with told_failures(notes), ExitStack() as stack:
-        sampling = SamplingOptions(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed)
+        sampling = sampling_options(temperature, top_p, top_k, seed)
         use_threads(threads_for(model, threads))
         if start_store:
             runtime_dir = stack.enter_context(running_store()).runtime_dir

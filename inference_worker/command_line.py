@@ -13,15 +13,18 @@ from rich.console import Console
 
 import kvstore_client
 from inference_worker.device import DtypeName
-from inference_worker.errors import WorkerError
+from inference_worker.errors import RequestTooLongError, WorkerError
 from inference_worker.local_worker import PrefixCacheBackend
+from inference_worker.sampling import SamplingOptions
 
 Model = Annotated[
     str, typer.Option(help="gemma, tiny, tiny-llama, tiny-gemma3, or a transformers model folder")
 ]
 Threads = Annotated[
     int | None,
-    typer.Option(help="Threads of each process; default: one for a tiny model, else one a core."),
+    typer.Option(
+        min=1, help="Threads of each process; default: one for a tiny model, else one a core."
+    ),
 ]
 StoreDir = Annotated[
     Path | None,
@@ -31,9 +34,9 @@ Backend = Annotated[
     PrefixCacheBackend,
     typer.Option("--prefix-cache-backend", help="none: the store is not used, for comparison."),
 ]
-PageTokens = Annotated[int, typer.Option(help="Tokens in a page.")]
+PageTokens = Annotated[int, typer.Option(help="Tokens in a page.", min=1)]
 Longest = Annotated[
-    int | None, typer.Option(help="Longest sequence in tokens; default: the model's.")
+    int | None, typer.Option(help="Longest sequence in tokens; default: the model's.", min=1)
 ]
 Device = Annotated[
     str, typer.Option(help="cpu, or cuda:N, whose store has its pages there: its --device.")
@@ -52,7 +55,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard outpu
 
 @contextmanager
 def told_failures(console: Console) -> Iterator[None]:
-    """End the program with status 1 and a line, no traceback, where what it was asked cannot be."""
+    """End the program with a line, no traceback, where what it was asked cannot be.
+
+    The status is 1, and 2 where options would have to be others.
+    """
     try:
         yield
     except (
@@ -62,7 +68,17 @@ def told_failures(console: Console) -> Iterator[None]:
         ValueError,
     ) as error:
         console.print(str(error), markup=False, highlight=False)
-        raise typer.Exit(1) from None
+        raise typer.Exit(2 if isinstance(error, RequestTooLongError) else 1) from None
+
+
+def sampling_options(
+    temperature: float, top_p: float, top_k: int, seed: int | None
+) -> SamplingOptions:
+    """Make a request's sampling of the options; raises ``typer.BadParameter``, status 2."""
+    try:
+        return SamplingOptions(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def end_on_sigterm() -> None:

@@ -115,9 +115,11 @@ class Engine:
         """Return the prompt as a list of its own, if it can be computed; raises as `generate`."""
         ids = [index(each) for each in prompt_ids]
         if not ids or max_tokens < 1:
-            raise ValueError(f"{len(ids)} prompt tokens and {max_tokens} to give")
+            raise ValueError(
+                "a prompt without tokens" if not ids else f"{max_tokens} tokens to give"
+            )
         if min(ids) < 0 or max(ids) >= self._model.vocabulary:
             raise ValueError(f"this model's token ids are from 0 to {self._model.vocabulary - 1}")
         if len(ids) + max_tokens > self._longest:
-            raise RequestTooLongError(len(ids) + max_tokens, self._longest)
+            raise RequestTooLongError(len(ids), max_tokens, self._longest)
         return ids

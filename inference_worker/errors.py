@@ -57,9 +57,13 @@ class ArenaExhaustedError(WorkerError):
 class RequestTooLongError(WorkerError):
     """Prompt and output together are longer than the engine's longest sequence."""
 
-    def __init__(self, wanted: int, longest: int) -> None:
-        """Keep both numbers of tokens."""
-        super().__init__(f"{wanted} tokens wanted of an engine for {longest}")
+    def __init__(self, prompt: int, output: int, longest: int) -> None:
+        """Keep the numbers of tokens: of the prompt, of what may follow, and of the engine."""
+        wanted = prompt + output
+        super().__init__(
+            f"the prompt has {prompt} tokens and {output} may follow: "
+            f"{wanted}, where the longest sequence has {longest}"
+        )
         self.wanted = wanted
         self.longest = longest
 

@@ -24,6 +24,7 @@ from inference_worker.command_line import (
     TopK,
     TopP,
     end_on_sigterm,
+    sampling_options,
     told_failures,
 )
 from inference_worker.device import CPU
@@ -67,7 +68,9 @@ def generate(  # noqa: PLR0913 - each is an option
             prompt = file.read_text(encoding="utf-8")
         elif prompt is None:
             prompt = sys.stdin.read().removesuffix("\n")
-        sampling = SamplingOptions(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed)
+        if not prompt:
+            raise typer.BadParameter("the prompt is empty")
+        sampling = sampling_options(temperature, top_p, top_k, seed)
         use_threads(threads_for(model, threads))
         with local_worker(
             model,

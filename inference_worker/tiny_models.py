@@ -19,6 +19,7 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
 )
+from transformers.utils.logging import disable_progress_bar
 
 from inference_worker.byte_tokenizer import BYTE_VALUES
 from inference_worker.model_cache import build_once
@@ -81,7 +82,13 @@ TINY_MODELS: Final[MappingProxyType[str, Callable[[], PreTrainedModel]]] = Mappi
 def tiny_folder(name: str = "qwen3") -> Path:
     """Give the folder of a tiny model in the cache, built on first use; raises ``KeyError``."""
     build = TINY_MODELS[name]
-    return build_once(f"tiny-{name}-{VERSION}", lambda folder: build().save_pretrained(folder))
+
+    def save(folder: Path) -> None:
+        # Written in less time than a bar takes to read.
+        disable_progress_bar()
+        build().save_pretrained(folder)
+
+    return build_once(f"tiny-{name}-{VERSION}", save)
 
 
 def _with_weights(module: PreTrainedModel, embedding_deviation: float = 1.0) -> PreTrainedModel:

@@ -3,11 +3,13 @@
 # ruff: noqa: ANN401 - a conftest's class, the rig, cannot be imported by its tests.
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from transformers import PreTrainedModel
+from transformers.utils.logging import enable_progress_bar
 
 from inference_worker.tiny_models import TINY_MODELS, tiny_folder
 
@@ -61,3 +63,13 @@ def test_an_unknown_name_is_an_error() -> None:
     """There is no model to build."""
     with pytest.raises(KeyError):
         tiny_folder("gpt5")
+
+
+def test_a_first_use_is_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The folder is written without a progress bar."""
+    enable_progress_bar()
+    monkeypatch.setenv("KVSTORE_CACHE", str(tmp_path))
+    tiny_folder()
+    assert capfd.readouterr() == ("", "")

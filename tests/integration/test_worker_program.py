@@ -1,0 +1,41 @@
+"""The worker's program where what it is made of is not installed."""
+
+import subprocess
+import sys
+
+import pytest
+
+PATIENCE = 60.0
+BLOCKED = "import runpy, sys; sys.modules[{missing!r}] = None; {start}"
+STARTS = {
+    "module": "runpy.run_module('inference_worker', run_name='__main__')",
+    "script": "from inference_worker.__main__ import main; main()",
+}
+
+
+def start(code: str) -> "subprocess.CompletedProcess[str]":
+    """Run some Python to its end."""
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+
+@pytest.mark.parametrize("how", STARTS)
+def test_a_missing_extra_is_named(how: str) -> None:
+    """Without transformers, or torch, it says what to install, in a line and with status 2."""
+    for missing in ("torch", "transformers"):
+        done = start(BLOCKED.format(missing=missing, start=STARTS[how]))
+        assert done.returncode == 2
+        assert done.stdout == ""
+        # Before it may stand what transformers has to say.
+        line = done.stderr.splitlines()[-1]
+        assert "Traceback" not in done.stderr
+        assert f"needs {missing}," in line
+        assert "pip install '.[worker]'" in line
+
+
+def test_a_module_of_ours_that_is_missing_is_no_extra() -> None:
+    """That is a fault of the installation, with a traceback."""
+    missing = "inference_worker.program"
+    done = start(BLOCKED.format(missing=missing, start=STARTS["script"]))
+    assert done.returncode == 1
+    assert "ModuleNotFoundError" in done.stderr

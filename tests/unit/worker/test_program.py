@@ -1,0 +1,49 @@
+"""The program says what is wrong with its command line, and its version."""
+
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from inference_worker.program import app
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    """Run the program in this process; gives its status and all that it wrote, as one line."""
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, arguments)
+    return result.exit_code, " ".join(result.output.split())
+
+
+def test_the_version_is_the_distributions() -> None:
+    """It is printed, and nothing else is done."""
+    assert run("--version") == (0, f"kvstore-worker {version('kvstore')}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--page-tokens", "0", "x"), ("--page-tokens", "1")),
+        (("--longest", "0", "x"), ("--longest", "1")),
+        (("--threads", "0", "x"), ("--threads", "1")),
+        (("--max-tokens", "0", "x"), ("--max-tokens", "1")),
+        (("--top-p", "0", "x"), ("top_p is above 0",)),
+        (("--seed", "-1", "x"), ("a seed has 63 bits",)),
+        (("",), ("the prompt is empty",)),
+        (("--longest", "4", "Hello"), ("the prompt has 5 tokens", "longest sequence has 4")),
+    ],
+)
+def test_a_wrong_command_line_is_named(
+    arguments: tuple[str, ...], said: tuple[str, ...], tmp_path: Path
+) -> None:
+    """The option or what is wrong with it is said, with the status of usage errors."""
+    status, text = run("generate", "--model", "tiny", "--store", str(tmp_path), *arguments)
+    assert status == 2
+    assert [each for each in said if each not in text] == []
+
+
+def test_a_model_that_is_not_there_is_a_line() -> None:
+    """The worker of lines says so as the others do."""
+    status, text = run("run", "--model", "/nowhere")
+    assert status == 1
+    assert "/nowhere is no folder" in text
