@@ -31,7 +31,7 @@ A flag wins over the environment, the environment over the file, the file over t
 An unknown setting, or a value that cannot be, ends the server with status 2 and a line that names it.
 [deploy/](../deploy/README.md) has an example of each.
 
-Times are in seconds. Sizes are bytes, or have a unit: `512MiB`, `2GB`.
+Times are in seconds. Sizes are bytes, or have a unit: `512MiB`, `2GB`. How many tokens fit into one is in [sizing.md](sizing.md).
 """
 CLIENT = """
 ## `kvstore_client.ClientConfig`

@@ -47,6 +47,8 @@ CALL_GRACE = 1.0
 # How often and how far apart a device is looked at that has less left than the budget.
 ROOM_LOOKS = 20
 ROOM_LOOK_SECONDS = 1.0
+# Bytes: less is some pages of the smallest models that are of use.
+SMALL_TIER = 1 << 20
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 
@@ -130,8 +132,12 @@ def serve(config: Config) -> None:
 
 def _memory(config: Config, stack: ExitStack) -> MemorySource:
     """Return where pages are to be; raises ``DeviceUnavailable``."""
+    if config.tier1_bytes < SMALL_TIER:
+        log.warning("tier1_bytes_small", tier1_bytes=config.tier1_bytes)
     if config.cuda_device is None:
-        return HostMemory()
+        host = HostMemory()
+        host.warn_beyond(config.tier1_bytes)
+        return host
     device = CudaDevice(config.cuda_device)
     stack.callback(device.close)
     looks = iter(range(ROOM_LOOKS))
@@ -156,7 +162,8 @@ def _settings_error(error: ValueError) -> str:
     if not isinstance(error, ValidationError):
         return str(error)
     problems = (
-        f"{'.'.join(str(part) for part in each['loc']) or 'settings'}: {each['msg']}"
+        f"{'.'.join(str(part) for part in each['loc']) or 'settings'}: "
+        f"{each['msg'].removeprefix('Value error, ')}"
         for each in error.errors()
     )
     return "; ".join(problems)

@@ -5,7 +5,9 @@ and ``tier1_bytes = "2GiB"`` in the file.
 """
 
 import os
+import re
 import tomllib
+from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -21,6 +23,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from kvstore import __version__
 from kvstore.config_help import help_formatter
 
 PROGRAM = "kvstore-server"
@@ -29,6 +32,10 @@ PROGRAM = "kvstore-server"
 EXTENTS_IN_A_TIER = 4
 # Prefaulting takes about a second for so much, during which nothing else grows.
 LARGEST_EXTENT = 4 << 30
+# A page of the machine's own memory: who sets less has forgotten the unit. Not more, since
+# tests fill stores of some pages of small models.
+SMALLEST_TIER = 4 << 10
+DEVICE = re.compile(r"cpu|cuda:\d+")
 
 
 def default_runtime_dir() -> Path:
@@ -44,7 +51,23 @@ def _positive_size(value: ByteSize) -> ByteSize:
     return value
 
 
+def _tier_size(value: ByteSize) -> ByteSize:
+    if value < SMALLEST_TIER:
+        raise ValueError(
+            f"has to be at least {SMALLEST_TIER >> 10}KiB, and is {value} bytes: "
+            "sizes have a unit, as in 512MiB"
+        )
+    return value
+
+
+def _device(value: str) -> str:
+    if not DEVICE.fullmatch(value):
+        raise ValueError(f"has to be cpu or cuda:N, such as cuda:0, and is {value!r}")
+    return value
+
+
 Size = Annotated[ByteSize, AfterValidator(_positive_size)]
+TierSize = Annotated[ByteSize, AfterValidator(_tier_size)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -62,9 +85,13 @@ class ConfigFile(PydanticBaseSettingsSource):
         if path is None:
             return {}
         try:
-            return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+            values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise SettingsError(f"config_file {path}: {error}") from error
+        if unknown := values.keys() - self.settings_cls.model_fields.keys():
+            names = ", ".join(sorted(unknown))
+            raise SettingsError(f"config_file {path}: no such setting: {names}")
+        return values
 
 
 class Config(BaseSettings):
@@ -94,7 +121,7 @@ class Config(BaseSettings):
     Absent: $XDG_RUNTIME_DIR/kvstore, else /tmp/kvstore-UID. Start with: that.
     """
 
-    device: Annotated[str, Field(pattern=r"^(cpu|cuda:\d+)$")] = "cpu"
+    device: Annotated[str, AfterValidator(_device)] = "cpu"
     """Where the first tier's pages are: `cpu`, or `cuda:N` for the memory of a GPU.
 
     N counts the devices that this process sees, from 0. Needs cupy
@@ -108,11 +135,14 @@ class Config(BaseSettings):
         """The number of the CUDA device, or None for host memory."""
         return None if self.device == "cpu" else int(self.device.removeprefix("cuda:"))
 
-    tier1_bytes: Size = ByteSize(1 << 30)
-    """Memory that pages may take, all tenants together. Taken as it is needed, never given back.
+    tier1_bytes: TierSize = ByteSize(1 << 30)
+    """Memory that pages may take, all tenants together, at least 4 KiB.
 
+    Taken as it is needed, never given back.
     Too small when `evicted_page_count` grows with `matched_token_count` standing
-    still, or `exhausted_count` grows; too large when the log has `extent_refused`.
+    still, or `exhausted_count` grows, and for real models when the log has
+    `tier1_bytes_small`; too large when it has `extent_refused`, which
+    `tier1_bytes_beyond_memory` foretells at the start, for memory of the host.
     On a GPU the server waits up to 20 seconds for so much to be left, and else does not start.
     Start with: half of what the machine, or the GPU, has left beside its workers.
     """
@@ -197,7 +227,16 @@ def load_config(arguments: Sequence[str]) -> Config:
     """Return the settings for a command line.
 
     Raises ``ValueError`` (pydantic's, or ``SettingsError``) naming what is wrong;
-    a flag that is none ends the process with status 2, as argparse does.
+    a flag that is none ends the process with status 2, as argparse does, and
+    ``--help`` and ``--version`` with 0.
     """
-    flags = CliSettingsSource[Config](Config, formatter_class=help_formatter(Config.model_fields))
+    flags = CliSettingsSource[ArgumentParser](
+        Config, formatter_class=help_formatter(Config.model_fields)
+    )
+    flags.root_parser.add_argument(
+        "--version",
+        action="version",
+        version=f"{PROGRAM} {__version__}",
+        help="show the version and exit",
+    )
     return CliApp.run(Config, cli_args=list(arguments), cli_settings_source=flags)

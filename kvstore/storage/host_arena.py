@@ -5,9 +5,13 @@ import mmap
 import os
 from pathlib import Path
 
+import structlog
+
 from kvstore.storage import memory
 from kvstore.storage.errors import NotEnoughMemory
 from kvstore.storage.extent import ExtentDescription, ExtentShape, HostExport
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 # A worker that maps a sealed extent cannot be made to fault by anybody's truncation.
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -70,6 +74,14 @@ class HostMemory:
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
+
+    def warn_beyond(self, budget_bytes: int) -> None:
+        """Log each bound that has less than a budget now; what is refused then may come."""
+        for bound in memory.bounds(self._root):
+            if budget_bytes > bound.available_bytes:
+                log.warning(
+                    "tier1_bytes_beyond_memory", tier1_bytes=budget_bytes, **bound._asdict()
+                )
 
     def allocate(self, shape: ExtentShape) -> HostExtent:
         """Allocate an extent; raises :class:`NotEnoughMemory`."""

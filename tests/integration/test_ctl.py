@@ -21,6 +21,7 @@ from patterned_pages import (
 from scripted_store import ScriptedAttach, refusal
 from typer.testing import CliRunner
 
+from kvstore import __version__
 from kvstore.v1 import attach_pb2, store_pb2, store_pb2_grpc
 from kvstore_client import ClientConfig, Namespace
 from kvstore_client.ctl import app
@@ -183,6 +184,12 @@ def test_a_refusal_is_status_one(tmp_path: Path) -> None:
     assert (result.exit_code, result.stdout) == (1, "")
     assert "PEER_REFUSED" in result.stderr
     peer.close()
+
+
+def test_the_version_is_shown() -> None:
+    """--version needs no store and no command."""
+    result = CliRunner().invoke(app, ["--version"])
+    assert (result.exit_code, result.stdout) == (0, f"kvstore-ctl {__version__}\n")
 
 
 @pytest.mark.parametrize(

@@ -176,6 +176,8 @@ def test_nothing_is_written_to_stdout(tmp_path: Path) -> None:
     ("status", "said", "arguments"),
     [
         (2, "tier1_bytes", ["--tier1-bytes", "much"]),
+        (2, "tier1_bytes: has to be at least 4KiB", ["--tier1-bytes", "100"]),
+        (2, "device: has to be cpu or cuda:N", ["--device", "gpu"]),
         (2, "--tier9-bytes", ["--tier9-bytes", "1"]),
         (2, "in this order", ["--min-ttl", "400"]),
         (1, "cannot be made", ["--runtime-dir", "/dev/null/x"]),
@@ -208,6 +210,15 @@ def test_a_folder_open_to_others_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("size", "warning"), [("64KiB", "tier1_bytes_small"), ("1PiB", "tier1_bytes_beyond_memory")]
+)
+def test_a_budget_that_is_hardly_meant_is_warned_of(size: str, warning: str) -> None:
+    """A store of some pages, or of more memory than there is, serves, and its log says so."""
+    with running_store("--tier1-bytes", size) as store, worker_of(store):
+        assert warning in store.log
+
+
 def test_the_budget_is_the_flag_s() -> None:
     """Memory comes in extents of the size that was set, up to the budget."""
     flags = ("--tier1-bytes", "1MiB", "--extent-bytes", "256KiB")
@@ -216,4 +227,5 @@ def test_the_budget_is_the_flag_s() -> None:
         (extent,) = worker.ask(
             worker.store.GetCapabilities, store_pb2.GetCapabilitiesRequest()
         ).extents
+        assert "tier1_bytes_small" not in store.log
         assert extent.slot_count * extent.slot_bytes == 256 << 10

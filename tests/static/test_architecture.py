@@ -29,6 +29,8 @@ GOVERNED = (
     "transformers",
 )
 ERRORS = "kvstore.errors"
+# A constant of the package that kvstore.v1 is in.
+VERSION = "kvstore.__version__"
 WIRE = {"google", "grpc", "grpc_status", "kvstore.v1"}
 # Package or module -> what it may import of GOVERNED, besides itself.
 ALLOWED = {
@@ -36,16 +38,16 @@ ALLOWED = {
     "kvstore/storage": {ERRORS, "kvstore.core", "torch", "cupy"},
     "kvstore/service": {ERRORS, "kvstore.core", "kvstore.storage"},
     "kvstore/rpc": WIRE
-    | {ERRORS, "kvstore.__version__", "grpc_health", "grpc_reflection"}
+    | {ERRORS, VERSION, "grpc_health", "grpc_reflection"}
     | {"kvstore.core", "kvstore.service"},
     "kvstore/errors.py": set(),
-    "kvstore/config.py": {ERRORS, "kvstore.config_help", "kvstore.runtime_dir"},
+    "kvstore/config.py": {ERRORS, VERSION, "kvstore.config_help", "kvstore.runtime_dir"},
     "kvstore/config_help.py": set(),
     "kvstore/instance_lock.py": {"kvstore.runtime_dir"},
     "kvstore/log.py": set(),
     "kvstore/runtime_dir.py": set(),
     "kvstore/__init__.py": set(),
-    CLIENT: WIRE | {"cupy", "torch"},
+    CLIENT: WIRE | {VERSION, "cupy", "torch"},
     "inference_worker": {"kvstore.v1", "kvstore_client", "torch", "transformers"},
 }
 # The composition root is the one place that knows every type; kvstore/v1 is generated.

@@ -17,6 +17,17 @@ def median_ms(results: dict[str, Any], tokens: int, operation: str) -> str:
     return f"{cell['operations'][operation]['p50_us'] / 1000:.1f} ms"
 
 
+def test_the_sizes_of_models_follow_from_their_shapes() -> None:
+    """What docs/sizing.md says of each model is what its formula comes to."""
+    page = (ROOT / "docs" / "sizing.md").read_text(encoding="utf-8")
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if "float" in line]
+    assert len(rows) == 5
+    for model, dtype, *shape, kib, tokens in rows:
+        layers, heads, dim = map(int, shape)
+        token_bytes = layers * 2 * heads * dim * {"float32": 4, "bfloat16": 2}[dtype]
+        assert (kib, tokens) == (f"{token_bytes / 1024:g}", f"{(1 << 30) // token_bytes:,}"), model
+
+
 def test_the_readme_s_figures_are_the_results() -> None:
     """The README's times of calls are the medians of the results that it links."""
     path = "benchmarks/results/rpc-cpu-2cores.json"

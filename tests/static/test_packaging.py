@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import kvstore
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 # Package in the wheel -> its folder in the tree.
@@ -118,6 +120,11 @@ def test_every_requirement_is_pinned() -> None:
     ]
     names = {canonical(re.split(r"[^A-Za-z0-9._-]", item)[0]) for item in direct} - {"kvstore"}
     assert sorted(names - set(pinned_versions())) == []
+
+
+def test_the_programs_say_the_project_s_version() -> None:
+    """What --version prints is what is built."""
+    assert kvstore.__version__ == PROJECT["version"]
 
 
 def test_nothing_says_to_install_us_from_a_registry() -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from kvstore import __version__
 from kvstore.config import Config, load_config
 
 MIB = 1 << 20
@@ -47,7 +48,7 @@ def test_sizes_are_read_with_their_units(text: str, size: int) -> None:
 def test_an_extent_is_a_quarter_of_the_tier_unless_set() -> None:
     """Without a size of its own an extent takes a quarter of the budget, never nothing."""
     assert load_config(["--tier1-bytes", "8MiB"]).bytes_of_an_extent == 2 * MIB
-    assert load_config(["--tier1-bytes", "1"]).bytes_of_an_extent == 1
+    assert load_config(["--tier1-bytes", "4096"]).bytes_of_an_extent == 1024
     set_by_flag = load_config(["--tier1-bytes", "8MiB", "--extent-bytes", "1MiB"])
     assert set_by_flag.bytes_of_an_extent == MIB
 
@@ -95,6 +96,9 @@ def test_the_runtime_folder_is_the_session_s(monkeypatch: pytest.MonkeyPatch) ->
     [
         ("tier1_bytes", ["--tier1-bytes", "0"]),
         ("tier1_bytes", ["--tier1-bytes", "many"]),
+        (r"at least 4KiB, and is 100 bytes: .* as in 512MiB", ["--tier1-bytes", "100"]),
+        ("cpu or cuda:N", ["--device", "cuda:x"]),
+        ("cpu or cuda:N", ["--device", "cuda:0\n"]),
         ("extent_bytes", ["--extent-bytes", "-1"]),
         ("device", ["--device", "cuda"]),
         ("device", ["--device", "gpu:0"]),
@@ -114,7 +118,8 @@ def test_a_wrong_setting_is_named(named: str, flags: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "named"), [("tier1_byte = 1", "tier1_byte"), ("x", "kvstore.toml")]
+    ("text", "named"),
+    [("tier1_byte = 1", "kvstore.toml: no such setting: tier1_byte$"), ("x", "kvstore.toml")],
 )
 def test_a_file_with_anything_else_is_refused(tmp_path: Path, text: str, named: str) -> None:
     """A setting that is none, or a file that is no TOML, is an error and not forgotten."""
@@ -122,6 +127,14 @@ def test_a_file_with_anything_else_is_refused(tmp_path: Path, text: str, named: 
     file.write_text(text)
     with pytest.raises(ValueError, match=named):
         load_config(["--config-file", str(file)])
+
+
+def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """--version prints the program's name and version, and ends with status 0."""
+    with pytest.raises(SystemExit) as caught:
+        load_config(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out == f"kvstore-server {__version__}\n"
 
 
 def test_an_unknown_flag_ends_the_process(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from kvstore import __version__
 from kvstore_client import ctl_pins, tables
 from kvstore_client.console import AsJson, RuntimeDirOption, connected, show, show_json
 from kvstore_client.ctl_values import namespaces_of
@@ -15,6 +16,25 @@ from kvstore_client.message_json import plain
 from kvstore_client.tokens import unpack_tokens
 
 app = typer.Typer(name="kvstore-ctl", help=__doc__, add_completion=False, no_args_is_help=True)
+
+
+def _show_version(*, wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"kvstore-ctl {__version__}")
+        raise typer.Exit
+
+
+@app.callback(help=__doc__)
+def _options(
+    *,
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    pass
 
 
 @app.command()
