@@ -16,7 +16,7 @@ A request that cannot be served is answered with ``{"id", "error"}``.
 import json
 import os
 import signal
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 import kvstore_client
 from inference_worker.block_table import PageRef
@@ -48,19 +48,22 @@ class LineWorker:
         for line in requests:
             name: Any = None
             try:
-                request: dict[str, Any] = json.loads(line)
+                request = _Request(json.loads(line))
                 name = request.get("id")
                 found = self._answer(request, answers)
-            except (AttributeError, KeyError, TypeError, ValueError, WorkerError) as error:
+            except (TypeError, ValueError, WorkerError) as error:
                 found = {"error": f"{type(error).__name__}: {error}"}
             _put(answers, {"id": name, **found})
         for match in self._kept:
             match.release()
 
-    def _answer(self, request: dict[str, Any], answers: IO[str]) -> dict[str, Any]:
+    def _answer(self, request: "_Request", answers: IO[str]) -> dict[str, Any]:
         def die(pages: list[PageRef]) -> None:
             # As a crash ends: no handler runs, nothing is given back.
-            _put(answers, {"id": request["id"], "published_pages": [list(page) for page in pages]})
+            _put(
+                answers,
+                {"id": request.get("id"), "published_pages": [list(page) for page in pages]},
+            )
             os.kill(os.getpid(), signal.SIGKILL)
 
         match request["op"]:
@@ -83,6 +86,18 @@ class LineWorker:
             case other:
                 msg = f"op {other!r} is not known here"
                 raise ValueError(msg)
+
+
+class _Request(dict[str, Any]):
+    """A line's fields; one that is missing raises ``ValueError`` with its name."""
+
+    def __init__(self, fields: object) -> None:
+        if not isinstance(fields, dict):
+            raise TypeError("a request is a JSON object: its fields in {}")
+        super().__init__(fields)
+
+    def __missing__(self, name: str) -> NoReturn:
+        raise ValueError(f"the field {name!r} is missing")
 
 
 def _live_on(pages: list[PageRef]) -> None:

@@ -80,6 +80,13 @@ def test_a_difference_is_seen() -> None:
     assert "None" not in line
 
 
+def test_what_was_not_reused_is_not_compared() -> None:
+    """A request that only publishes is as late as the store makes it, and not sooner by 0.5."""
+    text = shown(row(matched_tokens=0, copied_tokens=0, published_by=None, ttft_ms=360.0))
+    (line,) = (line for line in text.splitlines() if "2011" in line)
+    assert line.split()[-5:] == ["360", "180", "150", "-", "yes"]
+
+
 def test_the_summary_counts() -> None:
     """It says how many were identical, what leaked, and how much sooner the hits were."""
     cold = row(
@@ -90,7 +97,8 @@ def test_the_summary_counts() -> None:
     assert "2 of 3 requests (2 near ties in 144 tokens)" in lines[0]
     assert "reused in 2 of 3 requests" in lines[1]
     assert "3 slots and 1 pins left over" in lines[2]
-    assert "2 hits sooner by 6.0x in the median, 3.0x at least" in lines[3]
+    assert "Of 3 requests 2 reused more of their prompt than they computed" in lines[3]
+    assert "sooner by 6.0x in the median, 3.0x at least" in lines[3]
     assert "1.20x" in lines[4]
 
 

@@ -74,12 +74,12 @@ def test_a_generation_is_answered_whole(engine: Engine, alone: LineWorker, text_
     ("line", "error"),
     [
         ("no JSON", "JSONDecodeError"),
-        (7, "AttributeError"),
-        ([], "AttributeError"),
-        ({"id": 3}, "KeyError"),
+        (7, "TypeError"),
+        ([], "TypeError"),
+        ({"id": 3}, "ValueError"),
         ({"id": 3, "op": "dance"}, "ValueError"),
         ({"id": 3, "op": "keep_pin", "prompt_ids": [1]}, "ValueError"),
-        ({"id": 3, "op": "generate", "max_tokens": 3}, "KeyError"),
+        ({"id": 3, "op": "generate", "max_tokens": 3}, "ValueError"),
         ({"id": 3, "op": "generate", "prompt_ids": [1], "max_tokens": "3"}, "TypeError"),
         (
             {
@@ -104,6 +104,15 @@ def test_a_bad_line_is_answered_and_survived(alone: LineWorker, line: object, er
     assert bad["error"].partition(":")[0] == error
     assert bad["id"] == (line.get("id") if isinstance(line, dict) else None)
     assert (after["id"], len(after["output_ids"])) == (4, 2)
+
+
+@pytest.mark.parametrize("name", ["op", "prompt_ids", "max_tokens"])
+def test_a_missing_field_is_named(alone: LineWorker, name: str) -> None:
+    """The error says which it is."""
+    request = {"op": "generate", "prompt_ids": [1, 2], "max_tokens": 2}
+    del request[name]
+    _, answer = answers_of(alone, request)
+    assert answer == {"id": None, "error": f"ValueError: the field '{name}' is missing"}
 
 
 def test_without_a_store_there_is_nothing_to_flush(alone: LineWorker) -> None:
