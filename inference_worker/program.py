@@ -2,7 +2,6 @@
 
 import json
 import sys
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
@@ -31,6 +30,7 @@ from inference_worker.line_worker import LineWorker
 from inference_worker.local_worker import ATTACH_SECONDS, local_worker
 from inference_worker.model_source import GEMMA
 from inference_worker.threads import threads_for, use_threads
+from kvstore import __version__
 
 # Of the demo's table where no terminal says how wide it is.
 TABLE_WIDTH = 120
@@ -43,7 +43,7 @@ app.add_typer(experiments, name="experiment")
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 - as typer calls it
     if wanted:
-        sys.stdout.write(f"kvstore-worker {version('kvstore')}\n")
+        sys.stdout.write(f"kvstore-worker {__version__}\n")
         raise typer.Exit
 
 

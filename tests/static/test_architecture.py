@@ -48,7 +48,7 @@ ALLOWED = {
     "kvstore/runtime_dir.py": set(),
     "kvstore/__init__.py": set(),
     CLIENT: WIRE | {VERSION, "cupy", "torch"},
-    "inference_worker": {"kvstore.v1", "kvstore_client", "torch", "transformers"},
+    "inference_worker": {VERSION, "kvstore.v1", "kvstore_client", "torch", "transformers"},
 }
 # The composition root is the one place that knows every type; kvstore/v1 is generated.
 FREE = {"kvstore/__main__.py", "kvstore/v1"}

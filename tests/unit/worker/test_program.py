@@ -1,12 +1,12 @@
 """The program says what is wrong with its command line, and its version."""
 
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from inference_worker.program import app
+from kvstore import __version__
 
 
 def run(*arguments: str) -> tuple[int, str]:
@@ -15,9 +15,9 @@ def run(*arguments: str) -> tuple[int, str]:
     return result.exit_code, " ".join(result.output.split())
 
 
-def test_the_version_is_the_distributions() -> None:
+def test_the_version_is_shown() -> None:
     """It is printed, and nothing else is done."""
-    assert run("--version") == (0, f"kvstore-worker {version('kvstore')}")
+    assert run("--version") == (0, f"kvstore-worker {__version__}")
 
 
 @pytest.mark.parametrize(
