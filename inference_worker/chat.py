@@ -16,12 +16,16 @@ ANSWER_TOKENS: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class ChatTurn:
-    """One answer; ``alone_ms`` is the time to its first token without the store, if measured."""
+    """One answer; ``alone_ms`` is the time to its first token without the store, if measured.
+
+    ``stopped``: it was ended before its end.
+    """
 
     question: str
     text: str
     generation: Generation
     alone_ms: float | None = None
+    stopped: bool = False
 
 
 class Chat:
@@ -53,8 +57,15 @@ class Chat:
         """Begin anew."""
         self._past.clear()
 
-    def say(self, question: str, put: Callable[[str], None]) -> ChatTurn:
+    def say(
+        self,
+        question: str,
+        put: Callable[[str], None],
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> ChatTurn:
         """Answer, with ``put`` called for each piece of text as it comes.
+
+        Where ``stopped``, asked after each token, says so, the answer is what there is by then.
 
         Raises ``RequestTooLongError`` where the chat has grown too long; nothing was said then.
         """
@@ -79,12 +90,13 @@ class Chat:
             sampling=self._sampling,
             stop_ids=self._stop_ids,
             on_token=add,
+            stopped=stopped,
         )
         stream.end()
         said = [token for token in generation.output_ids if token not in self._stop_ids]
         self._past.append(Exchange(question, said))
-        alone_ms = None
-        if self._compare:
+        alone_ms, ended_early = None, stopped()
+        if self._compare and not ended_early:
             alone = self._engine.generate(ids, 1, use_store=False)
             alone_ms = alone.time_to_first_token * 1e3
-        return ChatTurn(question, "".join(pieces), generation, alone_ms)
+        return ChatTurn(question, "".join(pieces), generation, alone_ms, ended_early)

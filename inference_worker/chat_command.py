@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from inference_worker.chat import ANSWER_TOKENS, Chat
-from inference_worker.chat_repl import ANEW, QUIT, run_chat
+from inference_worker.chat_repl import COMMANDS, ChatRepl
 from inference_worker.command_line import (
     Backend,
     Device,
@@ -62,7 +62,8 @@ def chat(  # noqa: PLR0913 - each is an option
 ) -> None:
     """Chat with a model; after each answer stands what was reused and when it began.
 
-    Each line is a turn, from a terminal or a pipe. /new begins another chat, /quit ends.
+    Each line is a turn, from a terminal or a pipe. /new begins another chat, /quit ends, /help
+    says so. On a terminal Ctrl-C stops an answer, and at the prompt the chat.
     Without a store it goes on without, and attaches when there is one.
     """
     end_on_sigterm()
@@ -93,12 +94,20 @@ def chat(  # noqa: PLR0913 - each is an option
             answer_tokens=max_tokens,
             compare=compare,
         )
-        if sys.stdin.isatty():
-            notes.print(f"{ANEW} begins another chat, {QUIT} ends.", highlight=False)
+        interactive = sys.stdin.isatty()
+        repl = ChatRepl(
+            talk,
+            console,
+            as_json=json_lines,
+            interactive=interactive,
+            told_without_store=worker.without_store is not None,
+        )
+        if interactive:
+            notes.print(f"{COMMANDS}; Ctrl-C stops an answer.", highlight=False)
             with suppress(KeyboardInterrupt):
-                run_chat(talk, _typed(notes), console, as_json=json_lines)
+                repl.run(_typed(notes))
         else:
-            run_chat(talk, sys.stdin, console, as_json=json_lines)
+            repl.run(sys.stdin)
 
 
 def _typed(console: Console) -> Iterator[str]:

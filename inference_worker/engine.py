@@ -25,6 +25,10 @@ def _ignore(what: object) -> None:
     del what
 
 
+def _never() -> bool:
+    return False
+
+
 class Engine:
     """Generates for one request at a time.
 
@@ -71,8 +75,11 @@ class Engine:
         stop_ids: frozenset[int] = frozenset(),
         on_token: OnToken = _ignore,
         on_published: OnPublished = _ignore,
+        stopped: Callable[[], bool] = _never,
     ) -> Generation:
         """Continue a prompt by ``max_tokens`` ids, or to the first of ``stop_ids``.
+
+        It ends sooner where ``stopped``, asked after each id, says so.
 
         ``on_token`` is called with each id as soon as it is chosen, and ``on_published`` after
         each insert that the store answered, with its pages.
@@ -106,7 +113,7 @@ class Engine:
                 if number == 1:
                     run.generation.time_to_first_token = time.perf_counter() - begin
                 on_token(token)
-                if token in stop_ids:
+                if token in stop_ids or stopped():
                     break
             run.finish()
         return run.generation

@@ -32,6 +32,7 @@ from inference_worker.engine import PAGE_TOKENS
 from inference_worker.local_worker import LocalWorker, PrefixCacheBackend, local_worker
 from inference_worker.model_source import GEMMA
 from inference_worker.sampling import SamplingOptions
+from inference_worker.terminal_text import terminal_text
 from inference_worker.text_stream import TextStream
 from inference_worker.threads import threads_for, use_threads
 
@@ -97,7 +98,7 @@ def _print(
     def put(text: str) -> None:
         pieces.append(text)
         if not as_json:
-            sys.stdout.write(text)
+            sys.stdout.write(terminal_text(text) if sys.stdout.isatty() else text)
             sys.stdout.flush()
 
     stream = TextStream(tokenizer, put)

@@ -2,6 +2,7 @@
 
 import io
 import json
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,11 +12,13 @@ from rich.console import Console
 
 from inference_worker.chat import Chat
 from inference_worker.chat_format import Exchange, chat_format
-from inference_worker.chat_repl import figures, run_chat
+from inference_worker.chat_repl import COMMANDS, ChatRepl, figures
 from inference_worker.engine import PAGE_TOKENS, Engine
 from inference_worker.errors import RequestTooLongError
+from inference_worker.interrupt import noted_interrupt
 from inference_worker.model import PagedModel
 from inference_worker.sampling import SamplingOptions
+from inference_worker.terminal_text import terminal_text
 from kvstore_client.testing import running_store
 
 QUESTIONS = ["What is a page of keys and values?", "And who may write it?"]
@@ -49,7 +52,7 @@ def alone(qwen: PagedModel, **options: Any) -> Chat:  # noqa: ANN401 - a chat's 
 def shown(chat: Chat, *lines: str, as_json: bool = False) -> str:
     """Return what a chat prints for some lines."""
     console = Console(file=io.StringIO(), soft_wrap=True)
-    run_chat(chat, [f"{line}\n" for line in lines], console, as_json=as_json)
+    ChatRepl(chat, console, as_json=as_json).run([f"{line}\n" for line in lines])
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -129,3 +132,78 @@ def test_a_failing_store_is_named(world: EngineWorld, qwen: PagedModel) -> None:
     turn = Chat(world.engine, qwen, answer_tokens=2).say(QUESTIONS[0], str)
     assert turn.generation.store_failure is not None
     assert "no store:" in figures(turn)
+
+
+def test_a_missing_store_is_named_once(world: EngineWorld, qwen: PagedModel) -> None:
+    """The first turn without it says why, and the next ones are not noise."""
+    world.client.close()
+    text = shown(Chat(world.engine, qwen, answer_tokens=2), QUESTIONS[0], QUESTIONS[1])
+    assert text.count("[matched 0") == 2
+    assert text.count("no store:") == 1
+
+
+def test_commands_are_not_said_to_the_model(qwen: PagedModel) -> None:
+    """Help and what is no command are answered; what merely begins with a slash is a turn."""
+    text = shown(alone(qwen), "/help", "/models now", "/etc/passwd")
+    assert text.count("[matched 0 + copied 0") == 1
+    help_line, unknown, *_ = text.splitlines()
+    assert help_line == f"[{COMMANDS}]"
+    assert unknown == f"[that is no command: {COMMANDS}]"
+    lines = shown(alone(qwen), "/help", "/x", as_json=True).splitlines()
+    assert [sorted(json.loads(line)) for line in lines] == [
+        ["help", "question"],
+        ["error", "question"],
+    ]
+
+
+def test_an_interrupt_stops_the_answer_alone(qwen: PagedModel) -> None:
+    """What was said by then stands, the chat goes on, and SIGINT is as before."""
+    before = signal.getsignal(signal.SIGINT)
+
+    class Interrupting(io.StringIO):
+        pressed = False
+
+        def write(self, text: str, /) -> int:
+            if not self.pressed:
+                self.pressed = True
+                signal.raise_signal(signal.SIGINT)
+            return super().write(text)
+
+    console = Console(file=Interrupting(), soft_wrap=True)
+    ChatRepl(alone(qwen), console, as_json=False, interactive=True).run(QUESTIONS)
+    assert isinstance(console.file, io.StringIO)
+    stopped, whole = (
+        line for line in console.file.getvalue().splitlines() if line.startswith("[matched")
+    )
+    assert stopped.endswith("; stopped]")
+    assert "stopped" not in whole
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_second_interrupt_is_raised() -> None:
+    """Whoever is stuck in an answer can still leave."""
+
+    def press_twice() -> None:
+        with noted_interrupt() as interrupt:
+            signal.raise_signal(signal.SIGINT)
+            assert interrupt.came
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        press_twice()
+
+
+def test_a_terminal_gets_no_control_characters() -> None:
+    """What a terminal would obey is replaced; lines, tabs and letters of any script stay."""
+    assert terminal_text("a\x1b[31mb\r\x07\x7f\x9b") == "a\ufffd[31mb" + "\ufffd" * 4
+    assert terminal_text("one\n\ttwo, \u00e4\u4e2d") == "one\n\ttwo, \u00e4\u4e2d"
+
+
+def test_a_chat_on_a_terminal_is_cleaned(qwen: PagedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There the model's controls are replaced; through a pipe the text is as it is."""
+    monkeypatch.setattr(qwen.tokenizer, "decode", lambda ids: "\x1b]" * len(ids))
+    for terminal in (True, False):
+        console = Console(file=io.StringIO(), force_terminal=terminal, color_system=None)
+        ChatRepl(alone(qwen), console, as_json=False).run(QUESTIONS[:1])
+        assert isinstance(console.file, io.StringIO)
+        assert ("\x1b]" in console.file.getvalue()) is not terminal
