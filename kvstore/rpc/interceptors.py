@@ -7,6 +7,7 @@ deadline, and only then reads the request.
 
 import re
 import secrets
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeAlias, TypeVar
@@ -73,10 +74,11 @@ class _MethodInterceptor(grpc.ServerInterceptor):
             return handler
         return self._wrapped.setdefault(method, self._wrap(method, handler))
 
+    @abstractmethod
     def _wrap(
         self, method: str, handler: "grpc.RpcMethodHandler[Request, Response]"
     ) -> "grpc.RpcMethodHandler[Request, Response]":
-        raise NotImplementedError
+        """Return the handler that takes the method's calls from now on."""
 
 
 class Outcomes(_MethodInterceptor):

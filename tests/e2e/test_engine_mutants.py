@@ -18,8 +18,8 @@ import kvstore_client
 
 TESTS = Path(__file__).parents[1] / "unit" / "worker"
 SAMPLE = "test_engine_reuse.py::test_a_sample_is_never_a_next_token"
-PARTIAL = "test_source_pages.py::test_a_partial_page_is_never_written_again"
-PIN = "test_source_pages.py::test_the_source_is_given_back_when_it_is_copied"
+PARTIAL = "sequence/test_source_pages.py::test_a_partial_page_is_never_written_again"
+PIN = "sequence/test_source_pages.py::test_the_source_is_given_back_when_it_is_copied"
 
 
 class Mutant(NamedTuple):

@@ -7,13 +7,22 @@ from inference_worker.page_layout import PageLayout
 from inference_worker.page_pool import PagePool
 from inference_worker.private_arena import PRIVATE_EXTENT, PrivateArena
 from inference_worker.sequence_pages import SequencePages
-from kvstore_client import Namespace, PagedContent
+from kvstore_client import Client, Namespace, PagedContent
 from kvstore_client import PageLayout as StoreLayout
 
 LAYOUT = PageLayout(layer_count=2, kv_head_count=1, head_dim=8, dtype="float32", page_tokens=4)
 STORED = StoreLayout.paged(4, PagedContent(2, 1, 8, "float32"))
 # Of the private arena, in tokens.
 LONGEST = 4 * 60
+# Of the store's pages: all of one extent, and all that there ever is.
+SLOTS = 32
+POOL_BYTES = str(SLOTS * LAYOUT.page_bytes)
+STORE_SIZES = ("--tier1-bytes", POOL_BYTES, "--extent-bytes", POOL_BYTES)
+
+
+def reserved_slots(client: Client) -> int:
+    """Count the slots that are reserved at the store."""
+    return sum(arena.reserved_slot_count for arena in client.admin.stats().arenas)
 
 
 class SequenceRig:

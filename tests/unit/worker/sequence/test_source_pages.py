@@ -1,52 +1,17 @@
 """A sequence goes on within a page that another began, on a copy of its own."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
-from patterned_pages import LIMIT, nothing_held
-from sequence_rig import LAYOUT, STORED, SequenceRig
+from patterned_pages import LIMIT
+from sequence_rig import LAYOUT, SLOTS, SequenceRig
 
 from inference_worker.block_table import PageRef
 from inference_worker.private_arena import PRIVATE_EXTENT
 from inference_worker.sequence_pages import RESERVE_AHEAD, SequencePages
-from kvstore_client import Client, ClientConfig, Namespace, NamespaceIdentity
-from kvstore_client.testing import running_store
+from kvstore_client import Client
 
-SLOTS = 32
-POOL_BYTES = str(SLOTS * LAYOUT.page_bytes)
 # What a real model would like best; the rig has none.
 BEST, BEST_OF_ALL = 77, 88
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    """A client on a store of 32 pages."""
-    sizes = ("--tier1-bytes", POOL_BYTES, "--extent-bytes", POOL_BYTES)
-    with (
-        running_store(*sizes) as store,
-        Client(store.runtime_dir, ClientConfig(call_timeout=LIMIT)) as started,
-    ):
-        yield started
-
-
-@pytest.fixture
-def namespace(client: Client, request: pytest.FixtureRequest) -> Namespace:
-    """The test's own namespace."""
-    opened = client.namespace(NamespaceIdentity(request.node.nodeid.encode()[-64:]), STORED)
-    assert opened.wait_open(LIMIT), opened.failure
-    return opened
-
-
-@pytest.fixture
-def rig(namespace: Namespace, client: Client) -> Iterator[SequenceRig]:
-    """A rig on the store; afterwards nothing is held, mapped or used."""
-    made = SequenceRig(namespace)
-    yield made
-    assert client.flush(LIMIT)
-    assert nothing_held(client)
-    assert made.private.used_count == 0
-    assert made.pool.extents == {PRIVATE_EXTENT}
 
 
 def run_whole(rig: SequenceRig, ids: list[int], prompt: int) -> list[PageRef]:

@@ -1,11 +1,10 @@
 """A sequence's pages come from the store while it gives some, and all go back."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 from patterned_pages import LIMIT, nothing_held
-from sequence_rig import LAYOUT, LONGEST, STORED, SequenceRig
+from sequence_rig import LAYOUT, LONGEST, POOL_BYTES, STORED, SequenceRig, reserved_slots
 
 from inference_worker.errors import ArenaExhaustedError, LayoutMismatchError
 from inference_worker.page_pool import PagePool
@@ -14,55 +13,11 @@ from inference_worker.sequence_pages import RESERVE_AHEAD, SequencePages
 from kvstore_client import (
     Client,
     ClientConfig,
-    Namespace,
     NamespaceIdentity,
     connect_admin,
 )
 from kvstore_client.errors import StoreUnavailable
-from kvstore_client.testing import RunningStore, running_store
-
-# All of one extent, and all that there ever is.
-SLOTS = 32
-POOL_BYTES = str(SLOTS * LAYOUT.page_bytes)
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[RunningStore]:
-    """A store of 32 pages, which the tests fill one after another in namespaces of their own."""
-    with running_store("--tier1-bytes", POOL_BYTES, "--extent-bytes", POOL_BYTES) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(store: RunningStore) -> Iterator[Client]:
-    """A client that is never in a hurry."""
-    with Client(store.runtime_dir, ClientConfig(call_timeout=LIMIT)) as started:
-        yield started
-
-
-@pytest.fixture
-def namespace(client: Client, request: pytest.FixtureRequest) -> Namespace:
-    """The test's own namespace."""
-    identity = NamespaceIdentity(request.node.nodeid.encode()[-64:])
-    opened = client.namespace(identity, STORED)
-    assert opened.wait_open(LIMIT), opened.failure
-    return opened
-
-
-@pytest.fixture
-def rig(namespace: Namespace, client: Client) -> Iterator[SequenceRig]:
-    """A rig on the store; afterwards nothing is held, mapped or used."""
-    made = SequenceRig(namespace)
-    yield made
-    assert client.flush(LIMIT)
-    assert nothing_held(client)
-    assert made.private.used_count == 0
-    assert made.pool.extents == {PRIVATE_EXTENT}
-
-
-def reserved_slots(client: Client) -> int:
-    """Count the slots that are reserved at the store."""
-    return sum(arena.reserved_slot_count for arena in client.admin.stats().arenas)
+from kvstore_client.testing import running_store
 
 
 def test_without_a_namespace_all_pages_are_private() -> None:
