@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from mutants import put_in
 
 import inference_worker
 import kvstore_client
@@ -63,11 +64,7 @@ def run(mutant: Mutant, folder: Path) -> subprocess.CompletedProcess[str]:
     source = Path(inference_worker.__file__).parent
     copy = folder / source.name
     shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    path = copy / mutant.file
-    text = path.read_text()
-    if mutant.name != "unchanged":
-        assert text.count(mutant.old) == 1, f"{mutant.name} does not fit {mutant.file} any more"
-        path.write_text(text.replace(mutant.old, mutant.new))
+    put_in(mutant, copy / mutant.file)
     # The copy comes first, then what it imports.
     places = [folder, source.parent, Path(kvstore_client.__file__).parents[1]]
     return subprocess.run(

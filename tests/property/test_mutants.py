@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from core_mutants import MUTANTS, Mutant
+from mutants import put_in
 
 import kvstore
 
@@ -26,11 +27,7 @@ def run(mutant: Mutant, folder: Path) -> subprocess.CompletedProcess[str]:
     shutil.copytree(source / "core", copy / "core", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("__init__.py", "errors.py"):
         shutil.copy(source / name, copy / name)
-    path = copy / "core" / mutant.file
-    text = path.read_text()
-    if mutant.name != "unchanged":
-        assert text.count(mutant.old) == 1, f"{mutant.name} does not fit {mutant.file} any more"
-        path.write_text(text.replace(mutant.old, mutant.new))
+    put_in(mutant, copy / "core" / mutant.file)
     return subprocess.run(
         [sys.executable, SUPPORT / "mutant_runner.py", str(SEED), str(EXAMPLES)],
         env={"PYTHONPATH": f"{folder}:{SUPPORT}", "PYTHONHASHSEED": "0"},
