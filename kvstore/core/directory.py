@@ -6,13 +6,14 @@ from kvstore.core.counters import Counters
 from kvstore.core.eviction import LeastRecentlyUsed, PolicyFactory
 from kvstore.core.layout import NamespaceIdentity, PageLayout
 from kvstore.core.limits import Limits
+from kvstore.core.lookup import rest_of
 from kvstore.core.membership import Membership
 from kvstore.core.namespace import Namespace
 from kvstore.core.node import Position
 from kvstore.core.pages import remove
-from kvstore.core.requests import Peeked, Removed
+from kvstore.core.requests import Peeked, Removed, Sequence
 from kvstore.core.slots import ExtentSlots
-from kvstore.core.tokens import TOKEN_BYTES, matchable_pages, token_count
+from kvstore.core.tokens import matchable_pages, token_count
 from kvstore.errors import InvalidField, LimitExceeded, NamespaceNotFound, QuotaExceeded
 
 
@@ -88,7 +89,7 @@ class Directory(Membership):
         length = self.length(tokens, 0)
         pages = matchable_pages(length, layout.page_tokens)
         at = index.descend(Position(index.root, 0), tokens, pages)
-        rest = tokens[at.depth * index.width : (length - 1) * TOKEN_BYTES][: index.width]
+        rest = rest_of(at, Sequence(tokens), length - 1)
         found = index.nearest(at, rest) if rest and layout.divides_by_token else None
         matched, copied = at.depth * layout.page_tokens, found[1] if found else 0
         return Peeked(matched, at.depth, namespace.arena.tier, copied)

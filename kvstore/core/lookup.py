@@ -96,7 +96,7 @@ def longest(
         at = ancestor(at, matchable)
     if not wants_source:
         return Found(at)
-    return _with_source(lease, at, _rest(at, sequence, length - 1))
+    return _with_source(lease, at, rest_of(at, sequence, length - 1))
 
 
 def _reach(lease: Lease, namespace: Namespace, sequence: Sequence, pages: int) -> Position:
@@ -130,7 +130,7 @@ def _clip(lease: Lease, namespace: Namespace, at: Position) -> Position:
     return at
 
 
-def _rest(at: Position, sequence: Sequence, end: int) -> bytes:
+def rest_of(at: Position, sequence: Sequence, end: int) -> bytes:
     """Return the tokens of the page after ``at``, through token ``end`` at most.
 
     Empty where they are not in the request, but before its position.
@@ -160,7 +160,7 @@ def _whole(lease: Lease, at: Position, sequence: Sequence, length: int) -> Found
     page_tokens = at.node.namespace.layout.page_tokens
     if at.depth != length // page_tokens:
         return None
-    tail = _rest(at, sequence, length)
+    tail = rest_of(at, sequence, length)
     next_token = find_end(at, tail)
     if next_token is None:
         return None

@@ -207,8 +207,8 @@ MUTANTS = [
     Mutant(
         "source-covers-the-last-token",
         "lookup.py",
-        "_rest(at, sequence, length - 1)",
-        "_rest(at, sequence, length)",
+        "rest_of(at, sequence, length - 1)",
+        "rest_of(at, sequence, length)",
     ),
     Mutant(
         "source-sought-on-one-side",
