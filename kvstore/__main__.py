@@ -22,6 +22,7 @@ from kvstore import __version__
 from kvstore.config import PROGRAM, Config, load_config
 from kvstore.core.cache import PrefixCache
 from kvstore.core.limits import Limits
+from kvstore.core.quotas import QuotaTable
 from kvstore.instance_lock import InstanceLock, InstanceRunning
 from kvstore.log import configure_logging
 from kvstore.rpc.attach import AttachServer
@@ -90,7 +91,8 @@ def serve(config: Config) -> None:
             source=_memory(config, stack),
         )
         stack.callback(arenas.close)
-        store = KVStore(PrefixCache(epoch, limits), arenas=arenas, clock=clock)
+        cache = PrefixCache(epoch, limits, quotas=QuotaTable())
+        store = KVStore(cache, arenas=arenas, clock=clock)
         credentials = Credentials()
 
         reaper = Reaper(store, clock=clock, interval=config.reaper_interval)

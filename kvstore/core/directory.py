@@ -11,6 +11,7 @@ from kvstore.core.membership import Membership
 from kvstore.core.namespace import Namespace
 from kvstore.core.node import Position
 from kvstore.core.pages import remove
+from kvstore.core.quotas import QuotaTable
 from kvstore.core.requests import Peeked, Removed, Sequence
 from kvstore.core.slots import ExtentSlots
 from kvstore.core.tokens import matchable_pages, token_count
@@ -25,9 +26,14 @@ class Directory(Membership):
     """
 
     def __init__(
-        self, epoch: int, limits: Limits, policy: PolicyFactory = LeastRecentlyUsed
+        self,
+        epoch: int,
+        limits: Limits,
+        policy: PolicyFactory = LeastRecentlyUsed,
+        *,
+        quotas: QuotaTable | None = None,
     ) -> None:
-        super().__init__(epoch, limits)
+        super().__init__(epoch, limits, quotas)
         self.limits = limits
         self.counters = Counters()
         self.namespaces: dict[bytes, Namespace] = {}

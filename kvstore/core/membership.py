@@ -8,6 +8,7 @@ from kvstore.core.holds import Pin, Reservation, SourcePin
 from kvstore.core.lease import Lease, LeaseChange, LeaseState, LeaseTable, Process
 from kvstore.core.limits import Limits
 from kvstore.core.pages import let_go
+from kvstore.core.quotas import QuotaTable
 from kvstore.core.slots import SlotState
 from kvstore.errors import InvalidField, LeaseNotFound, StaleEpoch
 
@@ -16,11 +17,13 @@ class Membership:
     """Leases through their life; when one ends, all that it owned goes back here.
 
     Not thread-safe. ``ended`` sums the counters of leases that ended, so that
-    sums over leases stay equal to the totals.
+    sums over leases stay equal to the totals. Without ``quotas`` all tenants have
+    the default ones.
     """
 
-    def __init__(self, epoch: int, limits: Limits) -> None:
+    def __init__(self, epoch: int, limits: Limits, quotas: QuotaTable | None = None) -> None:
         self.epoch = epoch
+        self.quotas = QuotaTable() if quotas is None else quotas
         self.table = LeaseTable(limits)
         self.ended = Counters()
         self._limits = limits

@@ -18,6 +18,7 @@ from kvstore.core.layout import NamespaceIdentity, PageLayout
 from kvstore.core.lease import LeaseChange
 from kvstore.core.limits import Limits
 from kvstore.core.namespace import Namespace
+from kvstore.core.quotas import QuotaTable
 from kvstore.core.requests import (
     Grant,
     Inserted,
@@ -70,6 +71,11 @@ class KVStore(Administration):
     def limits(self) -> Limits:
         """The limits that the core enforces."""
         return self._cache.limits
+
+    @property
+    def quotas(self) -> QuotaTable:
+        """The quotas of the tenants."""
+        return self._cache.quotas
 
     def uptime(self) -> float:
         """Return the time since the start, in seconds."""
