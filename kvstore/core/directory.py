@@ -13,7 +13,7 @@ from kvstore.core.node import Position
 from kvstore.core.pages import remove
 from kvstore.core.quotas import QuotaTable
 from kvstore.core.requests import Peeked, Removed, Sequence
-from kvstore.core.slots import ExtentSlots
+from kvstore.core.slots import ExtentSlots, Generations
 from kvstore.core.tokens import matchable_pages, token_count
 from kvstore.errors import InvalidField, LimitExceeded, NamespaceNotFound, QuotaExceeded
 
@@ -77,9 +77,15 @@ class Directory(Membership):
             self.arenas[arena.arena_id] = self._by_arena_key[key] = arena
         return self._by_arena_key[key]
 
-    def add_extent(self, arena_id: int, extent_id: int, slot_count: int) -> None:
-        """Give an arena ``slot_count`` more slots, all FREE."""
-        self.arenas[arena_id].add_extent(ExtentSlots(extent_id, slot_count))
+    def add_extent(
+        self,
+        arena_id: int,
+        extent_id: int,
+        slot_count: int,
+        generations: Generations | None = None,
+    ) -> None:
+        """Give an arena ``slot_count`` more slots, all FREE, whose ``generations`` are zero."""
+        self.arenas[arena_id].add_extent(ExtentSlots(extent_id, slot_count, generations))
 
     def namespace(self, identity: Identity, namespace_id: bytes) -> Namespace:
         """Return a namespace that the identity may see; raises NamespaceNotFound."""

@@ -7,13 +7,23 @@ slots are a flat array of eight bytes a page.
 from array import array
 from collections.abc import Iterator
 from enum import IntEnum
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 INDEX_BITS = 32
 INDEX_MASK = (1 << INDEX_BITS) - 1
 
 # Slots in prefix order: an array of type code "Q".
 Slots: TypeAlias = "array[int]"
+
+
+class Generations(Protocol):
+    """A slot's generation at its index: an array of type code "Q", or a view of shared memory."""
+
+    def __getitem__(self, index: int, /) -> int: ...
+
+    def __setitem__(self, index: int, generation: int, /) -> None: ...
+
+    def __iter__(self) -> Iterator[int]: ...
 
 
 class SlotState(IntEnum):
@@ -30,16 +40,22 @@ class SlotState(IntEnum):
 class ExtentSlots:
     """The slots of one extent: states, generations, and which are available.
 
+    ``generations`` are where the extent's workers look, zero at first: a slot's is
+    written before anybody can reserve the slot anew. None: nobody looks.
     Not thread-safe. Knows nothing of pages, pins or memory.
     """
 
     __slots__ = ("available", "extent_id", "generations", "slot_count", "states")
 
-    def __init__(self, extent_id: int, slot_count: int) -> None:
+    def __init__(
+        self, extent_id: int, slot_count: int, generations: Generations | None = None
+    ) -> None:
         self.extent_id = extent_id
         self.slot_count = slot_count
         self.states = bytearray(slot_count)
-        self.generations = array("Q", bytes(8 * slot_count))
+        self.generations: Generations = (
+            array("Q", bytes(8 * slot_count)) if generations is None else generations
+        )
         # A stack: the lowest index on top, so that fresh slots come in order.
         self.available = list(range(slot_count - 1, -1, -1))
 

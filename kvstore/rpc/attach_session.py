@@ -20,6 +20,8 @@ from kvstore.v1 import attach_pb2
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 PROTOCOL_VERSION = 1
+# An extent brings its memory's descriptor and its generation table's.
+MAX_EXTENTS = MAX_DESCRIPTORS // 2
 
 
 class Announcement(NamedTuple):
@@ -84,7 +86,7 @@ class AttachSession:
         fresh = [each for each in owed if each.shape.extent_id not in self._offered]
         if not fresh:
             return None
-        given = fresh[:MAX_DESCRIPTORS]
+        given = fresh[:MAX_EXTENTS]
         self._offered.update(each.shape.extent_id for each in given)
         frame = attach_pb2.ServerFrame()
         messages, descriptors = exported_extents(given)

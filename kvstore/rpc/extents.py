@@ -30,11 +30,13 @@ def extent_message(extent: ExtentDescription) -> types_pb2.Extent:
         case CudaIpcExport(device_uuid=device_uuid, size_bytes=size_bytes):
             message.cuda_ipc.device_uuid = device_uuid
             message.cuda_ipc.size_bytes = size_bytes
+    if extent.generation_table is not None:
+        message.generation_table.size_bytes = extent.generation_table.size_bytes
     return message
 
 
 def exported_extents(extents: Sequence[ExtentDescription]) -> ExportedExtents:
-    """Return extents for a frame, each with its handle or the index of its descriptor."""
+    """Return extents for a frame, each with its handle or the indexes of its descriptors."""
     messages: list[types_pb2.Extent] = []
     descriptors: list[int] = []
     for extent in extents:
@@ -45,5 +47,8 @@ def exported_extents(extents: Sequence[ExtentDescription]) -> ExportedExtents:
                 descriptors.append(descriptor)
             case CudaIpcExport(ipc_handle=ipc_handle):
                 message.cuda_ipc.ipc_handle = ipc_handle
+        if extent.generation_table is not None:
+            message.generation_table.descriptor_index = len(descriptors)
+            descriptors.append(extent.generation_table.descriptor)
         messages.append(message)
     return ExportedExtents(messages, tuple(descriptors))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from kvstore.errors import LimitExceeded
 
 MAX_FRAME_BYTES = 16 << 20
-# Extents in a frame, and so descriptors with it; the kernel takes up to 253.
+# Descriptors with a frame; the kernel takes up to 253.
 MAX_DESCRIPTORS = 64
 LENGTH = struct.Struct("<I")
 # Read at a time: what a peer announced takes memory only as it comes.

@@ -107,9 +107,10 @@ class Growth:
         return arena.free_count < max(mark, self._wanted.get(arena.arena_id, 0), 1)
 
     def _add(self, arena: Arena) -> None:
-        shape = self._arenas.allocate(arena.arena_id, arena.slot_bytes).shape
+        extent = self._arenas.allocate(arena.arena_id, arena.slot_bytes)
+        shape, generations = extent.shape, extent.generation_table.view
         with self._mutex:
-            self._cache.add_extent(shape.arena_id, shape.extent_id, shape.slot_count)
+            self._cache.add_extent(shape.arena_id, shape.extent_id, shape.slot_count, generations)
         self._refused = False
         log.info("extent_added", size_bytes=shape.size_bytes, **shape._asdict())
         self._announcer.announce()

@@ -1,14 +1,38 @@
 """All extents' memory of one tier, within its budget."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from threading import Lock
 
 from kvstore.storage.errors import BudgetExhausted
 from kvstore.storage.extent import ExtentDescription, ExtentMemory, ExtentShape, MemorySource
+from kvstore.storage.generation_table import GenerationTable
 
 # Slots of one extent: their tables take some 50 bytes each, which the budget does not count,
 # and are made while the store waits (20 ms for as many).
 MAX_SLOTS = 1 << 20
+
+
+@dataclass(frozen=True)
+class Extent:
+    """One extent's memory, and the table of its slots' generations."""
+
+    memory: ExtentMemory
+    generation_table: GenerationTable
+
+    @property
+    def shape(self) -> ExtentShape:
+        """Which extent it is, and how its bytes are cut."""
+        return self.memory.shape
+
+    def describe(self) -> ExtentDescription:
+        """Return what another process needs to reach both, until ``close``."""
+        return replace(self.memory.describe(), generation_table=self.generation_table.describe())
+
+    def close(self) -> None:
+        """Give both up; idempotent."""
+        self.memory.close()
+        self.generation_table.close()
 
 
 class Arenas:
@@ -27,7 +51,7 @@ class Arenas:
         self.extent_bytes = extent_bytes
         self._source = source
         self._mutex = Lock()
-        self._extents: dict[int, ExtentMemory] = {}
+        self._extents: dict[int, Extent] = {}
         self._allocated_bytes = 0
         self._last_extent_id = 0
 
@@ -49,7 +73,7 @@ class Arenas:
         """Return how many slots an extent has where the budget does not cut it short."""
         return min(max(self.extent_bytes // slot_bytes, 1), MAX_SLOTS)
 
-    def allocate(self, arena_id: int, slot_bytes: int) -> ExtentMemory:
+    def allocate(self, arena_id: int, slot_bytes: int) -> Extent:
         """Allocate the next extent of an arena; takes milliseconds, and holds nobody else up.
 
         Raises :class:`BudgetExhausted` or :class:`NotEnoughMemory`; the budget is
@@ -57,7 +81,7 @@ class Arenas:
         """
         shape = self._claim(arena_id, slot_bytes)
         try:
-            extent = self._source.allocate(shape)
+            extent = self._make(shape)
         except BaseException:
             with self._mutex:
                 self._allocated_bytes -= self._taken(shape)
@@ -92,6 +116,14 @@ class Arenas:
             shape = ExtentShape(self._last_extent_id, arena_id, self.tier, slot_count, slot_bytes)
             self._allocated_bytes += self._taken(shape)
             return shape
+
+    def _make(self, shape: ExtentShape) -> Extent:
+        table = GenerationTable(shape.extent_id, shape.slot_count)
+        try:
+            return Extent(self._source.allocate(shape), table)
+        except BaseException:
+            table.close()
+            raise
 
     def _taken(self, shape: ExtentShape) -> int:
         """Return what an extent takes of the budget."""

@@ -54,11 +54,15 @@ Export: TypeAlias = HostExport | CudaIpcExport
 
 @dataclass(frozen=True)
 class ExtentDescription:
-    """What a worker is told of an extent. Slot 0 is ``offset`` bytes into the export."""
+    """What a worker is told of an extent. Slot 0 is ``offset`` bytes into the export.
+
+    ``generation_table`` has eight bytes a slot, for workers to read.
+    """
 
     shape: ExtentShape
     offset: int
     export: Export
+    generation_table: HostExport | None = None
 
 
 class ExtentMemory(Protocol):

@@ -40,7 +40,7 @@ def test_a_bound_process_is_given_sealed_extents(rig: AttachRig) -> None:
     caller = rig.lease()
     peer = rig.bound(caller)
     namespace = rig.world.store.open_namespace(caller, IDENTITY, rig.world.layout)
-    frame, (descriptor,) = peer.receive()
+    frame, (descriptor, table) = peer.receive()
     (extent,) = frame.extents.extents
     assert extent.arena_id == namespace.arena.arena_id
     assert (extent.tier, extent.slot_count, extent.slot_bytes) == (1, 4, 256)
@@ -48,7 +48,12 @@ def test_a_bound_process_is_given_sealed_extents(rig: AttachRig) -> None:
     assert seals == fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
     assert not os.get_inheritable(descriptor)
     assert os.fstat(descriptor).st_size == extent.host.size_bytes == 1024
+    assert (extent.generation_table.descriptor_index, extent.generation_table.size_bytes) == (1, 32)
+    assert os.pread(table, 32, 0) == bytes(32)
+    with pytest.raises(PermissionError):
+        os.pwrite(table, b"x", 0)
     os.close(descriptor)
+    os.close(table)
     counted = peer.acknowledge(extent.extent_id, 999)
     assert counted.acknowledged.extent_ids == [extent.extent_id]
     rig.world.store.reserve(caller, namespace.namespace_id, [ReservationRequest(1, 0, 1)])
@@ -68,7 +73,7 @@ def test_new_extents_are_announced_over_the_open_connection(rig: AttachRig) -> N
     assert (first, second) == ([1], [2])
 
 
-def test_many_extents_come_in_frames_of_64(rig: AttachRig) -> None:
+def test_many_extents_come_in_frames_of_32(rig: AttachRig) -> None:
     """A process that comes late is given all extents, as many to a frame as may be."""
     rig.serve()
     early, late = rig.lease(), rig.lease()
@@ -79,7 +84,7 @@ def test_many_extents_come_in_frames_of_64(rig: AttachRig) -> None:
         rig.world.cache.add_extent(namespace.arena.arena_id, extent.shape.extent_id, 4)
     peer = rig.bound(late)
     rig.world.store.open_namespace(late, IDENTITY, rig.world.layout)
-    assert [len(extent_ids(peer)) for _ in range(2)] == [64, 36]
+    assert [len(extent_ids(peer)) for _ in range(4)] == [32, 32, 32, 4]
 
 
 def test_a_store_that_ends_hangs_up(rig: AttachRig) -> None:

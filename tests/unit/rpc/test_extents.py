@@ -1,5 +1,7 @@
 """Extents as messages."""
 
+from dataclasses import replace
+
 from kvstore.rpc.extents import exported_extents, extent_message
 from kvstore.service.store import CudaIpcExport, ExtentDescription, HostExport
 from kvstore.storage.extent import ExtentShape
@@ -47,6 +49,19 @@ def test_exported_extents_count_their_descriptors_in_order() -> None:
     assert [each.extent_id for each in messages] == [7, 5, 4]
     assert descriptors == (97, 94)
     assert [messages[0].host.descriptor_index, messages[2].host.descriptor_index] == [0, 1]
+
+
+def test_a_generation_table_has_a_descriptor_of_its_own() -> None:
+    """Whatever memory an extent is in, its table's size and place in the frame are told."""
+    tables = [HostExport(descriptor=50 + number, size_bytes=24) for number in range(2)]
+    extents = [
+        replace(on_host(7), generation_table=tables[0]),
+        replace(on_device(5), generation_table=tables[1]),
+    ]
+    messages, descriptors = exported_extents(extents)
+    assert descriptors == (97, 50, 51)
+    assert [each.generation_table.descriptor_index for each in messages] == [1, 2]
+    assert extent_message(extents[1]).generation_table == types_pb2.GenerationTable(size_bytes=24)
 
 
 def test_a_device_s_extent_is_exported_by_its_handle() -> None:
