@@ -1,6 +1,6 @@
 """An arena's slots: extents, counts by state, and the policy that makes room."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from kvstore.core.eviction import EvictionPolicy
@@ -80,6 +80,11 @@ class Arena:
         self.counts[after] += len(slots)
         for slot in slots:
             self.extents[slot >> INDEX_BITS].states[slot & INDEX_MASK] = after
+
+    def keep_checksums(self, checksums: Iterable[tuple[int, int]]) -> None:
+        """Note of slots that are published what their pages' bytes come to."""
+        for slot, checksum in checksums:
+            self.extents[slot >> INDEX_BITS].checksums[slot & INDEX_MASK] = checksum
 
     def recycle(self, slots: Slots, before: SlotState) -> None:
         """Give ``slots`` back: generation + 1, FREE."""

@@ -10,7 +10,12 @@ from collections.abc import Sequence as Items
 from kvstore.core.answers import grant_of
 from kvstore.core.caller import Caller
 from kvstore.core.holds import Reservation
-from kvstore.core.inserting import insert_range, publish_next, store_next_token
+from kvstore.core.inserting import (
+    insert_range,
+    publish_next,
+    require_checksums,
+    store_next_token,
+)
 from kvstore.core.lease import Lease
 from kvstore.core.matching import Matching
 from kvstore.core.namespace import Namespace
@@ -92,11 +97,14 @@ class PrefixCache(Matching):
         now: float,
         *,
         next_token: int | None = None,
+        checksums: Items[int] = (),
     ) -> Inserted:
         """Publish the next pages of a reservation; what was inserted before is answered again.
 
         The last page may be partial; nothing follows it then. ``next_token`` is
-        stored at the end of ``sequence``. ``now`` is unused yet: kept so that every
+        stored at the end of ``sequence``. ``checksums`` are one for each page that
+        ``sequence`` has, zero where there is none, or empty; those of pages that
+        are published now are kept. ``now`` is unused yet: kept so that every
         verb is called alike.
         """
         del now
@@ -105,6 +113,7 @@ class PrefixCache(Matching):
         namespace = reservation.namespace
         length = self.length(sequence.tokens, sequence.position)
         first, end = insert_range(reservation, sequence, length)
+        require_checksums(checksums, end - first)
         known = reservation.token_end(namespace.layout.page_tokens) - sequence.position
         cut = min(max(known, 0) * TOKEN_BYTES, len(sequence.tokens))
         if cut:
@@ -114,7 +123,8 @@ class PrefixCache(Matching):
         if cut < len(sequence.tokens):
             if reservation.tail_token_count:
                 raise IdReused(id=reservation_id)
-            published = publish_next(lease, reservation, sequence, sequence.tokens[cut:])
+            fresh = checksums[reservation.whole_end - first :]
+            published = publish_next(lease, reservation, sequence, sequence.tokens[cut:], fresh)
             self._touch(published.at)
             for counters in (self.counters, namespace.counters, lease.counters):
                 counters.inserted_page_count += published.inserted

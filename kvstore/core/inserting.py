@@ -1,5 +1,6 @@
 """Publishing the pages of a reservation: which, under what, and what they supersede."""
 
+from collections.abc import Sequence as Items
 from typing import NamedTuple
 
 from kvstore.core.ends import store_end
@@ -48,13 +49,25 @@ def insert_range(reservation: Reservation, sequence: Sequence, length: int) -> t
     return first, end
 
 
+def require_checksums(checksums: Items[int], page_count: int) -> None:
+    """Raise InvalidField unless there is a checksum for each page, or none at all."""
+    if checksums and len(checksums) != page_count:
+        why = f"{page_count} pages are inserted"
+        raise InvalidField(field="page_checksums", value=f"{len(checksums)} checksums", why=why)
+
+
 def publish_next(
-    lease: Lease, reservation: Reservation, sequence: Sequence, tokens: bytes
+    lease: Lease,
+    reservation: Reservation,
+    sequence: Sequence,
+    tokens: bytes,
+    checksums: Items[int] = (),
 ) -> Published:
     """Insert ``tokens`` at the reservation's inserted end: whole pages, then a partial one.
 
     A page that is there already stays; so does one that begins with the partial
-    one. Raises ParentNotCovered or ParentDetached, besides what ``base_of`` raises.
+    one. ``checksums`` are one for each page, or none. Raises ParentNotCovered or
+    ParentDetached, besides what ``base_of`` raises.
     """
     namespace = reservation.namespace
     index = namespace.index
@@ -80,6 +93,8 @@ def publish_next(
         else:
             at = fuller
         flags.append(fuller is None)
+    own = zip(slots, flags, checksums, strict=False)
+    namespace.arena.keep_checksums((slot, each) for slot, published, each in own if published)
     reservation.record(flags, at, rest // TOKEN_BYTES)
     return Published(at, sum(flags), len(flags) - sum(flags), superseded)
 

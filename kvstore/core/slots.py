@@ -11,6 +11,8 @@ from typing import Protocol, TypeAlias
 
 INDEX_BITS = 32
 INDEX_MASK = (1 << INDEX_BITS) - 1
+# One page in 2**64 has this checksum, and is not verified.
+NO_CHECKSUM = 0
 
 # Slots in prefix order: an array of type code "Q".
 Slots: TypeAlias = "array[int]"
@@ -38,14 +40,16 @@ class SlotState(IntEnum):
 
 
 class ExtentSlots:
-    """The slots of one extent: states, generations, and which are available.
+    """The slots of one extent: states, generations, checksums, and which are available.
 
     ``generations`` are where the extent's workers look, zero at first: a slot's is
     written before anybody can reserve the slot anew. None: nobody looks.
+    ``checksums`` are of what the slots' writers wrote, ``NO_CHECKSUM`` where none
+    was given.
     Not thread-safe. Knows nothing of pages, pins or memory.
     """
 
-    __slots__ = ("available", "extent_id", "generations", "slot_count", "states")
+    __slots__ = ("available", "checksums", "extent_id", "generations", "slot_count", "states")
 
     def __init__(
         self, extent_id: int, slot_count: int, generations: Generations | None = None
@@ -56,6 +60,7 @@ class ExtentSlots:
         self.generations: Generations = (
             array("Q", bytes(8 * slot_count)) if generations is None else generations
         )
+        self.checksums = array("Q", bytes(8 * slot_count))
         # A stack: the lowest index on top, so that fresh slots come in order.
         self.available = list(range(slot_count - 1, -1, -1))
 
@@ -70,7 +75,8 @@ class ExtentSlots:
             yield base | index
 
     def recycle(self, index: int) -> None:
-        """Give a slot back: any state to FREE, generation + 1."""
+        """Give a slot back: any state to FREE, generation + 1, without a checksum."""
         self.states[index] = SlotState.FREE
         self.generations[index] += 1
+        self.checksums[index] = NO_CHECKSUM
         self.available.append(index)

@@ -60,12 +60,7 @@ def wishes_of(message: pb.MatchPrefixRequest | pb.AcquirePrefixRequest) -> Match
 
 
 def next_token_of(message: pb.InsertPrefixRequest) -> int | None:
-    """Return the next token to store.
-
-    Refuses checksums, which this server cannot keep; a reuse hint may be ignored.
-    """
-    if message.page_checksums:
-        raise FeatureUnsupported(feature="page_checksums")
+    """Return the next token to store. A reuse hint may be ignored."""
     return message.next_token if message.HasField("next_token") else None
 
 

@@ -84,6 +84,7 @@ class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServiceServicer):
             fields.chosen_id("reservation_id", request.reservation_id),
             convert.sequence_of(request.sequence, self._store.limits),
             next_token=next_token,
+            checksums=request.page_checksums,
         )
         return convert.insert_response(inserted)
 

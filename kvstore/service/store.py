@@ -266,11 +266,17 @@ class KVStore(Administration):
         sequence: Sequence,
         *,
         next_token: int | None = None,
+        checksums: Items[int] = (),
     ) -> Inserted:
         """Publish the next pages of a reservation; what was inserted before is answered again."""
         with self._mutex:
             return self._cache.insert(
-                caller, reservation_id, sequence, self._clock(), next_token=next_token
+                caller,
+                reservation_id,
+                sequence,
+                self._clock(),
+                next_token=next_token,
+                checksums=checksums,
             )
 
     def release(self, caller: Caller, pin_ids: Items[int]) -> None:

@@ -6,6 +6,7 @@ have to be told apart within the page.
 
 from array import array
 from collections.abc import Iterable
+from collections.abc import Sequence as Items
 from itertools import count
 
 from kvstore.core.arena import Arena, ArenaKey
@@ -227,11 +228,21 @@ class Worker:
             now=self.world.now,
         )
 
-    def insert(self, reservation_id: int, letters: str, page: int = 0, **base: int) -> Inserted:
+    def insert(
+        self,
+        reservation_id: int,
+        letters: str,
+        page: int = 0,
+        *,
+        checksums: Items[int] = (),
+        **base: int,
+    ) -> Inserted:
         """Insert ``letters`` as the pages from ``page`` on."""
         page_tokens = self.world.page_tokens
         sequence = Sequence(paged(letters, page_tokens), page * page_tokens, **base)
-        return self.cache.insert(self.caller, reservation_id, sequence, self.world.now)
+        return self.cache.insert(
+            self.caller, reservation_id, sequence, self.world.now, checksums=checksums
+        )
 
     def release(self, *pin_ids: int) -> None:
         """Release pins."""

@@ -8,7 +8,7 @@ from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PagedContent, 
 from kvstore.core.limits import Limits
 from kvstore.core.requests import Grant, Inserted, Match, ReservationRequest, Sequence, Source
 from kvstore.core.runs import Run
-from kvstore.errors import FeatureUnsupported, InvalidField, LimitExceeded
+from kvstore.errors import InvalidField, LimitExceeded
 from kvstore.rpc import convert
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore.v1 import types_pb2
@@ -61,13 +61,6 @@ def test_reservations_are_checked() -> None:
         convert.reservations_of(
             pb.ReservePagesRequest(reservations=[pb.ReservationRequest()]), LIMITS
         )
-
-
-def test_what_an_insert_may_not_say_is_refused() -> None:
-    """Checksums would be forgotten, so they are refused."""
-    with pytest.raises(FeatureUnsupported) as caught:
-        convert.next_token_of(pb.InsertPrefixRequest(page_checksums=[1]))
-    assert caught.value.metadata == {"feature": "page_checksums"}
 
 
 def test_a_next_token_of_zero_is_one() -> None:

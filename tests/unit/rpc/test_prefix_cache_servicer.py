@@ -161,7 +161,7 @@ def test_a_bad_match_is_refused_and_changes_nothing(
 @pytest.mark.parametrize(
     ("reason", "request_"),
     [
-        ("FEATURE_UNSUPPORTED", pb.InsertPrefixRequest(page_checksums=[1])),
+        ("INVALID_FIELD", pb.InsertPrefixRequest(page_checksums=[1])),
         ("INVALID_FIELD", pb.InsertPrefixRequest(sequence=pb.Sequence(position=2))),
         (
             "INSERT_EXCEEDS_RESERVATION",
@@ -176,7 +176,7 @@ def test_a_bad_match_is_refused_and_changes_nothing(
 def test_a_bad_insert_is_refused_and_publishes_nothing(
     server: Server, reason: str, request_: pb.InsertPrefixRequest
 ) -> None:
-    """What this server cannot keep, parts of pages, and pages beyond the slots are refused."""
+    """Checksums of other pages, parts of pages, and pages beyond the slots are refused."""
     worker = server.worker()
     namespace_id = worker.open_namespace()
     worker.ask(
