@@ -20,6 +20,7 @@ from kvstore_client.errors import (
 )
 from kvstore_client.extent_table import ExtentTable
 from kvstore_client.extents import UntrustedExtent
+from kvstore_client.fault_points import fault_point
 from kvstore_client.frames import BrokenFrames, close_all, receive_frame, send_frame
 
 PROTOCOL_VERSION = 1
@@ -139,9 +140,11 @@ class AttachConnection:
     ) -> None:
         match frame.WhichOneof("message"):
             case "extents":
+                fault_point("extent.before")
                 mapped = [e.extent_id for e in frame.extents.extents if _map(e, descriptors, table)]
                 acknowledge = attach_pb2.Acknowledge(extent_ids=mapped)
                 self._send(attach_pb2.ClientFrame(acknowledge=acknowledge))
+                fault_point("extent.after")
             case "acknowledged":
                 table.acknowledge(frame.acknowledged.extent_ids)
             case "retire":

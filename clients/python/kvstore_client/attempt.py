@@ -14,6 +14,7 @@ from kvstore_client.calls import StoreCalls
 from kvstore_client.config import ClientConfig
 from kvstore_client.deadline import Deadline
 from kvstore_client.errors import StoreError, StoreUnavailable
+from kvstore_client.fault_points import fault_point
 from kvstore_client.lease_calls import LeaseCalls
 from kvstore_client.lease_keeper import LeaseTerm
 from kvstore_client.runtime_dir import RuntimeDir
@@ -58,17 +59,23 @@ class Attempt:
 
     def _bind(self) -> Bound:
         deadline = Deadline(self._config.connect_timeout)
+        fault_point("hello.before")
         welcome = self._connection.hello(
             self._config.display_name, cuda_mps=self._config.cuda_mps, deadline=deadline
         )
+        fault_point("hello.after")
         calls = StoreCalls(self._runtime_dir.grpc_target, welcome.credential, self._secret)
         self._calls = calls
         if self._aborted:
             raise StoreUnavailable("given up by this client")
         lease = LeaseCalls(calls, self._lease_id, welcome.store_epoch)
         try:
+            fault_point("grant.before")
             term = self._grant(calls, welcome, deadline)
+            fault_point("grant.after")
+            fault_point("bind.before")
             self._connection.bind(self._lease_id, self._secret, deadline)
+            fault_point("bind.after")
             capabilities: store_pb2.GetCapabilitiesResponse = calls.call_cancellably(
                 calls.store.GetCapabilities,
                 store_pb2.GetCapabilitiesRequest(),

@@ -139,9 +139,11 @@ class LeaseCalls:
         request = lease_pb2.RenewLeaseRequest(
             lease_id=self._lease_id, store_epoch=self._store_epoch
         )
+        fault_point("renew.before")
         response: lease_pb2.RenewLeaseResponse = self._calls.call(
             self._calls.lease.RenewLease, request, timeout
         )
+        fault_point("renew.after")
         return response.ttl.ToTimedelta().total_seconds()
 
     def revoke(self, timeout: float) -> None:
@@ -149,7 +151,9 @@ class LeaseCalls:
         request = lease_pb2.RevokeLeaseRequest(
             lease_id=self._lease_id, store_epoch=self._store_epoch
         )
+        fault_point("revoke.before")
         self._calls.call(self._calls.lease.RevokeLease, request, timeout)
+        fault_point("revoke.after")
 
     def open_namespace(
         self, identity: NamespaceIdentity, layout: PageLayout, timeout: float
@@ -161,7 +165,9 @@ class LeaseCalls:
             identity=identity.to_message(),
             layout=layout.to_message(),
         )
+        fault_point("open.before")
         response: store_pb2.OpenNamespaceResponse = self._calls.call_cancellably(
             self._calls.store.OpenNamespace, request, timeout
         )
+        fault_point("open.after")
         return response

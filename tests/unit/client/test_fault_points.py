@@ -3,26 +3,34 @@
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
-from kvstore_client.fault_points import FaultPlan
+from kvstore_client.fault_points import ACTIONS, FaultPlan, fault_point, plan_faults
+
+
+@pytest.fixture
+def no_plan() -> Iterator[None]:
+    """Leave the process without a plan."""
+    yield
+    plan_faults("")
 
 
 def test_without_a_plan_nothing_happens() -> None:
-    """An empty plan has no signal for any visit."""
+    """An empty plan has nothing for any visit."""
     plan = FaultPlan("")
     assert [plan.visit("insert.after") for _ in range(3)] == [None] * 3
 
 
-def test_the_planned_visit_has_its_signal() -> None:
-    """Visits are counted by name, and each planned one has its own signal."""
+def test_the_planned_visit_has_its_action() -> None:
+    """Visits are counted by name, and each planned one has its own action."""
     plan = FaultPlan("insert.after:2=kill,release.before:1=stop")
     assert plan.visit("insert.after") is None
     assert plan.visit("insert.before") is None
-    assert plan.visit("insert.after") == signal.SIGKILL
+    assert plan.visit("insert.after") is ACTIONS["kill"]
     assert plan.visit("insert.after") is None
-    assert plan.visit("release.before") == signal.SIGSTOP
+    assert plan.visit("release.before") is ACTIONS["stop"]
 
 
 @pytest.mark.parametrize("text", ["insert", "insert:1", "insert:x=kill", "a:1=burn", ":1=kill"])
@@ -45,3 +53,16 @@ def test_a_process_kills_itself_where_it_was_told_to() -> None:
         check=False,
     )
     assert (result.returncode, result.stdout) == (-signal.SIGKILL, b"0\n")
+
+
+@pytest.mark.usefixtures("no_plan")
+def test_a_program_plans_actions_of_its_own() -> None:
+    """Another plan takes the place of the one before, counts anew and has the program's actions."""
+    done: list[str] = []
+    plan_faults("mine:2=note", {"note": lambda: done.append("first")})
+    fault_point("mine")
+    plan_faults("mine:2=note", {"note": lambda: done.append("second")})
+    fault_point("mine")
+    assert done == []
+    fault_point("mine")
+    assert done == ["second"]
