@@ -27,12 +27,14 @@ from kvstore.instance_lock import InstanceLock, InstanceRunning
 from kvstore.log import configure_logging
 from kvstore.rpc.attach import AttachServer
 from kvstore.rpc.health import Health
-from kvstore.rpc.server import SERVICES, Sockets, build_server
+from kvstore.rpc.probes import OwnerProbe, PoolProbe
+from kvstore.rpc.server import SERVICES, Sockets, build_server, call_threads
 from kvstore.runtime_dir import RuntimeDir, UnusableRuntimeDir
 from kvstore.service.clock import MonotonicClock
 from kvstore.service.credentials import Credentials
 from kvstore.service.reaper import Reaper
 from kvstore.service.store import KVStore
+from kvstore.service_manager import ServiceManager
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.cuda_arena import CudaDevice
 from kvstore.storage.errors import DeviceUnavailable
@@ -45,6 +47,8 @@ EPOCH_BITS = 64
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # Seconds for calls under way to end, once the leases are gone or the grace is over.
 CALL_GRACE = 1.0
+# Seconds that a look at the store's health waits for its mutex.
+OWNER_PATIENCE = 0.25
 # How often and how far apart a device is looked at that has less left than the budget.
 ROOM_LOOKS = 20
 ROOM_LOOK_SECONDS = 1.0
@@ -104,15 +108,32 @@ def serve(config: Config) -> None:
         attach.start()
         stack.callback(attach.close)
 
-        health = Health(SERVICES, {"reaper": reaper, "attach": attach}, clock=clock)
+        threads = call_threads()
+        owner = OwnerProbe(store.responds, clock, patience=OWNER_PATIENCE)
+        calls = PoolProbe(threads, clock)
+        manager = ServiceManager.from_environment()
+        health = Health(
+            SERVICES,
+            {"attach": attach, "calls": calls, "owner": owner, "reaper": reaper},
+            clock=clock,
+            looks=(owner.look, calls.look),
+            heartbeat=manager.alive,
+        )
         stack.callback(health.close)
         sockets = Sockets(runtime_dir.grpc_socket, runtime_dir.attach_socket)
         server = build_server(
-            store, credentials, health, sockets=sockets, version=__version__, clock=clock
+            store,
+            credentials,
+            health,
+            sockets=sockets,
+            version=__version__,
+            clock=clock,
+            threads=threads,
         )
         server.start()
         stack.callback(lambda: server.stop(CALL_GRACE).wait())
         health.begin_serving()
+        manager.ready()
         log.info(
             "server_started",
             version=__version__,
@@ -126,6 +147,7 @@ def serve(config: Config) -> None:
         _let_signals_end_the_process()
         log.info("drain_started", signal=signal.Signals(received).name, grace=config.drain_grace)
         health.begin_draining()
+        manager.stopping()
         store.begin_draining()
         drained = store.wait_drained(config.drain_grace)
         log.info("drain_finished", drained=drained)

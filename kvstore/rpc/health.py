@@ -1,41 +1,50 @@
-"""Health by service name, as the store's own threads show it."""
+"""Health by service name, as the store's own threads show it: a watchdog."""
 
-from collections.abc import Iterable, Mapping
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from threading import Event, Thread
-from typing import Protocol
 
 import structlog
 from grpc_health.v1 import health_pb2
 
 from kvstore.rpc.health_servicer import HealthServicer
+from kvstore.rpc.probes import Ticking
 from kvstore.service.clock import Clock
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-# How long a thread may be silent, in seconds. Allocating an extent, the longest that one
-# does without a tick, takes a second for several GiB.
-STALE_AFTER = 10.0
+# Seconds of silence after which new work had better go elsewhere. Every watched thread gets
+# round once a second at least, and a call waits for milliseconds.
+STALE_AFTER = 3.0
+# Seconds of silence after which the process had better be replaced: a stall that long does not
+# pass by itself, and what workers hold is theirs to keep until they let go.
+DEAD_AFTER = 30.0
+# Seconds between two looks.
+INTERVAL = 0.5
+# Asked for by supervisors. Every other name, the empty one too, speaks of readiness.
+LIVENESS = "liveness"
+READINESS = "readiness"
+# Lines of a thread's stack in the log, innermost last: the name of a place, never a value.
+STACK_LINES = 8
+THREAD_PREFIXES = ("kvstore-", "MainThread")
 
-
-class Ticking(Protocol):
-    """A thread that shows that it gets round: ``last_tick`` is by the store's clock."""
-
-    @property
-    def last_tick(self) -> float:
-        """When it last got round, in seconds."""
-        ...
-
-    def is_alive(self) -> bool:
-        """Return whether the thread runs."""
-        ...
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 class Health:
-    """Says SERVING for all services, or NOT_SERVING for all. Thread-safe.
+    """Says of every service whether it is ready, and of ``liveness`` whether the process lives.
 
-    NOT_SERVING from the start, until ``begin_serving``; while one of ``threads``,
-    by name, ended or did not tick for ``stale_after`` seconds; and for good after
-    ``begin_draining``. ``servicer`` is what a gRPC server registers.
+    Ready: NOT_SERVING from the start, until ``begin_serving``; while one of
+    ``threads``, by name, ended or did not tick for ``stale_after`` seconds; and for
+    good after ``begin_draining``. Alive: SERVING from the start to the end, but for
+    threads that ended or were silent for ``dead_after`` seconds.
+
+    ``looks`` are called before each look at the threads; they may wait for a
+    fraction of a second. ``servicer`` is what a gRPC server registers. Thread-safe.
     """
 
     def __init__(
@@ -44,14 +53,21 @@ class Health:
         threads: Mapping[str, Ticking],
         *,
         clock: Clock,
-        interval: float = 1.0,
+        looks: Iterable[Callable[[], None]] = (),
+        heartbeat: Callable[[], None] = lambda: None,
         stale_after: float = STALE_AFTER,
+        dead_after: float = DEAD_AFTER,
     ) -> None:
-        self.servicer = HealthServicer(("", *services))
+        """``heartbeat`` is called after each look that found the process alive."""
+        services = tuple(services)
+        self.servicer = HealthServicer(("", READINESS, *services))
+        self.servicer.set(SERVING, LIVENESS)
         self._threads = dict(threads)
         self._clock = clock
-        self._interval = interval
+        self._looks = tuple(looks)
+        self._heartbeat = heartbeat
         self._stale_after = stale_after
+        self._dead_after = dead_after
         self._closing = Event()
         self._thread = Thread(target=self._run, name="kvstore-health", daemon=True)
         self._failing: list[str] | None = None
@@ -63,13 +79,13 @@ class Health:
         self._thread.start()
 
     def begin_draining(self) -> None:
-        """Say NOT_SERVING, from now on and for good."""
-        self._closing.set()
-        self.servicer.set(health_pb2.HealthCheckResponse.NOT_SERVING, final=True)
+        """Say that it is not ready, from now on and for good; it lives on."""
+        self.servicer.set(NOT_SERVING, final=True)
 
     def close(self) -> None:
         """Stop looking, and wait until that is so; watchers are told nothing more."""
         self.begin_draining()
+        self._closing.set()
         self.servicer.close()
         if self._thread.ident is not None:
             self._thread.join()
@@ -80,26 +96,53 @@ class Health:
         A look that comes as late as a thread's tick would have to be says nothing:
         the whole process was stopped, and its threads need a moment.
         """
+        for look in self._looks:
+            look()
         now = self._clock()
         late = now - self._looked_at > self._stale_after
         self._looked_at = now
         if late:
             return
-        failing = sorted(
+        self._say_ready(self._silent_for(self._stale_after, now))
+        dead = self._silent_for(self._dead_after, now)
+        self.servicer.set(NOT_SERVING if dead else SERVING, LIVENESS)
+        if not dead:
+            self._heartbeat()
+
+    def _silent_for(self, seconds: float, now: float) -> list[str]:
+        return sorted(
             name
             for name, thread in self._threads.items()
-            if not thread.is_alive() or now - thread.last_tick > self._stale_after
+            if not thread.is_alive() or now - thread.last_tick > seconds
         )
+
+    def _say_ready(self, failing: list[str]) -> None:
         if failing == self._failing:
             return
         self._failing = failing
         if failing:
-            log.error("health_lost", threads=failing)
-            self.servicer.set(health_pb2.HealthCheckResponse.NOT_SERVING)
+            log.error("health_lost", silent=failing, stacks=_stacks())
+            self.servicer.set(NOT_SERVING)
         else:
             log.info("health_serving")
-            self.servicer.set(health_pb2.HealthCheckResponse.SERVING)
+            self.servicer.set(SERVING)
 
     def _run(self) -> None:
-        while not self._closing.wait(self._interval):
-            self.check()
+        while not self._closing.wait(INTERVAL):
+            try:
+                self.check()
+            except Exception:  # the one thread that nobody watches
+                log.exception("health_failed")
+
+
+def _stacks() -> dict[str, list[str]]:
+    """Return where each thread of ours is: file, line and function, innermost last."""
+    frames = sys._current_frames()  # noqa: SLF001  # documented, for this very purpose
+    return {
+        thread.name: [
+            f"{Path(frame.filename).name}:{frame.lineno} {frame.name}"
+            for frame in traceback.extract_stack(frames[thread.ident])[-STACK_LINES:]
+        ]
+        for thread in threading.enumerate()
+        if thread.ident in frames and thread.name.startswith(THREAD_PREFIXES)
+    }

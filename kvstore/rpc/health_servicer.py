@@ -1,6 +1,7 @@
 """Health over gRPC: Check answers, and Watch is told by one thread for all watchers."""
 
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from threading import Condition, Thread
 from typing import TypeAlias
 
@@ -32,8 +33,25 @@ class _Watcher:
         self.said: int | None = None
 
 
+class _OnItsOwnThread:
+    """A method that gRPC runs on a thread of its own, whatever the others do.
+
+    With all threads of the server stuck, health still says so.
+    """
+
+    def __init__(self, method: Callable[..., health_pb2.HealthCheckResponse]) -> None:
+        self._method = method
+        # Where gRPC looks: _select_thread_pool_for_behavior in grpc/_server.py.
+        self.experimental_thread_pool = ThreadPoolExecutor(1, "kvstore-health-check")
+
+    def __call__(
+        self, request: health_pb2.HealthCheckRequest, context: grpc.ServicerContext
+    ) -> health_pb2.HealthCheckResponse:
+        return self._method(request, context)
+
+
 class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # it is untyped
-    """Says the same status of all ``services``, NOT_SERVING at first. Thread-safe.
+    """Says a status of each service by name, of ``services`` NOT_SERVING at first. Thread-safe.
 
     Whoever sends waits for gRPC's own thread, on which watches end, too. The
     servicer that comes with gRPC sends while it holds what the end of a watch
@@ -43,24 +61,29 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # i
     """
 
     def __init__(self, services: Iterable[str], max_watchers: int = MAX_WATCHERS) -> None:
-        self._services = frozenset(services)
+        self._statuses = dict.fromkeys(services, NOT_SERVING)
+        self._together = frozenset(self._statuses)
+        self._final: frozenset[str] = frozenset()
         self._max_watchers = max_watchers
-        self._status: int = NOT_SERVING
-        self._final = False
+        self.Check = _OnItsOwnThread(self._check)
         self._closing = False
         self._state = Condition()
         self._watchers: set[_Watcher] = set()
         self._behind: set[_Watcher] = set()
         self._thread: Thread | None = None
 
-    def set(self, status: int, *, final: bool = False) -> None:
-        """Say ``status`` from now on; after a final one nothing else. Never waits."""
+    def set(self, status: int, *names: str, final: bool = False) -> None:
+        """Say ``status`` of ``names`` from now on; of what is final nothing else. Never waits.
+
+        Without names it is said of all that this was made with.
+        """
         with self._state:
-            if not self._final:
-                self._status = status
-                self._final = final
-                self._behind |= self._watchers
-                self._state.notify_all()
+            changed = (frozenset(names) or self._together) - self._final
+            self._statuses.update(dict.fromkeys(changed, status))
+            if final:
+                self._final |= changed
+            self._behind |= {each for each in self._watchers if each.service in changed}
+            self._state.notify_all()
 
     def close(self) -> None:
         """Tell watchers nothing more. Does not wait."""
@@ -68,14 +91,15 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # i
             self._closing = True
             self._state.notify_all()
 
-    def Check(
+    def _check(
         self, request: health_pb2.HealthCheckRequest, context: grpc.ServicerContext
     ) -> health_pb2.HealthCheckResponse:
         """Answer a service's status; NOT_FOUND for an unknown one."""
-        if request.service not in self._services:
+        said = self._statuses.get(request.service)
+        if said is None:
             context.set_code(grpc.StatusCode.NOT_FOUND)
             return health_pb2.HealthCheckResponse()
-        return health_pb2.HealthCheckResponse(status=self._status)
+        return health_pb2.HealthCheckResponse(status=said)
 
     def Watch(
         self,
@@ -133,8 +157,7 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # i
                 if self._closing:
                     return None
                 watcher = self._behind.pop()
-                known = watcher.service in self._services
-                said = self._status if known else SERVICE_UNKNOWN
+                said = self._statuses.get(watcher.service, SERVICE_UNKNOWN)
                 if said != watcher.said:
                     watcher.said = said
                     return watcher, said

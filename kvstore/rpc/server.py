@@ -54,6 +54,11 @@ class Sockets(NamedTuple):
     attach_path: Path
 
 
+def call_threads() -> ThreadPoolExecutor:
+    """Return the threads that take a server's calls."""
+    return ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="kvstore-rpc")
+
+
 def build_server(
     store: KVStore,
     credentials: Credentials,
@@ -62,16 +67,17 @@ def build_server(
     sockets: Sockets,
     version: str,
     clock: Clock,
+    threads: ThreadPoolExecutor | None = None,
 ) -> grpc.Server:
     """Return a server bound to its socket, mode 0600, and not started.
 
-    ``version`` is what the server says of itself. The socket's folder has to
-    exist, and nothing may be at its path: gRPC would take a living server's
+    ``version`` is what the server says of itself, ``threads`` take its calls. The
+    socket's folder has to exist, and nothing may be at its path: gRPC would take a living server's
     socket without a word. Raises ``RuntimeError`` where it cannot be bound.
     """
     callers = Callers(credentials)
     server = grpc.server(
-        ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="kvstore-rpc"),
+        threads or call_threads(),
         interceptors=[Outcomes(clock), Admission(callers, store.limits.max_deadline)],
         options=server_options(store.limits),
         maximum_concurrent_rpcs=MAX_CALLS,

@@ -17,6 +17,13 @@ class Administration:
         self._mutex = mutex
         self._clock = clock
 
+    def responds(self, timeout: float) -> bool:
+        """Return whether the mutex could be had within ``timeout`` seconds: calls get through."""
+        if not self._mutex.acquire(timeout=timeout):
+            return False
+        self._mutex.release()
+        return True
+
     def evict_prefix(self, identity: Identity, namespace_id: bytes, tokens: bytes) -> Removed:
         """Remove all pages that hold a prefix's last token, and all that continues them."""
         with self._mutex:

@@ -6,16 +6,12 @@ listeners are woken before or after, never within.
 """
 
 import secrets
-from collections.abc import Iterable
 from collections.abc import Sequence as Items
-from threading import Condition, Lock
-
-import structlog
+from threading import Lock
 
 from kvstore.core.cache import PrefixCache
 from kvstore.core.caller import Caller, Identity
 from kvstore.core.layout import NamespaceIdentity, PageLayout
-from kvstore.core.lease import LeaseChange
 from kvstore.core.limits import Limits
 from kvstore.core.namespace import Namespace
 from kvstore.core.quotas import QuotaTable
@@ -28,11 +24,10 @@ from kvstore.core.requests import (
     ReservationRequest,
     Sequence,
 )
-from kvstore.errors import PoolExhausted, StoreDraining
-from kvstore.service.administration import Administration
-from kvstore.service.announcer import Announcer
+from kvstore.errors import PoolExhausted
 from kvstore.service.clock import Clock
 from kvstore.service.growth import Growth
+from kvstore.service.members import Members
 from kvstore.service.named_pins import NamedPinKeeper
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.extent import CudaIpcExport, ExtentDescription, HostExport
@@ -40,22 +35,15 @@ from kvstore.storage.extent import CudaIpcExport, ExtentDescription, HostExport
 # What ``extents`` answers is part of what the wire works with.
 __all__ = ["CudaIpcExport", "ExtentDescription", "HostExport", "KVStore"]
 
-log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
-
 NAMESPACE_ID_BYTES = 16
-# What a lease's change is called in the log.
-EVENTS = {"expired": "lease_expired", "ended": "lease_ended"}
 
 
-class KVStore(Administration):
+class KVStore(Members):
     """The store as a whole, for any thread. Raises what the core's methods raise."""
 
     def __init__(self, cache: PrefixCache, *, arenas: Arenas, clock: Clock) -> None:
         super().__init__(cache, Lock(), clock)
-        self.announcer = Announcer()
         self._arenas = arenas
-        self._lease_ended = Condition(self._mutex)
-        self._draining = False
         self._started_at = clock()
         self.growth = Growth(
             cache, self._mutex, arenas=arenas, announcer=self.announcer, clock=clock
@@ -81,103 +69,6 @@ class KVStore(Administration):
         """Return the time since the start, in seconds."""
         return self._clock() - self._started_at
 
-    # Life of the store.
-
-    def begin_draining(self) -> None:
-        """Grant no more leases and open no more namespaces; those there are go on."""
-        self._draining = True
-
-    def wait_drained(self, timeout: float) -> bool:
-        """Wait until no lease is left, for ``timeout`` seconds at most; return whether none is."""
-        with self._lease_ended:
-            return self._lease_ended.wait_for(lambda: not self._cache.table.leases, timeout)
-
-    def _require_open(self) -> None:
-        if self._draining:
-            raise StoreDraining
-
-    # Membership.
-
-    def grant(
-        self, caller: Caller, *, ttl: float | None, display_name: str, features: Items[str]
-    ) -> float:
-        """Grant a lease, or renew the one of this id; return its TTL in seconds.
-
-        Raises, besides what the core raises, StoreDraining.
-        """
-        self._require_open()
-        with self._mutex:
-            return self._cache.grant(
-                caller,
-                ttl=ttl,
-                display_name=display_name,
-                features=features,
-                now=self._clock(),
-            )
-
-    def renew(self, caller: Caller) -> float:
-        """Count the lease's TTL from now on and return it, in seconds."""
-        with self._mutex:
-            return self._cache.renew(caller, self._clock())
-
-    def revoke(self, caller: Caller) -> None:
-        """End the caller's own lease; from an admin without its secret, expire it."""
-        with self._mutex:
-            changes = self._cache.revoke(caller, self._clock())
-        self._report(changes)
-
-    def expire(self) -> None:
-        """Let time pass: expire leases past their TTL, drop old tombstones."""
-        with self._mutex:
-            changes = self._cache.expire(self._clock())
-        self._report(changes)
-
-    def bind(self, caller: Caller, *, process_id: int, pid: int, uid: int) -> None:
-        """Attach a process to the caller's lease; again under the same number: reconnected."""
-        with self._mutex:
-            self._cache.bind(caller, process_id=process_id, pid=pid, uid=uid)
-
-    def acknowledge(self, process_id: int, extent_ids: Items[int]) -> None:
-        """Count on a process having mapped extents; unknown ones are ignored."""
-        with self._mutex:
-            self._cache.acknowledge(process_id, extent_ids)
-
-    def unmapped(self, process_id: int, extent_ids: Items[int]) -> None:
-        """Count no more on a process having mapped extents."""
-        with self._mutex:
-            self._cache.unmapped(process_id, extent_ids)
-
-    def disconnected(self, process_id: int) -> None:
-        """Note that a process, alive as far as is known, lost its attach connection."""
-        with self._mutex:
-            self._cache.disconnected(process_id)
-
-    def process_died(self, process_id: int) -> None:
-        """Forget a process proven dead; the last of a lease ends it."""
-        with self._mutex:
-            changes = self._cache.process_died(process_id, self._clock())
-        self._report(changes)
-
-    def extents_owed(self, process_id: int) -> list[ExtentDescription]:
-        """Return the extents that a process is to map and has not acknowledged."""
-        with self._mutex:
-            owed = self._cache.extents_owed(process_id)
-        return self._arenas.describe(owed)
-
-    def attached_process_ids(self) -> set[int]:
-        """Return the numbers of all processes that are attached under a lease."""
-        with self._mutex:
-            return set(self._cache.table.processes)
-
-    def _report(self, changes: Iterable[LeaseChange]) -> None:
-        """Log what happened to leases, and wake who listens if any did."""
-        for change in changes:
-            fields = change._asdict() | {"lease_id": change.lease_id.hex()}
-            log.info(EVENTS[fields.pop("change")], **fields)
-            with self._lease_ended:
-                self._lease_ended.notify_all()
-            self.announcer.announce()
-
     # Namespaces and memory.
 
     def open_namespace(
@@ -200,6 +91,12 @@ class KVStore(Administration):
         self.announcer.announce()
         return namespace
 
+    def extents_owed(self, process_id: int) -> list[ExtentDescription]:
+        """Return the extents that a process is to map and has not acknowledged."""
+        with self._mutex:
+            owed = self._cache.extents_owed(process_id)
+        return self._arenas.describe(owed)
+
     def extents(self, identity: Identity) -> list[ExtentDescription]:
         """Return the extents of all arenas that the identity may see."""
         with self._mutex:
@@ -212,7 +109,11 @@ class KVStore(Administration):
     def match(
         self, caller: Caller, namespace_id: bytes, sequence: Sequence, wishes: MatchWishes
     ) -> Match:
-        """Pin the longest cached prefix and return it; a miss takes no pin."""
+        """Pin the longest cached prefix and return it; a miss takes no pin.
+
+        Raises, besides what the core raises, StoreDraining.
+        """
+        self._require_open()
         with self._mutex:
             return self._cache.match(caller, namespace_id, sequence, wishes, self._clock())
 
@@ -244,7 +145,11 @@ class KVStore(Administration):
         reservation_id: int,
         total_page_count: int,
     ) -> tuple[Match, Grant | None]:
-        """Match, and reserve the rest of ``total_page_count`` pages; None if it can't be had."""
+        """Match, and reserve the rest of ``total_page_count`` pages; None if it can't be had.
+
+        Raises, besides what the core raises, StoreDraining.
+        """
+        self._require_open()
         with self._mutex:
             match, grant = self._cache.acquire(
                 caller,

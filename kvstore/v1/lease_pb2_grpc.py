@@ -109,6 +109,8 @@ class LeaseServiceServicer:
         * `FAILED_PRECONDITION` / `LEASE_EXPIRED`: it came too late; finish the
         device work, release what is held, revoke, and grant a new lease.
         * `FAILED_PRECONDITION` / `STALE_EPOCH`: the store restarted.
+        * `UNAVAILABLE` / `STORE_DRAINING`: finish what is held, revoke, and look for
+        the store that comes after this one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

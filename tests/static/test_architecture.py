@@ -46,8 +46,9 @@ ALLOWED = {
     "kvstore/instance_lock.py": {"kvstore.runtime_dir"},
     "kvstore/log.py": set(),
     "kvstore/runtime_dir.py": set(),
+    "kvstore/service_manager.py": set(),
     "kvstore/__init__.py": set(),
-    CLIENT: WIRE | {VERSION, "cupy", "torch"},
+    CLIENT: WIRE | {VERSION, "cupy", "grpc_health", "torch"},
     "inference_worker": {VERSION, "kvstore.v1", "kvstore_client", "torch", "transformers"},
 }
 # The composition root is the one place that knows every type; kvstore/v1 is generated.

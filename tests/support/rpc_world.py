@@ -1,6 +1,7 @@
 """A server of the real thing, and workers that call it over its socket."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -56,6 +57,7 @@ class Server:
     health: Health
     channel: grpc.Channel
     path: Path
+    threads: ThreadPoolExecutor
     lease_numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
     def call(self, method: Any, request: Any, *metadata: tuple[str, str | bytes]) -> Any:  # noqa: ANN401 - stubs are untyped

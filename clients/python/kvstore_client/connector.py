@@ -12,10 +12,10 @@ from kvstore_client.backoff import Backoff
 from kvstore_client.config import ClientConfig
 from kvstore_client.deadline import Deadline
 from kvstore_client.errors import (
+    SESSION_OVER,
     ClientClosed,
     ForkedClient,
     PoolExhausted,
-    StoreDraining,
     StoreError,
     StoreRefused,
     StoreTimedOut,
@@ -23,10 +23,10 @@ from kvstore_client.errors import (
 )
 from kvstore_client.identity import NamespaceKey
 from kvstore_client.runtime_dir import RuntimeDir
-from kvstore_client.session import SESSION_OVER, Session
+from kvstore_client.session import Session
 
-# Refusals of a namespace that pass by themselves.
-PASSING = (PoolExhausted, StoreDraining)
+# A refusal of a namespace that passes by itself.
+PASSING = PoolExhausted
 
 _logger = logging.getLogger(__name__)
 

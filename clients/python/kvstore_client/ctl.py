@@ -11,6 +11,7 @@ import typer
 from kvstore import __version__
 from kvstore_client import ctl_pins, tables
 from kvstore_client.console import AsJson, RuntimeDirOption, connected, show, show_json
+from kvstore_client.ctl_health import health
 from kvstore_client.ctl_values import namespaces_of
 from kvstore_client.message_json import plain
 from kvstore_client.tokens import unpack_tokens
@@ -120,7 +121,7 @@ def token(*, runtime_dir: RuntimeDirOption = None, as_json: AsJson = False) -> N
         typer.echo(credential)
 
 
-for each in (ctl_pins.pin, ctl_pins.unpin, ctl_pins.pins, ctl_pins.evict):
+for each in (health, ctl_pins.pin, ctl_pins.unpin, ctl_pins.pins, ctl_pins.evict):
     app.command()(each)
 
 

@@ -257,3 +257,14 @@ def error_of_call(error: grpc.RpcError) -> StoreError:
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
         return FeatureUnsupported(text, reason="FEATURE_UNSUPPORTED")
     return StoreUnavailable(text)
+
+
+# After one of these the lease is of no use for new work; what is held may be finished.
+SESSION_OVER = (
+    CredentialRequired,
+    LeaseExpired,
+    LeaseNotFound,
+    NotAttached,
+    StaleEpoch,
+    StoreDraining,
+)

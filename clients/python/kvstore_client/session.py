@@ -16,13 +16,9 @@ from kvstore_client.calls import StoreCalls
 from kvstore_client.config import ClientConfig
 from kvstore_client.deadline import Deadline
 from kvstore_client.errors import (
-    CredentialRequired,
+    SESSION_OVER,
     ForkedClient,
     Internal,
-    LeaseExpired,
-    LeaseNotFound,
-    NotAttached,
-    StaleEpoch,
     StoreError,
     StoreRefused,
     StoreTimedOut,
@@ -38,8 +34,6 @@ from kvstore_client.sender import ReleaseSender
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# After one of these the lease is of no use for new work.
-SESSION_OVER = (CredentialRequired, LeaseExpired, LeaseNotFound, NotAttached, StaleEpoch)
 # Half of the ids are ahead of any start.
 FIRST_IDS = 1 << 63
 

@@ -52,12 +52,9 @@ def test_a_namespace_is_asked_for_once(scripted: ScriptedCalls, client: Client) 
     assert (one.identity, one.layout) == KEY
 
 
-@pytest.mark.parametrize("reason", ["POOL_EXHAUSTED", "STORE_DRAINING"])
-def test_a_refusal_that_passes_is_tried_again(
-    scripted: ScriptedCalls, client: Client, reason: str
-) -> None:
+def test_a_refusal_that_passes_is_tried_again(scripted: ScriptedCalls, client: Client) -> None:
     """A namespace that cannot be opened now is opened later, and others not after it."""
-    scripted.answer("OpenNamespace", refusal(reason), OPENED, OPENED)
+    scripted.answer("OpenNamespace", refusal("POOL_EXHAUSTED"), OPENED, OPENED)
     first, second = client.namespace(*KEY), client.namespace(*OTHER)
     assert first.wait_open(30)
     assert second.wait_open(30)

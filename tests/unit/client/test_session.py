@@ -12,7 +12,7 @@ from kvstore.v1 import prefix_cache_pb2, store_pb2
 from kvstore_client import errors
 from kvstore_client.page_ref import PageRef
 from kvstore_client.runtime_dir import RuntimeDir
-from kvstore_client.session import SESSION_OVER, OpenedNamespace, Session
+from kvstore_client.session import OpenedNamespace, Session
 from kvstore_client.testing import wait_until
 
 MATCH = prefix_cache_pb2.MatchPrefixResponse(match=matched(0))
@@ -62,7 +62,7 @@ def test_a_namespace_is_open_once_its_extents_are_counted_on(attached: ScriptedS
     assert list(session.extents.of_arena(1)) == [3]
 
 
-@pytest.mark.parametrize("kind", SESSION_OVER)
+@pytest.mark.parametrize("kind", errors.SESSION_OVER)
 def test_a_lease_that_is_over_ends_the_session(
     attached: ScriptedSession, kind: type[errors.StoreRefused]
 ) -> None:

@@ -10,7 +10,7 @@ from rpc_world import ADMIN_UID, EPOCH, PAGE_BYTES, VERSION, Server
 from kvstore.core.cache import PrefixCache
 from kvstore.core.limits import Limits
 from kvstore.rpc.health import Health
-from kvstore.rpc.server import SERVICES, Sockets, build_server
+from kvstore.rpc.server import SERVICES, Sockets, build_server, call_threads
 from kvstore.service.clock import MonotonicClock
 from kvstore.service.credentials import Credentials
 from kvstore.service.store import KVStore
@@ -33,12 +33,19 @@ def start_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
         health = Health(SERVICES, {}, clock=clock)
         path = tmp_path / f"kvstore-{len(running)}.sock"
         sockets = Sockets(path, tmp_path / "attach.sock")
+        threads = call_threads()
         server = build_server(
-            store, credentials, health, sockets=sockets, version=VERSION, clock=clock
+            store,
+            credentials,
+            health,
+            sockets=sockets,
+            version=VERSION,
+            clock=clock,
+            threads=threads,
         )
         server.start()
         channel = grpc.insecure_channel(f"unix:{path}")
-        running.append((server, Server(store, credentials, health, channel, path), arenas))
+        running.append((server, Server(store, credentials, health, channel, path, threads), arenas))
         return running[-1][1]
 
     yield start

@@ -1,15 +1,18 @@
 """Health by service name."""
 
 from dataclasses import dataclass
+from threading import Event
 
 import pytest
+import structlog
 from grpc_health.v1 import health_pb2
 
-from kvstore.rpc.health import Health
+from kvstore.rpc.health import LIVENESS, READINESS, Health
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 STALE_AFTER = 10.0
+DEAD_AFTER = 30.0
 
 
 @dataclass
@@ -31,20 +34,37 @@ class World:
     reaper: Shown
     attach: Shown
     now: float = 100.0
+    looks: int = 0
+    heartbeats: int = 0
 
     def __post_init__(self) -> None:
         self.health = Health(
             ["kvstore.v1.A", "kvstore.v1.B"],
             {"reaper": self.reaper, "attach": self.attach},
             clock=lambda: self.now,
+            looks=(self.look,),
+            heartbeat=self.beat,
             stale_after=STALE_AFTER,
+            dead_after=DEAD_AFTER,
         )
 
+    def look(self) -> None:
+        """Count what is called before each look."""
+        self.looks += 1
+
+    def beat(self) -> None:
+        """Count how often it was found alive."""
+        self.heartbeats += 1
+
     def shown(self) -> set[int]:
-        """Return what is said of all services together."""
-        check = self.health.servicer.Check
-        names = ("", "kvstore.v1.A", "kvstore.v1.B")
-        return {check(health_pb2.HealthCheckRequest(service=name), None).status for name in names}
+        """Return what is said of all services together: whether it is ready."""
+        return {self.said(name) for name in ("", READINESS, "kvstore.v1.A", "kvstore.v1.B")}
+
+    def said(self, name: str) -> int:
+        """Return what is said of a service."""
+        request = health_pb2.HealthCheckRequest(service=name)
+        status: int = self.health.servicer.Check(request, None).status
+        return status
 
 
 @pytest.fixture
@@ -121,3 +141,61 @@ def test_it_serves_at_once_and_can_be_closed(world: World) -> None:
     world.health.close()
     assert world.shown() == {NOT_SERVING}
     World(Shown(), Shown()).health.close()
+
+
+def test_it_lives_before_it_is_ready_and_after(world: World) -> None:
+    """Liveness is SERVING from the start, while it is not ready, and while it drains."""
+    assert world.said(LIVENESS) == SERVING
+    world.health.check()
+    world.health.begin_draining()
+    world.health.check()
+    assert world.said(LIVENESS) == SERVING
+    assert world.said(READINESS) == NOT_SERVING
+    assert (world.looks, world.heartbeats) == (2, 2)
+
+
+def test_a_long_silence_is_death(world: World) -> None:
+    """Silence costs readiness first and life much later, without a heartbeat from then on."""
+    seen = []
+    while world.said(LIVENESS) == SERVING:
+        world.now += 0.4 * STALE_AFTER
+        world.attach.last_tick = world.now
+        world.health.check()
+        seen.append((world.said(READINESS), world.heartbeats))
+    silence = world.now - world.reaper.last_tick
+    assert DEAD_AFTER < silence <= DEAD_AFTER + STALE_AFTER
+    assert {ready for ready, _ in seen[2:]} == {NOT_SERVING}
+    assert world.heartbeats == len(seen) - 1
+    world.reaper.last_tick = world.now
+    world.health.check()
+    assert (world.said(LIVENESS), world.said(READINESS)) == (SERVING, SERVING)
+
+
+def test_a_loss_is_logged_with_where_each_thread_is(world: World) -> None:
+    """Whoever looks for the cause of a stall finds file, line and function."""
+    world.health.check()
+    world.attach.alive = False
+    with structlog.testing.capture_logs() as lines:
+        world.health.check()
+    assert [(each["event"], each["silent"]) for each in lines] == [("health_lost", ["attach"])]
+    assert any("test_health.py" in place for place in lines[0]["stacks"]["MainThread"])
+
+
+def test_it_outlives_a_look_that_fails(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that looks is watched by nobody: it logs, and looks again."""
+    monkeypatch.setattr("kvstore.rpc.health.INTERVAL", 0.001)
+    failed, again = Event(), Event()
+
+    def look() -> None:
+        if world.looks == 1:  # the first look was that of begin_serving
+            failed.set()
+            world.looks += 1
+            raise ValueError
+        if failed.is_set():
+            again.set()
+        world.looks += 1
+
+    world.health._looks = (look,)
+    world.health.begin_serving()
+    assert again.wait(30)
+    world.health.close()

@@ -8,7 +8,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from rpc_world import Server, refusal_of
 
 from kvstore.rpc.health_servicer import HealthServicer
-from kvstore.rpc.server import SERVICES
+from kvstore.rpc.server import SERVICES, THREAD_COUNT
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -111,3 +111,15 @@ def test_a_watcher_that_cannot_be_told_is_forgotten() -> None:
     servicer.Watch(asked(""), Call(), lambda _: told.set())  # type: ignore[arg-type]
     assert told.wait(30)
     servicer.close()
+
+
+def test_health_answers_with_every_thread_of_the_server_stuck(server: Server) -> None:
+    """The check has a thread of its own: what is stuck is said, and not a timeout."""
+    go_on = Event()
+    stuck = [server.threads.submit(go_on.wait, 30) for _ in range(THREAD_COUNT)]
+    try:
+        stub = health_pb2_grpc.HealthStub(server.channel)
+        assert stub.Check(asked(""), timeout=30).status == NOT_SERVING
+    finally:
+        go_on.set()
+    assert all(each.result(30) for each in stuck)

@@ -1,6 +1,7 @@
 """The store: the core's verbs under one mutex, with memory behind them."""
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -183,15 +184,26 @@ def test_revoking_wakes_whoever_watches_processes(world: World) -> None:
 
 
 def test_a_draining_store_lets_leases_go_on_and_end(world: World) -> None:
-    """No lease is granted and no namespace opened any more; the rest works until all ended."""
+    """Nothing new is begun any more, what is held is finished, and the last end is the end."""
     caller = world.worker()
     namespace_id = world.open_namespace(caller)
-    world.store.begin_draining()
-    with pytest.raises(StoreDraining):
-        world.store.grant(world.caller(), ttl=None, display_name="late", features=())
-    with pytest.raises(StoreDraining):
-        world.open_namespace(caller)
-    assert world.store.match(caller, namespace_id, sequence_of(1), MatchWishes(1)).runs == ()
+    store, now = world.store, sequence_of(1, rest=0)
+    store.reserve(caller, namespace_id, [ReservationRequest(1, 0, 1)])
+    store.begin_draining()
+    begun: list[Callable[[], object]] = [
+        lambda: store.grant(world.caller(), ttl=None, display_name="late", features=()),
+        lambda: store.renew(caller),
+        lambda: world.open_namespace(caller),
+        lambda: store.match(caller, namespace_id, now, MatchWishes(1)),
+        lambda: store.acquire(
+            caller, namespace_id, now, MatchWishes(1), reservation_id=2, total_page_count=1
+        ),
+    ]
+    for begin in begun:
+        with pytest.raises(StoreDraining):
+            begin()
+    assert store.insert(caller, 1, now).published_page_count == 1
+    store.abort(caller, [1])
     assert not world.store.wait_drained(0)
     with ThreadPoolExecutor(1) as pool:
         drained = pool.submit(world.store.wait_drained, 30)

@@ -1,0 +1,45 @@
+"""The command of kvstore-ctl that says how a store is."""
+
+from typing import Annotated
+
+import grpc
+import typer
+
+from kvstore_client.console import (
+    EXIT_REFUSED,
+    EXIT_UNREACHABLE,
+    AsJson,
+    RuntimeDirOption,
+    show_json,
+)
+from kvstore_client.health import LIVENESS, READINESS, SERVING, health_of
+from kvstore_client.runtime_dir import RuntimeDir
+
+# What a store says that can be asked.
+ANSWERS = (SERVING, "NOT_SERVING")
+
+
+def health(
+    *,
+    live: Annotated[
+        bool,
+        typer.Option("--live", help="Ask whether it lives, not whether it takes new work."),
+    ] = False,
+    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds to wait for an answer.")] = 2.0,
+    runtime_dir: RuntimeDirOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say how the store is: status 0 if it serves, 1 if it says no, 3 if it says nothing.
+
+    While it drains it lives and takes no new work. A supervisor replaces a store
+    that does not live.
+    """
+    asked = LIVENESS if live else READINESS
+    with grpc.insecure_channel(RuntimeDir(runtime_dir).grpc_target) as channel:
+        answer = health_of(channel, asked, timeout=timeout)
+    if as_json:
+        show_json({asked: answer})
+    else:
+        typer.echo(f"{asked}: {answer}")
+    if answer != SERVING:
+        raise typer.Exit(EXIT_REFUSED if answer in ANSWERS else EXIT_UNREACHABLE)

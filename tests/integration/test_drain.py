@@ -1,0 +1,51 @@
+"""A store that is told to stop, and clients that are in the middle of something."""
+
+import os
+import signal
+
+from patterned_pages import SMALL_STORE, TOKENS, open_client, write_and_insert
+
+from kvstore_client import ClientConfig
+from kvstore_client.testing import RunningStore, running_store
+
+# A third of it is how long an idle client may not know of the drain.
+TTL = 0.6
+LIMIT = 30.0
+# The store would wait that long for a lease, and every test for less.
+GRACE = ("--drain-grace", "600")
+
+
+def ended(store: RunningStore) -> int:
+    """Wait until a store ended by itself and return its exit status."""
+    return store._started().wait(LIMIT)
+
+
+def test_an_idle_client_lets_a_draining_store_go() -> None:
+    """It learns of the drain by a renewal, gives up its lease, and the store ends at once."""
+    with running_store(*SMALL_STORE, *GRACE) as store:
+        client, namespace = open_client(store.runtime_dir, ClientConfig(ttl=TTL))
+        os.kill(store.pid, signal.SIGTERM)
+        assert ended(store) == 0
+        assert "drained=True" in store.log
+        assert namespace.match(TOKENS).failure is not None
+        client.close()
+
+
+def test_a_draining_store_waits_for_what_is_held() -> None:
+    """Pages that are in use stay until they are released: then the lease and the store end."""
+    with running_store(*SMALL_STORE, *GRACE) as store:
+        client, namespace = open_client(store.runtime_dir, ClientConfig(ttl=TTL))
+        write_and_insert(namespace, TOKENS)
+        match = namespace.match([*TOKENS, 1])
+        assert match.page_count
+        before = [bytes(namespace.page(page)) for page in match.pages]
+        os.kill(store.pid, signal.SIGTERM)
+        # The client has noticed, for it begins nothing any more.
+        while not (late := namespace.match(TOKENS)).failure:
+            late.release()
+        assert store._started().poll() is None
+        assert [bytes(namespace.page(page)) for page in match.pages] == before
+        match.release()
+        assert ended(store) == 0
+        assert "drained=True" in store.log
+        client.close()

@@ -1,0 +1,103 @@
+"""What a server says of itself while it stands still: the watchdog, in a real process."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from attached_worker import AttachedWorker
+from stuck_server import FOLDER, PROGRAM
+
+from kvstore.rpc.server import THREAD_COUNT
+from kvstore.v1 import store_pb2
+from kvstore_client.health import LIVENESS, READINESS, health_of
+from kvstore_client.testing import RunningStore, running_store, wait_until
+
+LIMIT = 30.0
+
+
+@pytest.fixture(scope="module")
+def stuck_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Provide the folder of what the server stands still at."""
+    return tmp_path_factory.mktemp("stuck")
+
+
+@pytest.fixture(scope="module")
+def store(stuck_folder: Path) -> Iterator[RunningStore]:
+    """Provide a server that can be made to stand still."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(FOLDER, str(stuck_folder))
+        with running_store(program=PROGRAM) as running:
+            yield running
+
+
+@pytest.fixture
+def worker(store: RunningStore) -> Iterator[AttachedWorker]:
+    """Provide somebody who may ask for statistics."""
+    attached = AttachedWorker(store.runtime_dir)
+    yield attached
+    attached.close()
+
+
+@pytest.mark.parametrize(("part", "call_count"), [("owner", 1), ("calls", THREAD_COUNT)])
+def test_a_stall_is_said_and_passes(
+    store: RunningStore, worker: AttachedWorker, stuck_folder: Path, part: str, call_count: int
+) -> None:
+    """With its mutex held, or every thread busy, it is not ready, lives, and still says so."""
+    fifo = stuck_folder / part
+    os.mkfifo(fifo)
+    stuck = [
+        worker.store.GetStats.future(
+            store_pb2.GetStatsRequest(), timeout=LIMIT, metadata=worker.metadata
+        )
+        for _ in range(call_count)
+    ]
+    try:
+        assert wait_until(lambda: said(worker, READINESS) == "NOT_SERVING")
+        assert said(worker, LIVENESS) == "SERVING"
+        # An operator is told the same, and by which status: it says no.
+        assert ctl_health(store) == (1, "readiness: NOT_SERVING\n")
+        assert ctl_health(store, "--live") == (0, "liveness: SERVING\n")
+        # And the log says what is silent, and where each thread stands.
+        assert wait_until(lambda: any(f"'{part}'" in line for line in losses(store)))
+        assert "stuck_server.py" in losses(store)[-1]
+    finally:
+        with fifo.open("wb"):
+            for each in stuck:
+                each.result(LIMIT)
+        fifo.unlink()
+    assert wait_until(lambda: said(worker, READINESS) == "SERVING")
+
+
+def test_who_says_nothing_is_told_apart(store: RunningStore, tmp_path: Path) -> None:
+    """A store that is stopped and one that is not there have a status of their own."""
+    store.suspend()
+    try:
+        status, text = ctl_health(store, "--timeout", "0.3")
+        assert (status, text) == (3, "readiness: DEADLINE_EXCEEDED\n")
+    finally:
+        store.resume()
+    store.runtime_dir = tmp_path
+    assert ctl_health(store, "--json") == (3, '{\n  "readiness": "UNAVAILABLE"\n}\n')
+
+
+def losses(store: RunningStore) -> list[str]:
+    """Return the log's lines about health that was lost."""
+    return [line for line in store.log.splitlines() if "health_lost" in line]
+
+
+def said(worker: AttachedWorker, service: str) -> str:
+    """Return what the server says of itself."""
+    return health_of(worker.channel, service, timeout=LIMIT)
+
+
+def ctl_health(store: RunningStore, *arguments: str) -> tuple[int, str]:
+    """Return the status and the words of kvstore-ctl."""
+    command = ["-m", "kvstore_client.ctl", "health", "--runtime-dir", str(store.runtime_dir)]
+    result = subprocess.run(
+        [sys.executable, *command, *arguments], capture_output=True, text=True, check=False
+    )
+    assert result.stderr == ""
+    return result.returncode, result.stdout

@@ -1,0 +1,50 @@
+"""What shows that calls get through."""
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event, Lock
+
+from kvstore.rpc.probes import OwnerProbe, PoolProbe
+
+
+def test_the_owner_ticks_when_its_mutex_can_be_had() -> None:
+    """While another holds it there is no tick; afterwards there is."""
+    now, mutex = 1.0, Lock()
+
+    def responds(timeout: float) -> bool:
+        if not mutex.acquire(timeout=timeout):
+            return False
+        mutex.release()
+        return True
+
+    probe = OwnerProbe(responds, lambda: now, patience=0.01)
+    now = 2.0
+    with mutex:
+        probe.look()
+    assert probe.last_tick == 1.0
+    probe.look()
+    assert probe.last_tick == 2.0
+    assert probe.is_alive()
+
+
+def test_the_pool_ticks_when_a_thread_is_there() -> None:
+    """With all threads busy one errand waits, however often it is looked at."""
+    now, busy, go_on = 1.0, Event(), Event()
+
+    def hang() -> None:
+        busy.set()
+        go_on.wait(30)
+
+    with ThreadPoolExecutor(1) as pool:
+        probe = PoolProbe(pool, lambda: now)
+        pool.submit(hang)
+        assert busy.wait(30)
+        now = 2.0
+        for _ in range(3):
+            probe.look()
+        assert probe.last_tick == 1.0
+        assert pool._work_queue.qsize() == 1
+        go_on.set()
+        pool.submit(lambda: None).result(30)
+        assert probe.last_tick == 2.0
+    probe.look()  # the pool is shut down: the server stops
+    assert probe.is_alive()

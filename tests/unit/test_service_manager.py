@@ -1,0 +1,28 @@
+"""What a service manager is told."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from kvstore.service_manager import ServiceManager
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_it_is_told_by_datagrams(tmp_path: Path, *, abstract: bool) -> None:
+    """At a path, or at a name of no file, each message as systemd reads it."""
+    name = f"@kvstore-{tmp_path.name}" if abstract else str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(name.replace("@", "\0"))
+        receiver.settimeout(30)
+        manager = ServiceManager.from_environment({"NOTIFY_SOCKET": name})
+        manager.ready()
+        manager.alive()
+        manager.stopping()
+        assert [receiver.recv(100) for _ in range(3)] == [b"READY=1", b"WATCHDOG=1", b"STOPPING=1"]
+
+
+def test_without_one_nothing_is_told(tmp_path: Path) -> None:
+    """Neither where there is none, nor where it does not listen."""
+    ServiceManager.from_environment({}).ready()
+    ServiceManager(str(tmp_path / "nobody")).ready()
