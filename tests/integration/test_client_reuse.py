@@ -41,7 +41,7 @@ def test_a_page_of_another_sequence_is_copied_and_gone_on_in(two: tuple[Opened, 
         assert (match.token_count, match.source.token_count) == (8, 2)
         assert match.source.page == pages[2]
         copy = reservation.pages[0]
-        reader.copy_page(match.source.page, copy)
+        reader.copy_page(match.source, copy)
         match.source.release()
         assert match.source.pin_id is None
         assert reader.page(copy) == pattern(TOKENS, 2)

@@ -75,7 +75,7 @@ class DeviceWorker:
             source, reservation = acquired.match.source, acquired.reservation
             assert source is not None
             assert reservation is not None
-            self._namespace.copy_page(source.page, reservation.pages[0])
+            self._namespace.copy_page(source, reservation.pages[0])
             places = (reservation.pages[0], source.page)
             # As integers: some of the numbers are none as bfloat16, and differ from themselves.
             pages = [self._namespace.page_tensor(each).view(torch.int16) for each in places]

@@ -11,11 +11,11 @@ from scripted_store import ScriptedAttach, ScriptedCalls, sealed_memfd
 from kvstore.v1 import attach_pb2, lease_pb2, prefix_cache_pb2, store_pb2, types_pb2
 from kvstore_client.attempt import Attempt
 from kvstore_client.config import ClientConfig
-from kvstore_client.host_extent import REQUIRED_SEALS
 from kvstore_client.identity import NamespaceIdentity, NamespaceKey
 from kvstore_client.layout import OpaqueContent, PageLayout
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.session import Session
+from kvstore_client.shared_memory import REQUIRED_SEALS
 
 EPOCH = 5
 EXTENT_ID = 3
@@ -36,8 +36,9 @@ CAPABILITIES = store_pb2.GetCapabilitiesResponse(store_epoch=EPOCH, limits=LIMIT
 
 
 def run_of(*slots: int, extent_id: int = EXTENT_ID) -> types_pb2.PageRun:
-    """Return a run of slots."""
-    return types_pb2.PageRun(extent_id=extent_id, slot_indexes=slots)
+    """Return a run of slots that were never given back."""
+    generations = [0] * len(slots)
+    return types_pb2.PageRun(extent_id=extent_id, slot_indexes=slots, generations=generations)
 
 
 def matched(*slots: int, extent_id: int = EXTENT_ID) -> prefix_cache_pb2.PrefixMatch:
@@ -47,10 +48,14 @@ def matched(*slots: int, extent_id: int = EXTENT_ID) -> prefix_cache_pb2.PrefixM
 
 
 class ScriptedSession:
-    """Attaches to scripted sockets, with one extent of four slots announced."""
+    """Attaches to scripted sockets, with one extent of four slots announced.
+
+    ``generations`` is the descriptor of its slots' table.
+    """
 
     def __init__(self, runtime_dir: RuntimeDir, calls: ScriptedCalls, **settings: Any) -> None:  # noqa: ANN401  # a config's fields
         self.calls = calls
+        self.generations = sealed_memfd(32, REQUIRED_SEALS)
         self.attach = ScriptedAttach(
             runtime_dir.attach_socket, [(WELCOME, ())], [(BOUND, ())], [(ACKNOWLEDGED, ())]
         )
@@ -71,16 +76,22 @@ class ScriptedSession:
             slot_count=4,
             slot_bytes=64,
             host=types_pb2.HostHandle(size_bytes=256),
+            generation_table=types_pb2.GenerationTable(descriptor_index=1, size_bytes=32),
         )
         descriptor = sealed_memfd(256, REQUIRED_SEALS)
-        self.attach.send((frame, [descriptor]))
+        self.attach.send((frame, [descriptor, self.generations]))
         os.close(descriptor)
         self.calls.answer("OpenNamespace", OPENED)
         self.session.open_namespace(KEY)
         return self.session
+
+    def recycle(self, slot: int) -> None:
+        """Do as a store does when it gives a slot back for the first time."""
+        os.pwrite(self.generations, (1).to_bytes(8, "little"), 8 * slot)
 
     def close(self) -> None:
         """End the session and its sockets."""
         self.session.abandon()
         assert self.session.join(30)
         self.attach.close()
+        os.close(self.generations)

@@ -4,6 +4,7 @@
 
     StoreError                        a call to the store failed
     ├── DeviceUnavailable             this process cannot use the memory that pages are in
+    ├── PageRecycled                  a held page's slot was given to another: a bug of the store
     ├── StoreUnavailable              there was no answer: absent, stopped, cut off
     │   ├── StoreTimedOut             there was none within the call's deadline
     │   └── ClientClosed              this client was closed
@@ -43,11 +44,15 @@ client does not know yet comes as :class:`StoreRefused` itself.
 
 import contextlib
 import re
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 import grpc
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
+
+if TYPE_CHECKING:
+    from kvstore_client.page_ref import PageRef
 
 DOMAIN = "kvstore"
 # Where gRPC carries a google.rpc.Status.
@@ -75,6 +80,21 @@ class DeviceUnavailable(StoreError):
     cupy, torch with CUDA, the driver or the device itself is missing, or CUDA
     refused.
     """
+
+
+class PageRecycled(StoreError):
+    """Held ``pages`` are not what they were: the store, by a bug, gave their slots away.
+
+    What was computed from them is to be dropped.
+    """
+
+    def __init__(self, pages: "Sequence[PageRef]") -> None:
+        self.pages = tuple(pages)
+        first = pages[0]
+        super().__init__(
+            f"{len(pages)} pages were recycled while they were held, "
+            f"the first in slot {first.slot} of extent {first.extent_id}"
+        )
 
 
 class StoreUnavailable(StoreError):

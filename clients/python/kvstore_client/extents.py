@@ -21,9 +21,14 @@ class MappedExtent(ABC):
     The memory is unmapped when this object and every view that it gave are gone.
     A forked child has no such memory, and does not unmap. Any thread may use it.
 
+    ``generations`` has each slot's, as the store has it now, by the slot's index;
+    None where the store does not tell.
+
     Raises :class:`UntrustedExtent` where the slots do not fit ``size_bytes``, what
     the handle reaches.
     """
+
+    generations: memoryview | None = None
 
     def __init__(self, extent: types_pb2.Extent, size_bytes: int) -> None:
         if not extent.slot_count or not extent.slot_bytes:

@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 from kvstore.v1 import attach_pb2
 
 MAX_FRAME_BYTES = 16 << 20
-# The protocol's bound on the extents of one frame, each with at most one descriptor.
+# The protocol's bound on the descriptors of one frame, two for each of its extents.
 MAX_DESCRIPTORS = 64
 LENGTH_BYTES = 4
 

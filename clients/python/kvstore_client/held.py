@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Self
 
-from kvstore_client.hold import Hold, end_holds
+from kvstore_client.hold import Hold, end_holds, require_current
 
 
 class Held(ABC):
@@ -25,6 +25,24 @@ class Held(ABC):
         pages for as long as the process lives.
         """
         end_holds(*self.holds)
+
+    @property
+    def current(self) -> bool:
+        """Whether all pages that are held still are what they were when they came.
+
+        Anything else is a bug of the store, which a pin keeps from recycling them.
+        Looks at memory alone, some nanoseconds a page, and waits for no device.
+        """
+        return not any(hold.recycled() for hold in self.holds)
+
+    def require_current(self) -> None:
+        """Wait for the device, once, then raise ``PageRecycled`` unless :attr:`current`.
+
+        Call it after pages were copied, or read in place: what was made of them
+        holds if it returns, and is to be dropped if it raises. Raises what
+        ``ClientConfig.wait_for_device`` raises too.
+        """
+        require_current(*self.holds)
 
     def __enter__(self) -> Self:
         return self

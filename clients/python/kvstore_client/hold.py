@@ -3,8 +3,12 @@
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from kvstore.v1 import types_pb2
+from kvstore_client.errors import PageRecycled
+from kvstore_client.generation_table import PageGenerations
+from kvstore_client.page_ref import PageRef
 from kvstore_client.session import Session
 
 
@@ -16,11 +20,18 @@ class Hold:
     """
 
     def __init__(
-        self, session: Session, *, pin_ids: Sequence[int] = (), reservation_ids: Sequence[int] = ()
+        self,
+        session: Session,
+        *,
+        pin_ids: Sequence[int] = (),
+        reservation_ids: Sequence[int] = (),
+        runs: Iterable[types_pb2.PageRun] = (),
     ) -> None:
+        """``runs`` are the pages as the store named them."""
         self.session = session
         self.pin_ids = pin_ids
         self.reservation_ids = reservation_ids
+        self.generations = PageGenerations(runs)
         self.open = True
         self._pid = os.getpid()
         session.hold()
@@ -31,6 +42,13 @@ class Hold:
             self.open = False
             self.session.give_back(pin_ids=self.pin_ids, reservation_ids=self.reservation_ids)
             self.session.leave()
+
+    def recycled(self) -> list[PageRef]:
+        """Return the pages that are not what they were, by a bug of the store.
+
+        None once they are given back: they may then be others'.
+        """
+        return self.generations.recycled(self.session.extents) if self.open else []
 
     def __del__(self) -> None:
         # The pages may be in use by names of theirs that were kept: only their user knows.
@@ -54,3 +72,20 @@ def end_holds(*holds: Hold) -> None:
     session.wait_for_device()
     for hold in still_open:
         hold.give_back()
+
+
+def require_current(*holds: Hold) -> None:
+    """Wait for the device once, then compare the generations of all pages that are still held.
+
+    Raises :class:`~kvstore_client.errors.PageRecycled`, what the wait raises, and
+    :class:`~kvstore_client.errors.ForkedClient`.
+    """
+    still_open = [hold for hold in holds if hold.open]
+    if not still_open:
+        return
+    session = still_open[0].session
+    session.check_process()
+    session.wait_for_device()
+    recycled = [page for hold in still_open for page in hold.recycled()]
+    if recycled:
+        raise PageRecycled(recycled)

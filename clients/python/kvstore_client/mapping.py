@@ -6,6 +6,7 @@ from kvstore.v1 import types_pb2
 from kvstore_client.cuda_extent import CudaExtent
 from kvstore_client.errors import DeviceUnavailable
 from kvstore_client.extents import MappedExtent, UntrustedExtent
+from kvstore_client.generation_table import map_generations
 from kvstore_client.host_extent import HostExtent
 
 
@@ -16,13 +17,26 @@ def map_extent(
     store_epoch: int,
     unmapped: Callable[[int], None],
 ) -> MappedExtent:
-    """Map an extent of a store; ``descriptors``, which stay the caller's, came with it.
+    """Map an extent of a store, and its generations.
 
-    ``unmapped`` is called with its id after it is unmapped, in the middle of
-    anything: it MUST NOT wait. Raises :class:`UntrustedExtent`, ``OSError`` for host
-    memory that cannot be mapped, ``DeviceUnavailable`` for any other, and
-    ``StoreUnavailable`` where it can be only once an earlier store's views are gone.
+    ``descriptors``, which stay the caller's, came with it. ``unmapped`` is called with
+    its id after it is unmapped, in the middle of anything: it MUST NOT wait. Raises
+    :class:`UntrustedExtent`, ``OSError`` for host memory that cannot be mapped,
+    ``DeviceUnavailable`` for any other, and ``StoreUnavailable`` where it can be only
+    once an earlier store's views are gone.
     """
+    generations = map_generations(extent, descriptors)
+    mapped = _map(extent, descriptors, store_epoch, unmapped)
+    mapped.generations = generations
+    return mapped
+
+
+def _map(
+    extent: types_pb2.Extent,
+    descriptors: Sequence[int],
+    store_epoch: int,
+    unmapped: Callable[[int], None],
+) -> MappedExtent:
     kind = extent.WhichOneof("handle")
     if kind == "cuda_ipc":
         return CudaExtent(extent, store_epoch, unmapped)

@@ -196,10 +196,10 @@ class Namespace:
         source = None
         if match.HasField("source"):
             [page] = session.require_mapped(pages_of([match.source.page]))
-            hold = Hold(session, pin_ids=(source_pin_id,))
+            hold = Hold(session, pin_ids=(source_pin_id,), runs=[match.source.page])
             source = Source(hold, page, match.source.valid_token_count)
         return Match(
-            Hold(session, pin_ids=(pin_id,)),
+            Hold(session, pin_ids=(pin_id,), runs=match.runs),
             pages,
             match.matched_token_count,
             source=source,
@@ -265,13 +265,18 @@ class Namespace:
         """Return one page as a tensor, as in :meth:`extent_tensor`, sharing memory."""
         return self.extent_tensor(page.extent_id)[page.slot]
 
-    def copy_page(self, source: PageRef, target: PageRef) -> None:
+    def copy_page(self, source: PageRef | Source, target: PageRef) -> None:
         """Copy all of a page into one that this process may write, such as a reserved one.
 
-        On a device the copy is queued on the current stream. Loads torch; raises as
-        :meth:`page_tensor` does.
+        On a device the copy is queued on the current stream. A match's source is
+        waited for and looked at after it (:meth:`Source.require_current`): the
+        copy is that page, or this raises ``PageRecycled`` and it is to be dropped.
+        Loads torch; raises as :meth:`page_tensor` does.
         """
-        self.page_tensor(target).copy_(self.page_tensor(source))
+        page = source.page if isinstance(source, Source) else source
+        self.page_tensor(target).copy_(self.page_tensor(page))
+        if isinstance(source, Source):
+            source.require_current()
 
     def _extent(self, extent_id: int) -> MappedExtent:
         self._connector.check_process()

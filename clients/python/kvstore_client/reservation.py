@@ -4,7 +4,8 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from kvstore.v1 import prefix_cache_pb2
-from kvstore_client.hold import Hold, end_holds
+from kvstore_client.generation_table import PageGenerations
+from kvstore_client.hold import Hold, end_holds, require_current
 from kvstore_client.match import Match
 from kvstore_client.page_ref import PageRef, pages_of
 from kvstore_client.session import Session
@@ -38,7 +39,9 @@ class Reservation:
         self.hold = hold
         self.start_page = grant.start_page
         self.pages = pages_of(grant.runs)
+        hold.generations = PageGenerations(grant.runs)
         self._namespace_id = namespace_id
+        self._bases: set[Hold] = set()
 
     @property
     def reservation_id(self) -> int:
@@ -66,6 +69,7 @@ class Reservation:
                 session.lease.reserve, self._namespace_id, request, deadline.remaining()
             )
             self.pages = session.require_mapped(pages_of(grant.runs))
+            self.hold.generations = PageGenerations(grant.runs)
         return self.pages
 
     def insert(
@@ -84,11 +88,14 @@ class Reservation:
         same sequence, or a reservation that inserted them; None where there are
         none, or where this reservation inserted them. ``next_token`` is stored at
         the end of ``tokens``: the argmax of what follows them, never a sample.
-        Waits for the device first. Can be repeated, also with fewer tokens, to
+        Waits for the device first, and looks whether this reservation's pages and
+        every base's are what they were, so that nothing computed from others'
+        bytes is published. Can be repeated, also with fewer tokens, to
         store a next token at an end within what was inserted.
 
         Raises ``StoreError``: nothing is published, or, after
-        ``StoreUnavailable``, it is not known. Raises what
+        ``StoreUnavailable``, it is not known; ``PageRecycled`` where the store gave
+        away what was read or written. Raises what
         ``ClientConfig.wait_for_device`` raises, with nothing published, and
         ``ValueError`` for tokens that are none and once it was aborted.
         """
@@ -98,12 +105,14 @@ class Reservation:
             sequence={"tokens": pack_tokens(tokens), "position": position},
             next_token=next_token,
         )
+        if base is not None and base.hold is not None:
+            self._bases.add(base.hold)
         if isinstance(base, Match):
             if base.pin_id is not None:
                 request.sequence.base_pin_id = base.pin_id
         elif base is not None:
             request.sequence.base_reservation_id = base.reservation_id
-        session.wait_for_device()
+        require_current(self.hold, *self._bases)
         with session.request() as deadline:
             inserted = session.ask(session.lease.insert, request, deadline.remaining())
         # Named, not handed out: another's page may lie where this process has nothing mapped.

@@ -16,8 +16,8 @@ from kvstore_client import errors
 from kvstore_client.attach import AttachConnection
 from kvstore_client.deadline import Deadline
 from kvstore_client.extent_table import ExtentTable
-from kvstore_client.host_extent import REQUIRED_SEALS
 from kvstore_client.runtime_dir import RuntimeDir
+from kvstore_client.shared_memory import REQUIRED_SEALS
 from kvstore_client.testing import wait_until
 
 WELCOME = attach_pb2.ServerFrame(welcome=attach_pb2.Welcome(credential="c", store_epoch=5))

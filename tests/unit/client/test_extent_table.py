@@ -12,7 +12,7 @@ from kvstore.v1 import types_pb2
 from kvstore_client.errors import DeviceUnavailable
 from kvstore_client.extent_table import ExtentTable
 from kvstore_client.extents import UntrustedExtent
-from kvstore_client.host_extent import REQUIRED_SEALS
+from kvstore_client.shared_memory import REQUIRED_SEALS
 
 
 def described(extent_id: int, arena_id: int = 1) -> types_pb2.Extent:

@@ -13,8 +13,9 @@ from scripted_store import open_descriptors, sealed_memfd
 
 from kvstore.v1 import types_pb2
 from kvstore_client.extents import UntrustedExtent
-from kvstore_client.host_extent import REQUIRED_SEALS, HostExtent
+from kvstore_client.host_extent import HostExtent
 from kvstore_client.layout import OpaqueContent, PagedContent, PageLayout
+from kvstore_client.shared_memory import REQUIRED_SEALS
 
 PAGE = mmap.PAGESIZE
 

@@ -1,0 +1,86 @@
+"""Memory of this machine by a descriptor, mapped until its last view is gone."""
+
+import ctypes
+import fcntl
+import mmap
+import os
+import weakref
+from collections.abc import Callable
+
+# Without them the store could take memory away under a reader, who would die of SIGBUS.
+REQUIRED_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+MAP_FAILED = ctypes.c_void_p(-1).value
+
+# Python's mmap keeps a duplicate of the descriptor for its lifetime, and its unmapping does not see
+# a torch view. The C functions leave both to us.
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.mmap.restype = ctypes.c_void_p
+_LIBC.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_long)
+_LIBC.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_LIBC.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
+class UntrustedMemory(Exception):
+    """A descriptor's memory is smaller than was said, or could be taken away."""
+
+
+def check_memory(descriptor: int, size: int) -> None:
+    """Raise :class:`UntrustedMemory` unless a memfd has ``size`` bytes and keeps them."""
+    there = os.fstat(descriptor).st_size
+    if size > there:
+        msg = f"{size} bytes were announced, and its memory has {there} bytes"
+        raise UntrustedMemory(msg)
+    try:
+        seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
+    except OSError as error:
+        msg = "it is no memfd"
+        raise UntrustedMemory(msg) from error
+    if seals & REQUIRED_SEALS != REQUIRED_SEALS:
+        msg = f"it has the seals {seals:#x}, not {REQUIRED_SEALS:#x}"
+        raise UntrustedMemory(msg)
+
+
+def map_memory(
+    descriptor: int,
+    size: int,
+    *,
+    writable: bool = True,
+    unmapped: Callable[[], None] | None = None,
+) -> memoryview:
+    """Return ``size`` bytes of a descriptor, which stays the caller's: nothing here keeps it.
+
+    Every view of them keeps them mapped. Neither forked children nor core dumps
+    have them. After the last view ``unmapped`` is called, once, on the thread that
+    dropped it, which may be in the middle of anything: it MUST NOT wait. Raises
+    ``OSError`` where they cannot be mapped.
+    """
+    address = _map(descriptor, size, mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0))
+    # Views keep this array alive, and the array keeps the mapping.
+    memory = (ctypes.c_ubyte * size).from_address(address)
+    end = weakref.finalize(memory, _unmap, address, size, os.getpid(), unmapped)
+    # At exit the kernel unmaps, after the last thread that may still read.
+    end.atexit = False
+    view = memoryview(memory).cast("B")
+    return view if writable else view.toreadonly()
+
+
+def _map(descriptor: int, size: int, protection: int) -> int:
+    address = _LIBC.mmap(None, size, protection, mmap.MAP_SHARED, descriptor, 0)
+    if address is None or address == MAP_FAILED:
+        number = ctypes.get_errno()
+        raise OSError(number, f"mmap of {size} bytes: {os.strerror(number)}")
+    for advice in (mmap.MADV_DONTFORK, mmap.MADV_DONTDUMP):
+        if _LIBC.madvise(address, size, advice) != 0:
+            number = ctypes.get_errno()
+            _LIBC.munmap(address, size)
+            raise OSError(number, f"madvise({advice}): {os.strerror(number)}")
+    return int(address)
+
+
+def _unmap(address: int, size: int, pid: int, unmapped: Callable[[], None] | None) -> None:
+    if os.getpid() != pid:
+        # MADV_DONTFORK left nothing here; other memory may have taken the place.
+        return
+    _LIBC.munmap(address, size)
+    if unmapped is not None:
+        unmapped()

@@ -1,0 +1,113 @@
+"""A store that gives held pages away is found out: what was made of them is dropped."""
+
+from collections.abc import Iterator
+
+import pytest
+from scripted_session import ABORTED, RELEASED, ScriptedSession, matched, run_of
+from scripted_store import ScriptedCalls
+
+from kvstore.v1 import prefix_cache_pb2
+from kvstore_client.acquired import Acquired
+from kvstore_client.errors import PageRecycled
+from kvstore_client.hold import Hold
+from kvstore_client.match import Match
+from kvstore_client.page_ref import PageRef, pages_of
+from kvstore_client.reservation import Reservation
+from kvstore_client.runtime_dir import RuntimeDir
+from kvstore_client.source import Source
+
+
+class Held:
+    """A match of slot 0 with a source in slot 1, and a reservation of slot 2."""
+
+    def __init__(self, attached: ScriptedSession) -> None:
+        self.attached = attached
+        self.waits = 0
+        session, runs = attached.session, matched(0).runs
+        with session.request():
+            pin = Hold(session, pin_ids=(1,), runs=runs)
+            source = Hold(session, pin_ids=(2,), runs=[run_of(1)])
+            reservation = Hold(session, reservation_ids=(3,))
+        self.source = Source(source, PageRef(3, 1), 2)
+        self.match = Match(pin, pages_of(runs), 4, source=self.source)
+        grant = prefix_cache_pb2.ReservationGrant(reservation_id=3, start_page=1, runs=[run_of(2)])
+        self.reservation = Reservation(reservation, b"space", grant)
+        self.acquired = Acquired(self.match, self.reservation)
+
+    def insert(self) -> None:
+        """Publish the reserved page, computed on the matched one."""
+        self.reservation.insert([1, 2, 3, 4], position=4, base=self.match)
+
+
+@pytest.fixture
+def held(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[Held]:
+    """What is held, given back afterwards."""
+
+    def wait() -> None:
+        held.waits += 1
+
+    attached = ScriptedSession(runtime_dir, scripted, wait_for_device=wait)
+    scripted.answer("ReleasePins", *[RELEASED] * 9)
+    scripted.answer("AbortReservation", *[ABORTED] * 9)
+    attached.open()
+    held = Held(attached)
+    yield held
+    held.acquired.release()
+    attached.close()
+
+
+def test_pages_that_stay_are_current(held: Held) -> None:
+    """Slots of others may come and go; the device is waited for before looking."""
+    held.attached.recycle(3)
+    assert (held.match.current, held.source.current, held.acquired.current) == (True, True, True)
+    held.acquired.require_current()
+    assert held.waits == 1
+
+
+@pytest.mark.parametrize("slot", [0, 1, 2])
+def test_a_page_that_was_recycled_is_not_current(held: Held, slot: int) -> None:
+    """A matched page, a source and a reserved one: each is looked at, and named."""
+    held.attached.recycle(slot)
+    assert held.match.current == (slot == 2)
+    assert held.source.current == (slot != 1)
+    with pytest.raises(PageRecycled) as found:
+        held.acquired.require_current()
+    assert found.value.pages == (PageRef(3, slot),)
+
+
+def test_what_was_given_back_is_nobody_s_to_compare(held: Held) -> None:
+    """A source that was copied and released may be recycled: that is no bug."""
+    held.source.release()
+    held.attached.recycle(1)
+    held.acquired.require_current()
+
+
+@pytest.mark.parametrize("slot", [0, 2])
+def test_nothing_is_published_that_was_computed_on_recycled_pages(held: Held, slot: int) -> None:
+    """An insert looks at its base and its own pages, after waiting for the device."""
+    held.attached.recycle(slot)
+    with pytest.raises(PageRecycled):
+        held.insert()
+    assert held.waits == 1
+    assert "InsertPrefix" not in held.attached.calls.requests
+
+
+def test_a_later_insert_remembers_its_base(held: Held) -> None:
+    """Pages behind the first were computed on the matched ones too."""
+    answer = prefix_cache_pb2.InsertPrefixResponse(runs=[run_of(2)])
+    held.attached.calls.answer("InsertPrefix", answer)
+    held.insert()
+    held.attached.recycle(0)
+    with pytest.raises(PageRecycled):
+        held.reservation.insert([5], position=8)
+    assert len(held.attached.calls.requests["InsertPrefix"]) == 1
+
+
+def test_grown_pages_are_compared_too(held: Held) -> None:
+    """After a reservation grew, its new pages are looked at."""
+    grant = prefix_cache_pb2.ReservationGrant(reservation_id=3, runs=[run_of(2, 3)])
+    answer = prefix_cache_pb2.ReservePagesResponse(grants=[grant])
+    held.attached.calls.answer("ReservePages", answer)
+    held.reservation.grow(2)
+    held.attached.recycle(3)
+    assert not held.acquired.current
