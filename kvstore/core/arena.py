@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from kvstore.core.eviction import EvictionPolicy
+from kvstore.core.holdings import Holdings
 from kvstore.core.slots import INDEX_BITS, INDEX_MASK, ExtentSlots, Slots, SlotState
 from kvstore.errors import PoolExhausted
 
@@ -19,14 +20,18 @@ class ArenaKey(NamedTuple):
 class Arena:
     """The slots of one (tenant, bytes per page, ranks); grows by extents.
 
-    Not thread-safe. ``counts[state]`` is the number of slots in a state.
+    Not thread-safe. ``holdings`` are its tenant's. ``counts[state]`` is the number
+    of slots in a state.
     """
 
     tier = 1
 
-    def __init__(self, arena_id: int, key: ArenaKey, policy: EvictionPolicy) -> None:
+    def __init__(
+        self, arena_id: int, key: ArenaKey, policy: EvictionPolicy, holdings: Holdings
+    ) -> None:
         self.arena_id = arena_id
         self.key = key
+        self.holdings = holdings
         self.policy = policy
         self.extents: dict[int, ExtentSlots] = {}
         self.counts = [0] * len(SlotState)

@@ -5,6 +5,7 @@ owner, not thread-safe: the service calls it under one mutex, with the time.
 """
 
 from array import array
+from collections.abc import Container
 from collections.abc import Sequence as Items
 
 from kvstore.core.answers import grant_of
@@ -141,6 +142,8 @@ class PrefixCache(Matching):
         """Release pins; each id leaves a tombstone, known or not."""
         lease = self.lease_of(caller)
         self._require_batch(pin_ids)
+        known = (lease.pins, lease.pin_tombstones)
+        self._require_tombstone_room(lease, pin_ids, known)
         for pin_id in pin_ids:
             lease.pin_tombstones.leave(pin_id, now)
             if pin_id in lease.pins:
@@ -150,10 +153,21 @@ class PrefixCache(Matching):
         """End reservations; each id leaves a tombstone, known or not."""
         lease = self.lease_of(caller)
         self._require_batch(reservation_ids)
+        known = (lease.reservations, lease.reservation_tombstones)
+        self._require_tombstone_room(lease, reservation_ids, known)
         for reservation_id in reservation_ids:
             lease.reservation_tombstones.leave(reservation_id, now)
             if reservation_id in lease.reservations:
                 self.drop_reservation(lease, lease.reservations[reservation_id])
+
+    @staticmethod
+    def _require_tombstone_room(
+        lease: Lease, ids: Items[int], known: tuple[Container[object], Container[object]]
+    ) -> None:
+        """Raise QuotaExceeded where ids that nobody ever used are too many to remember."""
+        held, released = known
+        unknown = sum(each not in held and each not in released for each in ids)
+        lease.holdings.require_tombstone_room(unknown)
 
     def _require_batch(self, items: Items[object]) -> None:
         if len(items) > self.limits.max_batch_size:
@@ -189,8 +203,8 @@ class PrefixCache(Matching):
         cursor = 0
         for request, count in zip(requests, missing, strict=True):
             if request.reservation_id not in lease.reservations:
-                lease.reservations[request.reservation_id] = Reservation(
-                    request.reservation_id, namespace, request.start_page, now
+                lease.add_reservation(
+                    Reservation(request.reservation_id, namespace, request.start_page, now)
                 )
             lease.reservations[request.reservation_id].grow(slots[cursor : cursor + count])
             cursor += count

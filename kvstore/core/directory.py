@@ -4,6 +4,7 @@ from kvstore.core.arena import Arena, ArenaKey
 from kvstore.core.caller import Caller, Identity
 from kvstore.core.counters import Counters
 from kvstore.core.eviction import LeastRecentlyUsed, PolicyFactory
+from kvstore.core.holdings import Holdings
 from kvstore.core.layout import NamespaceIdentity, PageLayout
 from kvstore.core.limits import Limits
 from kvstore.core.lookup import rest_of
@@ -15,7 +16,7 @@ from kvstore.core.quotas import QuotaTable
 from kvstore.core.requests import Peeked, Removed, Sequence
 from kvstore.core.slots import ExtentSlots, Generations
 from kvstore.core.tokens import matchable_pages, token_count
-from kvstore.errors import InvalidField, LimitExceeded, NamespaceNotFound, QuotaExceeded
+from kvstore.errors import InvalidField, LimitExceeded, NamespaceNotFound
 
 
 class Directory(Membership):
@@ -59,22 +60,23 @@ class Directory(Membership):
         key = identity.key(lease.tenant)
         namespace = self._by_identity.get(key)
         if namespace is None:
-            mine = sum(each.tenant == lease.tenant for each in self.namespaces.values())
-            if mine >= self.limits.max_namespaces:
-                raise QuotaExceeded(quota="namespaces", maximum=self.limits.max_namespaces)
-            arena = self._arena_of(lease.tenant, layout)
+            lease.holdings.require_namespace_room()
+            lease.holdings.require_page_room(layout.page_bytes)
+            arena = self._arena_of(lease.holdings, layout)
             number = len(self.namespaces) + 1
             namespace = Namespace(number, fresh_id, identity, layout, arena, now)
             self.namespaces[fresh_id] = self._by_identity[key] = namespace
+            lease.holdings.namespaces[fresh_id] = namespace
         namespace.layout.require_equal(layout)
         lease.arenas[namespace.arena.arena_id] = namespace.arena
         return namespace
 
-    def _arena_of(self, tenant: str, layout: PageLayout) -> Arena:
-        key = ArenaKey(tenant, layout.page_bytes, layout.tensor_parallel_size)
+    def _arena_of(self, holdings: Holdings, layout: PageLayout) -> Arena:
+        key = ArenaKey(holdings.tenant, layout.page_bytes, layout.tensor_parallel_size)
         if key not in self._by_arena_key:
-            arena = Arena(len(self.arenas) + 1, key, self._policy())
+            arena = Arena(len(self.arenas) + 1, key, self._policy(), holdings)
             self.arenas[arena.arena_id] = self._by_arena_key[key] = arena
+            holdings.arenas[arena.arena_id] = arena
         return self._by_arena_key[key]
 
     def add_extent(
@@ -93,6 +95,16 @@ class Directory(Membership):
         if namespace is None or not identity.sees(namespace.tenant):
             raise NamespaceNotFound(namespace_id=namespace_id.hex())
         return namespace
+
+    def visible_namespaces(self, identity: Identity) -> list[Namespace]:
+        """Return the namespaces that the identity may see, by time of creation."""
+        mine = self.namespaces if identity.admin else self.table.holdings_of(identity).namespaces
+        return list(mine.values())
+
+    def visible_arenas(self, identity: Identity) -> list[Arena]:
+        """Return the arenas that the identity may see."""
+        mine = self.arenas if identity.admin else self.table.holdings_of(identity).arenas
+        return list(mine.values())
 
     def peek(self, identity: Identity, namespace_id: bytes, tokens: bytes) -> Peeked:
         """Return what a match would cover. No effect at all."""

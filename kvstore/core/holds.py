@@ -1,4 +1,4 @@
-"""Holds on paths: pins and reservations of a lease, and the tombstones that they leave.
+"""Holds on paths: pins and reservations of a lease.
 
 A hold protects a path by one anchor at its deepest page, since only tails of
 leaf edges are evicted. When an operator removes a part of the path, the hold
@@ -12,7 +12,6 @@ from kvstore.core.namespace import Namespace
 from kvstore.core.node import Anchor, Position
 from kvstore.core.radix import ancestor, path_slots, path_tokens
 from kvstore.core.slots import Slots
-from kvstore.errors import Tombstoned
 
 
 class Hold:
@@ -166,34 +165,3 @@ class Reservation(Hold):
             self.anchors[0].move(at.node, at.pages)
         else:
             self.anchors.append(Anchor(self, at.node, at.pages))
-
-
-class Tombstones:
-    """Ids that were released, kept for longer than any call can be under way."""
-
-    def __init__(self, lifetime: float) -> None:
-        self._lifetime = lifetime
-        self._until: dict[object, float] = {}
-
-    def leave(self, key: object, now: float) -> None:
-        """Leave a tombstone; a newer one replaces an older one."""
-        self._until.pop(key, None)
-        self._until[key] = now + self._lifetime
-
-    def require_none(self, key: object, **metadata: object) -> None:
-        """Raise :class:`Tombstoned` if the id was released before."""
-        if key in self._until:
-            raise Tombstoned(**metadata)
-
-    def expire(self, now: float) -> None:
-        """Drop those past their lifetime; cost is that of those dropped."""
-        old = []
-        for key, until in self._until.items():
-            if until > now:
-                break
-            old.append(key)
-        for key in old:
-            del self._until[key]
-
-    def __len__(self) -> int:
-        return len(self._until)

@@ -6,11 +6,12 @@ does not hold is a bug of the store and never a caller's fault.
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from kvstore.core.arena import Arena
 from kvstore.core.cache import PrefixCache
 from kvstore.core.counters import Counters
+from kvstore.core.holdings import Holdings
 from kvstore.core.holds import Hold
 from kvstore.core.lease import Lease, LeaseState
 from kvstore.core.node import Node, Position
@@ -43,6 +44,7 @@ class Laws:
             _check_reach(self._cache, arena)
         _check_counters(self._cache)
         _check_leases(self._cache)
+        _check_holdings(self._cache)
 
     def _check_generations(self, arena: Arena) -> None:
         for extent in arena.extents.values():
@@ -225,5 +227,43 @@ def _check_counters(cache: PrefixCache) -> None:
 def _check_leases(cache: PrefixCache) -> None:
     for process_id, process in cache.table.processes.items():
         lease: Lease = process.lease
-        _law(cache.table.leases.get(lease.lease_id) is lease, "a process's lease exists")
+        _law(
+            cache.table.leases.get((lease.tenant, lease.lease_id)) is lease,
+            "a process's lease exists",
+        )
         _law(lease.processes.get(process_id) is process, "a lease knows its processes")
+
+
+def _check_holdings(cache: PrefixCache) -> None:
+    table = cache.table
+    for lease in table.leases.values():
+        _law(table.holdings.get(lease.tenant) is lease.holdings, "a lease's tenant has holdings")
+    for namespace in cache.namespaces.values():
+        known = table.holdings.get(namespace.tenant) is namespace.arena.holdings
+        _law(known, "a namespace's tenant has holdings", namespace.number)
+    for tenant, holdings in table.holdings.items():
+        leases = {key[1]: each for key, each in table.leases.items() if key[0] == tenant}
+        _law(holdings.leases == leases, "a tenant's leases are its holdings'", tenant)
+        mine = {key: each for key, each in cache.namespaces.items() if each.tenant == tenant}
+        _law(holdings.namespaces == mine, "a tenant's namespaces are its holdings'", tenant)
+        arenas = {key: each for key, each in cache.arenas.items() if each.tenant == tenant}
+        _law(holdings.arenas == arenas, "a tenant's arenas are its holdings'", tenant)
+        _check_tallies(holdings)
+
+
+def _check_tallies(holdings: Holdings) -> None:
+    leases = holdings.leases.values()
+    holds = sum(len(each.pins) + len(each.reservations) for each in leases)
+    _law(holds == holdings.hold_count, "a tenant's holds are counted", holdings.tenant)
+    named = sum(len(each.named_pins) for each in holdings.namespaces.values())
+    _law(named == holdings.named_pin_count, "a tenant's named pins are counted", holdings.tenant)
+    tables = chain.from_iterable((a.pin_tombstones, a.reservation_tombstones) for a in leases)
+    tombstones = len(holdings.lease_tombstones) + sum(map(len, tables))
+    counted = tombstones == holdings.tombstones.count
+    _law(counted, "a tenant's tombstones are counted", holdings.tenant)
+    quotas = holdings.quotas
+    within = holds <= quotas.pins and len(leases) <= quotas.leases and named <= quotas.named_pins
+    _law(within, "a tenant has no more than its quotas", holdings.tenant)
+    if quotas.tier1_bytes is not None:
+        within = holdings.tier1_bytes <= quotas.tier1_bytes
+        _law(within, "a tenant's arenas are within its bytes", holdings.tenant)

@@ -1,4 +1,4 @@
-"""Leases: membership of workers, and all that each owns."""
+"""A lease: the membership of a worker, and all that it owns."""
 
 from enum import Enum
 from hashlib import sha256
@@ -6,14 +6,14 @@ from hmac import compare_digest
 from typing import NamedTuple
 
 from kvstore.core.arena import Arena
-from kvstore.core.caller import Caller, Identity
+from kvstore.core.caller import Caller
 from kvstore.core.counters import Counters
-from kvstore.core.holds import Pin, Reservation, SourcePin, Tombstones
+from kvstore.core.holdings import Holdings
+from kvstore.core.holds import Pin, Reservation, SourcePin
 from kvstore.core.limits import Limits
+from kvstore.core.tombstones import Tombstones
 from kvstore.errors import (
-    IdReused,
     LeaseExpired,
-    LeaseNotFound,
     NotAttached,
     PinNotFound,
     QuotaExceeded,
@@ -56,12 +56,23 @@ class Process:
 
 
 class Lease:
-    """A worker's membership; ``number`` counts leases by granting. Not thread-safe."""
+    """A worker's membership. Not thread-safe.
+
+    ``number`` counts leases by granting; ``holdings`` are its tenant's.
+    """
 
     def __init__(
-        self, number: int, caller: Caller, display_name: str, limits: Limits, now: float
+        self,
+        number: int,
+        caller: Caller,
+        display_name: str,
+        holdings: Holdings,
+        *,
+        limits: Limits,
+        now: float,
     ) -> None:
         self.number = number
+        self.holdings = holdings
         self.lease_id = caller.lease_id
         self.tenant = caller.identity.tenant
         self.display_name = display_name
@@ -74,8 +85,8 @@ class Lease:
         self.arenas: dict[int, Arena] = {}
         self.pins: dict[int, Pin | SourcePin] = {}
         self.reservations: dict[int, Reservation] = {}
-        self.pin_tombstones = Tombstones(limits.tombstone_ttl)
-        self.reservation_tombstones = Tombstones(limits.tombstone_ttl)
+        self.pin_tombstones = Tombstones(limits.tombstone_ttl, holdings.tombstones)
+        self.reservation_tombstones = Tombstones(limits.tombstone_ttl, holdings.tombstones)
         self.counters = Counters()
         self._secret_digest = sha256(caller.secret).digest()
         self._max_holds = limits.max_holds_per_lease
@@ -99,6 +110,27 @@ class Lease:
         """Raise :class:`QuotaExceeded` if ``count`` more holds are too many."""
         if len(self.pins) + len(self.reservations) + count > self._max_holds:
             raise QuotaExceeded(quota="holds_per_lease", maximum=self._max_holds)
+        self.holdings.require_hold_room(count)
+
+    def add_pin(self, pin: Pin | SourcePin) -> None:
+        """Take a pin in."""
+        self.pins[pin.hold_id] = pin
+        self.holdings.hold_count += 1
+
+    def drop_pin(self, pin: Pin | SourcePin) -> None:
+        """Forget a pin."""
+        del self.pins[pin.hold_id]
+        self.holdings.hold_count -= 1
+
+    def add_reservation(self, reservation: Reservation) -> None:
+        """Take a reservation in."""
+        self.reservations[reservation.hold_id] = reservation
+        self.holdings.hold_count += 1
+
+    def drop_reservation(self, reservation: Reservation) -> None:
+        """Forget a reservation."""
+        del self.reservations[reservation.hold_id]
+        self.holdings.hold_count -= 1
 
     def pin(self, pin_id: int) -> Pin | SourcePin:
         """Return a pin; raises :class:`PinNotFound`."""
@@ -128,83 +160,3 @@ class Lease:
         """Describe a change, with what the lease holds now."""
         pins, slots = len(self.pins), self.unpublished_count()
         return LeaseChange(self.lease_id, self.display_name, change, pins, slots)
-
-
-class LeaseTable:
-    """All leases that have not ended, and the tombstones of those that have."""
-
-    def __init__(self, limits: Limits) -> None:
-        self.leases: dict[bytes, Lease] = {}
-        self.processes: dict[int, Process] = {}
-        self.tombstones = Tombstones(limits.tombstone_ttl)
-        self._limits = limits
-        self._granted = 0
-
-    def grant(self, caller: Caller, display_name: str, now: float) -> Lease:
-        """Return the lease of the caller's id, made if it is new.
-
-        Raises :class:`IdReused` (another secret), :class:`LeaseExpired`,
-        :class:`QuotaExceeded` or Tombstoned.
-        """
-        lease = self.leases.get(caller.lease_id)
-        if lease is not None:
-            if not lease.knows(caller):
-                raise IdReused(lease_id=caller.lease_id.hex())
-            lease.require_active()
-            return lease
-        self.tombstones.require_none(caller.lease_id, lease_id=caller.lease_id.hex())
-        tenant = caller.identity.tenant
-        if sum(each.tenant == tenant for each in self.leases.values()) >= self._limits.max_leases:
-            raise QuotaExceeded(quota="leases", maximum=self._limits.max_leases)
-        self._granted += 1
-        lease = Lease(self._granted, caller, display_name, self._limits, now)
-        self.leases[lease.lease_id] = lease
-        return lease
-
-    def renew(self, lease: Lease, now: float) -> float:
-        """Count the lease's TTL from now on and return it, in seconds."""
-        lease.renewed_at = now
-        return lease.ttl
-
-    def find(self, caller: Caller) -> Lease:
-        """Return the caller's lease; raises :class:`LeaseNotFound`.
-
-        An unknown id and a wrong secret are told apart by nothing.
-        """
-        lease = self.leases.get(caller.lease_id)
-        if lease is None or not lease.knows(caller):
-            raise LeaseNotFound(lease_id=caller.lease_id.hex())
-        return lease
-
-    def bind(self, lease: Lease, process: Process) -> None:
-        """Attach a process; raises :class:`QuotaExceeded`."""
-        if len(lease.processes) >= self._limits.max_processes_per_lease:
-            raise QuotaExceeded(
-                quota="processes_per_lease", maximum=self._limits.max_processes_per_lease
-            )
-        lease.processes[process.process_id] = process
-        self.processes[process.process_id] = process
-
-    def unbind(self, process_id: int) -> Lease | None:
-        """Forget a dead process and return its lease; None if it is not known."""
-        process = self.processes.pop(process_id, None)
-        if process is None:
-            return None
-        del process.lease.processes[process_id]
-        return process.lease
-
-    def remove(self, lease: Lease, now: float) -> None:
-        """Forget a lease that ended, and leave a tombstone."""
-        for process_id in list(lease.processes):
-            self.unbind(process_id)
-        del self.leases[lease.lease_id]
-        self.tombstones.leave(lease.lease_id, now)
-
-    def overdue(self, now: float) -> list[Lease]:
-        """Return the active leases past their TTL."""
-        active = (each for each in self.leases.values() if each.state is LeaseState.ACTIVE)
-        return [each for each in active if each.renewed_at + each.ttl <= now]
-
-    def visible(self, identity: Identity) -> list[Lease]:
-        """Return the leases that an identity may see, by time of granting."""
-        return [each for each in self.leases.values() if identity.sees(each.tenant)]

@@ -12,11 +12,9 @@ class Limits:
     max_tokens: int = 1 << 20
     max_batch_size: int = 1024
     max_message_bytes: int = 16 << 20
-    max_leases: int = 256
     max_namespaces: int = 10_000
     max_holds_per_lease: int = 100_000
     max_processes_per_lease: int = 64
-    max_named_pins_per_tenant: int = 1000
     min_ttl: float = 0.2
     default_ttl: float = 10.0
     max_ttl: float = 300.0
@@ -24,3 +22,5 @@ class Limits:
     # Longer than the largest deadline, so that no call can outlive the tombstone
     # that its undoing left.
     tombstone_ttl: float = 120.0
+    # Of one tenant: what 700 matches a second leave in that time, at 200 bytes each.
+    max_tombstones: int = 250_000

@@ -75,15 +75,14 @@ class Matching(NamedPins):
             return Match(0, ())
         self._touch(found.last)
         found.last.node.hits += 1
-        pin = lease.pins[pin_id] = Pin(pin_id, namespace, found.at, fingerprint, now)
+        pin = Pin(pin_id, namespace, found.at, fingerprint, now)
+        lease.add_pin(pin)
         pin.next_token = found.next_token
         if found.source is not None:
             assert source_pin_id is not None  # or no source was looked for
             valid = found.valid_token_count
             pin.source_id = source_pin_id
-            lease.pins[source_pin_id] = SourcePin(
-                source_pin_id, namespace, found.source, valid, now
-            )
+            lease.add_pin(SourcePin(source_pin_id, namespace, found.source, valid, now))
         return match_of(lease, pin)
 
     def _count_lookup(

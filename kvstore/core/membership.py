@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from kvstore.core.caller import Caller
 from kvstore.core.counters import Counters
 from kvstore.core.holds import Pin, Reservation, SourcePin
-from kvstore.core.lease import Lease, LeaseChange, LeaseState, LeaseTable, Process
+from kvstore.core.lease import Lease, LeaseChange, LeaseState, Process
+from kvstore.core.lease_table import LeaseTable
 from kvstore.core.limits import Limits
 from kvstore.core.pages import let_go
 from kvstore.core.quotas import QuotaTable
@@ -24,7 +25,7 @@ class Membership:
     def __init__(self, epoch: int, limits: Limits, quotas: QuotaTable | None = None) -> None:
         self.epoch = epoch
         self.quotas = QuotaTable() if quotas is None else quotas
-        self.table = LeaseTable(limits)
+        self.table = LeaseTable(limits, self.quotas)
         self.ended = Counters()
         self._limits = limits
 
@@ -76,29 +77,29 @@ class Membership:
     def revoke(self, caller: Caller, now: float) -> list[LeaseChange]:
         """End the caller's own lease; from an admin without its secret, expire it.
 
-        An id that is unknown leaves a tombstone and succeeds.
+        An id that is unknown to the caller's tenant leaves a tombstone there and
+        succeeds. Tenants choose their ids: an admin's revoke is for all that chose this.
         """
-        lease = self.table.leases.get(caller.lease_id)
         if caller.epoch is not None or not caller.identity.admin:
             self.require_epoch(caller.epoch)
-        if lease is None:
-            self.table.tombstones.leave(caller.lease_id, now)
-            return []
-        if lease.knows(caller):
+        lease = self.table.lease_of(caller)
+        if lease is not None and lease.knows(caller):
             return [self.end(lease, now)]
-        if not caller.identity.admin:
+        if caller.identity.admin:
+            named = self.table.named(caller.lease_id)
+            if named:
+                return [change for each in named for change in self._expire_lease(each, now)]
+        elif lease is not None:
             raise LeaseNotFound(lease_id=caller.lease_id.hex())
-        return self._expire_lease(lease, now)
+        self.table.leave_tombstone(caller, now)
+        return []
 
     def expire(self, now: float) -> list[LeaseChange]:
         """Expire the leases past their TTL, drop old tombstones, and say what changed."""
         changes = []
         for lease in self.table.overdue(now):
             changes += self._expire_lease(lease, now)
-        self.table.tombstones.expire(now)
-        for lease in self.table.leases.values():
-            lease.pin_tombstones.expire(now)
-            lease.reservation_tombstones.expire(now)
+        self.table.expire_tombstones(now)
         return changes
 
     def bind(self, caller: Caller, *, process_id: int, pid: int, uid: int) -> None:
@@ -161,12 +162,12 @@ class Membership:
 
     def drop_pin(self, lease: Lease, pin: Pin | SourcePin) -> None:
         """Release a pin."""
-        del lease.pins[pin.hold_id]
+        lease.drop_pin(pin)
         let_go(pin.anchors)
 
     def drop_reservation(self, lease: Lease, reservation: Reservation) -> None:
         """End a reservation: unpublished slots go back, published pages stay."""
-        del lease.reservations[reservation.hold_id]
+        lease.drop_reservation(reservation)
         expired = lease.state is LeaseState.EXPIRED
         state = SlotState.QUARANTINED if expired else SlotState.RESERVED
         reservation.namespace.arena.recycle(reservation.unpublished(), state)

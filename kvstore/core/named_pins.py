@@ -9,7 +9,7 @@ from kvstore.core.namespace import Namespace
 from kvstore.core.node import Position
 from kvstore.core.pages import end_named_pin
 from kvstore.core.requests import NamedPinRequest
-from kvstore.errors import IdReused, InvalidField, PrefixNotCached, QuotaExceeded
+from kvstore.errors import IdReused, InvalidField, PrefixNotCached
 
 
 class NamedPins(Directory):
@@ -46,10 +46,10 @@ class NamedPins(Directory):
         if held == 0:
             return 0
         if pin is None:
-            self._require_named_pin_room(namespace.tenant)
+            namespace.arena.holdings.require_named_pin_room()
             self._named += 1
             pin = NamedPin(self._named, namespace, at, request.name, fingerprint, now)
-            namespace.named_pins[request.name] = pin
+            namespace.add_named_pin(pin)
         pin.due = inf if request.ttl is None else now + request.ttl
         return pin.token_count
 
@@ -76,12 +76,6 @@ class NamedPins(Directory):
         if namespace_id is not None:
             namespaces = [self.namespace(identity, namespace_id)]
         else:
-            namespaces = [each for each in self.namespaces.values() if identity.sees(each.tenant)]
+            namespaces = self.visible_namespaces(identity)
         pins = [pin for each in namespaces for pin in each.named_pins.values()]
         return sorted(pins, key=lambda pin: pin.hold_id)
-
-    def _require_named_pin_room(self, tenant: str) -> None:
-        theirs = (each for each in self.namespaces.values() if each.tenant == tenant)
-        maximum = self.limits.max_named_pins_per_tenant
-        if sum(len(each.named_pins) for each in theirs) >= maximum:
-            raise QuotaExceeded(quota="named_pins_per_tenant", maximum=maximum)

@@ -42,3 +42,13 @@ class Namespace:
     def tenant(self) -> str:
         """The tenant that it belongs to."""
         return self.arena.tenant
+
+    def add_named_pin(self, pin: "NamedPin") -> None:
+        """Take in a named pin, under its name."""
+        self.named_pins[pin.name] = pin
+        self.arena.holdings.named_pin_count += 1
+
+    def drop_named_pin(self, pin: "NamedPin") -> None:
+        """Forget a named pin."""
+        del self.named_pins[pin.name]
+        self.arena.holdings.named_pin_count -= 1

@@ -109,7 +109,7 @@ def remove(top: Node) -> Removed:
 
 def end_named_pin(pin: NamedPin) -> None:
     """Take a named pin out of its namespace's table and let go of its path."""
-    del pin.namespace.named_pins[pin.name]
+    pin.namespace.drop_named_pin(pin)
     let_go(pin.anchors)
 
 

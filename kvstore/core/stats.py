@@ -128,12 +128,12 @@ def snapshot(cache: PrefixCache, identity: Identity, now: float) -> Stats:
     For others the totals are the sums over their tenant's namespaces.
     """
     leases = [_lease(each, now) for each in cache.table.visible(identity)]
-    visible = [each for each in cache.namespaces.values() if identity.sees(each.tenant)]
+    visible = cache.visible_namespaces(identity)
     pins = _pins_by_namespace(cache.table.visible(identity))
     return Stats(
         epoch=cache.epoch,
         counters=cache.counters.copy() if identity.admin else _sum(visible),
-        arenas=tuple(_arena(a) for a in cache.arenas.values() if identity.sees(a.tenant)),
+        arenas=tuple(_arena(each) for each in cache.visible_arenas(identity)),
         namespaces=tuple(_namespace(each, pins, now) for each in visible),
         leases=tuple(leases),
         pin_count=sum(each.pin_count for each in leases),

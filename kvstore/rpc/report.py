@@ -123,11 +123,9 @@ def limits_message(limits: Limits) -> store_pb2.Limits:
         min_ttl=duration(limits.min_ttl),
         max_ttl=duration(limits.max_ttl),
         max_deadline=duration(limits.max_deadline),
-        max_leases=limits.max_leases,
         max_namespaces=limits.max_namespaces,
         max_holds_per_lease=limits.max_holds_per_lease,
         max_processes_per_lease=limits.max_processes_per_lease,
-        max_named_pins_per_tenant=limits.max_named_pins_per_tenant,
     )
 
 

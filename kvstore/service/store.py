@@ -100,7 +100,7 @@ class KVStore(Members):
     def extents(self, identity: Identity) -> list[ExtentDescription]:
         """Return the extents of all arenas that the identity may see."""
         with self._mutex:
-            arenas = [each for each in self._cache.arenas.values() if identity.sees(each.tenant)]
+            arenas = self._cache.visible_arenas(identity)
             visible = [extent_id for arena in arenas for extent_id in arena.extents]
         return self._arenas.describe(visible)
 

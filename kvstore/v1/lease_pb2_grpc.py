@@ -91,7 +91,7 @@ class LeaseServiceServicer:
         * `ALREADY_EXISTS` / `ID_REUSED`: the id is taken, with another secret.
         * `FAILED_PRECONDITION` / `TOMBSTONED`: the lease was revoked before.
         * `FAILED_PRECONDITION` / `LEASE_EXPIRED`: the lease is past its TTL.
-        * `RESOURCE_EXHAUSTED` / `QUOTA_EXCEEDED`: too many leases.
+        * `RESOURCE_EXHAUSTED` / `QUOTA_EXCEEDED`: too many leases of the tenant.
         * `UNAVAILABLE` / `STORE_DRAINING`: no new leases are granted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -121,7 +121,8 @@ class LeaseServiceServicer:
         work is done: all pins and reservations go back at once, and the id leaves
         a tombstone. From an admin without the secret it is an expiry.
 
-        Idempotent: an id that is unknown succeeds and leaves a tombstone.
+        Idempotent: an id that is unknown, or another tenant's, succeeds and leaves a
+        tombstone for the caller's tenant.
 
         Errors:
 

@@ -33,30 +33,26 @@ class GetCapabilitiesResponse(_message.Message):
     def __init__(self, store_epoch: _Optional[int] = ..., server_version: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., extents: _Optional[_Iterable[_Union[_types_pb2.Extent, _Mapping]]] = ..., attach_path: _Optional[str] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ("max_tokens", "max_batch_size", "max_message_bytes", "min_ttl", "max_ttl", "max_deadline", "max_leases", "max_namespaces", "max_holds_per_lease", "max_processes_per_lease", "max_named_pins_per_tenant")
+    __slots__ = ("max_tokens", "max_batch_size", "max_message_bytes", "min_ttl", "max_ttl", "max_deadline", "max_namespaces", "max_holds_per_lease", "max_processes_per_lease")
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     MIN_TTL_FIELD_NUMBER: _ClassVar[int]
     MAX_TTL_FIELD_NUMBER: _ClassVar[int]
     MAX_DEADLINE_FIELD_NUMBER: _ClassVar[int]
-    MAX_LEASES_FIELD_NUMBER: _ClassVar[int]
     MAX_NAMESPACES_FIELD_NUMBER: _ClassVar[int]
     MAX_HOLDS_PER_LEASE_FIELD_NUMBER: _ClassVar[int]
     MAX_PROCESSES_PER_LEASE_FIELD_NUMBER: _ClassVar[int]
-    MAX_NAMED_PINS_PER_TENANT_FIELD_NUMBER: _ClassVar[int]
     max_tokens: int
     max_batch_size: int
     max_message_bytes: int
     min_ttl: _duration_pb2.Duration
     max_ttl: _duration_pb2.Duration
     max_deadline: _duration_pb2.Duration
-    max_leases: int
     max_namespaces: int
     max_holds_per_lease: int
     max_processes_per_lease: int
-    max_named_pins_per_tenant: int
-    def __init__(self, max_tokens: _Optional[int] = ..., max_batch_size: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., min_ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_deadline: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_leases: _Optional[int] = ..., max_namespaces: _Optional[int] = ..., max_holds_per_lease: _Optional[int] = ..., max_processes_per_lease: _Optional[int] = ..., max_named_pins_per_tenant: _Optional[int] = ...) -> None: ...
+    def __init__(self, max_tokens: _Optional[int] = ..., max_batch_size: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., min_ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_deadline: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_namespaces: _Optional[int] = ..., max_holds_per_lease: _Optional[int] = ..., max_processes_per_lease: _Optional[int] = ...) -> None: ...
 
 class GetStatsRequest(_message.Message):
     __slots__ = ()

@@ -13,6 +13,7 @@ from kvstore.core.arena import Arena, ArenaKey
 from kvstore.core.cache import PrefixCache
 from kvstore.core.caller import Caller, Identity
 from kvstore.core.eviction import LeastRecentlyUsed
+from kvstore.core.holdings import Holdings
 from kvstore.core.invariants import Laws
 from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.lease import Lease
@@ -20,6 +21,7 @@ from kvstore.core.limits import Limits
 from kvstore.core.namespace import Namespace
 from kvstore.core.node import Node, Position
 from kvstore.core.pages import publish
+from kvstore.core.quotas import Quotas, QuotaTable
 from kvstore.core.radix import RadixIndex, subtree
 from kvstore.core.requests import Grant, Inserted, Match, MatchWishes, ReservationRequest, Sequence
 from kvstore.core.runs import Run
@@ -53,9 +55,14 @@ def make_layout(
     return PageLayout(page_tokens, page_bytes, 1, OpaqueContent(b"layout", divides_by_token))
 
 
+def make_holdings(quotas: Quotas | None = None) -> Holdings:
+    """Return what a tenant has that has nothing."""
+    return Holdings(TENANT, quotas or Quotas(), Limits())
+
+
 def make_arena(*slot_counts: int) -> Arena:
     """Return an arena with one extent a count, numbered from 1."""
-    arena = Arena(1, ArenaKey(TENANT, 64, 1), LeastRecentlyUsed())
+    arena = Arena(1, ArenaKey(TENANT, 64, 1), LeastRecentlyUsed(), make_holdings())
     for extent_id, slot_count in enumerate(slot_counts, start=1):
         arena.add_extent(ExtentSlots(extent_id, slot_count))
     return arena
@@ -127,13 +134,14 @@ class CoreWorld:
         *,
         slots: int = 8,
         limits: Limits | None = None,
+        quotas: Quotas | None = None,
         page_tokens: int = PAGE_TOKENS,
         divides_by_token: bool = False,
     ) -> None:
         self.now = 100.0
         self.page_tokens = page_tokens
         self.layout = make_layout(page_tokens=page_tokens, divides_by_token=divides_by_token)
-        self.cache = PrefixCache(EPOCH, limits or Limits())
+        self.cache = PrefixCache(EPOCH, limits or Limits(), quotas=QuotaTable(quotas or Quotas()))
         self.laws = Laws(self.cache)
         self._numbers = count(1)
         self.worker = self.join("first")
@@ -191,7 +199,7 @@ class Worker:
     @property
     def lease(self) -> Lease:
         """The lease in the cache's table."""
-        return self.cache.table.leases[self.caller.lease_id]
+        return self.cache.table.find(self.caller)
 
     def sequence(self, letters: str, page: int = 0, **base: int) -> Sequence:
         """Return the sequence whose pages from ``page`` on are ``letters``."""

@@ -2,13 +2,13 @@
 
 from core_builders import NAMESPACE_ID, OWNER, CoreWorld, paged
 
-from kvstore.core.limits import Limits
+from kvstore.core.quotas import Quotas
 from kvstore.core.requests import NamedPinRequest
 
 
 def world_of(*sequences: str, slots: int = 8, max_named_pins: int = 1000) -> CoreWorld:
     """Return a world in which sequences are cached and not held."""
-    world = CoreWorld(slots=slots, limits=Limits(max_named_pins_per_tenant=max_named_pins))
+    world = CoreWorld(slots=slots, quotas=Quotas(named_pins=max_named_pins))
     world.worker.publish(*sequences)
     return world
 

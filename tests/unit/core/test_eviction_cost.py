@@ -3,7 +3,7 @@
 from itertools import count
 
 import pytest
-from core_builders import TENANT, make_namespace, node_at, plant
+from core_builders import TENANT, make_holdings, make_namespace, node_at, plant
 
 from kvstore.core.arena import Arena, ArenaKey
 from kvstore.core.eviction import SWEEP_FROM, LeastRecentlyUsed
@@ -43,7 +43,7 @@ def letter(number: int) -> str:
 def make(slots: int) -> tuple[Namespace, CountingPolicy]:
     """Return an empty namespace whose policy counts."""
     policy = CountingPolicy()
-    arena = Arena(1, ArenaKey(TENANT, 64, 1), policy)
+    arena = Arena(1, ArenaKey(TENANT, 64, 1), policy, make_holdings())
     arena.add_extent(ExtentSlots(1, slots))
     return make_namespace(arena=arena), policy
 

@@ -132,7 +132,7 @@ def test_a_process_of_no_lease_breaks_a_law() -> None:
     """A process whose lease is not in the table is found."""
     world = CoreWorld()
     lease = world.worker.lease
-    del world.cache.table.leases[lease.lease_id]
+    del world.cache.table.leases[lease.tenant, lease.lease_id]
     assert broken(world) == "a process's lease exists"
 
 
@@ -149,7 +149,7 @@ def test_what_an_ended_lease_left_breaks_a_law() -> None:
     other = world.join("other")
     other.reserve(1, 2)
     del world.cache.table.processes[other.process_id]
-    del world.cache.table.leases[other.caller.lease_id]
+    del world.cache.table.leases[other.lease.tenant, other.caller.lease_id]
     assert broken(world) == "every slot is in some state: (6, 8)"
 
 

@@ -1,7 +1,7 @@
 """A lease by itself; the table of leases is in test_lease_table.py."""
 
 import pytest
-from core_builders import EPOCH, OWNER, make_arena, make_namespace, plant
+from core_builders import EPOCH, OWNER, make_arena, make_holdings, make_namespace, plant
 
 from kvstore.core.caller import Caller, Identity
 from kvstore.core.holds import Pin, Reservation
@@ -21,7 +21,8 @@ CALLER = Caller(OWNER, b"lease id 16 byte", b"the secret", EPOCH)
 
 def make_lease(limits: Limits | None = None) -> Lease:
     """Return a lease granted at 100 seconds."""
-    return Lease(1, CALLER, "worker one", limits or Limits(), 100.0)
+    holdings = make_holdings()
+    return Lease(1, CALLER, "worker one", holdings, limits=limits or Limits(), now=100.0)
 
 
 def attach(lease: Lease, process_id: int, *mapped: int) -> Process:

@@ -4,8 +4,10 @@ import pytest
 from core_builders import ADMIN, EPOCH, OWNER
 
 from kvstore.core.caller import Caller, Identity
-from kvstore.core.lease import Lease, LeaseState, LeaseTable, Process
+from kvstore.core.lease import Lease, LeaseState, Process
+from kvstore.core.lease_table import LeaseTable
 from kvstore.core.limits import Limits
+from kvstore.core.quotas import Quotas, QuotaTable
 from kvstore.errors import IdReused, LeaseExpired, LeaseNotFound, QuotaExceeded, Tombstoned
 
 OTHER = Identity("tenant-b")
@@ -16,9 +18,11 @@ def caller(name: str, identity: Identity = OWNER, secret: bytes = b"secret") -> 
     return Caller(identity, name.encode(), secret, EPOCH)
 
 
-def make_table(*names: str, limits: Limits | None = None) -> LeaseTable:
+def make_table(
+    *names: str, limits: Limits | None = None, quotas: Quotas | None = None
+) -> LeaseTable:
     """Return a table with leases of these names, granted at 100 seconds."""
-    table = LeaseTable(limits or Limits())
+    table = LeaseTable(limits or Limits(), QuotaTable(quotas or Quotas()))
     for name in names:
         table.grant(caller(name), name, 100.0).ttl = 10.0
     return table
@@ -53,15 +57,28 @@ def test_leases_are_numbered_by_granting() -> None:
     assert table.grant(caller("c"), "c", 102.0).number == 3
 
 
-@pytest.mark.parametrize("stranger", [caller("a", OTHER), caller("a", secret=b"guess")])
-def test_an_id_in_use_is_no_one_elses(stranger: Caller) -> None:
-    """With another secret or tenant an existing lease is neither granted nor found."""
-    table = make_table("a")
+def test_an_id_in_use_is_no_one_elses() -> None:
+    """With another secret an existing lease is neither granted nor found."""
+    table, stranger = make_table("a"), caller("a", secret=b"guess")
     with pytest.raises(IdReused) as reused:
         table.grant(stranger, "a", 100.0)
     assert reused.value.metadata == {"lease_id": b"a".hex()}
     with pytest.raises(LeaseNotFound):
         table.find(stranger)
+
+
+def test_the_same_id_of_another_tenant_is_another_lease() -> None:
+    """Whether somebody else chose an id makes no difference to anybody."""
+    table = make_table("a")
+    with pytest.raises(LeaseNotFound):
+        table.find(caller("a", OTHER))
+    granted = table.grant(caller("a", OTHER), "theirs", 100.0)
+    assert granted is table.find(caller("a", OTHER))
+    assert granted is not table.find(caller("a"))
+    table.remove(granted, 101.0)
+    with pytest.raises(Tombstoned):
+        table.grant(caller("a", OTHER), "again", 102.0)
+    assert table.grant(caller("a"), "a", 102.0).display_name == "a"
 
 
 def test_an_unknown_id_and_a_wrong_secret_look_alike() -> None:
@@ -95,7 +112,7 @@ def test_an_ended_lease_is_not_granted_again() -> None:
 
 def test_leases_are_bounded_by_tenant() -> None:
     """A tenant at its quota gets no more; another tenant does; one that ended makes room."""
-    table = make_table("a", "b", limits=Limits(max_leases=2))
+    table = make_table("a", "b", quotas=Quotas(leases=2))
     with pytest.raises(QuotaExceeded) as error:
         table.grant(caller("c"), "c", 100.0)
     assert error.value.metadata == {"quota": "leases", "maximum": "2"}
@@ -163,7 +180,7 @@ def test_an_ended_lease_leaves_no_process() -> None:
     bind(table, table.find(caller("b")), 3)
     table.remove(table.find(caller("a")), 100.0)
     assert set(table.processes) == {3}
-    assert set(table.leases) == {b"b"}
+    assert set(table.leases) == {(OWNER.tenant, b"b")}
 
 
 def test_leases_are_listed_to_who_may_see_them() -> None:

@@ -26,5 +26,4 @@ def test_every_limit_allows_something() -> None:
     limits = Limits()
     assert limits.max_tokens > PAGE_TOKENS
     assert limits.max_holds_per_lease >= 2
-    assert min(limits.max_batch_size, limits.max_leases, limits.max_namespaces) > 0
-    assert min(limits.max_processes_per_lease, limits.max_named_pins_per_tenant) > 0
+    assert min(limits.max_batch_size, limits.max_namespaces, limits.max_processes_per_lease) > 0

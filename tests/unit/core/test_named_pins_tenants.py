@@ -28,7 +28,7 @@ def test_a_tenant_has_so_many_pins() -> None:
     for identity in (OWNER, ADMIN):
         with pytest.raises(QuotaExceeded) as error:
             world.cache.pin_prefix(identity, NAMESPACE_ID, NamedPinRequest("r", paged("a")), 1.0)
-        assert error.value.metadata == {"quota": "named_pins_per_tenant", "maximum": "2"}
+        assert error.value.metadata == {"quota": "named_pins", "maximum": "2"}
     world.cache.unpin_prefix(OWNER, NAMESPACE_ID, "p")
     assert pin(world, "r", "a") == 1
 

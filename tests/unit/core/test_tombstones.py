@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvstore.core.holds import Tombstones
+from kvstore.core.tombstones import Tombstones
 from kvstore.errors import Tombstoned
 
 

@@ -9,6 +9,7 @@ from rpc_world import ADMIN_UID, EPOCH, PAGE_BYTES, VERSION, Server
 
 from kvstore.core.cache import PrefixCache
 from kvstore.core.limits import Limits
+from kvstore.core.quotas import QuotaTable
 from kvstore.rpc.health import Health
 from kvstore.rpc.server import SERVICES, Sockets, build_server, call_threads
 from kvstore.service.clock import MonotonicClock
@@ -23,12 +24,15 @@ def start_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
     """Provide a starter of servers with room for ``slots`` slots, in extents of four."""
     running: list[tuple[grpc.Server, Server, Arenas]] = []
 
-    def start(*, slots: int = 16, limits: Limits = Limits()) -> Server:  # noqa: B008 - it is frozen
+    def start(
+        *, slots: int = 16, limits: Limits | None = None, quotas: QuotaTable | None = None
+    ) -> Server:
         clock = MonotonicClock()
         arenas = Arenas(
             budget_bytes=slots * PAGE_BYTES, extent_bytes=4 * PAGE_BYTES, source=HostMemory()
         )
-        store = KVStore(PrefixCache(EPOCH, limits), arenas=arenas, clock=clock)
+        cache = PrefixCache(EPOCH, limits or Limits(), quotas=quotas)
+        store = KVStore(cache, arenas=arenas, clock=clock)
         credentials = Credentials(frozenset({ADMIN_UID}))
         health = Health(SERVICES, {}, clock=clock)
         path = tmp_path / f"kvstore-{len(running)}.sock"

@@ -7,7 +7,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from rpc_world import ADMIN_UID, Refused, Server, Worker, tokens
 
-from kvstore.core.limits import Limits
+from kvstore.core.quotas import Quotas, QuotaTable
 from kvstore.v1 import named_pin_pb2 as pb
 from kvstore.v1 import store_pb2
 
@@ -90,16 +90,14 @@ def test_a_removal_ends_the_pin(server: Server) -> None:
 
 
 def test_pins_are_counted_and_bounded(start_server: Callable[..., Server]) -> None:
-    """Statistics count them, the limits say how many there may be, and one more is refused."""
-    worker, namespace_id = cached(start_server(limits=Limits(max_named_pins_per_tenant=1)))
+    """Statistics count them, and one more than the quota is refused."""
+    worker, namespace_id = cached(start_server(quotas=QuotaTable(Quotas(named_pins=1))))
     pin(worker, namespace_id, "p")
     with pytest.raises(Refused) as caught:
         pin(worker, namespace_id, "q")
     assert caught.value.reason == "QUOTA_EXCEEDED"
     stats = worker.ask(worker.store.GetStats, store_pb2.GetStatsRequest())
     assert (stats.named_pin_count, stats.namespaces[0].named_pin_count) == (1, 1)
-    limits = worker.ask(worker.store.GetCapabilities, store_pb2.GetCapabilitiesRequest()).limits
-    assert limits.max_named_pins_per_tenant == 1
 
 
 @pytest.mark.parametrize("scope", ["all", "one"])

@@ -1,0 +1,132 @@
+"""All leases, and all tenants' holdings."""
+
+from kvstore.core.caller import Caller, Identity
+from kvstore.core.holdings import Holdings
+from kvstore.core.lease import Lease, LeaseState, Process
+from kvstore.core.limits import Limits
+from kvstore.core.quotas import QuotaTable
+from kvstore.errors import IdReused, LeaseNotFound, QuotaExceeded
+
+
+class LeaseTable:
+    """All leases that have not ended, and what each tenant has.
+
+    ``leases`` stand by tenant and id, in the order of granting: an id is one of its
+    tenant's, and the same id of another tenant is another lease. ``holdings`` are
+    there for tenants that have something, or had until lately.
+    """
+
+    def __init__(self, limits: Limits, quotas: QuotaTable) -> None:
+        self.leases: dict[tuple[str, bytes], Lease] = {}
+        self.processes: dict[int, Process] = {}
+        self.holdings: dict[str, Holdings] = {}
+        self._limits = limits
+        self._quotas = quotas
+        self._granted = 0
+
+    def grant(self, caller: Caller, display_name: str, now: float) -> Lease:
+        """Return the lease of the caller's id, made if it is new.
+
+        Raises :class:`IdReused` (another secret), :class:`LeaseExpired`,
+        :class:`QuotaExceeded` or Tombstoned.
+        """
+        lease = self.lease_of(caller)
+        if lease is not None:
+            if not lease.knows(caller):
+                raise IdReused(lease_id=caller.lease_id.hex())
+            lease.require_active()
+            return lease
+        holdings = self.holdings_of(caller.identity)
+        lease_id = caller.lease_id
+        holdings.lease_tombstones.require_none(lease_id, lease_id=lease_id.hex())
+        holdings.require_lease_room()
+        self._granted += 1
+        lease = Lease(self._granted, caller, display_name, holdings, limits=self._limits, now=now)
+        self.leases[lease.tenant, lease_id] = holdings.leases[lease_id] = lease
+        # Where there was nothing of the tenant the holdings are new.
+        self.holdings[lease.tenant] = holdings
+        return lease
+
+    def holdings_of(self, identity: Identity) -> Holdings:
+        """Return what the identity's tenant has; nothing, where nothing is known of it."""
+        tenant = identity.tenant
+        known = self.holdings.get(tenant)
+        return Holdings(tenant, self._quotas.of(tenant), self._limits) if known is None else known
+
+    def lease_of(self, caller: Caller) -> Lease | None:
+        """Return the lease of the caller's tenant and id, whoever has its secret."""
+        return self.leases.get((caller.identity.tenant, caller.lease_id))
+
+    def named(self, lease_id: bytes) -> list[Lease]:
+        """Return the leases of this id of all tenants."""
+        mine = (each.leases.get(lease_id) for each in self.holdings.values())
+        return [each for each in mine if each is not None]
+
+    def renew(self, lease: Lease, now: float) -> float:
+        """Count the lease's TTL from now on and return it, in seconds."""
+        lease.renewed_at = now
+        return lease.ttl
+
+    def find(self, caller: Caller) -> Lease:
+        """Return the caller's lease; raises :class:`LeaseNotFound`.
+
+        An unknown id and a wrong secret are told apart by nothing.
+        """
+        lease = self.lease_of(caller)
+        if lease is None or not lease.knows(caller):
+            raise LeaseNotFound(lease_id=caller.lease_id.hex())
+        return lease
+
+    def bind(self, lease: Lease, process: Process) -> None:
+        """Attach a process; raises :class:`QuotaExceeded`."""
+        if len(lease.processes) >= self._limits.max_processes_per_lease:
+            raise QuotaExceeded(
+                quota="processes_per_lease", maximum=self._limits.max_processes_per_lease
+            )
+        lease.processes[process.process_id] = process
+        self.processes[process.process_id] = process
+
+    def unbind(self, process_id: int) -> Lease | None:
+        """Forget a dead process and return its lease; None if it is not known."""
+        process = self.processes.pop(process_id, None)
+        if process is None:
+            return None
+        del process.lease.processes[process_id]
+        return process.lease
+
+    def remove(self, lease: Lease, now: float) -> None:
+        """Forget a lease that ended, and leave a tombstone."""
+        for process_id in list(lease.processes):
+            self.unbind(process_id)
+        del self.leases[lease.tenant, lease.lease_id], lease.holdings.leases[lease.lease_id]
+        lease.pin_tombstones.clear()
+        lease.reservation_tombstones.clear()
+        lease.holdings.lease_tombstones.leave(lease.lease_id, now)
+
+    def leave_tombstone(self, caller: Caller, now: float) -> None:
+        """Let nobody of the caller's tenant be granted its lease id; raises QuotaExceeded."""
+        holdings = self.holdings_of(caller.identity)
+        if caller.lease_id not in holdings.lease_tombstones:
+            holdings.require_tombstone_room(1)
+        holdings.lease_tombstones.leave(caller.lease_id, now)
+        self.holdings[holdings.tenant] = holdings
+
+    def expire_tombstones(self, now: float) -> None:
+        """Drop old tombstones, and tenants of whom nothing is left."""
+        for lease in self.leases.values():
+            lease.pin_tombstones.expire(now)
+            lease.reservation_tombstones.expire(now)
+        for holdings in list(self.holdings.values()):
+            holdings.lease_tombstones.expire(now)
+            if holdings.is_empty():
+                del self.holdings[holdings.tenant]
+
+    def overdue(self, now: float) -> list[Lease]:
+        """Return the active leases past their TTL."""
+        active = (each for each in self.leases.values() if each.state is LeaseState.ACTIVE)
+        return [each for each in active if each.renewed_at + each.ttl <= now]
+
+    def visible(self, identity: Identity) -> list[Lease]:
+        """Return the leases that an identity may see, by time of granting."""
+        mine = self.leases if identity.admin else self.holdings_of(identity).leases
+        return list(mine.values())
