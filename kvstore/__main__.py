@@ -32,6 +32,7 @@ from kvstore.rpc.server import SERVICES, Sockets, build_server, call_threads
 from kvstore.runtime_dir import RuntimeDir, UnusableRuntimeDir
 from kvstore.service.clock import MonotonicClock
 from kvstore.service.credentials import Credentials
+from kvstore.service.random_ids import random_ids
 from kvstore.service.reaper import Reaper
 from kvstore.service.store import KVStore
 from kvstore.service_manager import ServiceManager
@@ -93,9 +94,10 @@ def serve(config: Config) -> None:
             budget_bytes=config.tier1_bytes,
             extent_bytes=config.bytes_of_an_extent,
             source=_memory(config, stack),
+            extent_ids=random_ids(),
         )
         stack.callback(arenas.close)
-        cache = PrefixCache(epoch, limits, quotas=QuotaTable())
+        cache = PrefixCache(epoch, limits, quotas=QuotaTable(), arena_ids=random_ids())
         store = KVStore(cache, arenas=arenas, clock=clock)
         credentials = Credentials()
 

@@ -56,6 +56,12 @@ class Arena:
         """Number of slots that can be reserved at once."""
         return self.counts[SlotState.FREE]
 
+    @property
+    def quota_slots(self) -> int | None:
+        """Number of slots that its tenant's quota still lets it grow by; None: no quota."""
+        left = self.holdings.bytes_left
+        return None if left is None else left // self.slot_bytes
+
     def add_extent(self, extent: ExtentSlots) -> None:
         """Add an extent whose slots are all FREE."""
         self.extents[extent.extent_id] = extent

@@ -1,5 +1,8 @@
 """The namespaces and arenas of a store, and what an administrator does to them."""
 
+from collections.abc import Iterator
+from itertools import count
+
 from kvstore.core.arena import Arena, ArenaKey
 from kvstore.core.caller import Caller, Identity
 from kvstore.core.counters import Counters
@@ -23,7 +26,8 @@ class Directory(Membership):
     """Namespaces by id and by identity, and the arenas that their pages live in.
 
     Memory comes by ``add_extent``; a new arena has none. ``policy`` makes the
-    eviction policy of each arena. ``counters`` are the totals.
+    eviction policy of each arena. ``arena_ids`` are what arenas are
+    named by, counted from 1 if not given. ``counters`` are the totals.
     """
 
     def __init__(
@@ -33,6 +37,7 @@ class Directory(Membership):
         policy: PolicyFactory = LeastRecentlyUsed,
         *,
         quotas: QuotaTable | None = None,
+        arena_ids: Iterator[int] | None = None,
     ) -> None:
         super().__init__(epoch, limits, quotas)
         self.limits = limits
@@ -40,6 +45,7 @@ class Directory(Membership):
         self.namespaces: dict[bytes, Namespace] = {}
         self.arenas: dict[int, Arena] = {}
         self._policy = policy
+        self._arena_ids = count(1) if arena_ids is None else arena_ids
         self._by_identity: dict[tuple[str, bytes, bytes, bytes], Namespace] = {}
         self._by_arena_key: dict[ArenaKey, Arena] = {}
 
@@ -74,7 +80,7 @@ class Directory(Membership):
     def _arena_of(self, holdings: Holdings, layout: PageLayout) -> Arena:
         key = ArenaKey(holdings.tenant, layout.page_bytes, layout.tensor_parallel_size)
         if key not in self._by_arena_key:
-            arena = Arena(len(self.arenas) + 1, key, self._policy(), holdings)
+            arena = Arena(next(self._arena_ids), key, self._policy(), holdings)
             self.arenas[arena.arena_id] = self._by_arena_key[key] = arena
             holdings.arenas[arena.arena_id] = arena
         return self._by_arena_key[key]

@@ -75,7 +75,7 @@ class Growth:
         ``wanted`` is the number of slots that were asked for and could not be had. What
         all the memory that is left would not satisfy makes nothing grow.
         """
-        if 0 < wanted <= arena.free_count + self._arenas.room(arena.slot_bytes):
+        if 0 < wanted <= arena.free_count + self._room(arena):
             self._wanted[arena.arena_id] = max(wanted, self._wanted.get(arena.arena_id, 0))
         if self._runs_low(arena):
             self.due.set()
@@ -101,13 +101,19 @@ class Growth:
                 self.due.set()
 
     def _runs_low(self, arena: Arena) -> bool:
-        if not self._arenas.has_room(arena.slot_bytes) or self._clock() < self._not_before:
+        if self._room(arena) < 1 or self._clock() < self._not_before:
             return False
         mark = self._arenas.slots_in_extent(arena.slot_bytes) * self._watermark
         return arena.free_count < max(mark, self._wanted.get(arena.arena_id, 0), 1)
 
+    def _room(self, arena: Arena) -> int:
+        """Return how many slots an arena may still grow by."""
+        room, quota = self._arenas.room(arena.slot_bytes), arena.quota_slots
+        return room if quota is None else min(room, quota)
+
     def _add(self, arena: Arena) -> None:
-        extent = self._arenas.allocate(arena.arena_id, arena.slot_bytes)
+        most = arena.quota_slots
+        extent = self._arenas.allocate(arena.arena_id, arena.slot_bytes, max_slots=most)
         shape, generations = extent.shape, extent.generation_table.view
         with self._mutex:
             self._cache.add_extent(shape.arena_id, shape.extent_id, shape.slot_count, generations)

@@ -1,7 +1,8 @@
 """All extents' memory of one tier, within its budget."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import count
 from threading import Lock
 
 from kvstore.storage.errors import BudgetExhausted
@@ -40,20 +41,27 @@ class Arenas:
 
     ``budget_bytes`` bounds all extents together, as the source rounds them; an
     extent has ``extent_bytes``, rounded down to whole slots, or less where the
-    budget ends, or one slot where a slot is larger than that. Extent ids count
-    from 1 and are never used again.
+    budget ends, or one slot where a slot is larger than that. Extents
+    are named by ``extent_ids``, none twice, counted from 1 if not given.
     """
 
     tier = 1
 
-    def __init__(self, *, budget_bytes: int, extent_bytes: int, source: MemorySource) -> None:
+    def __init__(
+        self,
+        *,
+        budget_bytes: int,
+        extent_bytes: int,
+        source: MemorySource,
+        extent_ids: Iterator[int] | None = None,
+    ) -> None:
         self.budget_bytes = budget_bytes // source.granularity * source.granularity
         self.extent_bytes = extent_bytes
         self._source = source
         self._mutex = Lock()
         self._extents: dict[int, Extent] = {}
         self._allocated_bytes = 0
-        self._last_extent_id = 0
+        self._extent_ids = count(1) if extent_ids is None else extent_ids
 
     @property
     def allocated_bytes(self) -> int:
@@ -73,13 +81,15 @@ class Arenas:
         """Return how many slots an extent has where the budget does not cut it short."""
         return min(max(self.extent_bytes // slot_bytes, 1), MAX_SLOTS)
 
-    def allocate(self, arena_id: int, slot_bytes: int) -> Extent:
+    def allocate(self, arena_id: int, slot_bytes: int, *, max_slots: int | None = None) -> Extent:
         """Allocate the next extent of an arena; takes milliseconds, and holds nobody else up.
 
-        Raises :class:`BudgetExhausted` or :class:`NotEnoughMemory`; the budget is
+        It has ``max_slots`` at most. Raises :class:`BudgetExhausted` or
+        :class:`NotEnoughMemory`; the budget is
         then as it was before.
         """
-        shape = self._claim(arena_id, slot_bytes)
+        most = MAX_SLOTS if max_slots is None else max_slots
+        shape = self._claim(arena_id, slot_bytes, most)
         try:
             extent = self._make(shape)
         except BaseException:
@@ -103,17 +113,17 @@ class Arenas:
                 extent.close()
             self._allocated_bytes = 0
 
-    def _claim(self, arena_id: int, slot_bytes: int) -> ExtentShape:
+    def _claim(self, arena_id: int, slot_bytes: int, max_slots: int) -> ExtentShape:
         """Take an extent's bytes out of the budget, and its id out of the numbers."""
         with self._mutex:
-            remaining = self.budget_bytes - self._allocated_bytes
+            remaining = min(self.budget_bytes - self._allocated_bytes, max_slots * slot_bytes)
             if remaining < slot_bytes:
                 raise BudgetExhausted(
                     "the budget is spent", requested_bytes=slot_bytes, available_bytes=remaining
                 )
             slot_count = min(self.slots_in_extent(slot_bytes), remaining // slot_bytes)
-            self._last_extent_id += 1
-            shape = ExtentShape(self._last_extent_id, arena_id, self.tier, slot_count, slot_bytes)
+            extent_id = next(self._extent_ids)
+            shape = ExtentShape(extent_id, arena_id, self.tier, slot_count, slot_bytes)
             self._allocated_bytes += self._taken(shape)
             return shape
 

@@ -11,6 +11,7 @@ from kvstore.core.cache import PrefixCache
 from kvstore.core.caller import Caller, Identity
 from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.limits import Limits
+from kvstore.core.quotas import QuotaTable
 from kvstore.core.requests import Sequence
 from kvstore.service.store import KVStore
 from kvstore.storage.arenas import Arenas
@@ -78,13 +79,19 @@ class World:
 Worlds: TypeAlias = Callable[..., World]
 
 
-def make_world(*, slots: int = 10, extent_slots: int = 4, memory_root: Path = Path("/")) -> World:
+def make_world(
+    *,
+    slots: int = 10,
+    extent_slots: int = 4,
+    memory_root: Path = Path("/"),
+    quotas: QuotaTable | None = None,
+) -> World:
     """Return a store with a budget of ``slots``, in extents of ``extent_slots``.
 
     Its memory is the caller's to close.
     """
     clock = ManualClock()
-    cache = PrefixCache(EPOCH, Limits())
+    cache = PrefixCache(EPOCH, Limits(), quotas=quotas)
     arenas = Arenas(
         budget_bytes=slots * PAGE_BYTES,
         extent_bytes=extent_slots * PAGE_BYTES,

@@ -1,7 +1,7 @@
 """A store in this process, for each test."""
 
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import pytest
 from store_world import World, Worlds, make_world
@@ -12,8 +12,8 @@ def worlds() -> Iterator[Worlds]:
     """Provide a maker of stores, which end with the test."""
     made: list[World] = []
 
-    def make(*, slots: int = 10, extent_slots: int = 4, memory_root: Path = Path("/")) -> World:
-        world = make_world(slots=slots, extent_slots=extent_slots, memory_root=memory_root)
+    def make(**settings: Any) -> World:  # noqa: ANN401 - what make_world takes
+        world = make_world(**settings)
         made.append(world)
         return world
 

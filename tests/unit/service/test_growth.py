@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import pytest
-from store_world import World, Worlds, sequence_of
+from store_world import PAGE_BYTES, PAGE_TOKENS, World, Worlds, sequence_of
 from structlog.testing import capture_logs
 
+from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PageLayout
+from kvstore.core.quotas import Quotas, QuotaTable
 from kvstore.core.requests import MatchWishes, ReservationRequest
 from kvstore.errors import PoolExhausted
 
@@ -135,3 +137,43 @@ def test_an_arena_that_could_not_begin_grows_when_it_can(tmp_path: Path, worlds:
     meminfo.unlink()
     world.store.growth.step()
     assert slot_count(world) == 4
+
+
+def quotas_of_bytes(**bytes_: int) -> QuotaTable:
+    """Return quotas of bytes by tenant."""
+    return QuotaTable(by_tenant={name: Quotas(tier1_bytes=most) for name, most in bytes_.items()})
+
+
+def test_an_arena_does_not_grow_beyond_the_quota(worlds: Worlds) -> None:
+    """With room in the budget, a tenant grows by what its quota leaves, and then evicts its own."""
+    world = worlds(slots=100, extent_slots=4, quotas=quotas_of_bytes(a=6 * PAGE_BYTES + 1))
+    caller, other = world.worker(tenant="a"), world.worker(tenant="b")
+    namespace_id = world.open_namespace(caller)
+    world.open_namespace(other)
+    arena = world.cache.namespaces[namespace_id].arena
+    world.store.reserve(caller, namespace_id, [ReservationRequest(1, 0, 4)])
+    steps(world)
+    world.map_extents(caller)
+    assert arena.slot_count == 6
+    world.store.reserve(caller, namespace_id, [ReservationRequest(2, 0, 2)])
+    with pytest.raises(PoolExhausted):
+        world.store.reserve(caller, namespace_id, [ReservationRequest(3, 0, 1)])
+    assert steps(world) == 0
+    assert arena.slot_count == 6
+
+
+def test_another_arena_of_a_spent_quota_gets_no_memory(worlds: Worlds) -> None:
+    """The quota is over all arenas of a tenant: a second layout finds what the first left."""
+    world = worlds(slots=100, extent_slots=4, quotas=quotas_of_bytes(a=5 * PAGE_BYTES))
+    caller = world.worker(tenant="a")
+    world.open_namespace(caller)
+    large = PageLayout(PAGE_TOKENS, 2 * PAGE_BYTES, 1, OpaqueContent(b"large"))
+    with pytest.raises(PoolExhausted) as error:
+        world.store.open_namespace(caller, NamespaceIdentity(b"large"), large)
+    assert error.value.metadata == {
+        "requested_bytes": str(2 * PAGE_BYTES),
+        "available_bytes": "0",
+    }
+    small = PageLayout(PAGE_TOKENS, PAGE_BYTES // 2, 1, OpaqueContent(b"small"))
+    opened = world.store.open_namespace(caller, NamespaceIdentity(b"small"), small)
+    assert opened.arena.slot_count == 2

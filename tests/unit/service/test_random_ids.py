@@ -1,0 +1,18 @@
+"""Ids of arenas and extents tell nobody how many others there are."""
+
+from itertools import islice, pairwise
+
+from kvstore.service.random_ids import LARGEST_ID, random_ids
+
+
+def test_ids_are_in_range_and_come_once() -> None:
+    """Ids fit a uint32, are not zero and not the same twice."""
+    ids = list(islice(random_ids(), 1000))
+    assert len(set(ids)) == 1000
+    assert 1 <= min(ids) <= max(ids) <= LARGEST_ID
+
+
+def test_ids_do_not_count() -> None:
+    """The next id does not follow from one's own."""
+    ids = list(islice(random_ids(), 100))
+    assert len({after - before for before, after in pairwise(ids)}) > 90
