@@ -19,16 +19,23 @@ import structlog
 from pydantic import ValidationError
 
 from kvstore import __version__
+from kvstore.access import Access, read_access
 from kvstore.config import PROGRAM, Config, load_config
 from kvstore.core.cache import PrefixCache
 from kvstore.core.limits import Limits
-from kvstore.core.quotas import QuotaTable
 from kvstore.instance_lock import InstanceLock, InstanceRunning
 from kvstore.log import configure_logging
 from kvstore.rpc.attach import AttachServer
 from kvstore.rpc.health import Health
 from kvstore.rpc.probes import OwnerProbe, PoolProbe
-from kvstore.rpc.server import SERVICES, Sockets, build_server, call_threads
+from kvstore.rpc.server import (
+    SERVICES,
+    Sockets,
+    UnusableAddress,
+    build_server,
+    call_threads,
+    listen,
+)
 from kvstore.runtime_dir import RuntimeDir, UnusableRuntimeDir
 from kvstore.service.clock import MonotonicClock
 from kvstore.service.credentials import Credentials
@@ -63,26 +70,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM or SIGINT and return the exit status; a second signal ends at once."""
     try:
         config = load_config(sys.argv[1:] if arguments is None else arguments)
+        access = read_access(config)
     except ValueError as error:
         _complain(_settings_error(error))
         return EXIT_USAGE
     configure_logging(config.log_format, config.log_level)
     # Blocked before any thread starts, so that this thread alone is told, when it asks.
-    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _awaited(access))
     try:
-        serve(config)
-    except (DeviceUnavailable, InstanceRunning, UnusableRuntimeDir) as error:
+        serve(config, access)
+    except (DeviceUnavailable, InstanceRunning, UnusableAddress, UnusableRuntimeDir) as error:
         _complain(str(error))
         return EXIT_FAILED
     return 0
 
 
-def serve(config: Config) -> None:
+def serve(config: Config, access: Access) -> None:
     """Serve until one of STOP_SIGNALS, which MUST be blocked; then drain and stop.
 
-    Raises ``DeviceUnavailable``, ``InstanceRunning`` or ``UnusableRuntimeDir``.
+    Raises ``DeviceUnavailable``, ``InstanceRunning``, ``UnusableAddress`` or
+    ``UnusableRuntimeDir``.
     """
-    runtime_dir = RuntimeDir(config.runtime_dir)
+    runtime_dir = RuntimeDir(config.runtime_dir, access.sockets.group_id)
     with InstanceLock(runtime_dir), ExitStack() as stack:
         clock = MonotonicClock()
         limits = Limits(
@@ -97,15 +106,19 @@ def serve(config: Config) -> None:
             extent_ids=random_ids(),
         )
         stack.callback(arenas.close)
-        cache = PrefixCache(epoch, limits, quotas=QuotaTable(), arena_ids=random_ids())
+        cache = PrefixCache(epoch, limits, quotas=access.known.quotas, arena_ids=random_ids())
         store = KVStore(cache, arenas=arenas, clock=clock)
-        credentials = Credentials()
+        credentials = Credentials(tenants=access.known.tenants)
 
         reaper = Reaper(store, clock=clock, interval=config.reaper_interval)
         reaper.start()
         stack.callback(reaper.close)
         attach = AttachServer(
-            runtime_dir.attach_socket, store=store, credentials=credentials, clock=clock
+            runtime_dir.attach_socket,
+            store=store,
+            credentials=credentials,
+            clock=clock,
+            access=access.sockets,
         )
         attach.start()
         stack.callback(attach.close)
@@ -122,7 +135,7 @@ def serve(config: Config) -> None:
             heartbeat=manager.alive,
         )
         stack.callback(health.close)
-        sockets = Sockets(runtime_dir.grpc_socket, runtime_dir.attach_socket)
+        sockets = Sockets(runtime_dir.grpc_socket, runtime_dir.attach_socket, access.sockets)
         server = build_server(
             store,
             credentials,
@@ -132,6 +145,7 @@ def serve(config: Config) -> None:
             clock=clock,
             threads=threads,
         )
+        port = None if config.listen is None else listen(server, config.listen, access.tls)
         server.start()
         stack.callback(lambda: server.stop(CALL_GRACE).wait())
         health.begin_serving()
@@ -143,9 +157,14 @@ def serve(config: Config) -> None:
             store_epoch=epoch,
             tier1_bytes=config.tier1_bytes,
             device=config.device,
+            listen=config.listen,
+            port=port,
         )
+        if config.insecure_tcp:
+            log.warning("insecure_tcp", listen=config.listen, port=port)
 
-        received = signal.sigwait(STOP_SIGNALS)
+        while (received := signal.sigwait(_awaited(access))) == signal.SIGHUP:
+            access.reload(credentials)
         _let_signals_end_the_process()
         log.info("drain_started", signal=signal.Signals(received).name, grace=config.drain_grace)
         health.begin_draining()
@@ -175,6 +194,11 @@ def _memory(config: Config, stack: ExitStack) -> MemorySource:
         ),
     )
     return device
+
+
+def _awaited(access: Access) -> set[signal.Signals]:
+    """Without a tenants file SIGHUP ends the process, as it does other programs."""
+    return {*STOP_SIGNALS, *(() if access.tenants_path is None else (signal.SIGHUP,))}
 
 
 def _let_signals_end_the_process() -> None:

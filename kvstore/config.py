@@ -5,14 +5,13 @@ and ``tier1_bytes = "2GiB"`` in the file.
 """
 
 import os
-import re
 import tomllib
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, ByteSize, Field, model_validator
+from pydantic import ByteSize, Field, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
@@ -24,7 +23,9 @@ from pydantic_settings import (
 )
 
 from kvstore import __version__
+from kvstore.config_access import AccessSettings
 from kvstore.config_help import help_formatter
+from kvstore.config_types import Device, Seconds, Size, TierSize
 
 PROGRAM = "kvstore-server"
 # So many extents share the first tier's memory where no size of one is set: the first
@@ -32,10 +33,6 @@ PROGRAM = "kvstore-server"
 EXTENTS_IN_A_TIER = 4
 # Prefaulting takes about a second for so much, during which nothing else grows.
 LARGEST_EXTENT = 4 << 30
-# A page of the machine's own memory: who sets less has forgotten the unit. Not more, since
-# tests fill stores of some pages of small models.
-SMALLEST_TIER = 4 << 10
-DEVICE = re.compile(r"cpu|cuda:\d+")
 
 
 def default_runtime_dir() -> Path:
@@ -43,32 +40,6 @@ def default_runtime_dir() -> Path:
     if session_dir := os.environ.get("XDG_RUNTIME_DIR"):
         return Path(session_dir) / "kvstore"
     return Path("/tmp") / f"kvstore-{os.geteuid()}"  # noqa: S108 - made with mode 0700, checked
-
-
-def _positive_size(value: ByteSize) -> ByteSize:
-    if value <= 0:
-        raise ValueError("has to be positive")
-    return value
-
-
-def _tier_size(value: ByteSize) -> ByteSize:
-    if value < SMALLEST_TIER:
-        raise ValueError(
-            f"has to be at least {SMALLEST_TIER >> 10}KiB, and is {value} bytes: "
-            "sizes have a unit, as in 512MiB"
-        )
-    return value
-
-
-def _device(value: str) -> str:
-    if not DEVICE.fullmatch(value):
-        raise ValueError(f"has to be cpu or cuda:N, such as cuda:0, and is {value!r}")
-    return value
-
-
-Size = Annotated[ByteSize, AfterValidator(_positive_size)]
-TierSize = Annotated[ByteSize, AfterValidator(_tier_size)]
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class ConfigFile(PydanticBaseSettingsSource):
@@ -94,11 +65,8 @@ class ConfigFile(PydanticBaseSettingsSource):
         return values
 
 
-class Config(BaseSettings):
-    """Settings of one server. Times are in seconds, sizes in bytes or like "512MiB".
-
-    --tier1-bytes is KVSTORE_TIER1_BYTES in the environment, tier1_bytes in the file.
-    """
+class StoreSettings(BaseSettings):
+    """The settings of a store, without those of who may call it."""
 
     model_config = SettingsConfigDict(
         env_prefix="KVSTORE_",
@@ -109,6 +77,7 @@ class Config(BaseSettings):
         cli_prog_name=PROGRAM,
         cli_kebab_case=True,
         cli_hide_none_type=True,
+        cli_implicit_flags=True,
     )
 
     config_file: Path | None = None
@@ -121,7 +90,7 @@ class Config(BaseSettings):
     Absent: $XDG_RUNTIME_DIR/kvstore, else /tmp/kvstore-UID. Start with: that.
     """
 
-    device: Annotated[str, AfterValidator(_device)] = "cpu"
+    device: Device = "cpu"
     """Where the first tier's pages are: `cpu`, or `cuda:N` for the memory of a GPU.
 
     N counts the devices that this process sees, from 0. Needs cupy
@@ -221,6 +190,13 @@ class Config(BaseSettings):
         """Return the sources below the flags, the first wins."""
         del init_settings, dotenv_settings, file_secret_settings
         return env_settings, ConfigFile(settings_cls)
+
+
+class Config(AccessSettings, StoreSettings):
+    """Settings of one server. Times are in seconds, sizes in bytes or like "512MiB".
+
+    --tier1-bytes is KVSTORE_TIER1_BYTES in the environment, tier1_bytes in the file.
+    """
 
 
 def load_config(arguments: Sequence[str]) -> Config:

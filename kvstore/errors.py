@@ -70,9 +70,12 @@ class LimitExceeded(KVStoreError):
 
 
 class CredentialRequired(KVStoreError):
-    """No credential came with the call, or one that the store does not know."""
+    """Nobody whom the store knows makes the call: no credential, token or certificate of a tenant.
 
-    message = "a credential from the attach socket is required"
+    ``why`` is there where two that came with the call do not fit together.
+    """
+
+    message = "a credential that the store knows is required"
 
 
 class PermissionDenied(KVStoreError):

@@ -7,6 +7,8 @@ from pathlib import Path
 # Of sockaddr_un.sun_path, without its closing zero byte.
 MAX_SOCKET_PATH_BYTES = 107
 MODE = 0o700
+GROUP_MODE = 0o750
+UNCHANGED = -1
 
 
 class UnusableRuntimeDir(Exception):
@@ -16,10 +18,12 @@ class UnusableRuntimeDir(Exception):
 class RuntimeDir:
     """A store's folder by its absolute path; it need not exist yet.
 
-    Raises :class:`UnusableRuntimeDir` for a path too long for its sockets.
+    Its owner's alone, or with ``group_id`` open to that group's members, who may look
+    into it. Raises :class:`UnusableRuntimeDir` for a path too long for its sockets.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, group_id: int | None = None) -> None:
+        self._group_id = group_id
         self.path = path.absolute()
         self.grpc_socket = self.path / "kvstore.sock"
         self.attach_socket = self.path / "attach.sock"
@@ -34,8 +38,9 @@ class RuntimeDir:
     def prepare(self) -> None:
         """Make the folder with mode 0700, unless it exists and is ours alone.
 
-        Raises :class:`UnusableRuntimeDir` where it cannot be made, or somebody
-        else could reach into it.
+        For a group it gets that group and mode 0750 in the end, also where it was ours
+        alone. Raises :class:`UnusableRuntimeDir` where it cannot be made or given to
+        the group, or somebody else could reach into it.
         """
         try:
             self.path.mkdir(mode=MODE, parents=True, exist_ok=True)
@@ -46,9 +51,24 @@ class RuntimeDir:
             raise UnusableRuntimeDir(f"{self.path} is a link")
         if status.st_uid != os.geteuid():
             raise UnusableRuntimeDir(f"{self.path} belongs to uid {status.st_uid}")
-        if stat.S_IMODE(status.st_mode) & ~MODE:
-            mode = f"{stat.S_IMODE(status.st_mode):04o}"
-            raise UnusableRuntimeDir(f"{self.path} has mode {mode}, open to others: chmod 700 it")
+        mode = stat.S_IMODE(status.st_mode)
+        allowed = MODE if status.st_gid != self._group_id else GROUP_MODE
+        if mode & ~allowed:
+            raise UnusableRuntimeDir(
+                f"{self.path} has mode {mode:04o}, open to others: chmod 700 it"
+            )
+        if self._group_id is not None:
+            self._open_to_group(self._group_id)
+
+    def _open_to_group(self, group_id: int) -> None:
+        try:
+            os.chown(self.path, UNCHANGED, group_id)
+            self.path.chmod(GROUP_MODE)
+        except OSError as error:
+            raise UnusableRuntimeDir(
+                f"{self.path} cannot be given to group {group_id}: {error.strerror}; "
+                "the server's user has to be in --socket-group"
+            ) from error
 
     def remove_sockets(self) -> None:
         """Remove what a dead server left; only under the file lock.

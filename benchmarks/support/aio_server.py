@@ -20,7 +20,8 @@ import kvstore.__main__ as program
 from kvstore.rpc.health import Health
 from kvstore.rpc.identity import Callers
 from kvstore.rpc.interceptors import Admission, Outcomes
-from kvstore.rpc.server import MAX_CALLS, SOCKET_MODE, Sockets, add_services, server_options
+from kvstore.rpc.server import MAX_CALLS, Sockets, add_services, server_options
+from kvstore.rpc.socket_access import SocketAccess
 from kvstore.service.clock import Clock
 from kvstore.service.credentials import Credentials
 from kvstore.service.store import KVStore
@@ -73,7 +74,7 @@ class AioServer(grpc.GenericRpcHandler):
         self._server.add_generic_rpc_handlers((self,))
         path = self._sockets.grpc_path
         self._server.add_insecure_port(f"unix:{quote(str(path))}")
-        path.chmod(SOCKET_MODE)
+        SocketAccess().apply(path)
         await self._server.start()
 
     def _submit(self, coroutine: Any) -> "Future[None]":  # noqa: ANN401  # grpc.aio is untyped

@@ -31,6 +31,10 @@ class Caller(Protocol):
         """Return the seconds until its deadline."""
         ...
 
+    def peer(self) -> str:
+        """Return where it came from, as gRPC names it."""
+        ...
+
 
 class CallContext:
     """As much of a ServicerContext as the store's methods use."""
@@ -38,6 +42,7 @@ class CallContext:
     def __init__(self, caller: Caller) -> None:
         self.invocation_metadata = caller.invocation_metadata
         self.time_remaining = caller.time_remaining
+        self.peer = caller.peer
 
     def abort_with_status(self, status: grpc.Status) -> NoReturn:
         """End the call; raises :class:`Ended`."""

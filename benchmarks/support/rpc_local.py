@@ -77,6 +77,10 @@ class LocalCaller:
         """Return the seconds until its deadline."""
         return TIMEOUT
 
+    def peer(self) -> str:
+        """Return where it came from, as gRPC names it."""
+        return "unix:"
+
 
 @contextmanager
 def local_worker(tier_bytes: int) -> Iterator[tuple[Worker, TimedStore]]:

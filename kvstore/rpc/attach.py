@@ -13,6 +13,7 @@ from kvstore.rpc.attach_connection import Connection
 from kvstore.rpc.attach_session import AttachSession
 from kvstore.rpc.event_loop import EventLoop
 from kvstore.rpc.peer import identify, overflow_uid
+from kvstore.rpc.socket_access import SocketAccess
 from kvstore.service.clock import Clock
 from kvstore.service.credentials import Credentials
 from kvstore.service.processes import Process, Processes
@@ -26,7 +27,6 @@ MAX_CONNECTIONS = 256
 PATIENCE = 10.0
 # Seconds without accepting after the process ran out of descriptors.
 PAUSE = 1.0
-SOCKET_MODE = 0o600
 
 
 class AttachServer:
@@ -43,11 +43,13 @@ class AttachServer:
         store: KVStore,
         credentials: Credentials,
         clock: Clock,
+        access: SocketAccess = SocketAccess(),  # noqa: B008 - it is immutable
         max_connections: int = MAX_CONNECTIONS,
         patience: float = PATIENCE,
     ) -> None:
         """``patience`` is how long a peer may take to say Hello, in seconds."""
         self._path = path
+        self._access = access
         self._store = store
         self._credentials = credentials
         self._clock = clock
@@ -83,7 +85,7 @@ class AttachServer:
         """
         self._path.unlink(missing_ok=True)
         self._listener.bind(str(self._path))
-        self._path.chmod(SOCKET_MODE)
+        self._access.apply(self._path)
         self._listener.settimeout(0)
         self._listener.listen()
         self._resume_accepting()

@@ -1,7 +1,7 @@
-"""Who calls, from a call's metadata: the credential, and a lease's secret."""
+"""Who calls, from a call's connection and metadata: certificate, token, a lease's secret."""
 
-from collections.abc import Iterable
-from typing import TypeAlias
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias, cast
 
 import grpc
 
@@ -16,16 +16,22 @@ SCHEME = "bearer"
 LEASE_SECRET = "kvstore-lease-secret-bin"  # noqa: S105 - the name of the metadata key, not a secret
 MIN_SECRET_BYTES = 16
 MAX_SECRET_BYTES = 64
+# How gRPC names a peer of a unix socket, and what it found in a peer's certificate.
+UNIX_PEER = "unix:"
+CERTIFICATE_URI = "peer_uri"
+CERTIFICATE_NAMES = (CERTIFICATE_URI, "peer_dns", "x509_common_name")
 
 Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
 
 
-def credential_of(metadata: Metadata) -> str:
-    """Return the credential of ``authorization: Bearer CREDENTIAL``.
+def credential_of(metadata: Metadata) -> str | None:
+    """Return the credential of ``authorization: Bearer CREDENTIAL``, None without the header.
 
-    Raises :class:`CredentialRequired` where there is none, or more than one.
+    Raises :class:`CredentialRequired` where it says anything else, or is there twice.
     """
     values = [value for key, value in metadata if key == AUTHORIZATION]
+    if not values:
+        return None
     if len(values) == 1 and isinstance(values[0], str):
         scheme, _, credential = values[0].partition(" ")
         if scheme.lower() == SCHEME and credential:
@@ -49,10 +55,33 @@ def secret_of(metadata: Metadata) -> bytes | None:
     )
 
 
+def is_local(context: grpc.ServicerContext) -> bool:
+    """Return whether a call came over a unix socket, by what gRPC says of its connection."""
+    return str(context.peer()).startswith(UNIX_PEER)
+
+
+def certificate_names(properties: Mapping[str, Iterable[bytes]]) -> list[str]:
+    """Return what names the peer in the certificate that gRPC verified; none without one.
+
+    ``properties`` are the connection's, from ``auth_context``. Its URIs, such as SPIFFE
+    ids; else its DNS names; else its common name, which RFC 6125 (section 6.4.4) counts
+    only where there are no others. What is no URI and looks like one does not count.
+    """
+    for key in CERTIFICATE_NAMES:
+        names = [each.decode(errors="replace") for each in properties.get(key, ())]
+        if names:
+            return [each for each in names if key == CERTIFICATE_URI or ":" not in each]
+    return []
+
+
 class Callers:
     """Reads from a call who makes it. Thread-safe; changes nothing.
 
-    Raises :class:`CredentialRequired` for a call without a known credential.
+    A token or an attached uid's credential says it, or a client's certificate. A
+    certificate that names no tenant says nothing; where both say something they have
+    to agree.
+
+    Raises :class:`CredentialRequired` for a call that nobody known makes.
     """
 
     def __init__(self, credentials: Credentials) -> None:
@@ -60,7 +89,22 @@ class Callers:
 
     def identity(self, context: grpc.ServicerContext) -> Identity:
         """Return whose call it is."""
-        return self._credentials.identify(credential_of(context.invocation_metadata()))
+        local = is_local(context)
+        certified = None
+        if not local:
+            # The stubs have bytes for what are lists of them.
+            properties = cast("Mapping[str, Iterable[bytes]]", context.auth_context())
+            names = certificate_names(properties)
+            certified = self._credentials.identify_certificate(names)
+        credential = credential_of(context.invocation_metadata())
+        if credential is None:
+            if certified is None:
+                raise CredentialRequired
+            return certified
+        identity = self._credentials.identify(credential, local=local)
+        if certified not in (None, identity):
+            raise CredentialRequired(why="the token is not of the certificate's tenant")
+        return identity
 
     def member(self, context: grpc.ServicerContext, lease_id: bytes, epoch: int | None) -> Caller:
         """Return who calls under a lease, whose secret MUST come with the call.

@@ -1,4 +1,4 @@
-"""The gRPC server: its services, its limits, its socket."""
+"""The gRPC server: its services, its limits, its addresses."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +17,9 @@ from kvstore.rpc.lease_servicer import LeaseServicer
 from kvstore.rpc.named_pin_servicer import NamedPinServicer
 from kvstore.rpc.prefix_cache_servicer import PrefixCacheServicer
 from kvstore.rpc.reflection import BoundedReflection
+from kvstore.rpc.socket_access import SocketAccess
 from kvstore.rpc.store_servicer import StoreServicer
+from kvstore.rpc.tls import Tls
 from kvstore.service.clock import Clock
 from kvstore.service.credentials import Credentials
 from kvstore.service.store import KVStore
@@ -38,7 +40,6 @@ THREAD_COUNT = 16
 # Calls beyond this are refused at once, which a worker takes for a miss, rather than kept
 # waiting until nobody wants their answers.
 MAX_CALLS = 1024
-SOCKET_MODE = 0o600
 
 SERVICES: tuple[str, ...] = tuple(
     service.full_name
@@ -47,11 +48,16 @@ SERVICES: tuple[str, ...] = tuple(
 )
 
 
+class UnusableAddress(Exception):
+    """The TCP address cannot be bound."""
+
+
 class Sockets(NamedTuple):
     """Where the server listens: gRPC, and the attach socket, which others serve."""
 
     grpc_path: Path
     attach_path: Path
+    access: SocketAccess = SocketAccess()
 
 
 def call_threads() -> ThreadPoolExecutor:
@@ -69,7 +75,7 @@ def build_server(
     clock: Clock,
     threads: ThreadPoolExecutor | None = None,
 ) -> grpc.Server:
-    """Return a server bound to its socket, mode 0600, and not started.
+    """Return a server bound to its socket, with its mode and group, and not started.
 
     ``version`` is what the server says of itself, ``threads`` take its calls. The
     socket's folder has to exist, and nothing may be at its path: gRPC would take a living server's
@@ -85,8 +91,23 @@ def build_server(
     add_services(server, store, callers, health_state, sockets=sockets, version=version)
     # The address is a URI, in which gRPC decodes what is quoted.
     server.add_insecure_port(f"unix:{quote(str(sockets.grpc_path))}")
-    sockets.grpc_path.chmod(SOCKET_MODE)
+    sockets.access.apply(sockets.grpc_path)
     return server
+
+
+def listen(server: grpc.Server, address: str, tls: Tls | None) -> int:
+    """Bind a server that is not started to ``HOST:PORT`` too, and return the port.
+
+    Without ``tls`` all goes in clear. Raises :class:`UnusableAddress`.
+    """
+    try:
+        if tls is None:
+            return server.add_insecure_port(address)
+        return server.add_secure_port(address, tls.credentials())
+    except RuntimeError:
+        raise UnusableAddress(
+            f"{address} cannot be listened on: it is taken, or not of this host"
+        ) from None
 
 
 def server_options(limits: Limits) -> tuple[tuple[str, int], ...]:

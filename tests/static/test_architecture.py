@@ -41,7 +41,14 @@ ALLOWED = {
     | {ERRORS, VERSION, "grpc_health", "grpc_reflection"}
     | {"kvstore.core", "kvstore.service"},
     "kvstore/errors.py": set(),
-    "kvstore/config.py": {ERRORS, VERSION, "kvstore.config_help", "kvstore.runtime_dir"},
+    "kvstore/config.py": {ERRORS, VERSION, "kvstore.config_help", "kvstore.runtime_dir"}
+    | {"kvstore.config_access", "kvstore.config_types"},
+    "kvstore/config_access.py": {"kvstore.config_types"},
+    "kvstore/config_types.py": set(),
+    # A part of the composition root: it knows whom the settings let in.
+    "kvstore/access.py": {"kvstore.config_access", "kvstore.private_file"}
+    | {"kvstore.rpc", "kvstore.service"},
+    "kvstore/private_file.py": set(),
     "kvstore/config_help.py": set(),
     "kvstore/instance_lock.py": {"kvstore.runtime_dir"},
     "kvstore/log.py": set(),

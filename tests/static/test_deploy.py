@@ -12,6 +12,7 @@ import yaml
 from pydantic import ByteSize, TypeAdapter
 
 from kvstore.config import Config, load_config
+from kvstore.service.tenants_file import parse_tenants
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -93,6 +94,14 @@ def test_the_unit_leaves_room_for_the_pages(
     """The unit's memory counts the pages of the example's settings, and more."""
     (most,) = service["MemoryMax"]
     assert size(most) >= settings.tier1_bytes + LEAST_HEADROOM
+
+
+def test_the_example_of_tenants_can_be_read() -> None:
+    """Every key of the example is one that there is, and its tenants get what it says."""
+    known = parse_tenants((DEPLOY / "tenants.toml").read_bytes())
+    assert known.tenants.has_tokens
+    assert known.quotas.of("assistants").tier1_bytes == 2 << 30
+    assert known.quotas.of("uid-1").named_pins == known.quotas.of("operators").named_pins == 100
 
 
 def test_the_unit_waits_for_the_drain(service: dict[str, list[str]], settings: Config) -> None:

@@ -1,5 +1,6 @@
 """The folder of one store."""
 
+import os
 import socket
 import stat
 from pathlib import Path
@@ -29,6 +30,30 @@ def test_a_folder_open_to_others_is_refused(tmp_path: Path, mode: int) -> None:
     tmp_path.chmod(mode)
     with pytest.raises(UnusableRuntimeDir, match="chmod 700"):
         RuntimeDir(tmp_path).prepare()
+
+
+def test_a_folder_for_a_group_is_open_to_it(tmp_path: Path) -> None:
+    """The group may look into the folder, whether it is new, ours alone, or open already."""
+    group = os.getgid()
+    for path in (tmp_path / "new", tmp_path / "new", tmp_path):
+        RuntimeDir(path, group).prepare()
+        status = path.stat()
+        assert (stat.S_IMODE(status.st_mode), status.st_gid) == (0o750, group)
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o755])
+def test_a_folder_for_a_group_is_open_to_nobody_else(tmp_path: Path, mode: int) -> None:
+    """A folder that the group could change, or others see, is refused as without a group."""
+    tmp_path.chmod(mode)
+    with pytest.raises(UnusableRuntimeDir, match="open to others"):
+        RuntimeDir(tmp_path, os.getgid()).prepare()
+
+
+def test_a_folder_of_another_group_is_not_taken(tmp_path: Path) -> None:
+    """Members of a group that was not named may not see into the folder already."""
+    tmp_path.chmod(0o750)
+    with pytest.raises(UnusableRuntimeDir, match="open to others"):
+        RuntimeDir(tmp_path, os.getgid() + 1).prepare()
 
 
 def test_a_link_is_refused(tmp_path: Path) -> None:

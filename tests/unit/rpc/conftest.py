@@ -15,17 +15,26 @@ from kvstore.rpc.server import SERVICES, Sockets, build_server, call_threads
 from kvstore.service.clock import MonotonicClock
 from kvstore.service.credentials import Credentials
 from kvstore.service.store import KVStore
+from kvstore.service.tenants import Tenants
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.host_arena import HostMemory
 
 
 @pytest.fixture
 def start_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
-    """Provide a starter of servers with room for ``slots`` slots, in extents of four."""
+    """Provide a starter of servers with room for ``slots`` slots, in extents of four.
+
+    ``bind`` gets the server before it starts, to listen at more addresses.
+    """
     running: list[tuple[grpc.Server, Server, Arenas]] = []
 
     def start(
-        *, slots: int = 16, limits: Limits | None = None, quotas: QuotaTable | None = None
+        *,
+        slots: int = 16,
+        limits: Limits | None = None,
+        quotas: QuotaTable | None = None,
+        tenants: Tenants | None = None,
+        bind: Callable[[grpc.Server], object] = id,
     ) -> Server:
         clock = MonotonicClock()
         arenas = Arenas(
@@ -33,7 +42,7 @@ def start_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
         )
         cache = PrefixCache(EPOCH, limits or Limits(), quotas=quotas)
         store = KVStore(cache, arenas=arenas, clock=clock)
-        credentials = Credentials(frozenset({ADMIN_UID}))
+        credentials = Credentials(frozenset({ADMIN_UID}), tenants)
         health = Health(SERVICES, {}, clock=clock)
         path = tmp_path / f"kvstore-{len(running)}.sock"
         sockets = Sockets(path, tmp_path / "attach.sock")
@@ -47,6 +56,7 @@ def start_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
             clock=clock,
             threads=threads,
         )
+        bind(server)
         server.start()
         channel = grpc.insecure_channel(f"unix:{path}")
         running.append((server, Server(store, credentials, health, channel, path, threads), arenas))

@@ -3,19 +3,25 @@
 import pytest
 
 from kvstore.errors import CredentialRequired, InvalidField
-from kvstore.rpc.identity import LEASE_SECRET, Metadata, credential_of, secret_of
+from kvstore.rpc.identity import (
+    LEASE_SECRET,
+    Metadata,
+    certificate_names,
+    credential_of,
+    secret_of,
+)
 
 
 def test_a_credential_is_a_bearer_token() -> None:
     """The scheme's case does not matter; the credential is what follows it."""
     assert credential_of([("authorization", "Bearer abc")]) == "abc"
     assert credential_of([("x", "y"), ("authorization", "bearer a b")]) == "a b"
+    assert credential_of([("x", "y")]) is None
 
 
 @pytest.mark.parametrize(
     "metadata",
     [
-        [],
         [("authorization", "")],
         [("authorization", "Bearer")],
         [("authorization", "Bearer ")],
@@ -24,8 +30,8 @@ def test_a_credential_is_a_bearer_token() -> None:
         [("authorization", "Bearer abc"), ("authorization", "Bearer abc")],
     ],
 )
-def test_without_one_credential_there_is_none(metadata: Metadata) -> None:
-    """No credential, another scheme, and two of them are all refused."""
+def test_what_is_not_one_credential_is_refused(metadata: Metadata) -> None:
+    """An empty header, another scheme, and two of them are all refused."""
     with pytest.raises(CredentialRequired):
         credential_of(metadata)
 
@@ -43,3 +49,26 @@ def test_other_secrets_are_refused(lengths: list[int]) -> None:
     with pytest.raises(InvalidField) as caught:
         secret_of([(LEASE_SECRET, bytes(length)) for length in lengths])
     assert caught.value.metadata["field"] == LEASE_SECRET
+
+
+@pytest.mark.parametrize(
+    ("properties", "names"),
+    [
+        ({}, []),
+        ({"x509_common_name": [b"alice"]}, ["alice"]),
+        ({"x509_common_name": [b"alice"], "peer_dns": [b"a.example", b"b"]}, ["a.example", "b"]),
+        (
+            {"x509_common_name": [b"c"], "peer_dns": [b"d"], "peer_uri": [b"spiffe://x/alice"]},
+            ["spiffe://x/alice"],
+        ),
+        # A common name can be anything: it does not pass for a URI.
+        ({"x509_common_name": [b"spiffe://x/alice"]}, []),
+        ({"peer_dns": [b"spiffe://x/alice", b"d"]}, ["d"]),
+        ({"peer_ip": [b"10.0.0.1"], "peer_email": [b"a@b"], "x509_pem_cert": [b"..."]}, []),
+    ],
+)
+def test_a_certificate_is_named_by_the_best_that_it_has(
+    properties: dict[str, list[bytes]], names: list[str]
+) -> None:
+    """URIs win over DNS names, these over the common name; nothing else names a tenant."""
+    assert certificate_names(properties) == names

@@ -1,12 +1,23 @@
 """Credentials."""
 
 import os
+from hashlib import sha256
 
 import pytest
 
 from kvstore.core.caller import Identity
 from kvstore.errors import CredentialRequired
 from kvstore.service.credentials import Credentials
+from kvstore.service.tenants import Tenant, Tenants
+
+TOKEN = "kvs_a token of alice"  # noqa: S105 - nobody's
+ALICE = Tenant(
+    "alice",
+    uids=frozenset({1000, 7}),
+    token_digests=frozenset({sha256(TOKEN.encode()).digest()}),
+    certificate_names=frozenset({"spiffe://example/alice", "alice.example"}),
+)
+BOB = Tenant("bob", certificate_names=frozenset({"bob.example"}), admin=True)
 
 
 def test_a_credential_names_the_tenant_of_its_uid() -> None:
@@ -45,3 +56,46 @@ def test_a_guess_is_refused(guess: str) -> None:
     credentials.issue(1000)
     with pytest.raises(CredentialRequired):
         credentials.identify(guess)
+
+
+def test_a_uid_belongs_to_the_tenant_that_names_it() -> None:
+    """A named uid is its tenant, an admin where it was one anyway; others stay their own."""
+    credentials = Credentials(frozenset({7}), Tenants([ALICE]))
+    identities = [credentials.identify(credentials.issue(uid)) for uid in (1000, 7, 1001)]
+    assert identities == [
+        Identity("alice"),
+        Identity("alice", admin=True),
+        Identity("uid-1001"),
+    ]
+
+
+def test_a_token_is_good_anywhere_a_uid_s_credential_on_its_host() -> None:
+    """What the kernel vouched for counts on unix sockets alone; a token counts on both."""
+    credentials = Credentials(frozenset(), Tenants([ALICE]))
+    uid_credential = credentials.issue(1000)
+    for local in (True, False):
+        assert credentials.identify(TOKEN, local=local) == Identity("alice")
+    assert credentials.identify(uid_credential) == Identity("alice")
+    with pytest.raises(CredentialRequired):
+        credentials.identify(uid_credential, local=False)
+
+
+def test_a_certificate_is_its_tenant_s() -> None:
+    """Any of its names is enough; DNS names have no case; names of two tenants are none."""
+    credentials = Credentials(tenants=Tenants([ALICE, BOB]))
+    assert credentials.identify_certificate(["x", "Alice.EXAMPLE"]) == Identity("alice")
+    assert credentials.identify_certificate(["bob.example"]) == Identity("bob", admin=True)
+    assert credentials.identify_certificate(["spiffe://example/ALICE"]) is None
+    assert credentials.identify_certificate([]) is None
+    with pytest.raises(CredentialRequired, match="several tenants"):
+        credentials.identify_certificate(["alice.example", "bob.example"])
+
+
+def test_who_is_who_may_change() -> None:
+    """After a change of the tenants a token that is gone is nobody's, a uid is its new tenant's."""
+    credentials = Credentials(frozenset(), Tenants([ALICE]))
+    credential = credentials.issue(1000)
+    credentials.tenants = Tenants([Tenant("carol", uids=frozenset({1000}))])
+    assert credentials.identify(credential) == Identity("carol")
+    with pytest.raises(CredentialRequired):
+        credentials.identify(TOKEN)

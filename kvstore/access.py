@@ -1,0 +1,90 @@
+"""What the settings of who may call come to, read before anything is bound."""
+
+import grp
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from kvstore.config_access import AccessSettings
+from kvstore.private_file import read_private
+from kvstore.rpc.socket_access import SocketAccess
+from kvstore.rpc.tls import Tls, TlsFiles
+from kvstore.service.credentials import Credentials
+from kvstore.service.tenants import Tenants
+from kvstore.service.tenants_file import TenantsFile, parse_tenants
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who may connect, how, and who is who."""
+
+    sockets: SocketAccess
+    tenants_path: Path | None
+    known: TenantsFile
+    tls: Tls | None
+
+    def reload(self, credentials: Credentials) -> None:
+        """Read the tenants file again; one that cannot be used changes nothing.
+
+        Who is who counts from now on. Quotas stay: a store holds what it let in.
+        """
+        if self.tenants_path is None:
+            return
+        try:
+            known = _read_tenants(self.tenants_path)
+        except ValueError as error:
+            log.warning("tenants_not_read", why=str(error))
+            return
+        credentials.tenants = known.tenants
+        log.info("tenants_read", quotas_changed=known.quotas != self.known.quotas)
+
+
+def read_access(settings: AccessSettings) -> Access:
+    """Return what the settings say; raises ValueError that names the setting."""
+    path = settings.tenants_file
+    known = TenantsFile.empty() if path is None else _read_tenants(path)
+    if settings.listen is not None:
+        _require_callers(settings, known.tenants)
+    return Access(_sockets(settings.socket_group), path, known, _tls(settings))
+
+
+def _read_tenants(path: Path) -> TenantsFile:
+    try:
+        known = parse_tenants(read_private(path, secret=False))
+        if known.tenants.has_tokens:
+            read_private(path, secret=True)
+    except ValueError as error:
+        raise ValueError(f"tenants_file {path}: {error}") from error
+    return known
+
+
+def _require_callers(settings: AccessSettings, tenants: Tenants) -> None:
+    by_certificate = settings.tls_client_ca is not None and tenants.has_certificate_names
+    if not (tenants.has_tokens or by_certificate):
+        wanted = "a token" if settings.tls_client_ca is None else "a token or a certificate's name"
+        raise ValueError(
+            f"listen {settings.listen}: nobody could call, since no tenant of "
+            f"{settings.tenants_file} has {wanted}: `kvstore-ctl token new` makes one"
+        )
+
+
+def _sockets(group: str | None) -> SocketAccess:
+    if group is None:
+        return SocketAccess()
+    if group.isdecimal():
+        return SocketAccess(int(group))
+    try:
+        return SocketAccess(grp.getgrnam(group).gr_gid)
+    except KeyError:
+        raise ValueError(f"socket_group: there is no group {group!r}") from None
+
+
+def _tls(settings: AccessSettings) -> Tls | None:
+    if settings.tls_cert is None or settings.tls_key is None:
+        return None
+    files = TlsFiles(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
+    return Tls(files, partial(read_private, secret=True))

@@ -1,0 +1,49 @@
+"""What values the server's settings may have, beyond their Python types."""
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, ByteSize, Field
+
+# A page of the machine's own memory: who sets less has forgotten the unit. Not more, since
+# tests fill stores of some pages of small models.
+SMALLEST_TIER = 4 << 10
+DEVICE = re.compile(r"cpu|cuda:\d+")
+# As gRPC takes it, and as people write it: an IPv6 address stands in brackets.
+ADDRESS = re.compile(r"(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.%]+\]):(?P<port>\d{1,5})")
+MOST_PORT = 65_535
+
+
+def _positive_size(value: ByteSize) -> ByteSize:
+    if value <= 0:
+        raise ValueError("has to be positive")
+    return value
+
+
+def _tier_size(value: ByteSize) -> ByteSize:
+    if value < SMALLEST_TIER:
+        raise ValueError(
+            f"has to be at least {SMALLEST_TIER >> 10}KiB, and is {value} bytes: "
+            "sizes have a unit, as in 512MiB"
+        )
+    return value
+
+
+def _device(value: str) -> str:
+    if not DEVICE.fullmatch(value):
+        raise ValueError(f"has to be cpu or cuda:N, such as cuda:0, and is {value!r}")
+    return value
+
+
+def _address(value: str) -> str:
+    found = ADDRESS.fullmatch(value)
+    if found is None or int(found["port"]) > MOST_PORT:
+        raise ValueError(f"has to be HOST:PORT, such as 127.0.0.1:7400, and is {value!r}")
+    return value
+
+
+Size = Annotated[ByteSize, AfterValidator(_positive_size)]
+TierSize = Annotated[ByteSize, AfterValidator(_tier_size)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Device = Annotated[str, AfterValidator(_device)]
+ListenAddress = Annotated[str, AfterValidator(_address)]

@@ -1,0 +1,113 @@
+"""A server process that more than its own user may call."""
+
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+from hashlib import sha256
+from pathlib import Path
+
+import grpc
+import pytest
+from attached_worker import AttachedWorker
+from rpc_world import Refused, refusal_of
+
+from kvstore.v1 import store_pb2, store_pb2_grpc
+from kvstore_client.testing import running_store, wait_until
+
+LIMIT = 30.0
+TOKEN = "kvs_token"  # noqa: S105 - for this test alone
+
+
+def tenants_file(folder: Path, tenant: str) -> Path:
+    """Write a tenants file in which the token, and this process's uid, are a tenant's."""
+    path = folder / "tenants.toml"
+    digest = sha256(TOKEN.encode()).hexdigest()
+    text = f'[tenants.{tenant}]\nuids = [{os.getuid()}]\ntoken_sha256 = ["{digest}"]\nleases = 1'
+    path.write_text(text)
+    path.chmod(0o600)
+    return path
+
+
+def capabilities(port: int, token: str) -> store_pb2.GetCapabilitiesResponse:
+    """Ask over TCP, in clear; raises Refused."""
+    options = (("grpc.enable_http_proxy", 0),)
+    with grpc.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
+        try:
+            answer: store_pb2.GetCapabilitiesResponse = store_pb2_grpc.StoreServiceStub(
+                channel
+            ).GetCapabilities(
+                store_pb2.GetCapabilitiesRequest(),
+                timeout=LIMIT,
+                metadata=(("authorization", f"Bearer {token}"),),
+            )
+        except grpc.RpcError as error:
+            raise refusal_of(error) from error
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("said", "flags"),
+    [
+        (r"listen 127.0.0.1:0 needs TLS: give --tls-cert .* or say --insecure-tcp", []),
+        (r"listen 127.0.0.1:0 needs --tenants-file", ["--insecure-tcp"]),
+        (r"tenants_file /nowhere: ", ["--insecure-tcp", "--tenants-file", "/nowhere"]),
+    ],
+)
+def test_an_open_address_is_refused_before_anything_is_there(
+    tmp_path: Path, said: str, flags: list[str]
+) -> None:
+    """Status 2 and one line that says what to do; no folder was made, nothing bound."""
+    folder = tmp_path / "run"
+    command = ["--runtime-dir", str(folder), "--listen", "127.0.0.1:0", *flags]
+    result = subprocess.run(
+        [sys.executable, "-m", "kvstore", *command],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    assert (result.returncode, result.stdout, folder.exists()) == (2, "", False)
+    assert re.search(f"^kvstore-server: .*{said}", result.stderr, re.MULTILINE)
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_server_that_others_call(tmp_path: Path) -> None:
+    """A group, an open address and tenants: modes, port, identities, and a token taken back."""
+    group = os.getgid()
+    path = tenants_file(tmp_path, "alice")
+    flags = ("--socket-group", str(group), "--listen", "127.0.0.1:0", "--insecure-tcp")
+    with running_store(*flags, "--tenants-file", str(path)) as store:
+        folder = store.runtime_dir
+        for each, mode in (
+            (folder, 0o750),
+            *((folder / f"{n}.sock", 0o660) for n in ("kvstore", "attach")),
+        ):
+            assert (stat.S_IMODE(each.stat().st_mode), each.stat().st_gid) == (mode, group)
+        assert stat.S_IMODE((folder / "kvstore.flock").stat().st_mode) == 0o600
+        found = re.search(r"insecure_tcp .*port=(\d+)", store.log)
+        assert found is not None
+        port = int(found[1])
+
+        worker = AttachedWorker(folder)
+        assert (worker.welcome.tenant, worker.welcome.admin) == ("alice", True)
+        worker.grant()
+        assert capabilities(port, TOKEN).store_epoch == worker.epoch
+        with pytest.raises(Refused) as caught:
+            capabilities(port, worker.welcome.credential)
+        assert caught.value.reason == "CREDENTIAL_REQUIRED"
+        other = AttachedWorker(folder)
+        with pytest.raises(Refused) as caught:
+            other.grant()
+        assert (caught.value.reason, caught.value.metadata["maximum"]) == ("QUOTA_EXCEEDED", "1")
+
+        path.write_text("[tenants.bob]\nadmin = true")
+        os.kill(store.pid, signal.SIGHUP)
+        assert wait_until(lambda: "tenants_read" in store.log)
+        with pytest.raises(Refused) as caught:
+            capabilities(port, TOKEN)
+        assert caught.value.reason == "CREDENTIAL_REQUIRED"
+        for each in (worker, other):
+            each.close()

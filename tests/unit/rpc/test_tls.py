@@ -1,0 +1,198 @@
+"""A TCP address: certificates, tokens, and both, on real connections."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from pathlib import Path
+
+import grpc
+import pytest
+from certificates import Authority, Certificate
+from rpc_world import Refused, Server, refusal_of
+from structlog.contextvars import merge_contextvars
+from structlog.testing import capture_logs
+
+from kvstore.core.limits import Limits
+from kvstore.rpc.server import UnusableAddress, listen, server_options
+from kvstore.rpc.tls import Tls, TlsFiles, UnusableTls
+from kvstore.service.tenants import Tenant, Tenants
+from kvstore.v1 import store_pb2 as pb
+from kvstore.v1 import store_pb2_grpc
+
+ALICE_TOKEN = "kvs_alice"  # noqa: S105 - for this test alone
+BOB_TOKEN = "kvs_bob"  # noqa: S105 - as above
+ANY_PORT = "localhost:0"
+TENANTS = Tenants(
+    [
+        Tenant(
+            "alice",
+            token_digests=frozenset({sha256(ALICE_TOKEN.encode()).digest()}),
+            certificate_names=frozenset({"spiffe://example/alice"}),
+        ),
+        Tenant("bob", token_digests=frozenset({sha256(BOB_TOKEN.encode()).digest()})),
+    ]
+)
+
+
+class Reach:
+    """Servers' addresses, and calls to them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.server: Server
+        self.ports: dict[str, int] = {}
+        self.authority = Authority(folder)
+        self.stranger = Authority(folder, "stranger")
+        self.files = self.authority.issue("server", hosts=["localhost", "127.0.0.1"])
+        self.tls = Tls(TlsFiles(self.files.cert, self.files.key), Path.read_bytes)
+
+    def bind(self, server: grpc.Server) -> None:
+        """Listen in clear, with TLS, and with TLS that asks clients for certificates."""
+        files = TlsFiles(self.files.cert, self.files.key, self.authority.cert)
+        mutual = Tls(files, Path.read_bytes)
+        for name, tls in (("insecure", None), ("tls", self.tls), ("mutual", mutual)):
+            self.ports[name] = listen(server, ANY_PORT, tls)
+
+    def alice(self) -> Certificate:
+        """Return a certificate of alice's, whose common name is another's."""
+        return self.authority.issue("bob", uris=["spiffe://example/alice"])
+
+    def tenant(self, which: str, *, token: str = "", certificate: Certificate | None = None) -> str:
+        """Return the tenant that a call is taken for; raises Refused, or RpcError before that."""
+        target = f"localhost:{self.ports[which]}"
+        options = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1))
+        if which == "insecure":
+            channel = grpc.insecure_channel(target, options=options)
+        else:
+            key, chain = (None, None) if certificate is None else certificate.pems
+            trusted = grpc.ssl_channel_credentials(self.authority.cert.read_bytes(), key, chain)
+            channel = grpc.secure_channel(target, trusted, options=options)
+        metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        with channel, capture_logs(processors=[merge_contextvars]) as lines:
+            try:
+                store_pb2_grpc.StoreServiceStub(channel).GetCapabilities(
+                    pb.GetCapabilitiesRequest(), timeout=30, metadata=metadata
+                )
+            except grpc.RpcError as error:
+                if error.code() is grpc.StatusCode.UNAVAILABLE:
+                    raise
+                raise refusal_of(error) from error
+        (line,) = (each for each in lines if each["event"] == "request_handled")
+        return str(line["tenant"])
+
+
+@pytest.fixture
+def reach(start_server: Callable[..., Server], tmp_path: Path) -> Reach:
+    """Provide a server that listens at three addresses."""
+    reach = Reach(tmp_path)
+    reach.server = start_server(tenants=TENANTS, bind=reach.bind)
+    return reach
+
+
+@pytest.mark.parametrize("which", ["insecure", "tls"])
+def test_a_token_says_who_calls(reach: Reach, which: str) -> None:
+    """Over TCP a token of the tenants file is wanted, and one that is there is enough."""
+    assert reach.tenant(which, token=BOB_TOKEN) == "bob"
+    for token in ("", "kvs_nobody", reach.server.credentials.issue(2)):
+        with pytest.raises(Refused) as caught:
+            reach.tenant(which, token=token)
+        assert (caught.value.reason, caught.value.metadata) == ("CREDENTIAL_REQUIRED", {})
+
+
+def test_a_certificate_says_who_calls(reach: Reach) -> None:
+    """A certificate alone is enough, and its URI wins over its common name."""
+    assert reach.tenant("mutual", certificate=reach.alice()) == "alice"
+    assert reach.tenant("mutual", certificate=reach.alice(), token=ALICE_TOKEN) == "alice"
+
+
+def test_a_certificate_of_nobody_s_needs_a_token(reach: Reach) -> None:
+    """A certificate that names no tenant opens the connection and says nothing of the caller."""
+    certificate = reach.authority.issue("alice", hosts=["host.example"])
+    assert reach.tenant("mutual", certificate=certificate, token=BOB_TOKEN) == "bob"
+    with pytest.raises(Refused) as caught:
+        reach.tenant("mutual", certificate=certificate)
+    assert caught.value.reason == "CREDENTIAL_REQUIRED"
+
+
+@pytest.mark.parametrize(
+    ("token", "metadata"),
+    [(BOB_TOKEN, {"why": "the token is not of the certificate's tenant"}), ("kvs_nobody", {})],
+)
+def test_a_certificate_and_a_token_have_to_agree(
+    reach: Reach, token: str, metadata: dict[str, str]
+) -> None:
+    """Neither wins where they are two tenants', or the token is nobody's."""
+    with pytest.raises(Refused) as caught:
+        reach.tenant("mutual", certificate=reach.alice(), token=token)
+    assert (caught.value.reason, caught.value.metadata) == ("CREDENTIAL_REQUIRED", metadata)
+
+
+def test_without_a_certificate_that_is_signed_nothing_is_heard(reach: Reach) -> None:
+    """None, and one that somebody else signed, end the connection, whatever the token."""
+    forged = reach.stranger.issue("alice", uris=["spiffe://example/alice"])
+    for certificate in (None, forged):
+        with pytest.raises(grpc.RpcError) as caught:
+            reach.tenant("mutual", certificate=certificate, token=ALICE_TOKEN)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def test_in_clear_nothing_is_heard_at_a_tls_address(reach: Reach) -> None:
+    """A client without TLS is not answered where there is TLS."""
+    reach.ports["insecure"] = reach.ports["tls"]
+    with pytest.raises(grpc.RpcError) as caught:
+        reach.tenant("insecure", token=BOB_TOKEN)
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_renewed_certificate_is_used_without_a_restart(reach: Reach) -> None:
+    """What is put in the files' place is shown to the next connection; what is no good is not."""
+    before = reach.authority
+    reach.authority = reach.stranger
+    with pytest.raises(grpc.RpcError):
+        reach.tenant("tls", token=BOB_TOKEN)
+    renewed = reach.stranger.issue("renewed", hosts=["localhost"])
+    renewed.key.replace(reach.files.key)
+    with capture_logs() as lines:
+        assert reach.tls.renewed() is None
+    assert [each["event"] for each in lines] == ["tls_not_renewed"]
+    reach.authority = before
+    assert reach.tenant("tls", token=BOB_TOKEN) == "bob"
+    renewed.cert.replace(reach.files.cert)
+    reach.authority = reach.stranger
+    assert reach.tenant("tls", token=BOB_TOKEN) == "bob"
+
+
+@pytest.mark.parametrize(
+    ("said", "spoil"),
+    [
+        ("No such file", lambda files: files.cert.unlink()),
+        ("No such file", lambda files: files.key.unlink()),
+        ("tls_cert .*crt and tls_key", lambda files: files.cert.write_text("no PEM")),
+        ("tls_cert .*crt and tls_key", lambda files: files.key.write_text("no PEM")),
+        ("MISMATCH", lambda files: files.key.write_bytes(_other_key(files))),
+        (
+            "tls_client_ca .*: No such file",
+            lambda files: (files.cert.parent / "authority.crt").unlink(),
+        ),
+        ("tls_client_ca", lambda files: (files.cert.parent / "authority.crt").write_text("x")),
+    ],
+)
+def test_files_that_cannot_be_used_are_refused(
+    tmp_path: Path, said: str, spoil: Callable[[Certificate], object]
+) -> None:
+    """An address bound with them would fail each handshake: it is not bound."""
+    authority = Authority(tmp_path)
+    files = authority.issue("server", hosts=["localhost"])
+    spoil(files)
+    with pytest.raises(UnusableTls, match=said):
+        Tls(TlsFiles(files.cert, files.key, authority.cert), Path.read_bytes)
+
+
+def _other_key(files: Certificate) -> bytes:
+    return Authority(files.cert.parent, "other").issue("x").key.read_bytes()
+
+
+def test_an_address_that_is_taken_is_named(reach: Reach) -> None:
+    """What cannot be bound is an error that says which address."""
+    taken = f"localhost:{reach.ports['tls']}"
+    with pytest.raises(UnusableAddress, match=taken):
+        listen(grpc.server(ThreadPoolExecutor(1), options=server_options(Limits())), taken, None)

@@ -1,0 +1,134 @@
+"""What the settings of who may call come to."""
+
+import grp
+import os
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from certificates import Authority
+from structlog.testing import capture_logs
+
+from kvstore.access import Access, read_access
+from kvstore.config import Config, load_config
+from kvstore.core.caller import Identity
+from kvstore.core.quotas import Quotas
+from kvstore.errors import CredentialRequired
+from kvstore.rpc.socket_access import SocketAccess
+from kvstore.service.credentials import Credentials
+
+TOKEN = "kvs_token"  # noqa: S105 - for this test alone
+WITH_TOKEN = (
+    f'[tenants.alice]\nuids = [1000]\ntoken_sha256 = ["{sha256(TOKEN.encode()).hexdigest()}"]'
+)
+WITH_NAME = '[tenants.alice]\ncertificate_names = ["alice"]'
+
+
+@pytest.fixture(autouse=True)
+def no_settings_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take away the settings of whoever runs the tests."""
+    for name in Config.model_fields:
+        monkeypatch.delenv(f"KVSTORE_{name.upper()}", raising=False)
+
+
+@pytest.fixture
+def tenants(tmp_path: Path) -> Path:
+    """Provide a tenants file with a token."""
+    return written(tmp_path, WITH_TOKEN)
+
+
+def written(folder: Path, text: str, mode: int = 0o600) -> Path:
+    """Return a tenants file."""
+    path = folder / "tenants.toml"
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+def access_of(*flags: str) -> Access:
+    """Return what flags come to."""
+    return read_access(load_config(flags))
+
+
+def test_without_settings_there_are_uids_and_unix_sockets() -> None:
+    """Nobody is named, nothing is encrypted, and the sockets are the owner's."""
+    access = access_of()
+    assert (access.sockets, access.tenants_path, access.tls) == (SocketAccess(), None, None)
+    assert access.known.quotas.of("uid-1") == Quotas()
+
+
+def test_a_group_goes_by_name_or_number() -> None:
+    """Both are the same group; one that there is none of is named."""
+    group = grp.getgrgid(os.getgid())
+    for spelt in (group.gr_name, str(group.gr_gid)):
+        assert access_of("--socket-group", spelt).sockets == SocketAccess(group.gr_gid)
+    with pytest.raises(ValueError, match="socket_group: there is no group 'nobody knows'"):
+        access_of("--socket-group", "nobody knows")
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "said"),
+    [
+        ("[tenants.a]\nuid = 1", 0o600, "tenants.a.uid: no such key"),
+        (WITH_TOKEN, 0o644, "others can read it"),
+        (WITH_NAME, 0o646, "others can change it"),
+    ],
+)
+def test_a_tenants_file_that_is_no_good_is_refused(
+    tmp_path: Path, text: str, mode: int, said: str
+) -> None:
+    """The setting, the path and what is wrong are named."""
+    path = written(tmp_path, text, mode)
+    with pytest.raises(ValueError, match=f"^tenants_file {path}: .*{said}"):
+        access_of("--tenants-file", str(path))
+
+
+def test_a_file_without_tokens_may_be_read(tmp_path: Path) -> None:
+    """There is no secret in names and uids."""
+    assert access_of("--tenants-file", str(written(tmp_path, WITH_NAME, 0o644))).tls is None
+
+
+def test_an_address_that_nobody_could_call_is_refused(tmp_path: Path) -> None:
+    """Over TCP a caller is known by a token, or by a certificate where they are asked for."""
+    authority = Authority(tmp_path)
+    files = authority.issue("server", hosts=["localhost"])
+    flags = ["--tenants-file", str(written(tmp_path, WITH_NAME)), "--listen", "localhost:0"]
+    tls = ["--tls-cert", str(files.cert), "--tls-key", str(files.key)]
+    for more in (["--insecure-tcp"], tls):
+        with pytest.raises(ValueError, match=r"no tenant of .* has a token: .kvstore-ctl token"):
+            access_of(*flags, *more)
+    assert access_of(*flags, *tls, "--tls-client-ca", str(authority.cert)).tls is not None
+
+
+def test_a_key_that_others_can_read_is_refused(tmp_path: Path, tenants: Path) -> None:
+    """Whoever reads the key can be the server."""
+    files = Authority(tmp_path).issue("server", hosts=["localhost"])
+    files.key.chmod(0o644)
+    flags = ["--tenants-file", str(tenants), "--listen", "localhost:0"]
+    with pytest.raises(ValueError, match="others can read it"):
+        access_of(*flags, "--tls-cert", str(files.cert), "--tls-key", str(files.key))
+
+
+def test_the_tenants_file_is_read_again(tmp_path: Path, tenants: Path) -> None:
+    """From then on who is who is what the file says now."""
+    access = access_of("--tenants-file", str(tenants))
+    credentials = Credentials(frozenset(), access.known.tenants)
+    assert credentials.identify(TOKEN) == Identity("alice")
+    written(tmp_path, "[tenants.bob]\nuids = [1000]\nleases = 1")
+    with capture_logs() as lines:
+        access.reload(credentials)
+    assert [(each["event"], each["quotas_changed"]) for each in lines] == [("tenants_read", True)]
+    assert credentials.identity_of(1000) == Identity("bob")
+    with pytest.raises(CredentialRequired):
+        credentials.identify(TOKEN)
+
+
+def test_a_file_that_became_no_good_changes_nothing(tmp_path: Path, tenants: Path) -> None:
+    """The log says why, and whoever was known stays known."""
+    access = access_of("--tenants-file", str(tenants))
+    credentials = Credentials(frozenset(), access.known.tenants)
+    written(tmp_path, "[tenants.alice")
+    with capture_logs() as lines:
+        access.reload(credentials)
+    assert [each["event"] for each in lines] == ["tenants_not_read"]
+    assert credentials.identify(TOKEN) == Identity("alice")

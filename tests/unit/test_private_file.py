@@ -1,0 +1,58 @@
+"""Files that others could have written are not read."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kvstore.private_file import UntrustedFile, read_private
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Provide a file."""
+    path = tmp_path / "file"
+    path.write_bytes(b"content")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("mode", "secret"), [(0o600, True), (0o640, True), (0o400, True), (0o644, False)]
+)
+def test_a_file_of_ours_is_read(file: Path, mode: int, *, secret: bool) -> None:
+    """The owner writes, the group may read, and others too where there is no secret."""
+    file.chmod(mode)
+    assert read_private(file, secret=secret) == b"content"
+
+
+@pytest.mark.parametrize(
+    ("mode", "secret", "said"),
+    [
+        (0o644, True, "can read it; chmod 640"),
+        (0o660, True, "can change it; chmod 640"),
+        (0o666, True, "can change it"),
+        (0o646, False, "can change it; chmod 644"),
+        (0o664, False, "can change it"),
+    ],
+)
+def test_a_file_that_others_reach_is_refused(
+    file: Path, mode: int, *, secret: bool, said: str
+) -> None:
+    """The mode is named, and what to do."""
+    file.chmod(mode)
+    with pytest.raises(UntrustedFile, match=said):
+        read_private(file, secret=secret)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    """The path and the system's reason."""
+    with pytest.raises(UntrustedFile, match="nothing: No such file"):
+        read_private(tmp_path / "nothing", secret=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_file_of_somebody_else_is_refused(file: Path) -> None:
+    """Whoever owns a file can write it whatever its mode."""
+    os.chown(file, 12345, -1)
+    with pytest.raises(UntrustedFile, match="belongs to uid 12345"):
+        read_private(file, secret=False)
