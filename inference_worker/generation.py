@@ -16,6 +16,7 @@ class Generation:
     ``source_page`` is where the copy came from.
     ``published_pages`` are those that the answers of this request's inserts named as its own.
     ``time_to_first_token`` is in seconds, from the request to the first output id.
+    ``store_seconds`` is how long the request waited for the store's answers, over all its calls.
     """
 
     output_ids: list[int] = field(default_factory=list)
@@ -25,13 +26,14 @@ class Generation:
     prefilled_tokens: int
     computed_tokens: int = 0
     time_to_first_token: float = 0.0
+    store_seconds: float = 0.0
     matched_pages: list[PageRef]
     source_page: PageRef | None = None
     published_pages: list[PageRef] = field(default_factory=list)
     store_failure: str | None = None
 
     def plain(self) -> dict[str, Any]:
-        """Give all of it as JSON has it: pages as ``[extent, slot]``, the time as ``ttft_ms``."""
+        """Give all of it as JSON has it: pages as ``[extent, slot]``, times in milliseconds."""
         return {
             "output_ids": list(self.output_ids),
             "prompt_tokens": self.prompt_tokens,
@@ -40,6 +42,7 @@ class Generation:
             "prefilled_tokens": self.prefilled_tokens,
             "computed_tokens": self.computed_tokens,
             "ttft_ms": self.time_to_first_token * 1e3,
+            "store_ms": self.store_seconds * 1e3,
             "matched_pages": [list(page) for page in self.matched_pages],
             "source_page": None if self.source_page is None else list(self.source_page),
             "published_pages": [list(page) for page in self.published_pages],

@@ -68,6 +68,7 @@ class RequestRun:
         if self.generation.computed_tokens:
             published = self._pages.finish(self._ids, self._computed, self._next_tokens)
             self._note(published)
+        self.generation.store_seconds = self._pages.store_seconds
 
     def _choose(self) -> Choice:
         """Compute what is missing and choose from the last logits."""

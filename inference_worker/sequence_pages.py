@@ -24,6 +24,7 @@ class SequencePages:
     Behind come slots reserved in the store or, from where the store cannot give any, slots of the
     private arena; those are not published, nor is what follows them. A prompt that does not fit
     has what a few tries by halves get it, for its first pages, and asks for no more.
+    The store is asked for no longer than a request's budget, whatever it does.
     A failure of the store never reaches the caller, nor that its memory is of no use here, such as
     on another device.
     A context manager: at its end, on an exception too, the store's pages are released, the views
@@ -50,6 +51,8 @@ class SequencePages:
         self._pool = pool
         self._private = private
         self._namespace = namespace
+        # Of all calls of the sequence: after it the store is not asked any more.
+        self._budget = None if namespace is None else namespace.new_budget()
         self._page_limit = pool.layout.pages_for(longest)
         self._views: set[int] = set()
         self._private_pages: list[PageRef] = []
@@ -66,6 +69,7 @@ class SequencePages:
                 prompt_ids,
                 total_page_count=min(wanted, self._page_limit),
                 accept_next_token=accept_next_token,
+                budget=self._budget,
             )
             try:
                 if self._acquired.reservation is None and self._acquired.failure is None:
@@ -98,6 +102,11 @@ class SequencePages:
     def failure(self) -> StoreError | LayoutMismatchError | None:
         """Why the store gave nothing, where it failed or its memory does not fit."""
         return self._unfit if self._acquired is None else self._acquired.failure
+
+    @property
+    def store_seconds(self) -> float:
+        """How long the sequence waited for answers of the store."""
+        return 0.0 if self._budget is None else self._budget.spent_seconds
 
     def ensure(self, token_count: int) -> None:
         """Have pages for ``token_count`` tokens, and the source's tokens in the first of them.
@@ -156,7 +165,9 @@ class SequencePages:
         count = self._pool.layout.pages_for(prompt_tokens) - match.page_count
         while count > 0:
             try:
-                reservation = namespace.reserve(start_page=match.page_count, page_count=count)
+                reservation = namespace.reserve(
+                    start_page=match.page_count, page_count=count, budget=self._budget
+                )
             except PoolExhausted:
                 count //= 2
                 self._grows = False

@@ -6,6 +6,7 @@ Importing it loads neither torch nor numpy.
 from kvstore_client import errors
 from kvstore_client.acquired import Acquired
 from kvstore_client.admin import Admin, connect_admin
+from kvstore_client.budget import StoreBudget
 from kvstore_client.client import Client
 from kvstore_client.config import ClientConfig
 from kvstore_client.identity import NamespaceIdentity
@@ -32,6 +33,7 @@ __all__ = [
     "PagedContent",
     "Reservation",
     "Source",
+    "StoreBudget",
     "connect_admin",
     "default_runtime_dir",
     "errors",

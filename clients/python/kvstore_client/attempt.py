@@ -10,6 +10,7 @@ from google.protobuf import duration_pb2
 
 from kvstore.v1 import attach_pb2, lease_pb2, store_pb2
 from kvstore_client.attach import AttachConnection
+from kvstore_client.bound import Bound
 from kvstore_client.calls import StoreCalls
 from kvstore_client.config import ClientConfig
 from kvstore_client.deadline import Deadline
@@ -18,7 +19,7 @@ from kvstore_client.fault_points import fault_point
 from kvstore_client.lease_calls import LeaseCalls
 from kvstore_client.lease_keeper import LeaseTerm
 from kvstore_client.runtime_dir import RuntimeDir
-from kvstore_client.session import Bound, Session
+from kvstore_client.session import Session
 
 LEASE_ID_BYTES = 16
 SECRET_BYTES = 32

@@ -50,8 +50,25 @@ class ClientConfig:
     """Deadline of every call on the request path, after which it is a miss.
 
     The most that a store that hangs can add to one request, once: afterwards it
-    is not asked until it answers a renewal. Far above what a call takes (under
-    a millisecond) and below what a user of a model would call slow.
+    is not asked until it answers what is asked in the background. Far above what a
+    call takes (under a millisecond) and below what a user of a model would call slow.
+    """
+
+    request_budget: float | None = None
+    """Longest time that all calls of one request may take together.
+
+    Once it is spent the request goes on without the store. Absent: as much as
+    ``call_timeout``, so that a store that hangs or is slow adds that to a request,
+    however many calls it makes. Longer where outputs have tens of thousands of
+    tokens: a store that is well takes about 5 ms of it for 64 tokens of output.
+    """
+
+    longest_open: float = 30.0
+    """Longest time without requests to a store that is too slow for them again and again.
+
+    While it answers what is asked in the background, requests are tried after one
+    ``call_timeout``, then after twice that, and so on up to this: one of them may wait
+    for its deadline each time.
     """
 
     connect_timeout: float = 5.0
@@ -93,7 +110,8 @@ class ClientConfig:
     def __post_init__(self) -> None:
         for each in fields(self):
             value = getattr(self, each.name)
-            if each.type in (float, "float") and not value > 0:
+            is_time = isinstance(value, float | int) and not isinstance(value, bool)
+            if is_time and not value > 0:
                 msg = f"{each.name} has to be positive, not {value}"
                 raise ValueError(msg)
         if self.call_timeout > MAX_CALL_TIMEOUT:

@@ -9,6 +9,7 @@ from threading import Condition, Thread
 
 from kvstore_client.attempt import Attempt
 from kvstore_client.backoff import Backoff
+from kvstore_client.budget import StoreBudget
 from kvstore_client.config import ClientConfig
 from kvstore_client.deadline import Deadline
 from kvstore_client.errors import (
@@ -74,6 +75,10 @@ class Connector:
             raise copy(self._why_none)
         return session
 
+    def new_budget(self) -> StoreBudget:
+        """Return the time that a request has for all its calls, as configured."""
+        return StoreBudget(self._config.request_budget or self._config.call_timeout)
+
     def check_process(self) -> None:
         """Raise :class:`ForkedClient` in a process that is not the client's own."""
         if os.getpid() != self._pid:
@@ -113,10 +118,15 @@ class Connector:
     # The thread.
 
     def _run(self) -> None:
-        backoff = Backoff(self._config.first_backoff, self._config.longest_backoff)
+        config = self._config
+        # Of a store that is back nobody is told: within half a lease's time it is seen.
+        longest = max(config.first_backoff, min(config.longest_backoff, config.ttl / 2))
+        backoff = Backoff(config.first_backoff, longest)
         while not self._closing:
             session = self._attach()
-            if session is not None:
+            if session is None:
+                wait = max(backoff.delay(), _retry_after(self._why_none))
+            else:
                 backoff.reset()
                 try:
                     self._serve(session)
@@ -124,7 +134,8 @@ class Connector:
                     # A worker lives without a store, and not with one that is half attached.
                     _logger.exception("connector_failed")
                 self._leave(session)
-            self._pause(backoff.delay())
+                wait = backoff.delay()
+            self._pause(wait)
         deadline = Deadline(self._config.close_timeout)
         for session in self._leaving:
             with contextlib.suppress(StoreTimedOut):
@@ -180,7 +191,7 @@ class Connector:
                 if isinstance(error, PASSING):
                     session.not_yet[key] = error.with_traceback(None)
                     self._put_last(key)
-                    self._pause(backoff.delay(), session)
+                    self._pause(max(backoff.delay(), _retry_after(error)), session)
                 else:
                     _logger.warning("namespace_refused", extra={"reason": str(error)})
                     session.note_namespace(key, error)
@@ -226,3 +237,8 @@ class Connector:
             _logger.warning("client_closed_while_holding")
             session.flush(self._config.close_timeout)
             session.abandon()
+
+
+def _retry_after(error: StoreError) -> float:
+    """Return the seconds for which the store said not to be asked again, zero if it did not."""
+    return (error.retry_after_s or 0.0) if isinstance(error, StoreRefused) else 0.0

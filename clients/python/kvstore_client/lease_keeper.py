@@ -107,11 +107,14 @@ class LeaseKeeper:
             try:
                 # Never beyond the end, so that the end is seen in time.
                 ttl = self._renew(min(self._term.ttl / RENEWALS_PER_TTL, self._term.ends_at - now))
-            except StoreRefused as error:
-                self._user.end(error)
-                return
-            except StoreError:
-                self._next_attempt = self._clock() + self._term.retry_s
+            except StoreError as error:
+                wait = self._term.retry_s
+                if isinstance(error, StoreRefused):
+                    if not error.retry_after_s:
+                        self._user.end(error)
+                        return
+                    wait = max(wait, error.retry_after_s)
+                self._next_attempt = self._clock() + wait
             else:
                 self._term = LeaseTerm(now, ttl)
                 self._next_attempt = self._term.renew_at

@@ -4,6 +4,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from kvstore.v1 import prefix_cache_pb2
+from kvstore_client.budget import StoreBudget
 from kvstore_client.generation_table import PageGenerations
 from kvstore_client.hold import Hold, end_holds, require_current
 from kvstore_client.match import Match
@@ -30,16 +31,22 @@ class Reservation:
     :meth:`insert` it; from then on it is immutable, and the whole path through
     the last inserted page stays as it is until :meth:`abort`. As a context
     manager it is aborted at the end, after waiting for the device; what was
-    inserted stays in the store. One thread at a time uses it.
+    inserted stays in the store. All its calls are charged to the ``budget`` of the
+    request that made it. One thread at a time uses it.
     """
 
     def __init__(
-        self, hold: Hold, namespace_id: bytes, grant: prefix_cache_pb2.ReservationGrant
+        self,
+        hold: Hold,
+        namespace_id: bytes,
+        grant: prefix_cache_pb2.ReservationGrant,
+        budget: StoreBudget,
     ) -> None:
         self.hold = hold
         self.start_page = grant.start_page
         self.pages = pages_of(grant.runs)
         hold.generations = PageGenerations(grant.runs)
+        self.budget = budget
         self._namespace_id = namespace_id
         self._bases: set[Hold] = set()
 
@@ -63,10 +70,10 @@ class Reservation:
         request = prefix_cache_pb2.ReservationRequest(
             reservation_id=self.reservation_id, start_page=self.start_page, page_count=page_count
         )
-        with session.request() as deadline:
-            session.settle(deadline)
-            grant = session.ask(
-                session.lease.reserve, self._namespace_id, request, deadline.remaining()
+        with session.request(self.budget) as asking:
+            session.settle(asking)
+            grant = asking.ask(
+                session.lease.reserve, self._namespace_id, request, asking.remaining()
             )
             self.pages = session.require_mapped(pages_of(grant.runs))
             self.hold.generations = PageGenerations(grant.runs)
@@ -113,8 +120,8 @@ class Reservation:
         elif base is not None:
             request.sequence.base_reservation_id = base.reservation_id
         require_current(self.hold, *self._bases)
-        with session.request() as deadline:
-            inserted = session.ask(session.lease.insert, request, deadline.remaining())
+        with session.request(self.budget) as asking:
+            inserted = asking.ask(session.lease.insert, request, asking.remaining())
         # Named, not handed out: another's page may lie where this process has nothing mapped.
         pages = pages_of(inserted.runs)
         return Inserted(pages, inserted.published_page_count)

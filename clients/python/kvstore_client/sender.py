@@ -164,6 +164,10 @@ class ReleaseSender:
             except StoreUnavailable:
                 self._retry.wait(self._backoff.delay())
             except StoreRefused as error:
+                if error.retry_after_s:  # refused for now: it is still to be given back
+                    with self._state:
+                        self._state.wait_for(lambda: self._abandoned, error.retry_after_s)
+                    continue
                 # Gone already: another epoch, or a lease that ended with all it held.
                 _logger.info("release_refused", extra={"what": what, "reason": error.reason})
                 return

@@ -4,15 +4,15 @@ import itertools
 import logging
 import os
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import Condition
-from typing import NamedTuple, ParamSpec, TypeVar
+from typing import NamedTuple
 
-from kvstore.v1 import attach_pb2, store_pb2
-from kvstore_client.attach import AttachConnection
 from kvstore_client.backoff import Backoff
-from kvstore_client.calls import StoreCalls
+from kvstore_client.bound import Bound
+from kvstore_client.breaker import CircuitBreaker
+from kvstore_client.budget import StoreBudget
 from kvstore_client.config import ClientConfig
 from kvstore_client.deadline import Deadline
 from kvstore_client.errors import (
@@ -25,14 +25,12 @@ from kvstore_client.errors import (
     StoreUnavailable,
 )
 from kvstore_client.extent_table import ExtentTable
+from kvstore_client.gate import StoreGate
 from kvstore_client.identity import NamespaceKey
-from kvstore_client.lease_calls import LeaseCalls
-from kvstore_client.lease_keeper import LeaseKeeper, LeaseTerm
+from kvstore_client.lease_keeper import LeaseKeeper
 from kvstore_client.page_ref import PageRef
 from kvstore_client.sender import ReleaseSender
-
-P = ParamSpec("P")
-T = TypeVar("T")
+from kvstore_client.store_request import Sample, StoreRequest
 
 # Half of the ids are ahead of any start.
 FIRST_IDS = 1 << 63
@@ -45,17 +43,6 @@ class OpenedNamespace(NamedTuple):
 
     namespace_id: bytes
     arena_id: int
-
-
-class Bound(NamedTuple):
-    """What attaching came to: a lease with this process bound to it."""
-
-    connection: AttachConnection
-    calls: StoreCalls
-    lease: LeaseCalls
-    term: LeaseTerm
-    welcome: attach_pb2.Welcome
-    limits: store_pb2.Limits
 
 
 class Session:
@@ -87,7 +74,7 @@ class Session:
         self._pid = os.getpid()
         self._ids = itertools.count(1 + secrets.randbelow(FIRST_IDS))
         self._holds = 0
-        self._suspended = False
+        self._sample: Sample | None = None
         self._connection = bound.connection
         self._sender = ReleaseSender(
             bound.lease,
@@ -98,6 +85,16 @@ class Session:
             closed=self._close,
         )
         self.extents = ExtentTable(monitor, numbers, self._sender.unmapped, self.store_epoch)
+        self._gate = StoreGate(
+            CircuitBreaker(
+                first_open=self.call_timeout,
+                longest_open=config.longest_open,
+                probe_waits=Backoff(config.first_backoff, config.longest_backoff),
+            ),
+            monitor,
+            self._probe,
+            self._sender.prompt,
+        )
         self._keeper = LeaseKeeper(bound.lease.renew, self, bound.term)
         self._keeper.start()
         bound.connection.serve(self.extents, self.end)
@@ -107,7 +104,7 @@ class Session:
     @property
     def usable(self) -> bool:
         """Whether new work is sent: the lease is held and the store answers."""
-        return self.ended is None and not self._suspended and self._keeper.holds
+        return self.ended is None and self._gate.passes and self._keeper.holds
 
     @property
     def drained(self) -> bool:
@@ -123,14 +120,13 @@ class Session:
             self._monitor.notify_all()
         _logger.info("session_ended", extra={"reason": str(reason)})
         self._keeper.stop()
+        self._gate.close()
         self.calls.cancel()
         self._sender.wake()
 
     def renewed(self) -> None:
-        """Note that the store answers: send it requests again."""
-        with self._monitor:
-            self._suspended = False
-            self._monitor.notify_all()
+        """Note that the store answers renewals: see whether it answers the rest."""
+        self._gate.prompt()
         self._sender.prompt()
 
     def check_process(self) -> None:
@@ -146,53 +142,52 @@ class Session:
 
     @contextmanager
     def request(
-        self, *, pin_ids: Sequence[int] = (), reservation_ids: Sequence[int] = ()
-    ) -> Iterator[Deadline]:
-        """Bracket a request under the ids that it may take; gives its deadline.
+        self,
+        budget: StoreBudget | None = None,
+        *,
+        pin_ids: Sequence[int] = (),
+        reservation_ids: Sequence[int] = (),
+        sample: Sample | None = None,
+    ) -> Iterator[StoreRequest]:
+        """Bracket a request under the ids that it may take, and charge its time.
 
         The memory stays for as long. Where the request fails without a clear
-        refusal, what it may have taken is given back in the background. Raises
-        :class:`StoreUnavailable` at once where the session takes no work.
+        refusal, what it may have taken is given back in the background. Where it
+        fails for time, ``sample`` is what the store is asked for in the background,
+        until it answers. Raises :class:`StoreUnavailable` at once where the session
+        takes no work, or the budget is spent.
         """
-        with self._monitor:
-            if not self.usable:
-                raise self._why_not()
-            self._holds += 1
-        try:
-            yield Deadline(self.call_timeout)
-        except BaseException as error:
-            if not isinstance(error, StoreRefused) or isinstance(error, Internal):
-                self._sender.give_back(pin_ids=pin_ids, reservation_ids=reservation_ids)
-            raise
-        finally:
-            self.leave()
+        with (budget or StoreBudget(self.call_timeout)).spend(self.call_timeout) as deadline:
+            with self._monitor:
+                if self.ended is not None or not self._keeper.holds:
+                    raise self._why_not()
+                ticket = self._gate.admit()
+                self._holds += 1
+                self._sample = sample or self._sample
+            request = StoreRequest(self._gate, ticket, deadline, self.end)
+            try:
+                yield request
+            except BaseException as error:
+                unclear = not isinstance(error, StoreRefused) or isinstance(error, Internal)
+                if request.asked and unclear:
+                    self._sender.give_back(pin_ids=pin_ids, reservation_ids=reservation_ids)
+                raise
+            finally:
+                self._gate.leave(ticket)
+                self.leave()
 
-    def ask(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Make a call of ``lease``; its errors are raised after their meaning is drawn.
-
-        One that says that the lease is over ends the session. After one that was
-        not answered in time the store is not asked until it answers a renewal.
-        """
-        try:
-            return call(*args, **kwargs)
-        except SESSION_OVER as error:
-            self.end(error)
-            raise
-        except StoreTimedOut:
-            self._suspend()
-            raise
-
-    def settle(self, deadline: Deadline) -> None:
+    def settle(self, request: StoreRequest) -> None:
         """Wait until the store has what was given back before; raises ``StoreUnavailable``.
 
         Whoever released slots and reserves then finds them there.
         """
-        if self._sender.flush(deadline.remaining(), lambda: self.ended is not None):
+        if self._sender.flush(request.remaining(), lambda: self.ended is not None):
             return
         if self.ended is not None:
             raise self._why_not()
-        self._suspend()
-        raise StoreTimedOut("earlier releases are still under way")
+        error = StoreTimedOut("earlier releases are still under way")
+        request.failed("settle", error)
+        raise error
 
     def require_mapped(self, pages: list[PageRef]) -> list[PageRef]:
         """Return ``pages``; raises :class:`StoreUnavailable` for one with no memory here."""
@@ -201,16 +196,16 @@ class Session:
             raise StoreUnavailable(f"the answer names extents {sorted(strange)}, not mapped here")
         return pages
 
-    def _suspend(self) -> None:
-        with self._monitor:
-            self._suspended = True
-        self._keeper.prompt()
+    def _probe(self) -> None:
+        """Ask for what the last request asked for, without any effect; raises ``StoreError``."""
+        if self._sample is None:
+            self.lease.renew(self.call_timeout)
+        else:
+            self.lease.peek(*self._sample, self.call_timeout)
 
     def _why_not(self) -> StoreError:
         if self.ended is not None:
             return StoreUnavailable(f"the session ended: {self.ended}")
-        if self._suspended:
-            return StoreUnavailable("not asked: the store did not answer in time")
         return StoreUnavailable("the lease was not renewed in time")
 
     # Holds.
@@ -250,7 +245,11 @@ class Session:
         a failure that may pass; it is raised.
         """
         deadline = Deadline(self._config.connect_timeout)
-        opened = self.ask(self.lease.open_namespace, *key, deadline.remaining())
+        try:
+            opened = self.lease.open_namespace(*key, deadline.remaining())
+        except SESSION_OVER as error:
+            self.end(error)
+            raise
         with self._monitor:
             settled = self._monitor.wait_for(
                 lambda: self.ended is not None or self.extents.settled(opened.extent_ids),

@@ -167,3 +167,39 @@ def test_a_client_can_be_closed_from_many_threads(tmp_path: Path) -> None:
     client.start()
     assert not client.connected
     assert (client.store_epoch, client.flush(0)) == (None, True)
+
+
+def test_a_store_that_says_when_to_come_is_not_asked_before(
+    scripted: ScriptedCalls, runtime_dir: RuntimeDir
+) -> None:
+    """A lease that is refused for now is asked for again after that time, and not before."""
+    welcomes = [[(WELCOME, ())]]
+    peer = ScriptedAttach(runtime_dir.attach_socket, *welcomes)
+    scripted.answer("GrantLease", refusal("STORE_DRAINING", retry_after_s=1000), GRANTED)
+    scripted.answer("RevokeLease", REVOKED)
+    with Client(runtime_dir.path, ClientConfig(first_backoff=0.001)) as client:
+        namespace = client.namespace(*KEY)
+        assert wait_until(lambda: isinstance(namespace.failure, errors.StoreDraining))
+        assert not client.wait_connected(0.1)
+    assert len(scripted.requests["GrantLease"]) == 1
+    peer.close()
+
+
+@pytest.mark.parametrize(("ttl", "longest"), [(0.5, 0.25), (10.0, 1.0)])
+def test_a_store_that_is_back_is_seen_within_half_a_lease(
+    runtime_dir: RuntimeDir, ttl: float, longest: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Waits between attempts grow to what is configured, and to no more than half of a lease."""
+    waits: list[float] = []
+    client = Client(runtime_dir.path, ClientConfig(ttl=ttl, first_backoff=0.2))
+    connector = client._connector
+
+    def pause(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 8:
+            connector._closing = True
+
+    monkeypatch.setattr(connector, "_pause", pause)
+    with client:
+        assert wait_until(lambda: len(waits) == 8)
+    assert longest / 2 <= max(waits) <= longest

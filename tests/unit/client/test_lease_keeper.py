@@ -121,6 +121,19 @@ def test_a_refusal_ends_it_at_once(kept: Kept) -> None:
     assert kept.user.ends.get(timeout=30) is refused
 
 
+def test_a_refusal_for_now_is_no_end(kept: Kept) -> None:
+    """Where the store says to come later the lease is renewed later, within its term."""
+    kept.keeper.start()
+    kept.outcomes.put(errors.QuotaExceeded("too many", retry_after_s=2.0))
+    kept.at(103.0)
+    kept.timeouts.get(timeout=30)
+    assert wait_until(lambda: kept.keeper._next_attempt == 105.0)
+    kept.outcomes.put(TTL)
+    kept.at(105.0)
+    kept.user.renewals.get(timeout=30)
+    assert kept.user.ends.empty()
+
+
 def test_a_process_that_slept_gives_up_before_it_asks(kept: Kept) -> None:
     """After a stop past the term nothing is sent: the lease is given up by the clock alone."""
     kept.keeper.start()

@@ -10,6 +10,7 @@ from scripted_store import ScriptedCalls
 
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore_client import Namespace, errors
+from kvstore_client.budget import StoreBudget
 from kvstore_client.connector import Connector
 from kvstore_client.runtime_dir import RuntimeDir
 
@@ -27,6 +28,10 @@ class OneSession:
     def require_session(self) -> object:
         """Return the session."""
         return self.session
+
+    def new_budget(self) -> StoreBudget:
+        """Return time enough."""
+        return StoreBudget(30.0)
 
 
 @pytest.fixture

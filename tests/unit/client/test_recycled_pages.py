@@ -8,6 +8,7 @@ from scripted_store import ScriptedCalls
 
 from kvstore.v1 import prefix_cache_pb2
 from kvstore_client.acquired import Acquired
+from kvstore_client.budget import StoreBudget
 from kvstore_client.errors import PageRecycled
 from kvstore_client.hold import Hold
 from kvstore_client.match import Match
@@ -31,7 +32,7 @@ class Held:
         self.source = Source(source, PageRef(3, 1), 2)
         self.match = Match(pin, pages_of(runs), 4, source=self.source)
         grant = prefix_cache_pb2.ReservationGrant(reservation_id=3, start_page=1, runs=[run_of(2)])
-        self.reservation = Reservation(reservation, b"space", grant)
+        self.reservation = Reservation(reservation, b"space", grant, StoreBudget(30.0))
         self.acquired = Acquired(self.match, self.reservation)
 
     def insert(self) -> None:

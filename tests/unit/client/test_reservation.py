@@ -8,6 +8,7 @@ from scripted_store import ScriptedCalls, refusal
 
 from kvstore.v1 import prefix_cache_pb2
 from kvstore_client import errors
+from kvstore_client.budget import StoreBudget
 from kvstore_client.hold import Hold
 from kvstore_client.match import Match
 from kvstore_client.page_ref import PageRef
@@ -26,7 +27,7 @@ class Held:
         grant = prefix_cache_pb2.ReservationGrant(reservation_id=7, start_page=2, runs=[run_of(1)])
         with attached.session.request():
             hold = Hold(attached.session, reservation_ids=(7,))
-        self.reservation = Reservation(hold, b"space", grant)
+        self.reservation = Reservation(hold, b"space", grant, StoreBudget(30.0))
 
     def answer_insert(self) -> None:
         """Have the next insert answered with a page of another worker's."""

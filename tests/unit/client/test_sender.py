@@ -13,6 +13,7 @@ from kvstore_client.calls import StoreCalls
 from kvstore_client.lease_calls import LeaseCalls
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.sender import ReleaseSender
+from kvstore_client.testing import wait_until
 
 RELEASED = prefix_cache_pb2.ReleasePinsResponse()
 ABORTED = prefix_cache_pb2.AbortReservationResponse()
@@ -108,6 +109,22 @@ def test_a_release_that_is_refused_is_over(scripted: ScriptedCalls, sending: Sen
     sending.sender.give_back(pin_ids=[1])
     assert sending.sender.flush(30)
     assert pins_released(scripted) == [[1]]
+
+
+def test_a_release_that_is_refused_for_now_is_repeated(
+    scripted: ScriptedCalls, sending: Sending
+) -> None:
+    """Where the store says to come later, the pin is released later, and nothing before that."""
+    scripted.answer("ReleasePins", refusal("QUOTA_EXCEEDED", retry_after_s=0.01), RELEASED)
+    sending.sender.give_back(pin_ids=[1])
+    assert sending.sender.flush(30)
+    assert pins_released(scripted) == [[1]] * 2
+    scripted.answer("ReleasePins", refusal("QUOTA_EXCEEDED", retry_after_s=1000), RELEASED)
+    sending.sender.give_back(pin_ids=[2])
+    assert wait_until(lambda: len(pins_released(scripted)) == 3)
+    sending.sender.prompt()
+    assert not sending.sender.flush(0.05)
+    assert len(pins_released(scripted)) == 3
 
 
 def test_the_lease_is_revoked_last(scripted: ScriptedCalls, sending: Sending) -> None:

@@ -36,8 +36,8 @@ def hasty(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[Scripted
 
 def match(session: Session, pin_id: int) -> None:
     """Ask for a match, as a namespace does."""
-    with session.request(pin_ids=(pin_id,)) as deadline:
-        session.ask(session.lease.match, b"space", b"", (pin_id, pin_id + 1), deadline.remaining())
+    with session.request(pin_ids=(pin_id,)) as asking:
+        asking.ask(session.lease.match, b"space", b"", (pin_id, pin_id + 1), asking.remaining())
 
 
 def released(scripted: ScriptedCalls) -> list[int]:
@@ -104,35 +104,28 @@ def test_a_call_without_a_clear_answer_is_undone(
 
 def test_a_request_that_is_interrupted_is_undone(attached: ScriptedSession) -> None:
     """Whatever ends a request on this side, its pins and reservations are given back."""
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
     attached.calls.answer("ReleasePins", RELEASED)
     attached.calls.answer("AbortReservation", ABORTED)
     with (
         pytest.raises(KeyboardInterrupt),
-        attached.session.request(pin_ids=(1,), reservation_ids=(2,)),
+        attached.session.request(pin_ids=(1,), reservation_ids=(2,)) as asking,
     ):
-        raise KeyboardInterrupt
+        asking.ask(interrupted)
     assert attached.session.flush(30)
     assert released(attached.calls) == [1]
     assert len(attached.calls.requests["AbortReservation"]) == 1
 
 
-def test_after_a_timeout_the_store_is_not_asked_until_it_answers(
-    hasty: ScriptedSession,
-) -> None:
-    """One request pays its deadline; later ones nothing, until a renewal was answered."""
-    slow, silent = Event(), Event()
-    hasty.calls.answer("MatchPrefix", slow, MATCH, MATCH)
-    hasty.calls.answer("RenewLease", silent, RENEWED)
-    hasty.calls.answer("ReleasePins", RELEASED)
-    with pytest.raises(errors.StoreTimedOut):
-        match(hasty.session, 1)
-    assert not hasty.session.usable
-    with pytest.raises(errors.StoreUnavailable, match="not asked"):
-        match(hasty.session, 2)
-    assert len(hasty.calls.requests["MatchPrefix"]) == 1
-    slow.set()
-    silent.set()
-    assert wait_until(lambda: hasty.session.usable)
+def test_what_was_not_asked_is_not_undone(attached: ScriptedSession) -> None:
+    """A request that ends before any call took nothing, and nothing is sent for it."""
+    with pytest.raises(KeyError), attached.session.request(pin_ids=(1,)):
+        raise KeyError
+    assert attached.session.flush(30)
+    assert released(attached.calls) == []
 
 
 def test_a_page_without_memory_is_no_answer(attached: ScriptedSession) -> None:
@@ -150,14 +143,14 @@ def test_releases_go_ahead_of_a_reserve(hasty: ScriptedSession) -> None:
     hasty.session.give_back(pin_ids=[1])
     with (
         pytest.raises(errors.StoreTimedOut),
-        hasty.session.request() as deadline,
+        hasty.session.request() as asking,
     ):
-        hasty.session.settle(deadline)
+        hasty.session.settle(asking)
     slow.set()
     assert hasty.session.flush(30)
     assert wait_until(lambda: hasty.session.usable)
-    with hasty.session.request() as deadline:
-        hasty.session.settle(deadline)
+    with hasty.session.request() as asking:
+        hasty.session.settle(asking)
 
 
 def test_settling_ends_with_the_session(attached: ScriptedSession) -> None:
@@ -167,10 +160,10 @@ def test_settling_ends_with_the_session(attached: ScriptedSession) -> None:
     attached.session.give_back(pin_ids=[1])
     assert attached.calls.came.wait(30)
     ending = Thread(target=attached.session.end, args=(errors.StaleEpoch("restarted"),))
-    with attached.session.request() as deadline:
+    with attached.session.request() as asking:
         ending.start()
         with pytest.raises(errors.StoreUnavailable, match="restarted"):
-            attached.session.settle(deadline)
+            attached.session.settle(asking)
     ending.join()
     slow.set()
 

@@ -55,6 +55,7 @@ def test_a_generation_is_answered_whole(engine: Engine, alone: LineWorker, text_
     )
     assert ready == {"ready": True}
     assert answer.pop("ttft_ms") > 0
+    assert answer.pop("store_ms") == 0
     assert answer == {
         "id": "x",
         "output_ids": engine.generate(ids, 6).output_ids,

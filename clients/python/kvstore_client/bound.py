@@ -1,0 +1,20 @@
+"""What attaching came to."""
+
+from typing import NamedTuple
+
+from kvstore.v1 import attach_pb2, store_pb2
+from kvstore_client.attach import AttachConnection
+from kvstore_client.calls import StoreCalls
+from kvstore_client.lease_calls import LeaseCalls
+from kvstore_client.lease_keeper import LeaseTerm
+
+
+class Bound(NamedTuple):
+    """A lease with this process bound to it."""
+
+    connection: AttachConnection
+    calls: StoreCalls
+    lease: LeaseCalls
+    term: LeaseTerm
+    welcome: attach_pb2.Welcome
+    limits: store_pb2.Limits

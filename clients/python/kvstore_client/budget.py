@@ -1,0 +1,39 @@
+"""How long all calls of one request may take together, and how long they took."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from kvstore_client.deadline import Deadline
+from kvstore_client.errors import StoreUnavailable
+
+
+class StoreBudget:
+    """``seconds`` of waiting for the store, by CLOCK_MONOTONIC, over all calls of a request.
+
+    Once they are spent the store is not asked any more, and what is asked is a
+    miss at once: however many calls a request makes, and however slow each
+    answer is, the request waits no longer than this. One thread at a time uses it.
+    """
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.seconds = seconds
+        self.spent_seconds = 0.0
+        self._clock = clock
+
+    @contextmanager
+    def spend(self, longest: float) -> Iterator[Deadline]:
+        """Charge a call, which may take ``longest`` seconds; gives its deadline.
+
+        Raises :class:`StoreUnavailable` where nothing is left.
+        """
+        left = self.seconds - self.spent_seconds
+        if left <= 0:
+            raise StoreUnavailable(
+                f"not asked: this request waited {self.spent_seconds:.2g} s for the store already"
+            )
+        begin = self._clock()
+        try:
+            yield Deadline(min(longest, left))
+        finally:
+            self.spent_seconds += self._clock() - begin

@@ -1,0 +1,56 @@
+"""The time of one request's calls, by a clock that the test moves."""
+
+import pytest
+
+from kvstore_client import errors
+from kvstore_client.budget import StoreBudget
+
+
+class Clock:
+    """Shows what the test says."""
+
+    def __init__(self) -> None:
+        self.now = 50.0
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now
+
+
+def test_every_call_is_charged() -> None:
+    """Time within calls counts, time between them does not, and a call that fails counts too."""
+    clock = Clock()
+    budget = StoreBudget(10.0, clock)
+    with budget.spend(5.0):
+        clock.now += 3.0
+    clock.now += 100.0
+
+    def fail() -> None:
+        with budget.spend(5.0):
+            clock.now += 2.0
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert budget.spent_seconds == 5.0
+
+
+def test_no_call_may_take_more_than_is_left() -> None:
+    """A call's deadline is its own, or what is left of the budget where that is less."""
+    clock = Clock()
+    budget = StoreBudget(100.0, clock)
+    with budget.spend(60.0) as deadline:
+        assert 59.0 < deadline.remaining() <= 60.0
+        clock.now += 60.0
+    with budget.spend(60.0) as deadline:
+        assert 39.0 < deadline.remaining() <= 40.0
+
+
+def test_nothing_is_asked_after_it() -> None:
+    """Once it is spent a call fails at once, and says for what."""
+    clock = Clock()
+    budget = StoreBudget(1.0, clock)
+    with budget.spend(1.0):
+        clock.now += 1.0
+    with pytest.raises(errors.StoreUnavailable, match="waited 1 s"), budget.spend(1.0):
+        pytest.fail("it was asked")
