@@ -83,5 +83,5 @@ def nothing_held(client: Client) -> bool:
 
 
 def memfd_mappings() -> int:
-    """Count this process's mappings of memfds."""
-    return Path("/proc/self/maps").read_text(encoding="utf-8").count("/memfd:")
+    """Count this process's mappings of extents' pages; those of their generations go with them."""
+    return Path("/proc/self/maps").read_text(encoding="utf-8").count("/memfd:kvstore-extent")
