@@ -44,7 +44,7 @@ class KVStoreError(Exception):
     """
 
     message: ClassVar[str] = "the call failed"
-    retry_after_s: ClassVar[float | None] = None
+    retry_after_s: float | None = None
 
     def __init__(self, **metadata: object) -> None:
         self.metadata = {key: str(value) for key, value in metadata.items()}

@@ -96,7 +96,8 @@ def build_aio_server(
     add_services(
         registry.as_server(), store, callers, health_state, sockets=sockets, version=version
     )
-    interceptors = [Outcomes(clock), Admission(callers, store.limits.max_deadline)]
+    admission = Admission(callers, store.limits.max_deadline, store.traffic)
+    interceptors = [Outcomes(clock), admission]
     return AioServer(registry.methods(interceptors), store, sockets)
 
 

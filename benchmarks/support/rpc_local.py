@@ -101,7 +101,8 @@ def local_worker(tier_bytes: int) -> Iterator[tuple[Worker, TimedStore]]:
             sockets=Sockets(Path("none"), Path("none")),
             version="benchmark",
         )
-        methods = registry.methods([Outcomes(clock), Admission(callers, real.limits.max_deadline)])
+        admission = Admission(callers, real.limits.max_deadline, real.traffic)
+        methods = registry.methods([Outcomes(clock), admission])
         context = CallContext(LocalCaller(credentials.issue(os.geteuid())))
         paths = {
             method.name: (f"/{service.full_name}/{method.name}", method.output_type)

@@ -23,6 +23,7 @@ from kvstore.errors import InvalidField, KVStoreError
 from kvstore.rpc import status
 from kvstore.rpc.identity import Callers
 from kvstore.service.clock import Clock
+from kvstore.service.traffic import Traffic
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -31,6 +32,17 @@ REQUEST_ID = "x-request-id"
 REQUEST_ID_FORM = re.compile(r"[A-Za-z0-9._:/-]{1,64}")
 # Open to whoever reaches the socket, without deadline: probes, and tools that ask for descriptors.
 EXEMPT = (f"/{health.SERVICE_NAME}/", f"/{reflection.SERVICE_NAME}/")
+# What gives something back, or keeps a lease that holds something, is not refused for its
+# rate: refusing it would only make the store hold more.
+GIVING_BACK = frozenset(
+    {
+        "/kvstore.v1.LeaseService/RenewLease",
+        "/kvstore.v1.LeaseService/RevokeLease",
+        "/kvstore.v1.NamedPinService/UnpinPrefix",
+        "/kvstore.v1.PrefixCacheService/AbortReservation",
+        "/kvstore.v1.PrefixCacheService/ReleasePins",
+    }
+)
 # gRPC sends a timeout in few digits, rounded up: 60 s come as 60.1 s.
 DEADLINE_ROUNDING = 1.02
 
@@ -143,29 +155,30 @@ class Outcomes(_MethodInterceptor):
 class Admission(_MethodInterceptor):
     """Refuses, before the request is read, a call that may not come in.
 
-    Raises CredentialRequired, or InvalidField for a deadline that is missing or
-    above ``max_deadline`` (seconds): tombstones are kept for longer than that,
-    so no call may live longer. A call whose deadline passed while it waited for
-    a thread is refused too: nobody waits for its answer. A request that is no
-    message of its type raises InvalidField.
+    Raises CredentialRequired, TooManyRequests for what is over the tenant's rate, or
+    InvalidField for a deadline that is missing or above ``max_deadline`` (seconds):
+    tombstones are kept for longer than that, so no call may live longer. A call whose
+    deadline passed while it waited for a thread is refused too: nobody waits for its
+    answer. A request that is no message of its type raises InvalidField.
     """
 
-    def __init__(self, callers: Callers, max_deadline: float) -> None:
+    def __init__(self, callers: Callers, max_deadline: float, traffic: Traffic) -> None:
         super().__init__()
         self._callers = callers
+        self._traffic = traffic
         self._max_deadline = max_deadline
 
     def _wrap(
         self, method: str, handler: "grpc.RpcMethodHandler[Request, Response]"
     ) -> "grpc.RpcMethodHandler[Request, Response]":
-        del method
+        always = method in GIVING_BACK
         parse = handler.request_deserializer
         assert parse is not None  # generated code always has one
         if handler.unary_stream is not None:
             stream = handler.unary_stream
 
             def admit_stream(request: bytes, context: grpc.ServicerContext) -> Iterator[Response]:
-                self._require_admissible(context)
+                self._require_admissible(context, always=always)
                 return stream(_parsed(parse, request), context)
 
             return grpc.unary_stream_rpc_method_handler(
@@ -175,13 +188,15 @@ class Admission(_MethodInterceptor):
         assert unary is not None  # the contract has no streams of requests
 
         def admit(request: bytes, context: grpc.ServicerContext) -> Response:
-            self._require_admissible(context)
+            self._require_admissible(context, always=always)
             return unary(_parsed(parse, request), context)
 
         return grpc.unary_unary_rpc_method_handler(admit, None, handler.response_serializer)
 
-    def _require_admissible(self, context: grpc.ServicerContext) -> None:
-        bind_contextvars(tenant=self._callers.identity(context).tenant)
+    def _require_admissible(self, context: grpc.ServicerContext, *, always: bool) -> None:
+        tenant = self._callers.identity(context).tenant
+        bind_contextvars(tenant=tenant)
+        self._traffic.admit(tenant, always=always)
         remaining = context.time_remaining()
         if remaining is None or remaining > self._max_deadline * DEADLINE_ROUNDING:
             maximum = f"{self._max_deadline:g} s"

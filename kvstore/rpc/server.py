@@ -1,6 +1,5 @@
 """The gRPC server: its services, its limits, its addresses."""
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
@@ -10,9 +9,11 @@ from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from kvstore.core.limits import Limits
+from kvstore.rpc.call_threads import CallThreads
 from kvstore.rpc.health import Health
 from kvstore.rpc.identity import Callers
 from kvstore.rpc.interceptors import Admission, Outcomes
+from kvstore.rpc.lanes import Lanes
 from kvstore.rpc.lease_servicer import LeaseServicer
 from kvstore.rpc.named_pin_servicer import NamedPinServicer
 from kvstore.rpc.prefix_cache_servicer import PrefixCacheServicer
@@ -60,9 +61,9 @@ class Sockets(NamedTuple):
     access: SocketAccess = SocketAccess()
 
 
-def call_threads() -> ThreadPoolExecutor:
+def call_threads() -> CallThreads:
     """Return the threads that take a server's calls."""
-    return ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="kvstore-rpc")
+    return CallThreads(THREAD_COUNT, MAX_CALLS)
 
 
 def build_server(
@@ -73,7 +74,7 @@ def build_server(
     sockets: Sockets,
     version: str,
     clock: Clock,
-    threads: ThreadPoolExecutor | None = None,
+    threads: CallThreads | None = None,
 ) -> grpc.Server:
     """Return a server bound to its socket, with its mode and group, and not started.
 
@@ -82,9 +83,14 @@ def build_server(
     socket without a word. Raises ``RuntimeError`` where it cannot be bound.
     """
     callers = Callers(credentials)
+    threads = threads or call_threads()
     server = grpc.server(
-        threads or call_threads(),
-        interceptors=[Outcomes(clock), Admission(callers, store.limits.max_deadline)],
+        threads,
+        interceptors=[
+            Lanes(threads, callers, store.traffic),
+            Outcomes(clock),
+            Admission(callers, store.limits.max_deadline, store.traffic),
+        ],
         options=server_options(store.limits),
         maximum_concurrent_rpcs=MAX_CALLS,
     )

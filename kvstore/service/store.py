@@ -29,6 +29,7 @@ from kvstore.service.clock import Clock
 from kvstore.service.growth import Growth
 from kvstore.service.members import Members
 from kvstore.service.named_pins import NamedPinKeeper
+from kvstore.service.traffic import Traffic
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.extent import CudaIpcExport, ExtentDescription, HostExport
 
@@ -49,6 +50,7 @@ class KVStore(Members):
             cache, self._mutex, arenas=arenas, announcer=self.announcer, clock=clock
         )
         self.named_pins = NamedPinKeeper(cache, self._mutex, clock)
+        self.traffic = Traffic(cache.quotas, clock)
 
     @property
     def epoch(self) -> int:

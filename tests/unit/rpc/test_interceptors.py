@@ -12,11 +12,13 @@ from structlog.contextvars import get_contextvars, merge_contextvars
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
+from kvstore.core.quotas import QuotaTable
 from kvstore.errors import PoolExhausted
 from kvstore.rpc.identity import Callers
 from kvstore.rpc.interceptors import Admission, Outcomes
 from kvstore.service.clock import MonotonicClock
 from kvstore.service.credentials import Credentials
+from kvstore.service.traffic import Traffic
 from kvstore.v1 import store_pb2 as pb
 from kvstore.v1 import store_pb2_grpc
 
@@ -71,12 +73,13 @@ class Gate:
     """A server with both interceptors, and its caller."""
 
     def __init__(self, path: Path) -> None:
+        clock = MonotonicClock()
         credentials = Credentials()
         self.servicer = Raiser()
         self.credential = credentials.issue(7)
         interceptors: list[grpc.ServerInterceptor] = [
-            Outcomes(MonotonicClock()),
-            Admission(Callers(credentials), MAX_DEADLINE),
+            Outcomes(clock),
+            Admission(Callers(credentials), MAX_DEADLINE, Traffic(QuotaTable(), clock)),
         ]
         self.server = grpc.server(ThreadPoolExecutor(2), interceptors=interceptors)
         store_pb2_grpc.add_StoreServiceServicer_to_server(self.servicer, self.server)
@@ -219,7 +222,8 @@ def test_a_method_is_wrapped_once() -> None:
         asked.append(details.method)
         return known if details.method.endswith("GetStats") else None
 
-    interceptor = Admission(Callers(Credentials()), MAX_DEADLINE)
+    traffic = Traffic(QuotaTable(), MonotonicClock())
+    interceptor = Admission(Callers(Credentials()), MAX_DEADLINE, traffic)
     wrapped = [interceptor.intercept_service(continuation, Details("GetStats")) for _ in range(2)]
     assert wrapped[0] is wrapped[1] is not known
     unknown = [interceptor.intercept_service(continuation, Details("Else")) for _ in range(2)]

@@ -1,0 +1,103 @@
+"""Calls stand in lanes, lanes take turns, and none takes all the room."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Future
+from threading import Event, get_ident
+
+import pytest
+
+from kvstore.rpc.call_threads import CallThreads
+
+CAPACITY = 12
+
+
+@pytest.fixture
+def threads() -> Iterator[CallThreads]:
+    """Provide one thread for twelve calls."""
+    pool = CallThreads(1, CAPACITY)
+    yield pool
+    pool.shutdown()
+
+
+@pytest.fixture
+def busy(threads: CallThreads) -> Iterator[Event]:
+    """Provide an event until which the thread is taken, by something of no lane."""
+    go_on = Event()
+    threads.submit(go_on.wait)
+    yield go_on
+    go_on.set()
+
+
+def send(
+    threads: CallThreads, lane: str, call: Callable[[], object], *, always: bool = False
+) -> "Future[object] | None":
+    """Let a call arrive; return what comes of it, or None where it is refused."""
+    admitted = threads.arrive((lane,), always=always)
+    future = threads.submit(call)
+    return future if admitted else None
+
+
+def test_lanes_take_turns(threads: CallThreads, busy: Event) -> None:
+    """One call of a lane waits for one call of each other lane, however many those have."""
+    order: list[str] = []
+    sent = [send(threads, "flood", lambda: order.append("flood")) for _ in range(3)]
+    sent += [send(threads, "calm", lambda: order.append("calm")) for _ in range(2)]
+    busy.set()
+    for future in sent:
+        assert future is not None
+        future.result()
+    assert order == ["flood", "calm", "flood", "calm", "flood"]
+
+
+def test_a_lane_alone_has_a_third_of_the_room(threads: CallThreads, busy: Event) -> None:
+    """Half as many as room is left for; what gives back has half of the room."""
+    assert threads.largest_lane == 4
+    del busy
+    ordinary = [send(threads, "a", int) for _ in range(10)]
+    # The errand that keeps the thread is one of twelve.
+    assert sum(each is not None for each in ordinary) == 4
+    giving_back = [send(threads, "a", int, always=True) for _ in range(10)]
+    assert sum(each is not None for each in giving_back) == 2
+
+
+def test_room_is_left_however_many_lanes_are_full(threads: CallThreads, busy: Event) -> None:
+    """The fourth lane has its call taken, after three that wanted everything."""
+    del busy
+    for lane in ("a", "b"):
+        for _ in range(2 * CAPACITY):
+            send(threads, lane, int, always=True)
+    assert send(threads, "c", int) is not None
+
+
+def test_what_is_done_makes_room(threads: CallThreads) -> None:
+    """Calls that ended, whatever came of them, count no more."""
+    for _ in range(5 * CAPACITY):
+        future = send(threads, "a", int)
+        failing = send(threads, "a", lambda: 1 / 0)
+        assert future is not None
+        assert failing is not None
+        assert future.result() == 0
+        assert isinstance(failing.exception(), ZeroDivisionError)
+
+
+def test_what_was_cancelled_makes_room_and_is_not_run(threads: CallThreads, busy: Event) -> None:
+    """A call that was cancelled while it waited is over."""
+    ran: list[int] = []
+    future = send(threads, "a", lambda: ran.append(1))
+    assert future is not None
+    assert future.cancel()
+    busy.set()
+    after = send(threads, "a", int)
+    assert after is not None
+    after.result()
+    assert ran == []
+    with pytest.raises(CancelledError):
+        future.result()
+
+
+def test_a_refused_call_is_run_where_it_is_submitted(threads: CallThreads, busy: Event) -> None:
+    """To refuse a call needs no thread of the pool: they are all busy."""
+    while threads.arrive(("a",)):
+        threads.submit(int)
+    assert threads.submit(get_ident).result() == get_ident()
+    assert not busy.is_set()

@@ -1,0 +1,122 @@
+"""A flood slows the flooder: two tenants on a real server, counted and not timed."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Semaphore
+
+import grpc
+import pytest
+from rpc_world import Refused, Server, Worker, refusal_of
+
+from kvstore.core.quotas import Quotas, QuotaTable
+from kvstore.rpc.server import MAX_CALLS
+from kvstore.service.traffic import Requests
+from kvstore.v1 import lease_pb2, prefix_cache_pb2, store_pb2
+
+FLOOD = MAX_CALLS + 500
+RETRY_INFO = "google.rpc.RetryInfo"
+
+
+class Flood:
+    """Many calls of one worker at once, and what came of them."""
+
+    def __init__(self, worker: Worker, count: int, *, guess: bool = False) -> None:
+        """With ``guess`` each call has a credential that nobody was given."""
+        self.done = Semaphore(0)
+        credential = worker.server.credentials.issue(worker.uid)
+        credentials = [f"guess {k}" if guess else credential for k in range(count)]
+        self.calls = [
+            worker.store.GetStats.future(
+                store_pb2.GetStatsRequest(),
+                timeout=50,
+                metadata=(("authorization", f"Bearer {each}"),),
+            )
+            for each in credentials
+        ]
+        for call in self.calls:
+            call.add_done_callback(lambda _: self.done.release())
+
+    def wait(self, count: int) -> None:
+        """Wait until ``count`` more calls have ended."""
+        for _ in range(count):
+            assert self.done.acquire(timeout=60)
+
+    def finished(self) -> int:
+        """Return how many calls have ended by now."""
+        return sum(call.done() for call in self.calls)
+
+    def refusals(self) -> list[Refused]:
+        """Return the calls that were refused."""
+        errors = [call.exception() for call in self.calls]
+        return [refusal_of(each) for each in errors if isinstance(each, grpc.RpcError)]
+
+
+@contextmanager
+def standstill(server: Server) -> Iterator[None]:
+    """Let no call get through the store meanwhile: all threads are taken by the first."""
+    with server.store._mutex:
+        yield
+
+
+def test_a_flood_is_refused_and_others_are_served(server: Server) -> None:
+    """One tenant's calls fill its own line: what is too much is refused, nobody else's call is."""
+    flooder, other = server.worker(uid=2), server.worker(uid=3)
+    before = server.store.traffic.requests("uid-2").request_count
+    with standstill(server):
+        flood = Flood(flooder, FLOOD)
+        most = MAX_CALLS // 3
+        flood.wait(FLOOD - most)
+        calm = Flood(other, 20)
+    calm.wait(20)
+    served_first = flood.finished()
+    flood.wait(most)
+    assert calm.refusals() == []
+    refusals = flood.refusals()
+    assert len(refusals) == FLOOD - most
+    assert {each.code for each in refusals} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+    metadata = {"quota": "calls_under_way", "maximum": str(most)}
+    assert all((each.reason, each.metadata) == ("QUOTA_EXCEEDED", metadata) for each in refusals)
+    assert all(RETRY_INFO in each.detail_types for each in refusals)
+    # The others did not wait for all that the flooder had in line.
+    assert served_first < FLOOD
+    asked = server.store.traffic.requests("uid-2")
+    assert asked == Requests(before + FLOOD, FLOOD - most)
+
+
+def test_strangers_fill_no_line_but_their_own(server: Server) -> None:
+    """Calls without a known credential are bounded together, and cost those with one nothing."""
+    worker = server.worker()
+    with standstill(server):
+        stuck = Flood(worker, 16)
+        strangers = Flood(worker, MAX_CALLS + 1, guess=True)
+        mine = Flood(worker, 1)
+    for flood in (stuck, mine, strangers):
+        flood.wait(len(flood.calls))
+    assert stuck.refusals() == mine.refusals() == []
+    reasons = {each.reason for each in strangers.refusals()}
+    assert reasons == {"CREDENTIAL_REQUIRED", "QUOTA_EXCEEDED"}
+
+
+def ask_often(worker: Worker) -> None:
+    """Ask as fast as calls go, for more than any bucket holds."""
+    for _ in range(1000):
+        worker.ask(worker.store.GetStats, store_pb2.GetStatsRequest())
+
+
+def test_over_the_rate_is_refused(start_server: Callable[..., Server]) -> None:
+    """A tenant's rate is its own; what gives back comes in all the same."""
+    quotas = QuotaTable(by_tenant={"uid-2": Quotas(requests_per_second=5.0)})
+    server = start_server(quotas=quotas)
+    hasty, other = server.worker(uid=2), server.worker(uid=3)
+    with pytest.raises(Refused) as error:
+        ask_often(hasty)
+    assert error.value.reason == "QUOTA_EXCEEDED"
+    assert error.value.metadata == {"quota": "requests_per_second", "maximum": "5"}
+    assert RETRY_INFO in error.value.detail_types
+    other.ask(other.store.GetStats, store_pb2.GetStatsRequest())
+    for _ in range(10):
+        request = lease_pb2.RenewLeaseRequest(lease_id=hasty.lease_id, store_epoch=hasty.epoch)
+        hasty.ask(hasty.lease.RenewLease, request)
+        release = prefix_cache_pb2.ReleasePinsRequest(caller=hasty.caller(), pin_ids=[1])
+        hasty.ask(hasty.prefix_cache.ReleasePins, release)
+    assert server.store.traffic.requests("uid-2").refused_count == 1
