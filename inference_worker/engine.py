@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from operator import index
 from typing import Final
 
@@ -14,6 +15,7 @@ from inference_worker.private_arena import PRIVATE_EXTENT, PrivateArena
 from inference_worker.request_run import CHUNK_TOKENS, OnPublished, RequestRun
 from inference_worker.sampling import GREEDY, Sampler, SamplingOptions
 from inference_worker.sequence_pages import SequencePages
+from kvstore_client.errors import PageRecycled
 
 PAGE_TOKENS: Final = 16
 
@@ -32,7 +34,8 @@ def _never() -> bool:
 class Engine:
     """Generates for one request at a time.
 
-    Without a namespace, or where the store fails, it computes the same on its private arena.
+    Without a namespace, or where the store fails, it computes the same on its private arena; so it
+    does, from the beginning, where the store gives pages away that the request uses.
     Not thread-safe.
     """
 
@@ -90,26 +93,35 @@ class Engine:
         begin = time.perf_counter()
         ids = self._checked(prompt_ids, max_tokens)
         namespace = self._namespace if use_store else None
-        with SequencePages(
-            self._pool,
-            self._private,
-            namespace,
-            ids,
-            # The last token given is not computed.
-            longest=len(ids) + max_tokens - 1,
-            accept_next_token=sampling.is_greedy,
-        ) as pages:
+        # The last token given is not computed.
+        longest = len(ids) + max_tokens - 1
+        with ExitStack() as held:
             run = RequestRun(
                 self._model,
                 self._pool,
-                pages,
+                held.enter_context(
+                    SequencePages(
+                        self._pool,
+                        self._private,
+                        namespace,
+                        ids,
+                        longest=longest,
+                        accept_next_token=sampling.is_greedy,
+                    )
+                ),
                 ids,
                 Sampler(sampling),
                 chunk_tokens=self._chunk_tokens,
                 on_published=on_published,
             )
             for number in range(1, max_tokens + 1):
-                token = run.next()
+                try:
+                    token = run.next()
+                except PageRecycled as error:
+                    held.close()
+                    own = SequencePages(self._pool, self._private, None, ids, longest=longest)
+                    run.start_over(held.enter_context(own), error)
+                    token = run.next()
                 if number == 1:
                     run.generation.time_to_first_token = time.perf_counter() - begin
                 on_token(token)

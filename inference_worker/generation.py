@@ -14,6 +14,8 @@ class Generation:
     ``prefilled_tokens`` are the rest of the prompt. ``computed_tokens`` counts all positions that
     the model ran, decoding included.
     ``source_page`` is where the copy came from.
+    ``recycled_pages`` counts pages that the store gave away while they were used, by a bug: then
+    nothing of the store's is used, and what is above of it counts as prefilled.
     ``published_pages`` are those that the answers of this request's inserts named as its own.
     ``time_to_first_token`` is in seconds, from the request to the first output id.
     ``store_seconds`` is how long the request waited for the store's answers, over all its calls.
@@ -30,6 +32,7 @@ class Generation:
     matched_pages: list[PageRef]
     source_page: PageRef | None = None
     published_pages: list[PageRef] = field(default_factory=list)
+    recycled_pages: int = 0
     store_failure: str | None = None
 
     def plain(self) -> dict[str, Any]:
@@ -46,5 +49,6 @@ class Generation:
             "matched_pages": [list(page) for page in self.matched_pages],
             "source_page": None if self.source_page is None else list(self.source_page),
             "published_pages": [list(page) for page in self.published_pages],
+            "recycled_pages": self.recycled_pages,
             "store_failure": self.store_failure,
         }

@@ -12,6 +12,7 @@ from inference_worker.page_pool import PagePool
 from inference_worker.sampling import Choice, Sampler
 from inference_worker.sequence_pages import SequencePages
 from inference_worker.step import Step, StepPart
+from kvstore_client.errors import PageRecycled
 
 # Tokens of a prefill computed at once: what is complete is published before the next.
 CHUNK_TOKENS: Final = 512
@@ -55,13 +56,33 @@ class RequestRun:
         )
 
     def next(self) -> int:
-        """Choose the next token, from what the store knows or by computing what is missing."""
+        """Choose the next token, from what the store knows or by computing what is missing.
+
+        Raises ``PageRecycled`` where it would be chosen from pages that the store gave away:
+        :meth:`start_over`, then ask again.
+        """
         said = self.generation.output_ids
         self._ids += said[-1:]
         known = None if said else self._pages.next_token
         choice = self._choose() if known is None else Choice(known, known)
         said.append(choice.token)
         return choice.token
+
+    def start_over(self, pages: SequencePages, why: PageRecycled) -> None:
+        """Go on behind the tokens chosen so far, computing all of them anew on other pages.
+
+        Each of them was chosen before the store's pages were found recycled, and holds.
+        """
+        self._pages = pages
+        self._computed = 0
+        found = self.generation
+        # The last one is not taken up before it is asked for what follows it.
+        del self._ids[found.prompt_tokens + max(len(found.output_ids) - 1, 0) :]
+        found.matched_tokens = found.copied_tokens = 0
+        found.matched_pages, found.source_page = [], None
+        found.prefilled_tokens = found.prompt_tokens
+        found.recycled_pages += len(why.pages)
+        found.store_failure = str(why)
 
     def finish(self) -> None:
         """Tell the store the rest: the last page, however full, and the next tokens."""
@@ -73,6 +94,8 @@ class RequestRun:
     def _choose(self) -> Choice:
         """Compute what is missing and choose from the last logits."""
         choice = self._sampler.choose(self._advance())
+        # The choice waited for the device: all that it came of was read before this.
+        self._pages.require_current()
         self._computed = len(self._ids)
         prompt = self.generation.prompt_tokens
         # Never a sample: whoever finds it decodes greedily.

@@ -113,7 +113,7 @@ class SequencePages:
 
         From the store while it gives some, then from the private arena. Raises
         ``ArenaExhaustedError`` where that has too few, which a sequence within the engine's
-        longest never sees.
+        longest never sees, and ``PageRecycled`` where the copy is not of the source.
         """
         missing = self._pool.layout.pages_for(token_count) - len(self.table)
         if missing > 0 and not self._private_pages:
@@ -123,6 +123,15 @@ class SequencePages:
             self._private_pages += pages
             self.table.append(*pages)
         self._copy_source()
+
+    def require_current(self) -> None:
+        """Wait for the device, then look whether the store's pages are what they were.
+
+        Raises ``PageRecycled`` where, by a bug, it gave one of them away: what was computed since
+        the last look is to be dropped. Nothing of it is published then, nor anything after it.
+        """
+        if self._acquired is not None:
+            self._acquired.require_current()
 
     def publish(self, ids: Sequence[int], computed: int) -> list[PageRef]:
         """Insert the pages that the first ``computed`` of ``ids`` fill, and were not inserted.
@@ -207,7 +216,8 @@ class SequencePages:
         """Copy the source, once, into the first page that is this sequence's own."""
         if self._source is not None:
             self._pool.copy_page(_place(self._source.page), self.table[len(self._matched)])
-            # Waits for the device: the copy is complete.
+            # Both wait for the device: the copy is complete.
+            self._source.require_current()
             self._source.release()
             self._source = None
 

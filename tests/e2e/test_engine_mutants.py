@@ -20,6 +20,8 @@ import kvstore_client
 TESTS = Path(__file__).parents[1] / "unit" / "worker"
 SAMPLE = "test_engine_reuse.py::test_a_sample_is_never_a_next_token"
 PARTIAL = "sequence/test_source_pages.py::test_a_partial_page_is_never_written_again"
+RECYCLED = "test_recycled_pages.py::test_pages_recycled_under_a_request_change_no_token"
+COPIED = "test_recycled_pages.py::test_a_source_recycled_before_its_copy_changes_no_token"
 PIN = "sequence/test_source_pages.py::test_the_source_is_given_back_when_it_is_copied"
 
 
@@ -34,7 +36,7 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = [
-    Mutant("unchanged", (SAMPLE, PARTIAL, PIN), "request_run.py", "", ""),
+    Mutant("unchanged", (SAMPLE, PARTIAL, PIN, RECYCLED, COPIED), "request_run.py", "", ""),
     Mutant(
         "sampled-token-stored-as-next-token",
         (SAMPLE,),
@@ -55,6 +57,20 @@ MUTANTS = [
         "sequence_pages.py",
         "            self._source.release()\n            self._source = None\n",
         "            self._source = None\n",
+    ),
+    Mutant(
+        "generations-not-compared",
+        (RECYCLED,),
+        "sequence_pages.py",
+        "            self._acquired.require_current()\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "generation-of-the-source-not-compared",
+        (COPIED,),
+        "sequence_pages.py",
+        "            self._source.require_current()\n",
+        "",
     ),
 ]
 

@@ -1,5 +1,6 @@
 """Something that is held at the store, until this process says otherwise."""
 
+import logging
 import os
 import sys
 import warnings
@@ -10,6 +11,8 @@ from kvstore_client.errors import PageRecycled
 from kvstore_client.generation_table import PageGenerations
 from kvstore_client.page_ref import PageRef
 from kvstore_client.session import Session
+
+_logger = logging.getLogger(__name__)
 
 
 class Hold:
@@ -88,4 +91,5 @@ def require_current(*holds: Hold) -> None:
     session.wait_for_device()
     recycled = [page for hold in still_open for page in hold.recycled()]
     if recycled:
+        _logger.error("pages_recycled", extra={"page_count": len(recycled)})
         raise PageRecycled(recycled)

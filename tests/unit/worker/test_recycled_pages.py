@@ -1,0 +1,153 @@
+"""A store that gives pages away while they are used: the engine's tokens are what they would be."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from broken_store import program
+from engine_world import EngineWorld
+
+from inference_worker.engine import PAGE_TOKENS
+from inference_worker.generation import Generation
+from inference_worker.model import PagedModel
+from inference_worker.store_namespace import model_namespace
+from kvstore_client import Acquired, Client
+from kvstore_client.testing import running_store
+
+Ids = Callable[[int, int], list[int]]
+SLOTS = 64
+OUTPUT = 10
+# How many tokens are said when the store gives the pages away.
+SAID = 4
+
+
+@pytest.fixture
+def qwen(paged_models: dict[str, PagedModel]) -> PagedModel:
+    """Return the one model that is enough."""
+    return paged_models["qwen3"]
+
+
+@pytest.fixture
+def world(qwen: PagedModel) -> Iterator[EngineWorld]:
+    """Return an engine on a store that takes pinned pages where it lacks slots."""
+    size = str(SLOTS * qwen.layout(PAGE_TOKENS).page_bytes)
+    arguments = ("--tier1-bytes", size, "--extent-bytes", size)
+    with (
+        running_store(*arguments, program=program("pinned-slots-recycled")) as store,
+        EngineWorld(qwen, store.runtime_dir) as made,
+    ):
+        made.wait_open()
+        yield made
+
+
+class Thief:
+    """Another worker, that is given what the store takes from the first, and writes there."""
+
+    def __init__(self, client: Client, model: PagedModel) -> None:
+        self._client = client
+        self.namespace = model_namespace(client, model, PAGE_TOKENS, "tiny")
+        assert self.namespace.wait_open(30), self.namespace.failure
+
+    def take_all(self) -> None:
+        """Ask for one page more than there are."""
+        (arena,) = self._client.admin.stats().arenas
+        self.take(arena.free_slot_count + 1)
+
+    def take(self, page_count: int) -> None:
+        """Reserve so many pages, and fill them with numbers that no layer computes."""
+        reservation = self.namespace.reserve(start_page=0, page_count=page_count)
+        for page in reservation.pages:
+            self.namespace.page_tensor(page).copy_(torch.tensor(3.0))
+        reservation.abort()
+
+
+@pytest.fixture
+def thief(world: EngineWorld, qwen: PagedModel) -> Iterator[Thief]:
+    """Return the other worker."""
+    with Client(world.runtime_dir) as client:
+        yield Thief(client, qwen)
+
+
+def interrupted(world: EngineWorld, ids: list[int], at: int, act: Callable[[], None]) -> Generation:
+    """Run a request; as soon as ``at`` tokens are said, something happens."""
+    said: list[int] = []
+
+    def on_token(token: int) -> None:
+        said.append(token)
+        if len(said) == at:
+            act()
+
+    found = world.engine.generate(ids, OUTPUT, on_token=on_token)
+    assert said == found.output_ids
+    return found
+
+
+def test_pages_recycled_under_a_request_change_no_token(
+    world: EngineWorld, thief: Thief, text_ids: Ids
+) -> None:
+    """Tokens are chosen from the pages that were matched or from the engine's own, never others."""
+    ids = text_ids(20 * PAGE_TOKENS, 1)
+    world.generate(ids, 2)
+    longer = [*ids, *text_ids(20, 2)]
+    alone = world.generate(longer, OUTPUT, use_store=False)
+    found = interrupted(world, longer, SAID, thief.take_all)
+    assert found.output_ids == alone.output_ids
+    # The request began on the store's pages, found out, and began again on its own.
+    assert found.recycled_pages >= 20
+    assert (found.matched_tokens, found.prefilled_tokens) == (0, len(longer))
+    assert "recycled" in str(found.store_failure)
+    assert found.computed_tokens > len(longer)
+
+
+def test_a_source_recycled_before_its_copy_changes_no_token(
+    world: EngineWorld, thief: Thief, text_ids: Ids, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is copied from a page that is another's by then is not gone on from."""
+    ids = text_ids(10, 6)
+    world.generate(ids, 2)
+    longer = [*ids, *text_ids(20, 7)]
+    alone = world.generate(longer, OUTPUT, use_store=False)
+    acquire = world.namespace.acquire
+
+    def robbed(*arguments: Any, **named: Any) -> Acquired:  # noqa: ANN401  # as acquire's
+        acquired = acquire(*arguments, **named)
+        thief.take_all()
+        return acquired
+
+    monkeypatch.setattr(world.namespace, "acquire", robbed)
+    found = world.generate(longer, OUTPUT)
+    assert found.output_ids == alone.output_ids
+    assert (found.recycled_pages, found.copied_tokens) == (1, 0)
+
+
+@pytest.mark.parametrize("at", [1, OUTPUT])
+def test_nothing_computed_on_recycled_pages_is_published(
+    world: EngineWorld, thief: Thief, text_ids: Ids, at: int
+) -> None:
+    """After the store gave the pages away, the request puts nothing more into it."""
+    ids = text_ids(20 * PAGE_TOKENS, 3)
+    world.generate(ids, 2)
+    inserted: list[int] = []
+
+    def inserted_now() -> int:
+        return world.client.admin.stats().counters.inserted_page_count
+
+    def steal() -> None:
+        thief.take_all()
+        inserted.append(inserted_now())
+
+    interrupted(world, [*ids, *text_ids(20, 4)], at, steal)
+    assert world.client.flush(30)
+    assert inserted == [inserted_now()]
+
+
+def test_requests_that_nothing_happens_to_use_the_store(
+    world: EngineWorld, thief: Thief, text_ids: Ids
+) -> None:
+    """Nothing is dropped where slots are free: the comparison says yes."""
+    ids = text_ids(10 * PAGE_TOKENS, 5)
+    world.generate(ids, 2)
+    found = interrupted(world, [*ids, 1, 2, 3], SAID, lambda: thief.take(8))
+    assert (found.recycled_pages, found.store_failure) == (0, None)
+    assert found.matched_tokens == 10 * PAGE_TOKENS
