@@ -21,7 +21,8 @@ class Arena:
     """The slots of one (tenant, bytes per page, ranks); grows by extents.
 
     Not thread-safe. ``holdings`` are its tenant's. ``counts[state]`` is the number
-    of slots in a state.
+    of slots in a state. Of the extents ``retiring`` are on their way out: their slots
+    are handed out no more.
     """
 
     tier = 1
@@ -34,6 +35,7 @@ class Arena:
         self.holdings = holdings
         self.policy = policy
         self.extents: dict[int, ExtentSlots] = {}
+        self.retiring: set[int] = set()
         self.counts = [0] * len(SlotState)
 
     @property
@@ -54,7 +56,18 @@ class Arena:
     @property
     def free_count(self) -> int:
         """Number of slots that can be reserved at once."""
-        return self.counts[SlotState.FREE]
+        withdrawn = sum(len(self.extents[each].available) for each in self.retiring)
+        return self.counts[SlotState.FREE] - withdrawn
+
+    @property
+    def lasting(self) -> set[int]:
+        """The extents that are not retiring."""
+        return self.extents.keys() - self.retiring
+
+    @property
+    def lasting_bytes(self) -> int:
+        """Bytes of the slots of all extents that are not retiring."""
+        return sum(self.extents[each].slot_count for each in self.lasting) * self.slot_bytes
 
     @property
     def quota_slots(self) -> int | None:
@@ -67,11 +80,21 @@ class Arena:
         self.extents[extent.extent_id] = extent
         self.counts[SlotState.FREE] += extent.slot_count
 
+    def withdraw(self, extent_id: int) -> None:
+        """Hand out no slot of an extent any more."""
+        self.retiring.add(extent_id)
+
+    def remove_extent(self, extent_id: int) -> None:
+        """Drop an extent that retired; all its slots MUST be FREE."""
+        extent = self.extents.pop(extent_id)
+        self.retiring.remove(extent_id)
+        self.counts[SlotState.FREE] -= extent.slot_count
+
     def take(self, count: int, extent_ids: Collection[int], into: Slots) -> None:
         """Reserve ``count`` slots of the given extents, earlier extents first.
 
-        FREE to RESERVED. Raises :class:`PoolExhausted` and changes nothing where
-        they are not available.
+        None of them may be retiring. FREE to RESERVED. Raises :class:`PoolExhausted`
+        and changes nothing where they are not available.
         """
         usable = [extent for each, extent in self.extents.items() if each in extent_ids]
         available = sum(len(extent.available) for extent in usable)

@@ -127,6 +127,8 @@ class PrefixCache(Matching):
             fresh = checksums[reservation.whole_end - first :]
             published = publish_next(lease, reservation, sequence, sequence.tokens[cut:], fresh)
             self._touch(published.at)
+            if namespace.arena.retiring:
+                self.expel(published.at)
             for counters in (self.counters, namespace.counters, lease.counters):
                 counters.inserted_page_count += published.inserted
                 counters.duplicate_page_count += published.duplicates
@@ -215,7 +217,7 @@ class PrefixCache(Matching):
         arena = namespace.arena
         usable = lease.usable_extents(arena)
         missing = count - arena.free_count
-        possible = len(usable) == len(arena.extents) and missing <= arena.counts[SlotState.CACHED]
+        possible = usable == arena.lasting and missing <= arena.counts[SlotState.CACHED]
         if missing > 0 and possible:
             evicted = evict(arena.policy.nominate(missing))
             self.counters.evicted_page_count += evicted

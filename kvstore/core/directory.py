@@ -13,7 +13,7 @@ from kvstore.core.limits import Limits
 from kvstore.core.lookup import rest_of
 from kvstore.core.membership import Membership
 from kvstore.core.namespace import Namespace
-from kvstore.core.node import Position
+from kvstore.core.node import Node, Position
 from kvstore.core.pages import remove
 from kvstore.core.quotas import QuotaTable
 from kvstore.core.requests import Peeked, Removed, Sequence
@@ -139,6 +139,10 @@ class Directory(Membership):
             raise InvalidField(field="tokens", value=len(tokens), why="not in whole pages")
         at = index.descend(Position(index.root, 0), tokens, above)
         tops = index.tops_beginning_with(at, last) if at.depth == above else []
+        return self.remove_all(namespace, tops)
+
+    def remove_all(self, namespace: Namespace, tops: list[Node]) -> Removed:
+        """Take nodes and all below them out of a namespace's index, and count what went."""
         # From the end: 200,000 siblings go in 2.7 s, and in 6.7 s where each moves the rest up.
         removals = [remove(top) for top in reversed(tops)]
         removed = Removed(

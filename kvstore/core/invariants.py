@@ -29,6 +29,7 @@ class Laws:
     def __init__(self, cache: PrefixCache) -> None:
         self._cache = cache
         self._generations: dict[int, list[int]] = {}
+        self._withdrawn: dict[int, set[int]] = {}
 
     def check(self) -> None:
         """Raise :class:`LawBroken`, naming the law, unless every law holds."""
@@ -42,9 +43,11 @@ class Laws:
             _check_states(self._cache, arena, holds)
             self._check_generations(arena)
             _check_reach(self._cache, arena)
+            self._check_retiring(arena)
         _check_counters(self._cache)
         _check_leases(self._cache)
         _check_holdings(self._cache)
+        _check_handouts(self._cache)
 
     def _check_generations(self, arena: Arena) -> None:
         for extent in arena.extents.values():
@@ -53,6 +56,15 @@ class Laws:
             grown = all(a <= b for a, b in zip(before, now, strict=True))
             _law(grown, "a generation only grows")
             self._generations[extent.extent_id] = now
+
+    def _check_retiring(self, arena: Arena) -> None:
+        for extent_id in arena.retiring:
+            extent = arena.extents[extent_id]
+            cached = extent.states.count(SlotState.CACHED)
+            _law(cached == 0, "no page of a retiring extent is in the index", extent_id, cached)
+            kept = self._withdrawn.get(extent_id, set()) <= set(extent.available)
+            _law(kept, "a retiring extent hands out no slot", extent_id)
+            self._withdrawn[extent_id] = set(extent.available)
 
 
 def _law(holds: bool, sentence: str, *details: object) -> None:  # noqa: FBT001 - reads as a law
@@ -267,3 +279,13 @@ def _check_tallies(holdings: Holdings) -> None:
     if quotas.tier1_bytes is not None:
         within = holdings.tier1_bytes <= quotas.tier1_bytes
         _law(within, "a tenant's arenas are within its bytes", holdings.tenant)
+
+
+def _check_handouts(cache: PrefixCache) -> None:
+    there = {each for arena in cache.arenas.values() for each in arena.extents}
+    for process_id in cache.handouts.process_ids:
+        kept = cache.handouts.of(process_id) <= there
+        _law(kept, "an extent that a living process was given is not destroyed", process_id)
+    for process_id, process in cache.table.processes.items():
+        given = process.mapped <= cache.handouts.of(process_id)
+        _law(given, "a process has mapped only what it was given", process_id)

@@ -146,8 +146,8 @@ class Lease:
         return self.reservations[reservation_id]
 
     def usable_extents(self, arena: Arena) -> set[int]:
-        """Return the extents of ``arena`` that all attached processes have mapped."""
-        usable = set(arena.extents)
+        """Return the lasting extents of ``arena`` that all attached processes have mapped."""
+        usable = arena.lasting
         for process in self.processes.values():
             usable &= process.mapped
         return usable

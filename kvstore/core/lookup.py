@@ -122,7 +122,7 @@ def _attached_end(hold: Hold, namespace: Namespace) -> Position:
 def _clip(lease: Lease, namespace: Namespace, at: Position) -> Position:
     """Shorten a path to what all processes of the lease have mapped."""
     usable = lease.usable_extents(namespace.arena)
-    if len(usable) == len(namespace.arena.extents):
+    if usable == namespace.arena.lasting:
         return at
     for depth, slot in enumerate(path_slots(at)):
         if slot >> INDEX_BITS not in usable:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from kvstore.core.caller import Caller
 from kvstore.core.counters import Counters
+from kvstore.core.handouts import Handouts
 from kvstore.core.holds import Pin, Reservation, SourcePin
 from kvstore.core.lease import Lease, LeaseChange, LeaseState, Process
 from kvstore.core.lease_table import LeaseTable
@@ -27,6 +28,7 @@ class Membership:
         self.quotas = QuotaTable() if quotas is None else quotas
         self.table = LeaseTable(limits, self.quotas)
         self.ended = Counters()
+        self.handouts = Handouts()
         self._limits = limits
 
     def require_epoch(self, epoch: int | None) -> None:
@@ -84,6 +86,10 @@ class Membership:
             self.require_epoch(caller.epoch)
         lease = self.table.lease_of(caller)
         if lease is not None and lease.knows(caller):
+            for process in lease.processes.values():
+                if not process.connected:
+                    # It has no way left to say so, and its lease says that all is done.
+                    self.handouts.forget(process.process_id)
             return [self.end(lease, now)]
         if caller.identity.admin:
             named = self.table.named(caller.lease_id)
@@ -114,27 +120,44 @@ class Membership:
         else:
             process.connected = True
 
-    def acknowledge(self, process_id: int, extent_ids: Iterable[int]) -> None:
-        """Note that a process has mapped extents; unknown ones are ignored."""
+    def give_extents(self, process_id: int, extent_ids: Iterable[int]) -> None:
+        """Note that a process is given extents, before it is; unknown ones are ignored.
+
+        From then on they are not destroyed before it says that it unmapped them, or is
+        proven dead, whatever becomes of its lease.
+        """
         process = self.table.processes.get(process_id)
         if process is not None:
             arenas = process.lease.arenas.values()
             known = {extent_id for arena in arenas for extent_id in arena.extents}
-            process.mapped |= known.intersection(extent_ids)
+            self.handouts.give(process_id, process.pid, known.intersection(extent_ids))
+
+    def acknowledge(self, process_id: int, extent_ids: Iterable[int]) -> None:
+        """Note that a process has mapped extents; unknown ones are ignored."""
+        self.give_extents(process_id, extent_ids)
+        process = self.table.processes.get(process_id)
+        if process is not None:
+            process.mapped |= self.handouts.of(process_id).intersection(extent_ids)
 
     def unmapped(self, process_id: int, extent_ids: Iterable[int]) -> None:
         """Note that a process has extents mapped no more; unknown ones are ignored."""
+        gone = set(extent_ids)
+        self.handouts.take_back(process_id, gone)
         process = self.table.processes.get(process_id)
         if process is not None:
-            process.mapped.difference_update(extent_ids)
+            process.mapped -= gone
 
     def extents_owed(self, process_id: int) -> list[int]:
-        """Return the extents of its lease's arenas that a process has not acknowledged."""
+        """Return the lasting extents of its lease's arenas that a process has not acknowledged."""
         process = self.table.processes.get(process_id)
         if process is None:
             return []
-        arenas = process.lease.arenas.values()
-        return [each for arena in arenas for each in arena.extents if each not in process.mapped]
+        return [
+            each
+            for arena in process.lease.arenas.values()
+            for each in arena.extents
+            if each not in process.mapped and each not in arena.retiring
+        ]
 
     def disconnected(self, process_id: int) -> None:
         """Note that an attach connection hung up while its process lives."""
@@ -144,6 +167,7 @@ class Membership:
 
     def process_died(self, process_id: int, now: float) -> list[LeaseChange]:
         """Forget a process proven dead; the last of a lease ends it."""
+        self.handouts.forget(process_id)
         lease = self.table.unbind(process_id)
         if lease is None or lease.processes:
             return []

@@ -3,16 +3,16 @@
 from math import inf
 
 from kvstore.core.caller import Identity
-from kvstore.core.directory import Directory
 from kvstore.core.named_pin import NamedPin
 from kvstore.core.namespace import Namespace
 from kvstore.core.node import Position
 from kvstore.core.pages import end_named_pin
 from kvstore.core.requests import NamedPinRequest
+from kvstore.core.retirement import Retirement
 from kvstore.errors import IdReused, InvalidField, PrefixNotCached
 
 
-class NamedPins(Directory):
+class NamedPins(Retirement):
     """Makes and ends the named pins of all namespaces; each stands in its namespace's table."""
 
     _named = 0

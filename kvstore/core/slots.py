@@ -64,6 +64,11 @@ class ExtentSlots:
         # A stack: the lowest index on top, so that fresh slots come in order.
         self.available = list(range(slot_count - 1, -1, -1))
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether all slots are FREE."""
+        return len(self.available) == self.slot_count
+
     def take(self, count: int) -> Iterator[int]:
         """Reserve ``count`` available slots and yield them. FREE to RESERVED."""
         base = self.extent_id << INDEX_BITS

@@ -10,7 +10,7 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 from machine_matching import MatchRules
 from machine_members import MemberRules
 from machine_named_pins import NamedPinRules
-from machine_reserving import ReserveRules
+from machine_retiring import RetireRules
 from machine_state import COUNTS, EPOCH, OWNER, TAILS
 
 from kvstore import errors
@@ -19,7 +19,7 @@ from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.requests import MatchWishes, Sequence
 
 
-class CacheMachine(MemberRules, MatchRules, ReserveRules, NamedPinRules):
+class CacheMachine(MemberRules, MatchRules, NamedPinRules, RetireRules):
     """All verbs of the cache by several leases, in any order."""
 
     @initialize()

@@ -176,7 +176,7 @@ MUTANTS = [
     Mutant(
         "slots-of-unmapped-extents-handed-out",
         "lookup.py",
-        "    if len(usable) == len(namespace.arena.extents):\n        return at\n",
+        "    if usable == namespace.arena.lasting:\n        return at\n",
         "    if usable or not usable:\n        return at\n",
     ),
     Mutant(
@@ -259,5 +259,29 @@ MUTANTS = [
         "slots.py",
         "        self.generations[index] += 1\n",
         "        self.generations[index] = 0\n",
+    ),
+    Mutant(
+        "retiring-extent-hands-out-slots",
+        "arena.py",
+        "        return self.extents.keys() - self.retiring\n",
+        "        return set(self.extents)\n",
+    ),
+    Mutant(
+        "page-published-into-a-retiring-extent-stays",
+        "cache.py",
+        "            if namespace.arena.retiring:\n",
+        "            if False:\n",
+    ),
+    Mutant(
+        "extent-destroyed-while-a-process-that-was-given-it-lives",
+        "retirement.py",
+        "                if self.handouts.pids(extent_id):\n",
+        "                if False:\n",
+    ),
+    Mutant(
+        "extent-destroyed-while-a-slot-of-it-is-in-use",
+        "slots.py",
+        "        return len(self.available) == self.slot_count\n",
+        "        return True\n",
     ),
 ]

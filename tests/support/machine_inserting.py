@@ -72,7 +72,8 @@ class InsertSteps(MachineState):
         self.take_inserted(known, [*covering], pages[first:], inserted)
         known.tokens = tokens
         COUNTS["superseded pages"] += self.model.superseded - before
-        if next_token is not None:
+        COUNTS["expelled pages"] += self.model.expel()
+        if next_token is not None and self.model.attached(known.path) == known.path:
             self.model.store_end(tokens, next_token)
         assert self.cache.insert(*args) == inserted
 

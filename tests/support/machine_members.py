@@ -42,12 +42,15 @@ class MemberRules(MachineState):
         """Let every process of a lease map what it is owed."""
         for process_id, mapped in lease.processes.items():
             owed = self.cache.extents_owed(process_id)
+            self.cache.give_extents(process_id, owed)
             self.cache.acknowledge(process_id, owed)
             mapped |= set(owed)
+            if owed:
+                self.model.given.setdefault(process_id, set()).update(owed)
 
     def add_extent(self) -> None:
         """Give the arena more slots."""
-        extent_id = len(self.model.extents) + 1
+        extent_id = self.fresh()
         self.cache.add_extent(1, extent_id, self.slot_count)
         self.model.extents[extent_id] = self.slot_count
 
@@ -69,7 +72,7 @@ class MemberRules(MachineState):
         self.acknowledge_all(lease)
         if another and not lease.expired and len(lease.processes) < 2:
             self.attach_one(lease)
-        if grow and len(self.model.extents) < 3:
+        if grow and len(self.model.lasting) < 3:
             self.add_extent()
 
     @rule(seconds=st.sampled_from([1.0, 4.0, 11.0]), late=SELDOM)
@@ -118,6 +121,7 @@ class MemberRules(MachineState):
         changes = self.cache.process_died(process_id, self.now)
         assert self.cache.process_died(process_id, self.now) == []
         del lease.processes[process_id]
+        self.model.given.pop(process_id, None)
         assert [each.change for each in changes] == ([] if lease.processes else ["ended"])
         if not lease.processes:
             self.model.end(lease)

@@ -161,8 +161,8 @@ class MachineState(RuleBasedStateMachine):
     def forecast(self, lease: ModelLease, count: int) -> tuple[bool, int]:
         """Return whether ``count`` slots can be had, and how many pages must go for them."""
         free = self.model.free_slots()
-        usable = lease.usable(self.model.extents)
-        if len(usable) < len(self.model.extents):
+        usable = lease.usable(self.model.lasting)
+        if len(usable) < len(self.model.lasting):
             return count <= sum(slot[0] in usable for slot in free), 0
         evictable = len(set(self.model.cached) - self.model.held())
         return count <= len(free) + evictable, max(count - len(free), 0)
@@ -178,7 +178,7 @@ class MachineState(RuleBasedStateMachine):
         assert slots[: len(known.slots)] == known.slots, "granted slots changed"
         fresh = slots[len(known.slots) :]
         assert set(fresh) <= self.model.free_slots(), "a slot in use was granted"
-        assert {slot[0] for slot in fresh} <= lease.usable(self.model.extents)
+        assert {slot[0] for slot in fresh} <= lease.usable(self.model.lasting)
         generations = [each for run in grant.runs for each in run.generations]
         granted = set(zip(fresh, generations[len(known.slots) :], strict=True))
         assert not granted & self.granted, "a slot came back under its old generation"

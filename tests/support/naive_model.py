@@ -115,11 +115,19 @@ class Model:
     named: dict[str, ModelNamedPin] = field(default_factory=dict)
     ended: set[bytes] = field(default_factory=set)
     extents: dict[int, int] = field(default_factory=dict)
+    # Extents on their way out, and what each living process was given.
+    retiring: set[int] = field(default_factory=set)
+    given: dict[int, set[int]] = field(default_factory=dict)
     # What the last writer of a slot wrote into it.
     memory: dict[Slot, bytes] = field(default_factory=dict)
     # Next tokens by all the tokens that they follow.
     ends: dict[bytes, int] = field(default_factory=dict)
     superseded: int = 0
+
+    @property
+    def lasting(self) -> dict[int, int]:
+        """The extents that are not on their way out."""
+        return {each: n for each, n in self.extents.items() if each not in self.retiring}
 
     def prefixes(self, tokens: bytes) -> list[bytes]:
         """Return the prefixes of whole pages of ``tokens``, shortest first."""
@@ -160,7 +168,7 @@ class Model:
 
         ``above`` are the tokens before the sequence's position.
         """
-        usable = lease.usable(self.extents)
+        usable = lease.usable(self.lasting)
         tokens = above + sequence.tokens
         path = list(takewhile(lambda page: page[1][0] in usable, path[: len(tokens) // self.width]))
         depth = len(tokens) // self.width
@@ -247,9 +255,10 @@ class Model:
         slots = {slot for path in paths for _, slot in path}
         return slots - set(self.cached.values())
 
-    def free_slots(self) -> set[Slot]:
-        """Return the slots that nothing has."""
-        every = {(e, i) for e, count in self.extents.items() for i in range(count)}
+    def free_slots(self, *, retiring: bool = False) -> set[Slot]:
+        """Return the slots that nothing has, of lasting extents or of those that retire."""
+        extents = self.retiring if retiring else self.lasting
+        every = {(e, i) for e in extents for i in range(self.extents[e])}
         return every - set(self.cached.values()) - self.reserved() - self.detached()
 
     def judge_eviction(self, cached_now: dict[bytes, Slot], needed: int) -> None:
@@ -278,6 +287,11 @@ class Model:
             del self.cached[each]
         self.forget_ends()
         return len(gone)
+
+    def expel(self) -> int:
+        """Remove the pages of extents that retire; return how many pages went."""
+        gone = [prefix for prefix, slot in self.cached.items() if slot[0] in self.retiring]
+        return sum(self.remove(prefix) for prefix in sorted(gone))
 
     def end(self, lease: ModelLease) -> None:
         """Forget a lease and all that it held."""

@@ -1,0 +1,165 @@
+"""How an extent goes back: its pages leave the index, its slots empty, its holders unmap.
+
+An extent never changes tenant. One that retires hands out no slot any more, and no
+page in it can be matched, so that no new hold comes to stand on it and it empties in
+time: pages that nobody holds go at once, those that somebody holds are detached and
+go at their last release, and what a reservation still publishes into it is detached
+as it comes. Once every slot is FREE the processes that were given the extent are to
+unmap it; when none of them may have it any more it can be destroyed.
+"""
+
+from array import array
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+from kvstore.core.arena import Arena
+from kvstore.core.directory import Directory
+from kvstore.core.namespace import Namespace
+from kvstore.core.node import Node, Position
+from kvstore.core.requests import Removed
+from kvstore.core.slots import Slots, SlotState
+
+
+class Loss(NamedTuple):
+    """What retiring an extent costs, least first: a wait for holders, pages, recent use."""
+
+    is_held: bool
+    page_count: int
+    last_use: int
+    extent_id: int
+
+
+class Retirement(Directory):
+    """Takes extents out of use, and forgets those that nobody has mapped any more."""
+
+    def retire_extent(self, arena_id: int, extent_id: int) -> Removed:
+        """Hand out no slot of an extent any more, and take its pages out of the index.
+
+        With them goes what continues them, and every named pin that reaches into it.
+        Costs a look at every page of the arena.
+        """
+        arena = self.arenas[arena_id]
+        arena.withdraw(extent_id)
+        evicted, detached = 0, 0
+        for namespace in self._namespaces_of(arena):
+            tops = [_cut(*each) for each in _first_pages(namespace.index.root, {extent_id})]
+            removed = self.remove_all(namespace, tops)
+            evicted += removed.evicted_page_count
+            detached += removed.detached_page_count
+        return Removed(evicted, detached)
+
+    def expel(self, at: Position) -> None:
+        """Take pages of retiring extents on the path to ``at``, just published, out again."""
+        namespace = at.node.namespace
+        path: list[Node] = []
+        node: Node | None = at.node
+        while node is not None:
+            path.append(node)
+            node = node.parent
+        for each in reversed(path):
+            first = _first_page(each.slots, namespace.arena.retiring)
+            if first is not None:
+                self.remove_all(namespace, [_cut(each, first)])
+                return
+
+    def cheapest_extent(self, arena_id: int, among: Collection[int]) -> int | None:
+        """Return which of some lasting extents of an arena costs least to retire.
+
+        None where there is none without a page under a named pin. Costs a look at
+        every page of the arena.
+        """
+        arena = self.arenas[arena_id]
+        pinned: set[int] = set()
+        losses = {each: _loss_by_state(arena, each) for each in among}
+        for namespace in self._namespaces_of(arena):
+            for pin in namespace.named_pins.values():
+                pinned |= set(_owners(pin.slots()))
+            _add_losses(namespace.index.root, losses)
+        cheapest = min((losses[each] for each in losses.keys() - pinned), default=None)
+        return None if cheapest is None else cheapest.extent_id
+
+    def emptied_extents(self) -> list[int]:
+        """Return the retiring extents whose slots are all FREE."""
+        return [
+            each
+            for arena in self.arenas.values()
+            for each in arena.retiring
+            if arena.extents[each].is_empty
+        ]
+
+    def extents_to_unmap(self, process_id: int) -> list[int]:
+        """Return the extents that a process was given and has to unmap."""
+        given = self.handouts.of(process_id)
+        return [each for each in self.emptied_extents() if each in given]
+
+    def remove_extent(self, extent_id: int) -> bool:
+        """Forget a retired extent; False where a slot of it is in use, or a process may have it.
+
+        After True nobody reaches its memory any more.
+        """
+        for arena in self.arenas.values():
+            if extent_id in arena.retiring and arena.extents[extent_id].is_empty:
+                if self.handouts.pids(extent_id):
+                    return False
+                arena.remove_extent(extent_id)
+                return True
+        return False
+
+    def _namespaces_of(self, arena: Arena) -> list[Namespace]:
+        return [each for each in self.namespaces.values() if each.arena is arena]
+
+
+def _owners(slots: Slots) -> Slots:
+    """Return the extent of each slot, without a Python step a page."""
+    return array("I", slots.tobytes())[1::2]
+
+
+def _first_page(slots: Slots, extent_ids: set[int]) -> int | None:
+    """Return the number of the first slot that lies in one of some extents."""
+    owners = _owners(slots)
+    return min((owners.index(each) for each in extent_ids if each in owners), default=None)
+
+
+def _first_pages(root: Node, extent_ids: set[int]) -> Iterator[tuple[Node, int]]:
+    """Yield where pages of some extents begin: no page of theirs is above, all others below."""
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        first = _first_page(node.slots, extent_ids)
+        if first is None:
+            stack.extend(node.children.values())
+        else:
+            yield node, first
+
+
+def _cut(node: Node, pages: int) -> Node:
+    """Return the node that begins ``pages`` pages into ``node``."""
+    if pages:
+        node.namespace.index.split(node, pages)
+    return node
+
+
+def _loss_by_state(arena: Arena, extent_id: int) -> Loss:
+    extent = arena.extents[extent_id]
+    idle = (SlotState.FREE, SlotState.CACHED)
+    held = sum(extent.states.count(each) for each in idle) < extent.slot_count
+    return Loss(held, 0, 0, extent_id)
+
+
+def _add_losses(root: Node, losses: dict[int, Loss]) -> None:
+    """Add to each extent's loss the pages that would go with it, and those that are held."""
+    stack: list[tuple[Node, frozenset[int]]] = [(root, frozenset())]
+    while stack:
+        node, above = stack.pop()
+        owners = _owners(node.slots)
+        here = above.union(losses.keys() & set(owners))
+        for each in here:
+            first = 0 if each in above else owners.index(each)
+            loss = losses[each]
+            losses[each] = Loss(
+                loss.is_held or (each in above and bool(node.anchors)) or first < node.held_pages,
+                loss.page_count + len(owners) - first,
+                max(loss.last_use, node.last_use),
+                each,
+            )
+        stack.extend((child, here) for child in node.children.values())
