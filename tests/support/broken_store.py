@@ -4,16 +4,22 @@ Each fault switches one protection of the store off, so that a test can show wha
 it is there for, and that it would see it fail.
 """
 
+import os
 import sys
 from array import array
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from kvstore.__main__ import main
 from kvstore.core.cache import PrefixCache
-from kvstore.core.lease import Lease
+from kvstore.core.caller import Caller
+from kvstore.core.inserting import publish_next
+from kvstore.core.lease import Lease, LeaseChange
 from kvstore.core.namespace import Namespace
+from kvstore.core.requests import Grant, Match, Sequence
 from kvstore.core.slots import INDEX_BITS, Slots, SlotState
+from kvstore.service.processes import Process, Processes
 
 
 def program(fault: str) -> tuple[str, ...]:
@@ -39,8 +45,71 @@ def recycle_pinned_slots() -> None:
     PrefixCache._take = take_anything  # type: ignore[method-assign]
 
 
+def publish_slots_of_the_dead() -> None:
+    """Have a lease's end publish what it reserved and did not insert, as LMCache's reaper does."""
+    acquire, end = PrefixCache.acquire, PrefixCache.end
+    asked: dict[int, Sequence] = {}
+
+    def remember(
+        cache: PrefixCache,
+        caller: Caller,
+        namespace_id: bytes,
+        sequence: Sequence,
+        *rest: Any,  # noqa: ANN401  # as acquire's
+        reservation_id: int,
+        **named: Any,  # noqa: ANN401  # as acquire's
+    ) -> tuple[Match, Grant | None]:
+        asked[reservation_id] = sequence
+        return acquire(
+            cache, caller, namespace_id, sequence, *rest, reservation_id=reservation_id, **named
+        )
+
+    def publish_and_end(cache: PrefixCache, lease: Lease, now: float) -> LeaseChange:
+        for reservation in lease.reservations.values():
+            width = reservation.namespace.index.width
+            tokens = asked[reservation.hold_id].tokens[: len(reservation.reserved) * width]
+            publish_next(lease, reservation, Sequence(tokens), tokens)
+        return end(cache, lease, now)
+
+    PrefixCache.acquire = remember  # type: ignore[method-assign]
+    PrefixCache.end = publish_and_end  # type: ignore[method-assign]
+
+
+def watch_no_deaths() -> None:
+    """Have the store watch itself in the place of each process: no death is seen before its own."""
+    attach = Processes.attach
+
+    def attach_to_self(
+        processes: Processes,
+        pid: int,
+        pidfd: int,
+        lease_id: bytes,
+        *rest: Any,  # noqa: ANN401
+    ) -> Process:
+        del pidfd
+        own = os.pidfd_open(os.getpid())
+        try:
+            return attach(processes, pid, own, lease_id, *rest)
+        finally:
+            os.close(own)
+
+    Processes.attach = attach_to_self  # type: ignore[method-assign]
+
+
+def end_leases_at_their_ttl() -> None:
+    """Have a lease past its TTL give everything back, whether its processes live or not."""
+
+    def end_at_once(cache: PrefixCache, lease: Lease, now: float) -> list[LeaseChange]:
+        return [cache.end(lease, now)]
+
+    PrefixCache._expire_lease = end_at_once  # type: ignore[method-assign]
+
+
 FAULTS: dict[str, Callable[[], None]] = {
     "pinned-slots-recycled": recycle_pinned_slots,
+    "slots-of-the-dead-published": publish_slots_of_the_dead,
+    "deaths-not-watched": watch_no_deaths,
+    "leases-end-at-their-ttl": end_leases_at_their_ttl,
 }
 
 

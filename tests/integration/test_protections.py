@@ -1,0 +1,131 @@
+"""Three protections of the store, and that each is what keeps its promise.
+
+Each scenario runs on the store as it is, where nothing goes wrong, and on one
+whose protection is switched off (``broken_store``), where it has to see what does.
+"""
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from broken_store import program
+from stamped_pages import WrongPage, page_count, prompt
+from worker_fleet import ACTIVE, POOL_SLOTS, Fleet, pool_arguments, running_fleet
+
+from kvstore_client.testing import START_TIMEOUT, running_store, wait_until
+
+TOKENS = prompt(1, 2)
+PAGES = page_count(TOKENS)
+PRESSURE = [prompt(3, number) for number in range(20)]
+TTL = 2.0
+# Where nothing comes, for how long it is waited for. Where it comes it comes at once.
+SHORT = 1.0
+
+# Returns what went wrong; the seconds are how long it waits for what has to come.
+Scenario = Callable[[Fleet, float], list[str]]
+
+
+def writer_killed_between_reserve_and_insert(fleet: Fleet, patience: float) -> list[str]:
+    """Kill a writer that was given slots and has written nothing there yet."""
+    witness = fleet.spawn("witness")
+    writer = fleet.spawn("writer", faults="acquire.after:1=stop")
+    writer.tell("write", TOKENS)
+    assert wait_until(lambda: fleet.slots().reserved == PAGES)
+    writer.signal(signal.SIGKILL)
+    assert writer.wait_exit() == -signal.SIGKILL
+    assert wait_until(lambda: fleet.leases("writer") == [])
+    violations = []
+    if not wait_until(lambda: fleet.slots().free == POOL_SLOTS, patience):
+        violations.append(f"slots that nobody wrote did not come back: {fleet.slots()}")
+    if witness.ask("peek", TOKENS):
+        violations.append("what was never inserted is matched")
+    try:
+        witness.ask("stamps", TOKENS)
+    except WrongPage as error:
+        violations.append(f"and its bytes are nobody's: {error}")
+    return violations
+
+
+def reader_killed_while_it_holds_pins(fleet: Fleet, patience: float) -> list[str]:
+    """Kill a reader far within its TTL."""
+    writer, reader = fleet.spawn("writer"), fleet.spawn("reader")
+    writer.ask("write", TOKENS)
+    assert reader.ask("match", "held", TOKENS) == len(TOKENS) - 1
+    assert fleet.stats().pin_count == 1
+    reader.signal(signal.SIGKILL)
+    assert reader.wait_exit() == -signal.SIGKILL
+    if not wait_until(lambda: fleet.stats().pin_count == 0, patience):
+        return ["the dead reader's pin is still held"]
+    return []
+
+
+def reader_stopped_past_its_ttl(fleet: Fleet, patience: float) -> list[str]:
+    """Stop a reader until its lease expired, fill the pool, and let it look again."""
+    del patience
+    writer = fleet.spawn("writer")
+    reader = fleet.spawn("reader", ttl=TTL)
+    writer.ask("write", TOKENS)
+    assert reader.ask("match", "held", TOKENS) == len(TOKENS) - 1
+    reader.signal(signal.SIGSTOP)
+    assert wait_until(lambda: ACTIVE not in [each.state for each in fleet.leases("reader")])
+    writer.ask("churn", PRESSURE, 1)
+    reader.signal(signal.SIGCONT)
+    try:
+        reader.ask("check", "held")
+    except WrongPage as error:
+        return [f"the reader's pages were overwritten: {error}"]
+    return []
+
+
+@contextmanager
+def broken_fleet(fault: str) -> Iterator[Fleet]:
+    """Run a store with a fault; what it leaves behind is not looked at."""
+    with running_store(*pool_arguments(), program=program(fault)) as store:
+        fleet = Fleet(store)
+        try:
+            yield fleet
+        finally:
+            fleet.end()
+
+
+def test_a_writer_killed_between_reserve_and_insert_never_has_its_slots_published() -> None:
+    """Its slots are free again, and nothing of them was ever to be matched."""
+    with running_fleet() as fleet:
+        assert writer_killed_between_reserve_and_insert(fleet, START_TIMEOUT) == []
+
+
+def test_a_dead_reader_s_pins_return_at_once() -> None:
+    """They go back by the proof of its death, 300 s before its TTL."""
+    with running_fleet() as fleet:
+        assert reader_killed_while_it_holds_pins(fleet, START_TIMEOUT) == []
+
+
+def test_a_living_reader_past_its_ttl_is_never_overwritten() -> None:
+    """Every byte that it matched is there when it goes on, whatever others needed meanwhile."""
+    with running_fleet() as fleet:
+        assert reader_stopped_past_its_ttl(fleet, START_TIMEOUT) == []
+
+
+@pytest.mark.parametrize(
+    ("scenario", "fault", "seen"),
+    [
+        (
+            writer_killed_between_reserve_and_insert,
+            "slots-of-the-dead-published",
+            ["slots that nobody wrote", "what was never inserted", "and its bytes are nobody's"],
+        ),
+        (reader_killed_while_it_holds_pins, "deaths-not-watched", ["the dead reader's pin"]),
+        (reader_stopped_past_its_ttl, "leases-end-at-their-ttl", ["the reader's pages"]),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_without_its_protection_each_promise_is_seen_to_break(
+    scenario: Scenario, fault: str, seen: list[str]
+) -> None:
+    """The same scenario, on a store whose protection is switched off, finds what goes wrong."""
+    with broken_fleet(fault) as fleet:
+        violations = scenario(fleet, SHORT)
+    assert len(violations) == len(seen), violations
+    for violation, beginning in zip(violations, seen, strict=True):
+        assert violation.startswith(beginning)
