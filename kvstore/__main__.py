@@ -42,6 +42,7 @@ from kvstore.service.credentials import Credentials
 from kvstore.service.random_ids import random_ids
 from kvstore.service.reaper import Reaper
 from kvstore.service.store import KVStore
+from kvstore.service.verification import Sampler
 from kvstore.service_manager import ServiceManager
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.cuda_arena import CudaDevice
@@ -106,8 +107,12 @@ def serve(config: Config, access: Access) -> None:
             extent_ids=random_ids(),
         )
         stack.callback(arenas.close)
-        cache = PrefixCache(epoch, limits, quotas=access.known.quotas, arena_ids=random_ids())
-        store = KVStore(cache, arenas=arenas, clock=clock)
+        recycled = arenas.poison if config.debug_poison_freed_slots else None
+        cache = PrefixCache(
+            epoch, limits, quotas=access.known.quotas, arena_ids=random_ids(), recycled=recycled
+        )
+        sampler = Sampler(config.verify_rate)
+        store = KVStore(cache, arenas=arenas, clock=clock, sampler=sampler)
         credentials = Credentials(tenants=access.known.tenants)
 
         reaper = Reaper(store, clock=clock, interval=config.reaper_interval)

@@ -166,6 +166,23 @@ class StoreSettings(BaseSettings):
     processor time. Start with: half of `min_ttl`.
     """
 
+    verify_rate: Annotated[float, Field(ge=0, le=1)] = 0.005
+    """Which part of the pages that a match answers is read and compared with what was written.
+
+    Of pages whose writer gave a checksum; 0 switches it off, 1 reads all. Bytes are read
+    outside the store's mutex, and a match waits for it.
+    Too low when `verified_page_count` stands still; too high when matches take longer than
+    a prompt is worth. Start with: 0.005, and 1 while looking for whoever writes where it
+    should not, whom `corrupt_page_count` and `page_corrupt` in the log show.
+    """
+
+    debug_poison_freed_slots: bool = False
+    """Fill each slot that is given back with bytes 0xDB, so that a late reader sees it at once.
+
+    Takes the time of writing a page, under the store's mutex, for each page that is evicted or
+    aborted. Start with: false.
+    """
+
     log_format: Literal["console", "json"] = "console"
     """Lines for people or for machines. Start with: console by hand, json under a supervisor."""
 

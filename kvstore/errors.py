@@ -23,6 +23,7 @@
     ├── ParentDetached            the path above was removed
     ├── PrefixNotCached           all was required and less is cached
     ├── QuotaExceeded             a bounded table of the caller is full
+    ├── PageCorrupt               a page's bytes are not what was written
     ├── StoreDraining             starting or draining
     ├── FeatureUnsupported        not built into this server
     └── PeerRefused               the attach socket refuses this process
@@ -179,6 +180,12 @@ class QuotaExceeded(KVStoreError):
     """A quota or a bounded table of the caller is full."""
 
     message = "a quota is exceeded"
+
+
+class PageCorrupt(KVStoreError):
+    """A page of the answer, which another call answered already, is not what was written."""
+
+    message = "a page is not what was written"
 
 
 class StoreDraining(KVStoreError):

@@ -1,12 +1,14 @@
 """An arena's slots: extents, counts by state, and the policy that makes room."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 from kvstore.core.eviction import EvictionPolicy
 from kvstore.core.holdings import Holdings
 from kvstore.core.slots import INDEX_BITS, INDEX_MASK, ExtentSlots, Slots, SlotState
 from kvstore.errors import PoolExhausted
+
+Recycled = Callable[[Slots], None]
 
 
 class ArenaKey(NamedTuple):
@@ -22,13 +24,19 @@ class Arena:
 
     Not thread-safe. ``holdings`` are its tenant's. ``counts[state]`` is the number
     of slots in a state. Of the extents ``retiring`` are on their way out: their slots
-    are handed out no more.
+    are handed out no more. ``recycled`` is told of slots that became FREE, before
+    anybody can reserve them.
     """
 
     tier = 1
 
     def __init__(
-        self, arena_id: int, key: ArenaKey, policy: EvictionPolicy, holdings: Holdings
+        self,
+        arena_id: int,
+        key: ArenaKey,
+        policy: EvictionPolicy,
+        holdings: Holdings,
+        recycled: Recycled | None = None,
     ) -> None:
         self.arena_id = arena_id
         self.key = key
@@ -37,6 +45,7 @@ class Arena:
         self.extents: dict[int, ExtentSlots] = {}
         self.retiring: set[int] = set()
         self.counts = [0] * len(SlotState)
+        self._recycled = recycled
 
     @property
     def tenant(self) -> str:
@@ -127,3 +136,5 @@ class Arena:
         # From the end, so that the next to reserve gets them in order again.
         for slot in reversed(slots):
             self.extents[slot >> INDEX_BITS].recycle(slot & INDEX_MASK)
+        if self._recycled is not None:
+            self._recycled(slots)

@@ -7,6 +7,7 @@ owner, not thread-safe: the service calls it under one mutex, with the time.
 from array import array
 from collections.abc import Container
 from collections.abc import Sequence as Items
+from contextlib import suppress
 
 from kvstore.core.answers import grant_of
 from kvstore.core.caller import Caller
@@ -18,7 +19,6 @@ from kvstore.core.inserting import (
     store_next_token,
 )
 from kvstore.core.lease import Lease
-from kvstore.core.matching import Matching
 from kvstore.core.namespace import Namespace
 from kvstore.core.pages import evict
 from kvstore.core.requests import (
@@ -32,10 +32,11 @@ from kvstore.core.requests import (
 from kvstore.core.runs import runs_of
 from kvstore.core.slots import Slots, SlotState
 from kvstore.core.tokens import TOKEN_BYTES
+from kvstore.core.verifying import Verifying
 from kvstore.errors import IdReused, InvalidField, LimitExceeded, PoolExhausted
 
 
-class PrefixCache(Matching):
+class PrefixCache(Verifying):
     """One epoch's cache: match, reserve, insert, release."""
 
     def reserve(
@@ -62,11 +63,12 @@ class PrefixCache(Matching):
         reservation_id: int,
         total_page_count: int,
         now: float,
+        to_verify: bool = False,
     ) -> tuple[Match, Grant | None]:
         """Match, and reserve the rest of ``total_page_count`` pages; None if it can't be had.
 
         A repeated call whose first made a reservation and no pin is answered
-        with that first call's miss.
+        with that first call's miss. ``to_verify`` is as for ``match``.
         """
         lease = self.member(caller)
         namespace = self._own(lease, namespace_id)
@@ -85,10 +87,14 @@ class PrefixCache(Matching):
         if existing is None:
             start = match.matched_token_count // namespace.layout.page_tokens
             request = ReservationRequest(reservation_id, start, max(total_page_count - start, 0))
-        try:
-            return match, self._reserve(lease, namespace, [request], now)[0]
-        except PoolExhausted:
-            return match, None
+        grant = None
+        with suppress(PoolExhausted):
+            [grant] = self._reserve(lease, namespace, [request], now)
+        if not to_verify:
+            self._tell(lease, pin_id)
+        elif existing is None and grant is not None:
+            self._made_with(lease, pin_id, reservation_id)
+        return match, grant
 
     def insert(
         self,

@@ -1,6 +1,21 @@
 """Counters of what was asked and what was given."""
 
 from dataclasses import astuple, dataclass, fields, replace
+from typing import NamedTuple
+
+
+class Lookup(NamedTuple):
+    """A match in tokens: ``asked``, of which ``matchable`` could be found.
+
+    ``matched`` of them are for use in place and ``copied`` in a source page;
+    ``has_next_token`` says that the token after all of them is known too.
+    """
+
+    asked: int
+    matched: int
+    copied: int
+    matchable: int
+    has_next_token: bool = False
 
 
 @dataclass
@@ -21,19 +36,20 @@ class Counters:
     evicted_page_count: int = 0
     removed_page_count: int = 0
     exhausted_count: int = 0
+    verified_page_count: int = 0
+    corrupt_page_count: int = 0
 
-    def count_lookup(self, *, asked: int, matched: int, copied: int, matchable: int) -> None:
-        """Count a match of ``asked`` tokens, of which ``matchable`` could be found.
-
-        ``matched`` of them are for use in place and ``copied`` in a source page.
-        """
+    def count_lookup(self, lookup: Lookup) -> None:
+        """Count a match that was answered."""
         self.lookup_count += 1
-        self.asked_token_count += asked
-        self.matched_token_count += matched
-        self.copied_token_count += copied
-        if matched + copied == 0:
+        self.asked_token_count += lookup.asked
+        self.matched_token_count += lookup.matched
+        self.copied_token_count += lookup.copied
+        self.next_token_count += lookup.has_next_token
+        found = lookup.matched + lookup.copied
+        if found == 0:
             self.miss_count += 1
-        elif matched + copied == matchable:
+        elif found == lookup.matchable:
             self.full_hit_count += 1
         else:
             self.partial_hit_count += 1

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import count
 
-from kvstore.core.arena import Arena, ArenaKey
+from kvstore.core.arena import Arena, ArenaKey, Recycled
 from kvstore.core.caller import Caller, Identity
 from kvstore.core.counters import Counters
 from kvstore.core.eviction import LeastRecentlyUsed, PolicyFactory
@@ -27,7 +27,8 @@ class Directory(Membership):
 
     Memory comes by ``add_extent``; a new arena has none. ``policy`` makes the
     eviction policy of each arena. ``arena_ids`` are what arenas are
-    named by, counted from 1 if not given. ``counters`` are the totals.
+    named by, counted from 1 if not given. ``counters`` are the totals. ``recycled``
+    is told of all slots that became FREE.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Directory(Membership):
         *,
         quotas: QuotaTable | None = None,
         arena_ids: Iterator[int] | None = None,
+        recycled: Recycled | None = None,
     ) -> None:
         super().__init__(epoch, limits, quotas)
         self.limits = limits
@@ -46,6 +48,7 @@ class Directory(Membership):
         self.arenas: dict[int, Arena] = {}
         self._policy = policy
         self._arena_ids = count(1) if arena_ids is None else arena_ids
+        self._recycled = recycled
         self._by_identity: dict[tuple[str, bytes, bytes, bytes], Namespace] = {}
         self._by_arena_key: dict[ArenaKey, Arena] = {}
 
@@ -80,7 +83,7 @@ class Directory(Membership):
     def _arena_of(self, holdings: Holdings, layout: PageLayout) -> Arena:
         key = ArenaKey(holdings.tenant, layout.page_bytes, layout.tensor_parallel_size)
         if key not in self._by_arena_key:
-            arena = Arena(next(self._arena_ids), key, self._policy(), holdings)
+            arena = Arena(next(self._arena_ids), key, self._policy(), holdings, self._recycled)
             self.arenas[arena.arena_id] = self._by_arena_key[key] = arena
             holdings.arenas[arena.arena_id] = arena
         return self._by_arena_key[key]

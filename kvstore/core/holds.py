@@ -7,7 +7,9 @@ keeps an anchor on the removed part and gets another on what remains above.
 
 from array import array
 from collections.abc import Iterable
+from typing import NamedTuple
 
+from kvstore.core.counters import Lookup
 from kvstore.core.namespace import Namespace
 from kvstore.core.node import Anchor, Position
 from kvstore.core.radix import ancestor, path_slots, path_tokens
@@ -65,14 +67,25 @@ class Hold:
         return b"".join(parts)
 
 
+class Unanswered(NamedTuple):
+    """A match that nobody was told of yet.
+
+    What is counted once somebody is, and the reservation that was made with it.
+    """
+
+    lookup: Lookup
+    reservation_id: int | None = None
+
+
 class Pin(Hold):
     """A hold on a matched path. ``fingerprint`` tells a repeated call from a reused id.
 
     ``source_id`` and ``next_token`` are what the match answered besides. Where it
-    answered no page to use in place it has no anchor.
+    answered no page to use in place it has no anchor. ``unanswered`` is set while
+    nobody was told of the pin.
     """
 
-    __slots__ = ("fingerprint", "next_token", "source_id")
+    __slots__ = ("fingerprint", "next_token", "source_id", "unanswered")
 
     def __init__(
         self, hold_id: int, namespace: Namespace, at: Position, fingerprint: object, now: float
@@ -81,6 +94,7 @@ class Pin(Hold):
         self.fingerprint = fingerprint
         self.source_id: int | None = None
         self.next_token: int | None = None
+        self.unanswered: Unanswered | None = None
         if at.pages:
             self.anchors.append(Anchor(self, at.node, at.pages))
 

@@ -2,7 +2,8 @@
 
 from kvstore.core.answers import match_of
 from kvstore.core.caller import Caller, Identity
-from kvstore.core.holds import Pin, SourcePin
+from kvstore.core.counters import Lookup
+from kvstore.core.holds import Pin, SourcePin, Unanswered
 from kvstore.core.lease import Lease
 from kvstore.core.lookup import Found, longest
 from kvstore.core.named_pins import NamedPins
@@ -25,10 +26,19 @@ class Matching(NamedPins):
         sequence: Sequence,
         wishes: MatchWishes,
         now: float,
+        *,
+        to_verify: bool = False,
     ) -> Match:
-        """Pin the longest cached prefix and return it; a miss takes no pin."""
+        """Pin the longest cached prefix and return it; a miss takes no pin.
+
+        With ``to_verify`` the answer is not to be given before its pages were looked
+        at: ``Verifying.inspect`` comes next.
+        """
         lease = self.member(caller)
-        return self._match(lease, self._own(lease, namespace_id), sequence, wishes, now)
+        match = self._match(lease, self._own(lease, namespace_id), sequence, wishes, now)
+        if not to_verify:
+            self._tell(lease, wishes.pin_id)
+        return match
 
     def _own(self, lease: Lease, namespace_id: bytes) -> Namespace:
         return self.namespace(Identity(lease.tenant), namespace_id)
@@ -70,14 +80,16 @@ class Matching(NamedPins):
             wants_source=source_pin_id is not None,
             wants_next_token=wishes.accept_next_token,
         )
-        self._count_lookup(lease, namespace, found, asked, wishes)
+        lookup = _lookup(namespace, found, asked, wishes)
         if found.last.depth == 0:
+            self._count_lookup(lease, namespace, lookup)
             return Match(0, ())
         self._touch(found.last)
         found.last.node.hits += 1
         pin = Pin(pin_id, namespace, found.at, fingerprint, now)
         lease.add_pin(pin)
         pin.next_token = found.next_token
+        pin.unanswered = Unanswered(lookup)
         if found.source is not None:
             assert source_pin_id is not None  # or no source was looked for
             valid = found.valid_token_count
@@ -85,20 +97,24 @@ class Matching(NamedPins):
             lease.add_pin(SourcePin(source_pin_id, namespace, found.source, valid, now))
         return match_of(lease, pin)
 
-    def _count_lookup(
-        self, lease: Lease, namespace: Namespace, found: Found, asked: int, wishes: MatchWishes
-    ) -> None:
-        page_tokens = namespace.layout.page_tokens
-        matchable = max(asked - 1, 0)
-        if found.next_token is not None:
-            matchable = asked
-        elif wishes.source_pin_id is None or not namespace.layout.divides_by_token:
-            matchable = matchable_pages(asked, page_tokens) * page_tokens
+    def _tell(self, lease: Lease, pin_id: int) -> None:
+        """Count a match that is answered now for the first time; without a pin it was a miss."""
+        pin = lease.pins.get(pin_id)
+        if isinstance(pin, Pin) and pin.unanswered is not None:
+            self._count_lookup(lease, pin.namespace, pin.unanswered.lookup)
+            pin.unanswered = None
+
+    def _count_lookup(self, lease: Lease, namespace: Namespace, lookup: Lookup) -> None:
         for counters in (self.counters, namespace.counters, lease.counters):
-            counters.count_lookup(
-                asked=asked,
-                matched=found.at.depth * page_tokens,
-                copied=found.valid_token_count,
-                matchable=matchable,
-            )
-            counters.next_token_count += found.next_token is not None
+            counters.count_lookup(lookup)
+
+
+def _lookup(namespace: Namespace, found: Found, asked: int, wishes: MatchWishes) -> Lookup:
+    page_tokens = namespace.layout.page_tokens
+    matchable = max(asked - 1, 0)
+    if found.next_token is not None:
+        matchable = asked
+    elif wishes.source_pin_id is None or not namespace.layout.divides_by_token:
+        matchable = matchable_pages(asked, page_tokens) * page_tokens
+    matched, copied = found.at.depth * page_tokens, found.valid_token_count
+    return Lookup(asked, matched, copied, matchable, found.next_token is not None)

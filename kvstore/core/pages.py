@@ -6,6 +6,7 @@ states and the policy's order change together.
 
 from collections.abc import Iterable
 
+from kvstore.core.children import Children
 from kvstore.core.eviction import Victim, is_leaf
 from kvstore.core.named_pin import NamedPin
 from kvstore.core.namespace import Namespace
@@ -105,6 +106,23 @@ def remove(top: Node) -> Removed:
     above.last_use = max(above.last_use, *(node.last_use for node in nodes))
     offer_leaf(above)
     return Removed(given_back, kept)
+
+
+def remove_corrupt(at: Position) -> Removed:
+    """Take the page that ends at ``at`` and all below it out of the index, as :func:`remove` does.
+
+    Next tokens within the page go too, also where another page begins with the same
+    tokens: they may have been computed on this one.
+    """
+    top, width = at.node, at.node.namespace.index.width
+    if at.pages > 1:
+        top.namespace.index.split(top, at.pages - 1)
+    above, page = top.parent, top.edge[:width]
+    assert above is not None  # the root has no pages
+    removed = remove(top)
+    if above.ends is not None:
+        above.ends.forget(top.start, page, Children())
+    return removed
 
 
 def end_named_pin(pin: NamedPin) -> None:

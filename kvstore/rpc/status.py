@@ -43,6 +43,7 @@ CODES: dict[type[KVStoreError], grpc.StatusCode] = {
     errors.ParentDetached: grpc.StatusCode.FAILED_PRECONDITION,
     errors.PrefixNotCached: grpc.StatusCode.FAILED_PRECONDITION,
     errors.QuotaExceeded: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.PageCorrupt: grpc.StatusCode.DATA_LOSS,
     errors.StoreDraining: grpc.StatusCode.UNAVAILABLE,
     errors.FeatureUnsupported: grpc.StatusCode.UNIMPLEMENTED,
     errors.PeerRefused: grpc.StatusCode.PERMISSION_DENIED,

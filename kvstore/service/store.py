@@ -18,8 +18,6 @@ from kvstore.core.quotas import QuotaTable
 from kvstore.core.requests import (
     Grant,
     Inserted,
-    Match,
-    MatchWishes,
     Peeked,
     ReservationRequest,
     Sequence,
@@ -27,9 +25,10 @@ from kvstore.core.requests import (
 from kvstore.errors import PoolExhausted
 from kvstore.service.clock import Clock
 from kvstore.service.growth import Growth
-from kvstore.service.members import Members
+from kvstore.service.matching import Matching
 from kvstore.service.named_pins import NamedPinKeeper
 from kvstore.service.traffic import Traffic
+from kvstore.service.verification import Sampler, Verifier
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.extent import CudaIpcExport, ExtentDescription, HostExport
 
@@ -39,10 +38,13 @@ __all__ = ["CudaIpcExport", "ExtentDescription", "HostExport", "KVStore"]
 NAMESPACE_ID_BYTES = 16
 
 
-class KVStore(Members):
+class KVStore(Matching):
     """The store as a whole, for any thread. Raises what the core's methods raise."""
 
-    def __init__(self, cache: PrefixCache, *, arenas: Arenas, clock: Clock) -> None:
+    def __init__(
+        self, cache: PrefixCache, *, arenas: Arenas, clock: Clock, sampler: Sampler | None = None
+    ) -> None:
+        """Without ``sampler`` no page is looked at before it is handed out."""
         super().__init__(cache, Lock(), clock)
         self._arenas = arenas
         self._started_at = clock()
@@ -51,6 +53,7 @@ class KVStore(Members):
         )
         self.named_pins = NamedPinKeeper(cache, self._mutex, clock)
         self.traffic = Traffic(cache.quotas, clock)
+        self._verifier = Verifier(cache, self._mutex, arenas=arenas, sampler=sampler or Sampler())
 
     @property
     def epoch(self) -> int:
@@ -108,17 +111,6 @@ class KVStore(Members):
 
     # The request path.
 
-    def match(
-        self, caller: Caller, namespace_id: bytes, sequence: Sequence, wishes: MatchWishes
-    ) -> Match:
-        """Pin the longest cached prefix and return it; a miss takes no pin.
-
-        Raises, besides what the core raises, StoreDraining.
-        """
-        self._require_open()
-        with self._mutex:
-            return self._cache.match(caller, namespace_id, sequence, wishes, self._clock())
-
     def peek(self, identity: Identity, namespace_id: bytes, tokens: bytes) -> Peeked:
         """Return what a match would cover. No effect at all."""
         with self._mutex:
@@ -136,35 +128,6 @@ class KVStore(Members):
                 raise
             self._note(namespace_id)
             return grants
-
-    def acquire(
-        self,
-        caller: Caller,
-        namespace_id: bytes,
-        sequence: Sequence,
-        wishes: MatchWishes,
-        *,
-        reservation_id: int,
-        total_page_count: int,
-    ) -> tuple[Match, Grant | None]:
-        """Match, and reserve the rest of ``total_page_count`` pages; None if it can't be had.
-
-        Raises, besides what the core raises, StoreDraining.
-        """
-        self._require_open()
-        with self._mutex:
-            match, grant = self._cache.acquire(
-                caller,
-                namespace_id,
-                sequence,
-                wishes,
-                reservation_id=reservation_id,
-                total_page_count=total_page_count,
-                now=self._clock(),
-            )
-            matched = sum(len(run.indexes) for run in match.runs)
-            self._note(namespace_id, total_page_count - matched if grant is None else 0)
-            return match, grant
 
     def insert(
         self,
@@ -195,6 +158,3 @@ class KVStore(Members):
         """End reservations; each id leaves a tombstone, known or not."""
         with self._mutex:
             self._cache.abort(caller, reservation_ids, self._clock())
-
-    def _note(self, namespace_id: bytes, wanted: int = 0) -> None:
-        self.growth.note(self._cache.namespaces[namespace_id].arena, wanted)

@@ -5,13 +5,21 @@ from dataclasses import dataclass, replace
 from itertools import count
 from threading import Lock
 
-from kvstore.storage.errors import BudgetExhausted
+import structlog
+
+from kvstore.core.slots import INDEX_BITS, INDEX_MASK
+from kvstore.storage.errors import BudgetExhausted, CudaFailed
 from kvstore.storage.extent import ExtentDescription, ExtentMemory, ExtentShape, MemorySource
 from kvstore.storage.generation_table import GenerationTable
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 # Slots of one extent: their tables take some 50 bytes each, which the budget does not count,
 # and are made while the store waits (20 ms for as many).
 MAX_SLOTS = 1 << 20
+# What a slot given back is filled with for debugging: in any type of number a large one and no
+# NaN, since what a mask multiplies by zero has to be a number.
+POISON = 0xDB
 
 
 @dataclass(frozen=True)
@@ -104,6 +112,26 @@ class Arenas:
         """Return what other processes need to reach the given extents."""
         with self._mutex:
             return [self._extents[each].describe() for each in extent_ids]
+
+    def read(self, slot: int) -> memoryview | None:
+        """Return the bytes of a slot as they are now, of the host in place and of a device copied.
+
+        ``slot`` is core's number of it. None where there is no such extent any more.
+        Whoever reads sees to it that nobody else is given the slot meanwhile, or finds
+        out afterwards. Raises :class:`CudaFailed` where a device cannot be read.
+        """
+        extent = self._extents.get(slot >> INDEX_BITS)
+        return None if extent is None else extent.memory.read(slot & INDEX_MASK)
+
+    def poison(self, slots: Iterable[int]) -> None:
+        """Write :data:`POISON` into slots that nobody uses any more. A refusal is logged."""
+        for slot in slots:
+            extent = self._extents.get(slot >> INDEX_BITS)
+            if extent is not None:
+                try:
+                    extent.memory.fill(slot & INDEX_MASK, POISON)
+                except CudaFailed as error:
+                    log.warning("slot_not_poisoned", slot=slot, why=str(error))
 
     def close(self) -> None:
         """Give all memory up; workers that mapped it keep theirs alive."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import structlog
 
@@ -18,6 +18,13 @@ T = TypeVar("T")
 GRANULARITY = 2 << 20
 
 
+class SlotAccess(NamedTuple):
+    """Reads and fills one slot by its index, on the thread that CUDA is called on."""
+
+    read: Callable[[int], memoryview]
+    fill: Callable[[int, int], None]
+
+
 class CudaExtent:
     """One extent of a device's memory, zero at first; exported as it was allocated."""
 
@@ -26,9 +33,11 @@ class CudaExtent:
         shape: ExtentShape,
         export: CudaIpcExport,
         offset: int,
+        access: "SlotAccess",
         give_back: Callable[[], None],
     ) -> None:
         self.shape = shape
+        self._access: SlotAccess | None = access
         self._description = ExtentDescription(shape, offset, export)
         self._give_back: Callable[[], None] | None = give_back
 
@@ -38,6 +47,15 @@ class CudaExtent:
         self._give_back = None
         return self._description
 
+    def read(self, index: int) -> memoryview | None:
+        """Return a copy of a slot's bytes, or None once it is closed; raises ``CudaFailed``."""
+        return None if self._access is None else self._access.read(index)
+
+    def fill(self, index: int, value: int) -> None:
+        """Write one value into all bytes of a slot; raises ``CudaFailed``."""
+        if self._access is not None:
+            self._access.fill(index, value)
+
     def close(self) -> None:
         """Give the memory up. Idempotent.
 
@@ -45,6 +63,7 @@ class CudaExtent:
         whoever maps it is undefined, and the driver keeps it until the last of them
         is gone.
         """
+        self._access = None
         give_back, self._give_back = self._give_back, None
         if give_back is not None:
             give_back()
@@ -114,14 +133,27 @@ class CudaDevice:
             raise self._refusal(size, error) from error
         try:
             # Whoever had this memory before, perhaps of another tenant, left its bytes there.
-            self._runtime.clear(address, size)
+            self._runtime.fill(address, size, 0)
             exported = self._runtime.export(address)
         except CudaFailed as error:
             self._give_back(address)
             raise self._refusal(size, error) from error
         export = CudaIpcExport(exported.ipc_handle, self._uuid, exported.offset + size)
         return CudaExtent(
-            shape, export, exported.offset, lambda: self._run(lambda: self._give_back(address))
+            shape,
+            export,
+            exported.offset,
+            self._access_to(address, shape.slot_bytes),
+            lambda: self._run(lambda: self._give_back(address)),
+        )
+
+    def _access_to(self, address: int, size: int) -> SlotAccess:
+        runtime = self._runtime
+        return SlotAccess(
+            lambda index: self._run(lambda: runtime.read(address + index * size, size)),
+            lambda index, value: self._run(
+                lambda: runtime.fill(address + index * size, size, value)
+            ),
         )
 
     def _give_back(self, address: int) -> None:

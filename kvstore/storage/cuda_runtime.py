@@ -1,10 +1,13 @@
 """What the server asks of CUDA, and cupy, which does it."""
 
+import ctypes
 from typing import Any, NamedTuple, Protocol
 
 from kvstore.storage.cuda_driver import CudaDriver
 from kvstore.storage.errors import CudaFailed, DeviceUnavailable
 
+# cudaMemcpyDeviceToHost, of the runtime's enum cudaMemcpyKind.
+DEVICE_TO_HOST = 2
 HOW_TO_INSTALL = "install it with: pip install cupy-cuda13x, or cupy-cuda12x for CUDA 12"
 
 
@@ -37,8 +40,12 @@ class CudaRuntime(Protocol):
         """Return the address of fresh memory, whatever is in it."""
         ...
 
-    def clear(self, address: int, size_bytes: int) -> None:
-        """Fill memory with zeros, and wait until it is done."""
+    def fill(self, address: int, size_bytes: int, value: int) -> None:
+        """Write one value into all bytes of memory, and wait until it is done."""
+        ...
+
+    def read(self, address: int, size_bytes: int) -> memoryview:
+        """Return a copy of memory's bytes, made in the device's order of its work."""
         ...
 
     def export(self, address: int) -> Exported:
@@ -87,10 +94,16 @@ class CupyRuntime:
         address: int = self._call("malloc", size_bytes)
         return address
 
-    def clear(self, address: int, size_bytes: int) -> None:
-        """Fill memory with zeros, and wait until it is done."""
-        self._call("memset", address, 0, size_bytes)
+    def fill(self, address: int, size_bytes: int, value: int) -> None:
+        """Write one value into all bytes of memory, and wait until it is done."""
+        self._call("memset", address, value, size_bytes)
         self._call("deviceSynchronize")
+
+    def read(self, address: int, size_bytes: int) -> memoryview:
+        """Return a copy of memory's bytes: the call returns when the copy is there."""
+        copy = (ctypes.c_ubyte * size_bytes)()
+        self._call("memcpy", ctypes.addressof(copy), address, size_bytes, DEVICE_TO_HOST)
+        return memoryview(copy).cast("B")
 
     def export(self, address: int) -> Exported:
         """Return what lets other processes map the memory."""

@@ -77,6 +77,17 @@ class ExtentMemory(Protocol):
         """Return what another process needs to reach the memory, until ``close``."""
         ...
 
+    def read(self, index: int) -> memoryview | None:
+        """Return a slot's bytes as they are now, or None where the memory was given up.
+
+        Raises ``CudaFailed`` for memory of a device that cannot be read.
+        """
+        ...
+
+    def fill(self, index: int, value: int) -> None:
+        """Write one value, of a byte, into all bytes of a slot. Raises as ``read`` does."""
+        ...
+
     def close(self) -> None:
         """Give the memory up. Processes that mapped it keep it alive; idempotent."""
         ...

@@ -3,6 +3,7 @@
 import fcntl
 import mmap
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import structlog
@@ -33,13 +34,12 @@ class HostExtent:
         """
         memory.require(shape.size_bytes, root)
         self.shape = shape
-        self._closed = False
         try:
             self._descriptor = os.memfd_create(
                 f"kvstore-extent-{shape.extent_id}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
             )
             try:
-                self._mapping = _map(self._descriptor, shape.size_bytes)
+                self._mapping: mmap.mmap | None = _map(self._descriptor, shape.size_bytes)
             except BaseException:
                 os.close(self._descriptor)
                 raise
@@ -51,20 +51,30 @@ class HostExtent:
         export = HostExport(self._descriptor, self.shape.size_bytes)
         return ExtentDescription(self.shape, 0, export)
 
-    def view(self) -> memoryview:
-        """Return this process's mapping. It MUST be released before ``close``."""
-        return memoryview(self._mapping)
+    def read(self, index: int) -> memoryview | None:
+        """Return a slot's bytes, in place, or None once it is closed."""
+        mapping, size = self._mapping, self.shape.slot_bytes
+        if mapping is None:
+            return None
+        return memoryview(mapping)[index * size : (index + 1) * size].toreadonly()
+
+    def fill(self, index: int, value: int) -> None:
+        """Write one value, of a byte, into all bytes of a slot."""
+        mapping, size = self._mapping, self.shape.slot_bytes
+        if mapping is not None:
+            mapping[index * size : (index + 1) * size] = bytes([value]) * size
 
     def close(self) -> None:
         """Unmap, and close the descriptor. Idempotent.
 
-        Raises :class:`BufferError` while a view is alive.
+        What was read is unmapped once nobody looks at it any more.
         """
-        if self._closed:
+        mapping, self._mapping = self._mapping, None
+        if mapping is None:
             return
-        self._mapping.close()
+        with suppress(BufferError):
+            mapping.close()
         os.close(self._descriptor)
-        self._closed = True
 
 
 class HostMemory:

@@ -101,10 +101,15 @@ class ServerCuda:
             raise CudaFailed("allocate: out of memory")
         return address
 
-    def clear(self, address: int, size_bytes: int) -> None:
-        """Fill with zeros."""
-        self._note("clear")
-        ctypes.memset(self._card.memory[address], 0, size_bytes)
+    def fill(self, address: int, size_bytes: int, value: int) -> None:
+        """Write one value into all bytes."""
+        self._note("fill")
+        ctypes.memset(address, value, size_bytes)
+
+    def read(self, address: int, size_bytes: int) -> memoryview:
+        """Copy."""
+        self._note("read")
+        return memoryview(ctypes.string_at(address, size_bytes))
 
     def export(self, address: int) -> Exported:
         """Return the handle; memory begins where the handle reaches."""

@@ -98,6 +98,11 @@ class Runtime:
         """Fill memory."""
         ctypes.memset(pointer, value, size)
 
+    def memcpy(self, target: int, source: int, size: int, kind: int) -> None:
+        """Copy to the host."""
+        assert kind == 2
+        ctypes.memmove(target, source, size)
+
     def free(self, pointer: int) -> None:
         """Give back."""
         del self._card.memory[pointer]

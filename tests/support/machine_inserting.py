@@ -1,5 +1,7 @@
 """How the cache machine writes and inserts, and its rules about it."""
 
+from zlib import crc32
+
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 from machine_state import COUNTS, PAGES, TAILS, MachineState, slots_of
@@ -55,7 +57,11 @@ class InsertSteps(MachineState):
             )
             return
         for k, prefix in enumerate(pages[first:], start=first):
-            self.model.memory[known.slots[k - known.start]] = prefix
+            slot = known.slots[k - known.start]
+            self.model.memory[slot] = prefix
+            # Of the writer too: no two that wrote the same page agree in all bits.
+            self.digests[slot] = crc32(prefix, reservation_id) + 1
+            self.flipped.discard(slot)
         covering = self.covering(lease, known, base)
         if len(covering) < first:
             self.refused(
@@ -68,7 +74,9 @@ class InsertSteps(MachineState):
             return
         args = (self.caller(lease), reservation_id, sequence, self.now)
         before = self.model.superseded
-        inserted = self.cache.insert(*args, next_token=next_token)
+        own = known.slots[known.inserted :]
+        checksums = [self.digests[slot] for _, slot in zip(pages[first:], own, strict=False)]
+        inserted = self.cache.insert(*args, next_token=next_token, checksums=checksums)
         self.take_inserted(known, [*covering], pages[first:], inserted)
         known.tokens = tokens
         COUNTS["superseded pages"] += self.model.superseded - before

@@ -49,6 +49,9 @@ class MachineState(RuleBasedStateMachine):
         self.namespace_id = b"n" * 16
         # Every (slot, generation) that was ever granted: none comes twice.
         self.granted: set[tuple[Slot, int]] = set()
+        # What the bytes of a slot come to, and the slots that were written over since.
+        self.digests: dict[Slot, int] = {}
+        self.flipped: set[Slot] = set()
 
     def page(self, symbol: int) -> bytes:
         """Return the tokens of a page: most differ in their last alone, one from its middle on."""

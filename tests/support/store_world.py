@@ -14,6 +14,7 @@ from kvstore.core.limits import Limits
 from kvstore.core.quotas import QuotaTable
 from kvstore.core.requests import Sequence
 from kvstore.service.store import KVStore
+from kvstore.service.verification import Sampler
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.host_arena import HostMemory
 
@@ -85,20 +86,22 @@ def make_world(
     extent_slots: int = 4,
     memory_root: Path = Path("/"),
     quotas: QuotaTable | None = None,
+    verify_rate: float = 0.0,
+    poison: bool = False,
 ) -> World:
     """Return a store with a budget of ``slots``, in extents of ``extent_slots``.
 
     Its memory is the caller's to close.
     """
     clock = ManualClock()
-    cache = PrefixCache(EPOCH, Limits(), quotas=quotas)
     arenas = Arenas(
         budget_bytes=slots * PAGE_BYTES,
         extent_bytes=extent_slots * PAGE_BYTES,
         source=HostMemory(memory_root),
     )
+    cache = PrefixCache(EPOCH, Limits(), quotas=quotas, recycled=arenas.poison if poison else None)
     layout = PageLayout(PAGE_TOKENS, PAGE_BYTES, 1, OpaqueContent(b"fingerprint"))
-    store = KVStore(cache, arenas=arenas, clock=clock)
+    store = KVStore(cache, arenas=arenas, clock=clock, sampler=Sampler(verify_rate))
     return World(store, cache, arenas, clock, layout, count(1))
 
 

@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import pytest
 
-from kvstore.core.counters import Counters
+from kvstore.core.counters import Counters, Lookup
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ def test_a_lookup_is_a_full_hit_a_partial_hit_or_a_miss(
 ) -> None:
     """A lookup counts as exactly one kind, by what matched of what could."""
     counters = Counters()
-    counters.count_lookup(asked=5, matched=matched, copied=0, matchable=matchable)
+    counters.count_lookup(Lookup(5, matched, 0, matchable))
     expected = Counters(lookup_count=1, asked_token_count=5, matched_token_count=matched)
     setattr(expected, kind, 1)
     assert counters == expected
@@ -30,10 +30,11 @@ def test_a_lookup_is_a_full_hit_a_partial_hit_or_a_miss(
 def test_lookups_add_up() -> None:
     """Tokens asked and matched are sums over all lookups."""
     counters = Counters()
-    counters.count_lookup(asked=5, matched=4, copied=0, matchable=4)
-    counters.count_lookup(asked=9, matched=1, copied=1, matchable=8)
+    counters.count_lookup(Lookup(5, 4, 0, 4))
+    counters.count_lookup(Lookup(9, 1, 1, 8, has_next_token=True))
     assert (counters.lookup_count, counters.asked_token_count) == (2, 14)
     assert (counters.matched_token_count, counters.copied_token_count) == (5, 1)
+    assert counters.next_token_count == 1
 
 
 def test_adding_adds_every_counter() -> None:

@@ -22,7 +22,7 @@ from kvstore.core.stats import PrefixStats as Prefix
 from kvstore.rpc import report
 from kvstore.v1 import lease_pb2, types_pb2
 
-COUNTERS = Counters(*range(1, 15))
+COUNTERS = Counters(*range(1, 17))
 # Told by another field, or the place in a list and no more.
 NOT_SENT = {"epoch", "expired", "number"}
 LEASE = LeaseStats(

@@ -14,9 +14,8 @@ from kvstore.v1 import errors_pb2
 
 CONTRACT = Path(__file__).parents[3] / "proto" / "kvstore" / "v1" / "errors.proto"
 NAMES = list(errors_pb2.ErrorReason.DESCRIPTOR.values_by_name)
-# Reasons that nothing raises: of a feature that is not there yet, and of a name that no call
-# needs to be known, since to end a named pin that is not there succeeds.
-NOT_RAISED = {"PAGE_CORRUPT", "NAMED_PIN_NOT_FOUND"}
+# A reason that nothing raises: to end a named pin that is not there succeeds.
+NOT_RAISED = {"NAMED_PIN_NOT_FOUND"}
 
 
 def raisable(base: type[errors.KVStoreError] = errors.KVStoreError) -> Iterator[type]:

@@ -6,8 +6,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import torch
 
-from kvstore.storage.arenas import Arenas
+from kvstore.storage.arenas import POISON, Arenas
 from kvstore.storage.errors import BudgetExhausted, NotEnoughMemory
 from kvstore.storage.host_arena import HostMemory
 
@@ -37,6 +38,28 @@ def test_a_spent_budget_gives_nothing(arenas: Arenas) -> None:
     with pytest.raises(BudgetExhausted) as refused:
         arenas.allocate(2, SLOT)
     assert (refused.value.requested_bytes, refused.value.available_bytes) == (SLOT, 1)
+
+
+def test_a_slot_is_read_and_poisoned_by_its_number(arenas: Arenas) -> None:
+    """Core's number of a slot finds its extent and its place; of what is gone nothing is read."""
+    arenas.allocate(1, SLOT)
+    arenas.allocate(1, SLOT)
+    slot = 2 << 32 | 3
+    arenas.poison([slot, 9 << 32])
+    page, other = arenas.read(slot), arenas.read(1 << 32 | 3)
+    assert page is not None
+    assert other is not None
+    assert bytes(page) == bytes([POISON]) * SLOT
+    assert not any(other)
+    assert arenas.read(9 << 32) is None
+
+
+@pytest.mark.parametrize("kind", ["float32", "float16", "bfloat16"])
+def test_poison_is_a_large_number_and_no_nan(kind: str) -> None:
+    """Whoever computes with it is far off, and whoever masks it is not disturbed."""
+    value = torch.full((4,), POISON, dtype=torch.uint8).view(getattr(torch, kind))
+    assert torch.isfinite(value).all()
+    assert (value.abs() > 100).all()
 
 
 def test_a_slot_larger_than_an_extent_has_an_extent_of_its_own(arenas: Arenas) -> None:

@@ -73,6 +73,20 @@ def test_a_closed_extent_is_given_back_unless_somebody_may_map_it(
     assert known.describe().export.size_bytes == GRANULARITY
 
 
+def test_slots_are_read_and_filled_where_they_lie(card: Card, device: CudaDevice) -> None:
+    """A slot is copied to the host, by the one thread with the context, until it is closed."""
+    extent = device.allocate(SHAPE)
+    extent.fill(3, 0xDB)
+    pages = [extent.read(index) for index in range(SHAPE.slot_count)]
+    assert [bytes(each) for each in pages if each is not None] == [
+        bytes([0xDB if index == 3 else 0]) * SHAPE.slot_bytes for index in range(SHAPE.slot_count)
+    ]
+    assert get_ident() not in card.threads
+    extent.close()
+    extent.fill(3, 0)
+    assert extent.read(3) is None
+
+
 def test_a_full_device_refuses_with_its_numbers(card: Card, device: CudaDevice) -> None:
     """An allocation that CUDA refuses says what was wanted and what there is."""
     device.allocate(SHAPE)
@@ -82,7 +96,7 @@ def test_a_full_device_refuses_with_its_numbers(card: Card, device: CudaDevice) 
     assert refused.value.available_bytes == 7 * GRANULARITY == card.available_bytes
 
 
-@pytest.mark.parametrize("call", ["clear", "export"])
+@pytest.mark.parametrize("call", ["fill", "export"])
 def test_memory_that_cannot_be_exported_is_given_back(
     card: Card, device: CudaDevice, call: str
 ) -> None:

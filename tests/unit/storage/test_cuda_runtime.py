@@ -36,7 +36,7 @@ def test_memory_is_allocated_cleared_exported_and_given_back(
     """Each step is the plain call of CUDA's, on a device that was selected first."""
     assert runtime.select(0) == UUID
     address = runtime.allocate(SIZE)
-    runtime.clear(address, SIZE)
+    runtime.fill(address, SIZE, 0)
     assert ctypes.string_at(address, SIZE) == bytes(SIZE)
     assert runtime.export(address) == (card.handle(address), 0)
     assert runtime.room() == (3 * SIZE, 4 * SIZE)
@@ -45,6 +45,20 @@ def test_memory_is_allocated_cleared_exported_and_given_back(
     wanted += ["deviceSynchronize", "ipcGetMemHandle", "memGetInfo", "free"]
     assert card.calls == wanted
     assert card.memory == {}
+
+
+def test_memory_is_filled_and_read(card: Card, runtime: CupyRuntime) -> None:
+    """A piece of an allocation is written and copied to the host, and its neighbours are not."""
+    address = runtime.allocate(SIZE)
+    runtime.fill(address, SIZE, 1)
+    runtime.fill(address + 512, 512, 7)
+    copy = runtime.read(address + 256, 512)
+    assert bytes(copy) == bytes([1]) * 256 + bytes([7]) * 256
+    runtime.fill(address, SIZE, 0)
+    assert copy[0] == 1
+    card.fail = "memcpy"
+    with pytest.raises(CudaFailed, match="memcpy"):
+        runtime.read(address, 1)
 
 
 def test_an_address_inside_an_allocation_has_an_offset(card: Card, runtime: CupyRuntime) -> None:

@@ -30,6 +30,13 @@ def extent() -> Iterator[HostExtent]:
         yield made
 
 
+def read(extent: HostExtent, index: int) -> memoryview:
+    """Return a slot's bytes."""
+    page = extent.read(index)
+    assert page is not None
+    return page
+
+
 def mapping_flags(extent_id: int) -> set[str]:
     """Return the kernel's flags of this process's mapping of an extent."""
     lines = iter(Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines())
@@ -40,17 +47,31 @@ def mapping_flags(extent_id: int) -> set[str]:
 
 
 def test_another_mapping_of_the_descriptor_sees_the_same_bytes(extent: HostExtent) -> None:
-    """What is written through the exported descriptor is read in this process's view."""
-    export = extent.describe().export
-    with mmap.mmap(export.descriptor, export.size_bytes) as other, extent.view() as view:
-        other[1000:1004] = b"page"
-        assert bytes(view[1000:1004]) == b"page"
+    """What is written through the exported descriptor is read in this process, in its slot."""
+    export, size = extent.describe().export, SHAPE.slot_bytes
+    with mmap.mmap(export.descriptor, export.size_bytes) as other:
+        other[size : size + 4] = b"page"
+    assert bytes(read(extent, 1)) == b"page" + bytes(size - 4)
+    assert not any(read(extent, 0))
+
+
+def test_a_slot_is_filled_whole_and_no_other(extent: HostExtent) -> None:
+    """One value is written into each byte of a slot."""
+    extent.fill(1, 0xDB)
+    assert bytes(read(extent, 1)) == b"\xdb" * SHAPE.slot_bytes
+    assert not any(read(extent, 0))
+    assert not any(read(extent, 2))
+
+
+def test_what_is_read_cannot_be_written(extent: HostExtent) -> None:
+    """A slot's bytes are somebody else's."""
+    with pytest.raises(TypeError):
+        read(extent, 0)[0] = 1
 
 
 def test_fresh_memory_is_zero(extent: HostExtent) -> None:
     """A tenant that is given an extent finds nothing of anybody's in it."""
-    with extent.view() as view:
-        assert bytes(view) == bytes(SHAPE.size_bytes)
+    assert not any(any(read(extent, index)) for index in range(SHAPE.slot_count))
 
 
 @pytest.mark.parametrize("size", [0, SHAPE.size_bytes * 2])
@@ -95,11 +116,17 @@ def test_a_closed_extent_is_gone() -> None:
     assert mapping_flags(SHAPE.extent_id) == set()
 
 
-def test_a_view_keeps_an_extent_from_being_closed(extent: HostExtent) -> None:
-    """Memory is not unmapped under a view, and can be closed after it."""
-    with extent.view(), pytest.raises(BufferError):
-        extent.close()
+def test_what_is_being_read_stays_mapped_until_then(extent: HostExtent) -> None:
+    """Closing takes no memory from under a reader; then nothing can be read any more."""
+    extent.fill(0, 7)
+    page = read(extent, 0)
     extent.close()
+    assert page[-1] == 7
+    assert mapping_flags(SHAPE.extent_id)
+    del page
+    assert mapping_flags(SHAPE.extent_id) == set()
+    assert extent.read(0) is None
+    extent.fill(0, 7)
 
 
 def test_more_than_there_is_is_refused_before_allocating(tmp_path: Path) -> None:

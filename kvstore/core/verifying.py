@@ -1,0 +1,190 @@
+"""Answers that are looked at before they are given: whether their pages are as they were written.
+
+An answer is found and pinned (``match`` or ``acquire`` with ``to_verify``), some of
+its pages are named (``inspect``), somebody reads them meanwhile, what is wrong leaves
+the index (``remove_corrupt``), and then the answer is given, or asked for again
+(``settle``). The pin keeps the pages from being recycled while they are read.
+"""
+
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Items
+from typing import NamedTuple
+
+from kvstore.core.caller import Caller
+from kvstore.core.holds import Hold, Pin
+from kvstore.core.lease import Lease
+from kvstore.core.matching import Matching
+from kvstore.core.node import Node, Position
+from kvstore.core.pages import remove_corrupt
+from kvstore.core.requests import MatchWishes
+from kvstore.core.slots import INDEX_BITS, INDEX_MASK, NO_CHECKSUM
+from kvstore.errors import PageCorrupt
+
+# Which of so many pages are looked at, in rising order.
+Pick = Callable[[int], Items[int]]
+
+
+class PageCheck(NamedTuple):
+    """A page to look at: its place, and what its bytes come to if nobody wrote there since.
+
+    ``end`` counts pages from the sequence's beginning through this one; ``node`` was
+    its node when the check was made.
+    """
+
+    slot: int
+    generation: int
+    checksum: int
+    end: int
+    node: Node
+
+    @property
+    def page_position(self) -> int:
+        """Pages from the sequence's beginning up to this one."""
+        return self.end - 1
+
+
+class Inspection(NamedTuple):
+    """A match that nobody was told of, and the pages of it to look at."""
+
+    caller: Caller
+    lease: Lease
+    pin: Pin
+    wishes: MatchWishes
+    pages: tuple[PageCheck, ...]
+
+    @property
+    def namespace_id(self) -> bytes:
+        """The namespace of the pages."""
+        return self.pin.namespace.namespace_id
+
+
+class Verifying(Matching):
+    """Keeps an answer back until its pages were looked at."""
+
+    def inspect(self, caller: Caller, wishes: MatchWishes, pick: Pick) -> Inspection | None:
+        """Return which pages of a match to look at before it is answered, or None: answer it.
+
+        Called right after the match. ``pick`` chooses among the pages in place and
+        then the source page; those without a checksum are left out. A match that was
+        answered before is not looked at again.
+        """
+        lease = self.lease_of(caller)
+        pin = lease.pins.get(wishes.pin_id)
+        if not isinstance(pin, Pin) or pin.unanswered is None:
+            return None
+        pages = tuple(_checks(lease, pin, pick))
+        if pages:
+            return Inspection(caller, lease, pin, wishes, pages)
+        self._tell(lease, wishes.pin_id)
+        return None
+
+    def remove_corrupt(
+        self, inspection: Inspection, corrupt: Items[PageCheck], read_count: int
+    ) -> list[PageCheck]:
+        """Take pages that are not what was written out of the index, and all below them.
+
+        Returns those of ``corrupt`` that were still there: what left the index
+        meanwhile, or has its slot no more, is nobody's any more. ``read_count``
+        pages were looked at. Raises nothing: the lease may be gone by now.
+        """
+        lease, namespace = inspection.lease, inspection.pin.namespace
+        found = [page for page in corrupt if _place_of(page) is not None]
+        removed = 0
+        # From the top: what is below goes with it.
+        for page in sorted(found, key=lambda each: each.end):
+            at = _place_of(page)
+            if at is not None:
+                gone = remove_corrupt(at)
+                removed += gone.evicted_page_count + gone.detached_page_count
+        alive = self.table.leases.get((lease.tenant, lease.lease_id)) is lease
+        lease_counters = lease.counters if alive else self.ended
+        for counters in (self.counters, namespace.counters, lease_counters):
+            counters.verified_page_count += read_count
+            counters.corrupt_page_count += len(found)
+        self.counters.removed_page_count += removed
+        namespace.counters.removed_page_count += removed
+        return found
+
+    def settle(self, inspection: Inspection, corrupt: Items[PageCheck]) -> bool:
+        """Return whether the match may be answered; else it has to be asked for again.
+
+        That is so where a page of its path left the index, or another call under the
+        same ids asked again. Its holds are then dropped, without a tombstone. Raises
+        what a match raises where the lease cannot take part any more, Tombstoned
+        where a pin was released meanwhile, and PageCorrupt where a repeated call
+        answered, meanwhile, what is found corrupt now.
+        """
+        lease = self.member(inspection.caller)
+        self._require_alive(lease, inspection.wishes)
+        pin = inspection.pin
+        if lease.pins.get(pin.hold_id) is not pin:
+            return False
+        if pin.unanswered is None:
+            if corrupt:
+                raise PageCorrupt(page_position=corrupt[0].page_position)
+            return True
+        source = lease.pins.get(pin.source_id or 0)
+        holds = [pin] if source is None else [pin, source]
+        if not any(anchor.node.detached for hold in holds for anchor in hold.anchors):
+            self._tell(lease, pin.hold_id)
+            return True
+        for hold in holds:
+            self.drop_pin(lease, hold)
+        reservation = lease.reservations.get(pin.unanswered.reservation_id or 0)
+        if reservation is not None:
+            self.drop_reservation(lease, reservation)
+        return False
+
+    def _made_with(self, lease: Lease, pin_id: int, reservation_id: int) -> None:
+        """Note that a reservation goes with a pin that is unanswered, if there is one."""
+        pin = lease.pins.get(pin_id)
+        if isinstance(pin, Pin) and pin.unanswered is not None:
+            pin.unanswered = pin.unanswered._replace(reservation_id=reservation_id)
+
+
+def _checks(lease: Lease, pin: Pin, pick: Pick) -> Iterator[PageCheck]:
+    """Yield the checks of a match's pages that ``pick`` chooses and that have a checksum."""
+    source = lease.pins.get(pin.source_id or 0)
+    count = pin.held_end
+    picked = [each + 1 for each in pick(count + (source is not None))]
+    places: list[Position] = []
+    if source is not None and picked and picked[-1] > count:
+        picked.pop()
+        places += _places(source, [source.held_end])
+    places += _places(pin, picked)
+    extents = pin.namespace.arena.extents
+    for at in places:
+        slot = at.node.slots[at.pages - 1]
+        extent, index = extents[slot >> INDEX_BITS], slot & INDEX_MASK
+        checksum = extent.checksums[index]
+        if checksum != NO_CHECKSUM:
+            yield PageCheck(slot, extent.generations[index], checksum, at.depth, at.node)
+
+
+def _places(hold: Hold, ends: list[int]) -> Iterator[Position]:
+    """Yield the places on a held path at which the pages through ``ends`` end, deepest first.
+
+    Empties ``ends``, which rise. Cost: a step for each of them and for each node.
+    """
+    for anchor in hold.anchors:
+        node: Node | None = anchor.node
+        while ends and node is not None:
+            while ends and ends[-1] > node.start:
+                yield Position(node, ends.pop() - node.start)
+            node = node.parent
+
+
+def _place_of(page: PageCheck) -> Position | None:
+    """Return where the page of a check stands in the index now, or None where it does not.
+
+    A node's pages only ever move to nodes that a split puts above it.
+    """
+    node: Node | None = page.node
+    extent = page.node.namespace.arena.extents.get(page.slot >> INDEX_BITS)
+    if extent is None or extent.generations[page.slot & INDEX_MASK] != page.generation:
+        return None
+    while node is not None and node.start >= page.end:
+        node = node.parent
+    if node is None or node.detached:
+        return None
+    return Position(node, page.end - node.start)

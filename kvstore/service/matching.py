@@ -1,0 +1,66 @@
+"""Matches and acquires: the calls whose answers are looked at before they are given."""
+
+from kvstore.core.caller import Caller
+from kvstore.core.requests import Grant, Match, MatchWishes, Sequence
+from kvstore.service.growth import Growth
+from kvstore.service.members import Members
+from kvstore.service.verification import Verifier
+
+
+class Matching(Members):
+    """What hands out pages that others wrote. Raises what the core's methods raise."""
+
+    growth: Growth
+    _verifier: Verifier
+
+    def match(
+        self, caller: Caller, namespace_id: bytes, sequence: Sequence, wishes: MatchWishes
+    ) -> Match:
+        """Pin the longest cached prefix and return it; a miss takes no pin.
+
+        Pages that are found corrupt leave the index first, and so are no part of it.
+        Raises, besides what the core raises, StoreDraining.
+        """
+        self._require_open()
+
+        def ask() -> Match:
+            now = self._clock()
+            return self._cache.match(caller, namespace_id, sequence, wishes, now, to_verify=True)
+
+        return self._verifier.answer(ask, caller, wishes)
+
+    def acquire(
+        self,
+        caller: Caller,
+        namespace_id: bytes,
+        sequence: Sequence,
+        wishes: MatchWishes,
+        *,
+        reservation_id: int,
+        total_page_count: int,
+    ) -> tuple[Match, Grant | None]:
+        """Match, and reserve the rest of ``total_page_count`` pages; None if it can't be had.
+
+        Looked at as a match is. Raises, besides what the core raises, StoreDraining.
+        """
+        self._require_open()
+
+        def ask() -> tuple[Match, Grant | None]:
+            match, grant = self._cache.acquire(
+                caller,
+                namespace_id,
+                sequence,
+                wishes,
+                reservation_id=reservation_id,
+                total_page_count=total_page_count,
+                now=self._clock(),
+                to_verify=True,
+            )
+            matched = sum(len(run.indexes) for run in match.runs)
+            self._note(namespace_id, total_page_count - matched if grant is None else 0)
+            return match, grant
+
+        return self._verifier.answer(ask, caller, wishes)
+
+    def _note(self, namespace_id: bytes, wanted: int = 0) -> None:
+        self.growth.note(self._cache.namespaces[namespace_id].arena, wanted)

@@ -1,0 +1,117 @@
+"""Whether pages are as they were written: some of every answer's are read before it is given.
+
+The bytes are read outside the store's mutex, under the pin that the match took.
+"""
+
+from collections.abc import Callable
+from random import Random
+from threading import Lock
+from typing import TypeVar
+
+import structlog
+from xxhash import xxh3_64_intdigest
+
+from kvstore.core.cache import PrefixCache
+from kvstore.core.caller import Caller
+from kvstore.core.requests import MatchWishes
+from kvstore.core.slots import INDEX_BITS, INDEX_MASK
+from kvstore.core.verifying import Inspection, PageCheck
+from kvstore.storage.arenas import Arenas
+from kvstore.storage.errors import CudaFailed
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+T = TypeVar("T")
+
+
+class Sampler:
+    """Chooses which pages are looked at: each as likely as every other, ``rate`` of all.
+
+    Not thread-safe: used under the store's mutex. ``rng`` decides, one of its own if
+    none is given.
+    """
+
+    def __init__(self, rate: float = 0.0, rng: Random | None = None) -> None:
+        self.rate = rate
+        self._rng = rng or Random()  # noqa: S311  # which pages, not a secret
+
+    def pick(self, page_count: int) -> list[int]:
+        """Return some numbers below ``page_count``, in rising order.
+
+        As many as the rate comes to, rounded up as often as keeps the average right.
+        """
+        wanted = self.rate * page_count
+        count = int(wanted)
+        count += self._rng.random() < wanted - count
+        if count == page_count:
+            return list(range(page_count))
+        return sorted(self._rng.sample(range(page_count), count))
+
+
+class Verifier:
+    """Gives an answer when the pages of it that were looked at are as they were written.
+
+    ``mutex`` is the store's, under which ``cache`` may be used. Thread-safe.
+    """
+
+    def __init__(
+        self, cache: PrefixCache, mutex: Lock, *, arenas: Arenas, sampler: Sampler
+    ) -> None:
+        self._cache = cache
+        self._mutex = mutex
+        self._arenas = arenas
+        self._sampler = sampler
+
+    def answer(self, ask: Callable[[], T], caller: Caller, wishes: MatchWishes) -> T:
+        """Return what ``ask`` answers, a match ``to_verify``, asked again while pages are bad.
+
+        ``ask`` is called under the mutex. Each time that it is called again a page of
+        the answer before had left the index. Raises what ``ask`` raises, and what
+        ``Verifying.settle`` does.
+        """
+        while True:
+            with self._mutex:
+                answer = ask()
+                inspection = self._cache.inspect(caller, wishes, self._sampler.pick)
+            if inspection is None or self._passes(inspection):
+                return answer
+
+    def _passes(self, inspection: Inspection) -> bool:
+        corrupt, read_count = self._read(inspection)
+        removed: list[PageCheck] = []
+        try:
+            with self._mutex:
+                removed = self._cache.remove_corrupt(inspection, corrupt, read_count)
+                return self._cache.settle(inspection, corrupt)
+        finally:
+            for page in removed:
+                _report(inspection, page)
+
+    def _read(self, inspection: Inspection) -> tuple[list[PageCheck], int]:
+        """Return which pages are not what was written, and how many could be read."""
+        corrupt, read_count = [], 0
+        for page in inspection.pages:
+            try:
+                content = self._arenas.read(page.slot)
+            except CudaFailed as error:
+                log.warning("page_unreadable", why=str(error), **_place(inspection, page))
+                continue
+            if content is not None:
+                read_count += 1
+                if xxh3_64_intdigest(content) != page.checksum:
+                    corrupt.append(page)
+        return corrupt, read_count
+
+
+def _report(inspection: Inspection, page: PageCheck) -> None:
+    """Log a page that left the index. Never its tokens, nor its bytes."""
+    log.error("page_corrupt", **_place(inspection, page))
+
+
+def _place(inspection: Inspection, page: PageCheck) -> dict[str, object]:
+    return {
+        "namespace_id": inspection.namespace_id.hex(),
+        "extent_id": page.slot >> INDEX_BITS,
+        "slot": page.slot & INDEX_MASK,
+        "page_position": page.page_position,
+    }

@@ -1,0 +1,123 @@
+"""The cache machine's rules about pages that somebody wrote over."""
+
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+from machine_state import COUNTS, OWNER, PAGES, TAILS, MachineState, slots_of
+from naive_model import Expected, ModelLease, Slot
+
+from kvstore import errors
+from kvstore.core.requests import Match, MatchWishes, Sequence
+from kvstore.core.verifying import Inspection, PageCheck
+
+# What happens between the look at the pages and the verdict.
+MEANWHILE = st.sampled_from(["nothing"] * 3 + ["an operator removes", "a repeat is answered"])
+
+
+class VerifyRules(MachineState):
+    """Pages are written over, and matches find them before they are answered."""
+
+    def write_over(self, slot: Slot) -> None:
+        """Change a bit of a published page; or change it back."""
+        self.digests[slot] ^= 1 << 40
+        self.flipped ^= {slot}
+
+    @precondition(lambda self: self.model.cached)
+    @rule(data=st.data())
+    def write_over_a_page(self, data: st.DataObject) -> None:
+        """Somebody writes where nobody may."""
+        COUNTS["write_over_a_page"] += 1
+        self.write_over(self.model.cached[data.draw(st.sampled_from(sorted(self.model.cached)))])
+
+    @precondition(lambda self: self.model.leases)
+    @rule(data=st.data(), pages=PAGES, tail=TAILS, meanwhile=MEANWHILE)
+    def verify_a_match(
+        self, data: st.DataObject, pages: list[int], tail: tuple[int, int], meanwhile: str
+    ) -> None:
+        """Match and look at all pages, again and again, until none was written over."""
+        COUNTS["verify_a_match"] += 1
+        lease = self.member(data)
+        if lease is None:
+            return
+        tokens = self.sequence(data, pages, tail)
+        if self.model.ends and data.draw(st.booleans()):
+            tokens = data.draw(st.sampled_from(sorted(self.model.ends)))
+        path = self.model.longest(tokens, len(tokens) // self.model.width)
+        near = [slot for _, slot in path]
+        near += [self.model.cached[each] for each in self.model.covering(tokens) if tokens]
+        if near and data.draw(st.booleans()):
+            self.write_over(data.draw(st.sampled_from(near)))
+        asked = Sequence(tokens), self.wishes(data)
+        while True:
+            expected, match = self.ask(lease, asked)
+            inspection = self.cache.inspect(self.caller(lease), asked[1], range)
+            if inspection is None:
+                self.check_match(lease, expected, asked, match)
+                return
+            answered, repeat = False, meanwhile == "a repeat is answered"
+            if meanwhile == "an operator removes":
+                self.model.remove(tokens[: self.model.width])
+                self.cache.evict_prefix(OWNER, self.namespace_id, tokens[: self.model.width])
+            elif repeat:
+                caller = self.caller(lease)
+                again = self.cache.match(caller, self.namespace_id, *asked, self.now)
+                assert again == match
+                self.check_match(lease, expected, asked, match)
+            meanwhile = "nothing"
+            answered = self.judge(inspection, expected, match, repeat=repeat)
+            self.laws.check()
+            if answered:
+                if not repeat:
+                    self.check_match(lease, expected, asked, match)
+                return
+
+    def ask(self, lease: ModelLease, asked: tuple[Sequence, MatchWishes]) -> tuple[Expected, Match]:
+        """Match, to be verified, and say what was to be found."""
+        sequence, wishes = asked
+        path = self.model.longest(sequence.tokens, len(sequence.tokens) // self.model.width)
+        expected = self.model.expect(lease, sequence, b"", wishes, path)
+        caller = self.caller(lease)
+        match = self.cache.match(
+            caller, self.namespace_id, sequence, wishes, self.now, to_verify=True
+        )
+        return expected, match
+
+    def judge(
+        self, inspection: Inspection, expected: Expected, match: Match, *, repeat: bool
+    ) -> bool:
+        """Look at the pages and conclude; return whether there is nothing more to ask."""
+        prefixes = {slot: prefix for prefix, slot in expected.path}
+        if match.source is not None:
+            [slot] = slots_of([match.source.page])
+            prefixes[slot] = expected.sources[slot]
+        looked = {_slot_of(page): page for page in inspection.pages}
+        assert set(looked) == set(prefixes), "other pages were looked at than are answered"
+        bad = [page for slot, page in looked.items() if page.checksum != self.digests[slot]]
+        assert {_slot_of(page) for page in bad} == self.flipped & set(looked), "a good page is bad"
+        there = {slot for slot, prefix in prefixes.items() if self.model.cached.get(prefix) == slot}
+        removed = self.cache.remove_corrupt(inspection, bad, len(looked))
+        assert {_slot_of(page) for page in removed} == {_slot_of(page) for page in bad} & there
+        for page in removed:
+            self.remove_corrupt(prefixes[_slot_of(page)])
+        COUNTS["corrupt pages"] += len(removed)
+        gone = any(self.model.cached.get(prefix) != slot for slot, prefix in prefixes.items())
+        try:
+            settled = self.cache.settle(inspection, bad)
+        except errors.PageCorrupt:
+            assert repeat
+            assert bad
+            return True
+        assert settled == (repeat or not gone)
+        assert not (repeat and bad)
+        return settled
+
+    def remove_corrupt(self, prefix: bytes) -> None:
+        """Remove a page, all that continues it, and all next tokens within it."""
+        self.model.remove(prefix)
+        above = (len(prefix) - 1) // self.model.width * self.model.width
+        for end in list(self.model.ends):
+            if prefix.startswith(end) and len(end) > above:
+                del self.model.ends[end]
+
+
+def _slot_of(page: PageCheck) -> Slot:
+    return page.slot >> 32, page.slot & 0xFFFFFFFF

@@ -1,0 +1,54 @@
+"""The faults about checksums and corrupt pages that the cache machine has to find in the core."""
+
+from core_mutants import Mutant
+
+VERIFYING_MUTANTS = [
+    Mutant(
+        "corrupt-page-s-children-stay",
+        "pages.py",
+        "    removed = remove(top)\n    if above.ends",
+        "    for key, child in list(top.children.items()):\n"
+        "        top.children.drop(key)\n"
+        "        above.children.add(key, child)\n"
+        "        child.parent = above\n"
+        "    removed = remove(top)\n    if above.ends",
+    ),
+    Mutant(
+        "page-below-a-corrupt-one-removed-in-its-place",
+        "pages.py",
+        "    if at.pages > 1:\n        top.namespace.index.split(top, at.pages - 1)\n",
+        "    if 1 < at.pages < len(top.slots):\n        top.namespace.index.split(top, at.pages)\n",
+    ),
+    Mutant(
+        "duplicate-s-checksum-replaces-the-first-s",
+        "inserting.py",
+        "    own = zip(slots, flags, checksums, strict=False)\n"
+        "    namespace.arena.keep_checksums("
+        "(slot, each) for slot, published, each in own if published)\n",
+        "    path = []\n"
+        "    for depth in range(parent.depth + 1, parent.depth + len(flags) + 1):\n"
+        "        node = at.node\n"
+        "        while node.start >= depth:\n"
+        "            node = node.parent\n"
+        "        path.append(node.slots[depth - node.start - 1])\n"
+        "    namespace.arena.keep_checksums(zip(path, checksums))\n",
+    ),
+    Mutant(
+        "answer-with-a-removed-page-is-given",
+        "verifying.py",
+        "        if not any(anchor.node.detached for hold in holds for anchor in hold.anchors):\n",
+        "        if True:\n",
+    ),
+    Mutant(
+        "pin-of-an-answer-not-given-is-kept",
+        "verifying.py",
+        "        for hold in holds:\n            self.drop_pin(lease, hold)\n",
+        "        for hold in holds[:0]:\n            self.drop_pin(lease, hold)\n",
+    ),
+    Mutant(
+        "page-looked-at-is-its-neighbour",
+        "verifying.py",
+        "                yield Position(node, ends.pop() - node.start)\n",
+        "                yield Position(node, max(ends.pop() - node.start - 1, 1))\n",
+    ),
+]

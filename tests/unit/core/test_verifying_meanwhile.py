@@ -1,0 +1,127 @@
+"""What others do between the look at a page and the verdict on it."""
+
+import pytest
+from core_builders import CoreWorld, places
+from verifying_steps import ask, conclude, found_bad, publish
+
+from kvstore.errors import LeaseExpired, LeaseNotFound, PageCorrupt, Tombstoned
+
+
+def test_two_who_find_the_same_page_count_it_once() -> None:
+    """The second finds it gone, and asks again like the first."""
+    world = CoreWorld()
+    other = world.join("other")
+    publish(world.worker, "ab")
+    (_, first), (_, second) = ask(world.worker, "ab"), ask(other, "ab")
+    assert not conclude(world.worker, first, "b")
+    assert not conclude(other, second, "b")
+    assert world.cache.counters.corrupt_page_count == 1
+    assert world.cache.counters.removed_page_count == 1
+    assert world.states() == {"FREE": 7, "CACHED": 1}
+    world.laws.check()
+
+
+def test_who_did_not_look_at_the_bad_page_asks_again_too() -> None:
+    """An answer kept back is not given once a page of it is known to be bad."""
+    world = CoreWorld()
+    other = world.join("other")
+    publish(world.worker, "ab")
+    (_, first), (_, second) = ask(world.worker, "ab"), ask(other, "ab")
+    assert not conclude(world.worker, first, "b")
+    assert not conclude(other, second)
+    assert other.match("ab", 1).matched_token_count == 2
+
+
+def test_a_page_is_found_where_a_split_put_it() -> None:
+    """Between the look and the verdict others insert; the page is above or below the cut then."""
+    for bad, left in (("a", {}), ("c", {"ab": {"x": {}}})):
+        world = CoreWorld()
+        publish(world.worker, "abc")
+        _, inspection = ask(world.worker, "abc")
+        world.join("other").publish("abx")
+        assert world.shape() == {"ab": {"c": {}, "x": {}}}
+        assert not conclude(world.worker, inspection, bad)
+        assert world.shape() == left
+        world.laws.check()
+
+
+def test_what_was_given_back_meanwhile_is_not_blamed() -> None:
+    """The lease ends, the slot is another page's: that its bytes changed is no fault."""
+    world = CoreWorld(slots=2)
+    other = world.join("other")
+    publish(world.worker, "ab")
+    _, inspection = ask(world.worker, "ab")
+    world.cache.process_died(world.worker.process_id, world.now)
+    other.publish("xy")
+    corrupt = found_bad(inspection, "ab")
+    assert world.cache.remove_corrupt(inspection, corrupt, 2) == []
+    with pytest.raises(LeaseNotFound):
+        world.cache.settle(inspection, corrupt)
+    assert world.shape() == {"xy": {}}
+    assert world.cache.ended.verified_page_count == 2
+    world.laws.check()
+
+
+def test_a_bad_page_goes_whoever_asked_is_gone() -> None:
+    """The lease ended between the look and the verdict: the page leaves, the error says so."""
+    world = CoreWorld()
+    publish(world.worker, "ab")
+    _, inspection = ask(world.worker, "ab")
+    world.cache.process_died(world.worker.process_id, world.now)
+    with pytest.raises(LeaseNotFound):
+        conclude(world.worker, inspection, "b")
+    assert world.shape() == {"a": {}}
+    assert world.cache.ended.corrupt_page_count == 1
+    world.laws.check()
+
+
+def test_an_expired_lease_is_told_so() -> None:
+    """Its holds stay until it releases them or is dead."""
+    world = CoreWorld()
+    publish(world.worker, "ab")
+    _, inspection = ask(world.worker, "ab")
+    world.cache.expire(world.now + 1000)
+    with pytest.raises(LeaseExpired):
+        conclude(world.worker, inspection)
+    assert list(world.worker.lease.pins) == [1]
+    world.laws.check()
+
+
+def test_a_pin_that_was_released_meanwhile_stays_released() -> None:
+    """The client gave up before it had an answer."""
+    world = CoreWorld()
+    publish(world.worker, "ab")
+    _, inspection = ask(world.worker, "ab")
+    world.worker.release(1)
+    with pytest.raises(Tombstoned):
+        conclude(world.worker, inspection, "b")
+    assert world.shape() == {"a": {}}
+    world.laws.check()
+
+
+def test_a_repeated_call_may_answer_first() -> None:
+    """Once it did, its pin is not dropped: the pages may be in use. The first call says why."""
+    world = CoreWorld()
+    publish(world.worker, "ab")
+    match, inspection = ask(world.worker, "ab")
+    _, repeated = ask(world.worker, "ab")
+    assert conclude(world.worker, repeated)
+    with pytest.raises(PageCorrupt) as caught:
+        conclude(world.worker, inspection, "b")
+    assert caught.value.metadata == {"page_position": "1"}
+    assert places(world.worker.match("ab", 1).runs) == places(match.runs)
+    assert world.states() == {"FREE": 6, "CACHED": 1, "DETACHED": 1}
+    world.laws.check()
+
+
+def test_a_repeated_call_may_ask_again_first() -> None:
+    """Then the first one's pin is gone, and it has to ask again for the one there is."""
+    world = CoreWorld()
+    publish(world.worker, "ab")
+    _, inspection = ask(world.worker, "ab")
+    _, repeated = ask(world.worker, "ab")
+    assert not conclude(world.worker, repeated, "b")
+    shorter, again = ask(world.worker, "ab")
+    assert conclude(world.worker, again)
+    assert not conclude(world.worker, inspection)
+    assert world.worker.match("ab", 1) == shorter

@@ -1,0 +1,255 @@
+"""Pages are read before they are handed out, and slots given back are poisoned."""
+
+import mmap
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+from threading import Barrier
+
+import pytest
+from store_world import PAGE_BYTES, World, Worlds, sequence_of
+from structlog.testing import capture_logs
+from xxhash import xxh3_64_intdigest
+
+from kvstore.core.caller import Caller, Identity
+from kvstore.core.invariants import Laws
+from kvstore.core.requests import Match, MatchWishes, ReservationRequest, Sequence
+from kvstore.errors import LeaseNotFound
+from kvstore.service.verification import Sampler
+from kvstore.storage.arenas import POISON
+from kvstore.storage.errors import CudaFailed
+from kvstore.storage.extent import HostExport
+
+ADMIN = Identity("uid-0", admin=True)
+
+
+class Written:
+    """A store in which a worker published pages, each with its checksum, through a mapping."""
+
+    def __init__(self, world: World, *, pages: int = 3) -> None:
+        self.world = world
+        self.caller = world.worker()
+        self.namespace_id = world.open_namespace(self.caller)
+        self.slots = self.publish(self.caller, pages)
+
+    def publish(self, caller: Caller, pages: int, *, salt: int = 0) -> list[int]:
+        """Write and insert pages; return their slots."""
+        store, number = self.world.store, next(self.world.numbers)
+        grants = store.reserve(caller, self.namespace_id, [ReservationRequest(number, 0, pages)])
+        slots = [run.extent_id << 32 | i for run in grants[0].runs for i in run.indexes]
+        for k, slot in enumerate(slots):
+            self.write(slot, 0, bytes([1 + salt + k]) * PAGE_BYTES)
+        checksums = [
+            xxh3_64_intdigest(bytes([1 + salt + k]) * PAGE_BYTES) for k in range(len(slots))
+        ]
+        tokens = sequence_of(pages, rest=0, salt=salt)
+        store.insert(caller, number, tokens, checksums=checksums)
+        store.abort(caller, [number])
+        return slots
+
+    def write(self, slot: int, offset: int, content: bytes) -> None:
+        """Write into a slot as a worker does that has mapped its extent."""
+        [extent] = self.world.arenas.describe([slot >> 32])
+        assert isinstance(extent.export, HostExport)
+        with mmap.mmap(extent.export.descriptor, extent.export.size_bytes) as mapping:
+            start = (slot & 0xFFFFFFFF) * PAGE_BYTES + offset
+            mapping[start : start + len(content)] = content
+
+    def match(self, caller: Caller, pin_id: int = 1, *, pages: int = 3) -> Match:
+        """Match the pages."""
+        wishes = MatchWishes(pin_id)
+        return self.world.store.match(caller, self.namespace_id, sequence_of(pages), wishes)
+
+    def counts(self) -> tuple[int, int]:
+        """Return pages verified, and pages found corrupt."""
+        counters = self.world.store.stats(ADMIN).counters
+        return counters.verified_page_count, counters.corrupt_page_count
+
+
+@pytest.mark.parametrize(("rate", "picked"), [(0.0, []), (1.0, [0, 1, 2, 3])])
+def test_none_or_all_are_picked(rate: float, picked: list[int]) -> None:
+    """Zero looks at nothing, one at everything."""
+    assert Sampler(rate).pick(4) == picked
+    assert Sampler(rate).pick(0) == []
+
+
+@pytest.mark.parametrize(("rate", "pages"), [(0.005, 128), (0.3, 5), (0.5, 1), (0.99, 3)])
+def test_every_page_is_as_likely_as_every_other(rate: float, pages: int) -> None:
+    """On average the rate's part is picked, whatever the length, in order and never twice."""
+    sampler = Sampler(rate, Random(7))  # the same each time
+    times, picked = 40_000, Counter[int]()
+    for _ in range(times):
+        numbers = sampler.pick(pages)
+        assert numbers == sorted(set(numbers))
+        picked.update(numbers)
+    assert set(picked) == set(range(pages))
+    expected = rate * times
+    assert all(abs(count - expected) < 6 * expected**0.5 for count in picked.values())
+
+
+def test_a_page_that_somebody_wrote_over_is_not_handed_out(worlds: Worlds) -> None:
+    """The match is what is above it; the log says where, and nothing of what was in it."""
+    written = Written(worlds(verify_rate=1.0))
+    written.write(written.slots[1], 17, b"\0")
+    other = written.world.worker()
+    written.world.open_namespace(other)
+    with capture_logs() as logs:
+        match = written.match(other)
+    assert match.matched_token_count == 4
+    assert written.match(other) == match
+    assert written.counts() == (4, 1)
+    assert [each for each in logs if each["event"] == "page_corrupt"] == [
+        {
+            "event": "page_corrupt",
+            "log_level": "error",
+            "namespace_id": written.namespace_id.hex(),
+            "extent_id": written.slots[1] >> 32,
+            "slot": written.slots[1] & 0xFFFFFFFF,
+            "page_position": 1,
+        }
+    ]
+    Laws(written.world.cache).check()
+
+
+def test_what_is_computed_anew_is_handed_out_again(worlds: Worlds) -> None:
+    """Who found less inserts the rest, and the next one finds all of it."""
+    written = Written(worlds(verify_rate=1.0))
+    written.write(written.slots[0], 0, b"\0")
+    assert written.match(written.caller) == Match(0, ())
+    written.publish(written.caller, 3)
+    assert written.match(written.caller, 2).matched_token_count == 12
+    assert written.counts() == (6, 1)
+
+
+def test_an_acquire_is_looked_at_too(worlds: Worlds) -> None:
+    """Its reservation begins where the good pages end, and no slot is lost."""
+    written = Written(worlds(verify_rate=1.0))
+    written.write(written.slots[1], 17, b"\0")
+    match, grant = written.world.store.acquire(
+        written.caller,
+        written.namespace_id,
+        sequence_of(4),
+        MatchWishes(1),
+        reservation_id=99,
+        total_page_count=4,
+    )
+    assert grant is not None
+    assert (match.matched_token_count, grant.start_page) == (4, 1)
+    Laws(written.world.cache).check()
+    written.world.store.release(written.caller, [1])
+    written.world.store.abort(written.caller, [99])
+    [arena] = written.world.store.stats(ADMIN).arenas
+    assert {state.name: n for state, n in arena.slots.items() if n} == {"FREE": 3, "CACHED": 1}
+
+
+def test_at_rate_zero_nothing_is_looked_at(worlds: Worlds) -> None:
+    """What is not verified is handed out as it is."""
+    written = Written(worlds())
+    written.write(written.slots[1], 17, b"\0")
+    assert written.match(written.caller).matched_token_count == 12
+    assert written.counts() == (0, 0)
+
+
+def test_pages_without_a_checksum_are_handed_out(worlds: Worlds) -> None:
+    """A writer that gives none is believed."""
+    written = Written(worlds(verify_rate=1.0))
+    request = ReservationRequest(5, 0, 2)
+    written.world.store.reserve(written.caller, written.namespace_id, [request])
+    tokens = sequence_of(2, rest=0, salt=50)
+    written.world.store.insert(written.caller, 5, tokens)
+    longer = Sequence(tokens.tokens + bytes(4))
+    match = written.world.store.match(written.caller, written.namespace_id, longer, MatchWishes(6))
+    assert match.matched_token_count == 8
+    assert written.counts() == (0, 0)
+
+
+def while_reading(
+    world: World, monkeypatch: pytest.MonkeyPatch, work: Callable[[], object]
+) -> None:
+    """Have ``work`` done each time before a page is read."""
+    read = world.arenas.read
+
+    def reading(slot: int) -> memoryview | None:
+        work()
+        return read(slot)
+
+    monkeypatch.setattr(world.arenas, "read", reading)
+
+
+def test_the_store_goes_on_while_pages_are_read(
+    worlds: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing waits for a page that is being read: the mutex is not held."""
+    written = Written(worlds(verify_rate=1.0))
+    pins: list[int] = []
+    while_reading(
+        written.world,
+        monkeypatch,
+        lambda: pins.append(written.world.store.stats(ADMIN).pin_count),
+    )
+    assert written.match(written.caller).matched_token_count == 12
+    assert pins == [1, 1, 1]
+
+
+def test_two_matches_find_the_same_bad_page_at_once(
+    worlds: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both answer what is above it, and it is counted and logged once."""
+    written = Written(worlds(verify_rate=1.0))
+    written.write(written.slots[2], 0, b"\0")
+    other = written.world.worker()
+    written.world.open_namespace(other)
+    # Three pages each, then two each: nobody reads on before both have read as much.
+    barrier = Barrier(2, timeout=30)
+    while_reading(written.world, monkeypatch, barrier.wait)
+    with capture_logs() as logs, ThreadPoolExecutor(2) as pool:
+        matches = list(pool.map(written.match, (written.caller, other)))
+    assert [each.matched_token_count for each in matches] == [8, 8]
+    assert written.counts() == (10, 1)
+    assert sum(each["event"] == "page_corrupt" for each in logs) == 1
+    Laws(written.world.cache).check()
+
+
+def test_a_lease_that_ends_meanwhile_gets_no_answer(
+    worlds: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pin is gone, so there is nothing to hand out; the bad page leaves all the same."""
+    written = Written(worlds(verify_rate=1.0))
+    written.write(written.slots[1], 0, b"\0")
+    while_reading(written.world, monkeypatch, lambda: written.world.store.revoke(written.caller))
+    with capture_logs() as logs, pytest.raises(LeaseNotFound):
+        written.match(written.caller)
+    assert sum(each["event"] == "page_corrupt" for each in logs) == 1
+    assert written.counts() == (3, 1)
+    Laws(written.world.cache).check()
+
+
+def test_a_device_that_cannot_be_read_is_no_bad_page(
+    worlds: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What cannot be looked at is handed out as where nobody looks, and the log says so."""
+    written = Written(worlds(verify_rate=1.0))
+
+    def refuse() -> None:
+        raise CudaFailed("memcpy: refused")
+
+    while_reading(written.world, monkeypatch, refuse)
+    with capture_logs() as logs:
+        assert written.match(written.caller).matched_token_count == 12
+    assert {each["event"] for each in logs} == {"page_unreadable"}
+    assert written.counts() == (0, 0)
+
+
+@pytest.mark.parametrize("poison", [True, False])
+def test_a_late_reader_sees_poison(worlds: Worlds, *, poison: bool) -> None:
+    """Slots that were given back are filled at once, where that is asked for, and no others."""
+    written = Written(worlds(slots=4, poison=poison))
+    store, slots = written.world.store, written.slots
+    late = [written.world.arenas.read(each) for each in slots]
+    store.reserve(written.caller, written.namespace_id, [ReservationRequest(9, 0, 2)])
+    seen = [set(bytes(each)) for each in late if each is not None]
+    assert seen == [{1}, {2}, {POISON if poison else 3}]
+    store.evict_prefix(ADMIN, written.namespace_id, b"")
+    seen = [set(bytes(each)) for each in late if each is not None]
+    assert seen == ([{POISON}] * 3 if poison else [{1}, {2}, {3}])
