@@ -1,0 +1,189 @@
+"""A client whose line to the store is bad: what a request pays, and the way back."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from patterned_pages import IDENTITY, LAYOUT, LIMIT, SMALL_STORE, TOKENS, pattern, write_and_insert
+from proxy import GOOD, SILENT, Line, Proxy, proxied
+from slow_calls import slow_calls
+
+from kvstore_client import Client, ClientConfig, Namespace, connect_admin, errors
+from kvstore_client.testing import RunningStore, running_store, wait_until
+
+# Seconds. What is asserted are shares of it.
+CALL_TIMEOUT = 0.5
+LONG = list(range(2000, 2033))
+LONG_PAGES = 8
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[RunningStore]:
+    """A store that holds the tokens' pages, and nothing for anybody at the end."""
+    with running_store(*SMALL_STORE) as running:
+        with Client(running.runtime_dir, ClientConfig(call_timeout=LIMIT)) as client:
+            namespace = client.namespace(IDENTITY, LAYOUT)
+            assert namespace.wait_open(LIMIT), namespace.failure
+            write_and_insert(namespace, TOKENS)
+        yield running
+
+
+@pytest.fixture
+def proxy(store: RunningStore) -> Iterator[Proxy]:
+    """A line to the store, good as yet. Afterwards nothing is held at the store."""
+    with proxied(store.runtime_dir) as made:
+        yield made
+    assert wait_until(lambda: nothing_left(store))
+
+
+def nothing_left(store: RunningStore) -> bool:
+    """Tell whether there are no leases, no holds, and only free and cached slots."""
+    with connect_admin(store.runtime_dir) as admin:
+        stats = admin.stats()
+    (arena,) = stats.arenas
+    settled = arena.free_slot_count + arena.cached_slot_count == arena.slot_count
+    return settled and (len(stats.leases), stats.pin_count, stats.reservation_count) == (0, 0, 0)
+
+
+@contextmanager
+def a_client(folder: Path, *, wait: bool = True) -> Iterator[tuple[Client, Namespace]]:
+    """A client in a hurry, and its namespace."""
+    config = ClientConfig(call_timeout=CALL_TIMEOUT, first_backoff=0.01, longest_backoff=0.1)
+    with Client(folder, config) as client:
+        namespace = client.namespace(IDENTITY, LAYOUT)
+        assert not wait or namespace.wait_open(LIMIT), namespace.failure
+        yield client, namespace
+
+
+def hits(namespace: Namespace) -> bool:
+    """Tell whether the tokens' pages are found."""
+    with namespace.match(TOKENS) as match:
+        return match.token_count == len(TOKENS) - 1
+
+
+def test_a_slow_store_costs_a_request_its_budget_and_no_more(proxy: Proxy) -> None:
+    """Where each answer comes in time and late, all calls together take the budget of one."""
+    with a_client(proxy.runtime_dir) as (_, namespace):
+        proxy.calls.line = Line(delay=0.3 * CALL_TIMEOUT)
+        budget = namespace.new_budget()
+        inserted = 0
+        with namespace.acquire(LONG, total_page_count=LONG_PAGES, budget=budget) as acquired:
+            reservation = acquired.reservation
+            for page in range(LONG_PAGES if reservation else 0):
+                assert reservation is not None
+                namespace.page(reservation.pages[page])[:] = pattern(LONG, page)
+                part = slice(4 * page, 4 * page + 4)
+                try:
+                    reservation.insert(LONG[part], position=part.start)
+                except errors.StoreUnavailable:
+                    break
+                inserted += 1
+        assert inserted < LONG_PAGES
+        assert CALL_TIMEOUT / 2 < budget.spent_seconds < 2 * CALL_TIMEOUT
+        proxy.calls.line = GOOD
+        assert wait_until(lambda: hits(namespace))
+
+
+def test_a_silent_store_costs_one_request_its_deadline(proxy: Proxy) -> None:
+    """Later requests are misses at once, however many; when the line is back so are the hits."""
+    with a_client(proxy.runtime_dir) as (client, namespace):
+        proxy.calls.line = SILENT
+        assert isinstance(namespace.match(TOKENS).failure, errors.StoreTimedOut)
+        budget = namespace.new_budget()
+        failures = [namespace.match(TOKENS, budget=budget).failure for _ in range(100)]
+        assert {type(each) for each in failures} == {errors.StoreUnavailable}
+        assert budget.spent_seconds < CALL_TIMEOUT
+        assert not client.connected
+        proxy.calls.line = GOOD
+        assert wait_until(lambda: hits(namespace))
+
+
+def test_answers_that_are_cut_off_are_undone(proxy: Proxy) -> None:
+    """Wherever an answer is cut, the request is a miss or a hit, and nothing is left of it."""
+    with a_client(proxy.runtime_dir) as (_, namespace):
+        for count in (1, 40, 300):
+            assert wait_until(lambda: hits(namespace))
+            proxy.calls.line = Line(cut_after=count)
+            acquired = namespace.acquire(TOKENS, total_page_count=5)
+            assert acquired.match.token_count in {0, len(TOKENS) - 1}
+            acquired.release()
+            proxy.calls.line = GOOD
+        assert wait_until(lambda: hits(namespace))
+
+
+def test_a_line_that_breaks_again_and_again_is_not_tried_by_requests(proxy: Proxy) -> None:
+    """Calls that fail at once are sent a few times; then only probes are."""
+    with a_client(proxy.runtime_dir) as (client, namespace):
+        proxy.calls.line = Line(cut_after=0)
+        assert wait_until(lambda: namespace.match(TOKENS).failure is not None)
+        assert wait_until(lambda: "not asked" in str(namespace.match(TOKENS).failure))
+        assert client.store_epoch is not None
+        proxy.calls.line = GOOD
+        assert wait_until(lambda: hits(namespace))
+
+
+def test_bytes_that_drip_are_as_good(proxy: Proxy) -> None:
+    """However small the pieces, on both sockets, descriptors are passed and answers are whole."""
+    proxy.set(Line(piece_bytes=7))
+    with a_client(proxy.runtime_dir) as (_, namespace):
+        assert wait_until(lambda: hits(namespace))
+
+
+def memfds() -> int:
+    """Count this process's descriptors of memfds: none, for they are closed once mapped."""
+    count = 0
+    for each in Path("/proc/self/fd").iterdir():
+        try:
+            count += str(each.readlink()).startswith("/memfd:")
+        except OSError:  # closed meanwhile
+            continue
+    return count
+
+
+def test_attaching_is_tried_until_the_line_holds(proxy: Proxy) -> None:
+    """Wherever the attach connection is cut, another one is made, and no descriptor is left."""
+    with a_client(proxy.runtime_dir, wait=False) as (_, namespace):
+        for count in (0, 2, 40, 75, 100):
+            proxy.attach.line = Line(cut_after=count)
+            proxy.attach.cut()
+            before = proxy.attach.connections
+            assert wait_until(lambda before=before: proxy.attach.connections >= before + 2)
+            assert namespace.match(TOKENS).failure is not None
+        proxy.attach.line = GOOD
+        assert wait_until(lambda: hits(namespace))
+        assert wait_until(lambda: memfds() == 0)
+
+
+def test_nobody_waits_for_an_attach_socket_that_says_nothing(proxy: Proxy) -> None:
+    """While attaching hangs, requests are misses at once; it goes on when the line does."""
+    proxy.attach.line = SILENT
+    with a_client(proxy.runtime_dir, wait=False) as (client, namespace):
+        assert wait_until(lambda: proxy.attach.connections > 0)
+        budget = namespace.new_budget()
+        assert all(namespace.match(TOKENS, budget=budget).failure for _ in range(100))
+        assert budget.spent_seconds == 0
+        assert not client.connected
+        proxy.attach.line = GOOD
+        assert wait_until(lambda: hits(namespace))
+
+
+def test_a_store_that_answers_renewals_alone_costs_few_requests_their_deadline(
+    store: RunningStore,
+) -> None:
+    """Where matches hang and peeks do not, requests are tried less and less; then all hit again."""
+    with slow_calls(store.runtime_dir) as (folder, calls), a_client(folder) as (client, namespace):
+        assert hits(namespace)
+        calls.hold("MatchPrefix")
+        before = calls.counts["MatchPrefix"]
+        failures = []
+        while calls.counts["MatchPrefix"] < before + 3:
+            assert client.wait_connected(LIMIT) or failures
+            failures += [namespace.match(TOKENS).failure for _ in range(50)]
+        paid = sum(isinstance(each, errors.StoreTimedOut) for each in failures)
+        assert all(failures)
+        assert 3 <= paid <= len(failures) / 20
+        assert calls.counts["PeekPrefix"] >= 2
+        calls.let_go()
+        assert wait_until(lambda: hits(namespace))
+    assert wait_until(lambda: nothing_left(store))
