@@ -96,7 +96,7 @@ def build_aio_server(
     add_services(
         registry.as_server(), store, callers, health_state, sockets=sockets, version=version
     )
-    admission = Admission(callers, store.limits.max_deadline, store.traffic)
+    admission = Admission(callers, store.limits, store.traffic)
     interceptors = [Outcomes(clock), admission]
     return AioServer(registry.methods(interceptors), store, sockets)
 

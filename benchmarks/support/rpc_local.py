@@ -101,7 +101,7 @@ def local_worker(tier_bytes: int) -> Iterator[tuple[Worker, TimedStore]]:
             sockets=Sockets(Path("none"), Path("none")),
             version="benchmark",
         )
-        admission = Admission(callers, real.limits.max_deadline, real.traffic)
+        admission = Admission(callers, real.limits, real.traffic)
         methods = registry.methods([Outcomes(clock), admission])
         context = CallContext(LocalCaller(credentials.issue(os.geteuid())))
         paths = {

@@ -12,6 +12,15 @@ class Limits:
     max_tokens: int = 1 << 20
     max_batch_size: int = 1024
     max_message_bytes: int = 16 << 20
+    # Of a request without token ids, and of a frame from a client. Sixteen megabytes of
+    # empty entries would take a hundred times as much memory once parsed.
+    max_short_message_bytes: int = 64 << 10
+    max_page_bytes: int = 1 << 30
+    max_page_tokens: int = 1 << 16
+    max_name_bytes: int = 256
+    max_digest_bytes: int = 64
+    max_salt_bytes: int = 256
+    max_features: int = 64
     max_namespaces: int = 10_000
     max_holds_per_lease: int = 100_000
     max_processes_per_lease: int = 64

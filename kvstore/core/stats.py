@@ -14,6 +14,7 @@ from kvstore.core.lease import Lease, LeaseState
 from kvstore.core.named_pin import NamedPin
 from kvstore.core.namespace import Namespace
 from kvstore.core.slots import SlotState
+from kvstore.core.tenant_stats import TenantStats, tenant_stats
 from kvstore.core.tokens import TOKEN_BYTES
 
 
@@ -93,6 +94,7 @@ class Stats:
     named_pin_count: int
     reservation_count: int
     expired_lease_count: int
+    tenants: tuple[TenantStats, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,7 @@ def snapshot(cache: PrefixCache, identity: Identity, now: float) -> Stats:
         named_pin_count=sum(len(each.named_pins) for each in visible),
         reservation_count=sum(each.reservation_count for each in leases),
         expired_lease_count=sum(each.expired for each in leases),
+        tenants=tuple(tenant_stats(each) for each in cache.table.visible_holdings(identity)),
     )
 
 

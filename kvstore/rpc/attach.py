@@ -125,7 +125,9 @@ class AttachServer:
             return
         accepted.settimeout(0)
         connection = Connection(
-            accepted, self._admit(accepted), max_frame_bytes=self._store.limits.max_message_bytes
+            accepted,
+            self._admit(accepted),
+            max_frame_bytes=self._store.limits.max_short_message_bytes,
         )
         if len(self._connections) >= self._max_connections:
             connection.turn_away(

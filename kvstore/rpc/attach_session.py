@@ -67,8 +67,10 @@ class AttachSession:
         if kind == "bind":
             return self._bind(frame.bind)
         if kind == "acknowledge":
+            fields.require_batch(frame.acknowledge.extent_ids, self._store.limits)
             return self._acknowledge(frame.acknowledge)
         if kind == "unmapped":
+            fields.require_batch(frame.unmapped.extent_ids, self._store.limits)
             if self.process is not None:
                 self._store.unmapped(self.process.process_id, frame.unmapped.extent_ids)
             return None
@@ -98,7 +100,7 @@ class AttachSession:
             raise InvalidField(
                 field="hello.protocol_version", value=hello.protocol_version, why="only 1 is spoken"
             )
-        fields.name("hello.display_name", hello.display_name)
+        fields.name("hello.display_name", hello.display_name, self._store.limits)
         if hello.cuda_mps:
             raise PeerRefused(why="the death of a CUDA MPS client is not the end of its work")
         identity = self._credentials.identity_of(self._peer.uid)

@@ -18,7 +18,7 @@ from kvstore.core.requests import (
     Sequence,
 )
 from kvstore.core.runs import Run
-from kvstore.errors import FeatureUnsupported, InvalidField
+from kvstore.errors import FeatureUnsupported, InvalidField, LimitExceeded
 from kvstore.rpc import fields
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore.v1 import types_pb2
@@ -64,30 +64,36 @@ def next_token_of(message: pb.InsertPrefixRequest) -> int | None:
     return message.next_token if message.HasField("next_token") else None
 
 
-def namespace_identity_of(message: types_pb2.NamespaceIdentity) -> NamespaceIdentity:
+def namespace_identity_of(
+    message: types_pb2.NamespaceIdentity, limits: Limits
+) -> NamespaceIdentity:
     """Return who may share."""
-    most = fields.MAX_DIGEST_BYTES
+    most = limits.max_digest_bytes
     return NamespaceIdentity(
         fields.checked_bytes("identity.model_digest", message.model_digest, least=1, most=most),
         fields.checked_bytes("identity.adapter_digest", message.adapter_digest, least=0, most=most),
-        fields.checked_bytes("identity.salt", message.salt, least=0, most=fields.MAX_SALT_BYTES),
-        fields.name("identity.display_name", message.display_name),
+        fields.checked_bytes("identity.salt", message.salt, least=0, most=limits.max_salt_bytes),
+        fields.name("identity.display_name", message.display_name, limits),
     )
 
 
-def layout_of(message: types_pb2.PageLayout) -> PageLayout:
+def layout_of(message: types_pb2.PageLayout, limits: Limits) -> PageLayout:
     """Return a page layout; zeros that mean a default are that default.
 
     A rank's pages lie in an arena of its own: until arenas have ranks, there is one.
     """
+    for limit in ("page_bytes", "page_tokens"):
+        value, maximum = getattr(message, limit), getattr(limits, f"max_{limit}")
+        if value > maximum:
+            raise LimitExceeded(limit=f"max_{limit}", maximum=maximum, value=value)
     if message.tensor_parallel_size > 1:
         raise FeatureUnsupported(feature="tensor_parallel_size")
     content: PagedContent | OpaqueContent
     match message.WhichOneof("content"):
         case "paged":
-            content = _paged_of(message.paged)
+            content = _paged_of(message.paged, limits)
         case "opaque":
-            content = _opaque_of(message.opaque)
+            content = _opaque_of(message.opaque, limits)
         case _:
             raise InvalidField(field="layout.content", why="missing")
     return PageLayout(
@@ -95,7 +101,7 @@ def layout_of(message: types_pb2.PageLayout) -> PageLayout:
     )
 
 
-def _paged_of(message: types_pb2.PagedLayout) -> PagedContent:
+def _paged_of(message: types_pb2.PagedLayout, limits: Limits) -> PagedContent:
     kv_factor = message.kv_factor or KEYS_AND_VALUES
     if kv_factor > KEYS_AND_VALUES:
         raise InvalidField(field="layout.paged.kv_factor", value=kv_factor, why="neither 1 nor 2")
@@ -103,13 +109,13 @@ def _paged_of(message: types_pb2.PagedLayout) -> PagedContent:
         message.layer_count,
         message.kv_head_count,
         message.head_dim,
-        fields.name("layout.paged.dtype", message.dtype),
+        fields.name("layout.paged.dtype", message.dtype, limits),
         kv_factor,
     )
 
 
-def _opaque_of(message: types_pb2.OpaqueLayout) -> OpaqueContent:
-    field, most = "layout.opaque.fingerprint", fields.MAX_DIGEST_BYTES
+def _opaque_of(message: types_pb2.OpaqueLayout, limits: Limits) -> OpaqueContent:
+    field, most = "layout.opaque.fingerprint", limits.max_digest_bytes
     fingerprint = fields.checked_bytes(field, message.fingerprint, least=1, most=most)
     return OpaqueContent(fingerprint, message.divides_by_token)
 

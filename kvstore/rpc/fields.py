@@ -4,7 +4,7 @@ Values of any length may come; none that is refused for its length is repeated i
 the error.
 """
 
-from collections.abc import Sized
+from collections.abc import Sequence, Sized
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
@@ -14,9 +14,6 @@ from kvstore.core.tokens import token_count
 from kvstore.errors import InvalidField, LimitExceeded
 
 ID_BYTES = 16
-MAX_DIGEST_BYTES = 64
-MAX_SALT_BYTES = 256
-MAX_NAME_BYTES = 256
 NANOSECONDS = 1_000_000_000
 # A third of what a Duration may be, so that what is left of one always is a Duration too.
 MAX_SECONDS = 100_000_000_000
@@ -49,17 +46,25 @@ def chosen_id(field: str, value: int) -> int:
     return value
 
 
-def name(field: str, value: str) -> str:
+def name(field: str, value: str, limits: Limits) -> str:
     """Return a name for people, or one of a type or feature; it may be empty."""
-    checked_bytes(field, value.encode(), least=0, most=MAX_NAME_BYTES)
+    checked_bytes(field, value.encode(), least=0, most=limits.max_name_bytes)
     return value
 
 
-def chosen_name(field: str, value: str) -> str:
+def chosen_name(field: str, value: str, limits: Limits) -> str:
     """Return a name that the client chose; an empty one is one that it forgot."""
     if not value:
         raise InvalidField(field=field, why="missing")
-    return name(field, value)
+    return name(field, value, limits)
+
+
+def names(field: str, values: Sequence[str], limits: Limits) -> list[str]:
+    """Return the names of features."""
+    if len(values) > limits.max_features:
+        maximum = limits.max_features
+        raise LimitExceeded(limit="max_features", maximum=maximum, value=len(values))
+    return [name(field, each, limits) for each in values]
 
 
 def seconds(field: str, value: Duration) -> float:

@@ -19,9 +19,11 @@ from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection
 from structlog.contextvars import bind_contextvars
 
+from kvstore.core.limits import Limits
 from kvstore.errors import InvalidField, KVStoreError
 from kvstore.rpc import status
 from kvstore.rpc.identity import Callers
+from kvstore.rpc.request_size import require_size, size_limit_of
 from kvstore.service.clock import Clock
 from kvstore.service.traffic import Traffic
 
@@ -156,17 +158,18 @@ class Admission(_MethodInterceptor):
     """Refuses, before the request is read, a call that may not come in.
 
     Raises CredentialRequired, TooManyRequests for what is over the tenant's rate, or
-    InvalidField for a deadline that is missing or above ``max_deadline`` (seconds):
+    InvalidField for a deadline that is missing or above ``max_deadline``:
     tombstones are kept for longer than that, so no call may live longer. A call whose
     deadline passed while it waited for a thread is refused too: nobody waits for its
-    answer. A request that is no message of its type raises InvalidField.
+    answer. A request that is longer than its method's may be raises LimitExceeded, one
+    that is no message of its type InvalidField.
     """
 
-    def __init__(self, callers: Callers, max_deadline: float, traffic: Traffic) -> None:
+    def __init__(self, callers: Callers, limits: Limits, traffic: Traffic) -> None:
         super().__init__()
         self._callers = callers
         self._traffic = traffic
-        self._max_deadline = max_deadline
+        self._limits = limits
 
     def _wrap(
         self, method: str, handler: "grpc.RpcMethodHandler[Request, Response]"
@@ -174,11 +177,13 @@ class Admission(_MethodInterceptor):
         always = method in GIVING_BACK
         parse = handler.request_deserializer
         assert parse is not None  # generated code always has one
+        size_limit = size_limit_of(method)
         if handler.unary_stream is not None:
             stream = handler.unary_stream
 
             def admit_stream(request: bytes, context: grpc.ServicerContext) -> Iterator[Response]:
                 self._require_admissible(context, always=always)
+                require_size(request, size_limit, self._limits)
                 return stream(_parsed(parse, request), context)
 
             return grpc.unary_stream_rpc_method_handler(
@@ -189,6 +194,7 @@ class Admission(_MethodInterceptor):
 
         def admit(request: bytes, context: grpc.ServicerContext) -> Response:
             self._require_admissible(context, always=always)
+            require_size(request, size_limit, self._limits)
             return unary(_parsed(parse, request), context)
 
         return grpc.unary_unary_rpc_method_handler(admit, None, handler.response_serializer)
@@ -198,8 +204,8 @@ class Admission(_MethodInterceptor):
         bind_contextvars(tenant=tenant)
         self._traffic.admit(tenant, always=always)
         remaining = context.time_remaining()
-        if remaining is None or remaining > self._max_deadline * DEADLINE_ROUNDING:
-            maximum = f"{self._max_deadline:g} s"
+        if remaining is None or remaining > self._limits.max_deadline * DEADLINE_ROUNDING:
+            maximum = f"{self._limits.max_deadline:g} s"
             raise InvalidField(field="deadline", why="missing or too long", maximum=maximum)
         if remaining <= 0:
             raise InvalidField(field="deadline", why="passed before the call began")

@@ -2,16 +2,13 @@
 
 import grpc
 
-from kvstore.errors import InvalidField
 from kvstore.rpc import fields
 from kvstore.rpc.identity import Callers
-from kvstore.rpc.pagination import PageTokens
+from kvstore.rpc.pagination import PageTokens, fresh_key
 from kvstore.rpc.report import duration, lease_message
 from kvstore.service.store import KVStore
 from kvstore.v1 import lease_pb2 as pb
 from kvstore.v1 import lease_pb2_grpc
-
-MAX_FEATURES = 64
 
 
 class LeaseServicer(lease_pb2_grpc.LeaseServiceServicer):
@@ -20,21 +17,19 @@ class LeaseServicer(lease_pb2_grpc.LeaseServiceServicer):
     def __init__(self, store: KVStore, callers: Callers) -> None:
         self._store = store
         self._callers = callers
-        self._page_tokens = PageTokens(store.epoch, b"leases")
+        self._page_key = fresh_key()
 
     def GrantLease(
         self, request: pb.GrantLeaseRequest, context: grpc.ServicerContext
     ) -> pb.GrantLeaseResponse:
         """Grant a lease."""
         caller = self._callers.member(context, request.lease_id, None)
-        if len(request.features) > MAX_FEATURES:
-            why = f"more than {MAX_FEATURES}"
-            raise InvalidField(field="features", value=len(request.features), why=why)
+        limits = self._store.limits
         ttl = self._store.grant(
             caller,
             ttl=fields.seconds("ttl", request.ttl) if request.HasField("ttl") else None,
-            display_name=fields.name("display_name", request.display_name),
-            features=[fields.name("features", each) for each in request.features],
+            display_name=fields.name("display_name", request.display_name, limits),
+            features=fields.names("features", request.features, limits),
         )
         return pb.GrantLeaseResponse(ttl=duration(ttl), store_epoch=self._store.epoch)
 
@@ -57,9 +52,9 @@ class LeaseServicer(lease_pb2_grpc.LeaseServiceServicer):
         self, request: pb.ListLeasesRequest, context: grpc.ServicerContext
     ) -> pb.ListLeasesResponse:
         """List leases by time of granting."""
-        leases = self._store.stats(self._callers.identity(context)).leases
-        page = self._page_tokens.page(
-            leases,
+        identity = self._callers.identity(context)
+        page = PageTokens(self._page_key, b"leases", identity).page(
+            self._store.stats(identity).leases,
             lambda lease: lease.number,
             page_size=request.page_size,
             page_token=request.page_token,

@@ -5,7 +5,7 @@ import grpc
 from kvstore.core.requests import NamedPinRequest
 from kvstore.rpc import fields, report
 from kvstore.rpc.identity import Callers
-from kvstore.rpc.pagination import PageTokens
+from kvstore.rpc.pagination import PageTokens, fresh_key
 from kvstore.service.store import KVStore
 from kvstore.v1 import named_pin_pb2 as pb
 from kvstore.v1 import named_pin_pb2_grpc
@@ -17,6 +17,7 @@ class NamedPinServicer(named_pin_pb2_grpc.NamedPinServiceServicer):
     def __init__(self, store: KVStore, callers: Callers) -> None:
         self._store = store
         self._callers = callers
+        self._page_key = fresh_key()
 
     def PinPrefix(
         self, request: pb.PinPrefixRequest, context: grpc.ServicerContext
@@ -27,7 +28,7 @@ class NamedPinServicer(named_pin_pb2_grpc.NamedPinServiceServicer):
             self._callers.identity(context),
             fields.random_id("namespace_id", request.namespace_id),
             NamedPinRequest(
-                fields.chosen_name("name", request.name),
+                fields.chosen_name("name", request.name, self._store.limits),
                 fields.tokens(request.tokens, 0, self._store.limits),
                 ttl,
                 request.require_all,
@@ -42,7 +43,7 @@ class NamedPinServicer(named_pin_pb2_grpc.NamedPinServiceServicer):
         self._store.named_pins.unpin(
             self._callers.identity(context),
             fields.random_id("namespace_id", request.namespace_id),
-            fields.chosen_name("name", request.name),
+            fields.chosen_name("name", request.name, self._store.limits),
         )
         return pb.UnpinPrefixResponse()
 
@@ -53,8 +54,9 @@ class NamedPinServicer(named_pin_pb2_grpc.NamedPinServiceServicer):
         namespace_id = None
         if request.namespace_id:
             namespace_id = fields.random_id("namespace_id", request.namespace_id)
-        page = PageTokens(self._store.epoch, b"pins of " + request.namespace_id).page(
-            self._store.named_pins.visible(self._callers.identity(context), namespace_id),
+        identity = self._callers.identity(context)
+        page = PageTokens(self._page_key, b"pins of " + request.namespace_id, identity).page(
+            self._store.named_pins.visible(identity, namespace_id),
             lambda pin: pin.number,
             page_size=request.page_size,
             page_token=request.page_token,

@@ -1,17 +1,24 @@
 """Pages of a list: how many entries, and where to go on."""
 
 import binascii
+import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from hmac import compare_digest
 from typing import Generic, NamedTuple, TypeVar
 
+from kvstore.core.caller import Identity
 from kvstore.errors import InvalidField
 
 DEFAULT_PAGE_SIZE = 100
 MAX_PAGE_SIZE = 1000
-EPOCH_BYTES = 8
 NUMBER_BYTES = 8
+SEAL_BYTES = 16
+KEY_BYTES = 32
+# Base64 of seal and number, without padding.
+TOKEN_CHARACTERS = (SEAL_BYTES + NUMBER_BYTES) // 3 * 4
 
 Entry = TypeVar("Entry")
 
@@ -30,20 +37,28 @@ def page_size_of(value: int) -> int:
     return min(value, MAX_PAGE_SIZE) or DEFAULT_PAGE_SIZE
 
 
-class PageTokens:
-    """Makes and reads the page tokens of one list, within one epoch.
+def fresh_key() -> bytes:
+    """Return a key for the tokens of a server, good until it ends."""
+    return secrets.token_bytes(KEY_BYTES)
 
-    Opaque to clients: the number of the last entry answered, behind the epoch
-    and the list's name. The token of another list, or of a server that is gone,
-    is refused.
+
+class PageTokens:
+    """Makes and reads the page tokens of one list of one caller.
+
+    The number of the last entry answered, sealed: it counts entries of all tenants,
+    and a token tells nobody. The token of another list or tenant, or of a server
+    that is gone, is refused. ``key`` is from :func:`fresh_key`.
     """
 
-    def __init__(self, epoch: int, list_name: bytes) -> None:
-        self._prefix = epoch.to_bytes(EPOCH_BYTES, "little") + list_name + b":"
+    def __init__(self, key: bytes, list_name: bytes, identity: Identity) -> None:
+        reader = b"admin" if identity.admin else b"tenant " + identity.tenant.encode()
+        scope = b"%d %b%b" % (len(list_name), list_name, reader)
+        self._key = blake2b(scope, key=key, digest_size=KEY_BYTES).digest()
 
     def make(self, number: int) -> str:
         """Return the token of the page after the entry of ``number``, below 2**64."""
-        return urlsafe_b64encode(self._prefix + number.to_bytes(NUMBER_BYTES)).decode()
+        seal = self._seal(number)
+        return urlsafe_b64encode(seal + self._mask(seal, number).to_bytes(NUMBER_BYTES)).decode()
 
     def number(self, token: str) -> int:
         """Return what :meth:`make` was given, zero for no token.
@@ -53,13 +68,25 @@ class PageTokens:
         if not token:
             return 0
         try:
+            if len(token) != TOKEN_CHARACTERS:
+                raise InvalidField(field="page_token", why="unknown")
             decoded = urlsafe_b64decode(token.encode())
         except (binascii.Error, ValueError):
             raise InvalidField(field="page_token", why="unknown") from None
-        number = decoded.removeprefix(self._prefix)
-        if not decoded.startswith(self._prefix) or len(number) != NUMBER_BYTES:
+        seal, masked = decoded[:SEAL_BYTES], decoded[SEAL_BYTES:]
+        number = self._mask(seal, int.from_bytes(masked[:NUMBER_BYTES]))
+        if len(masked) != NUMBER_BYTES or not compare_digest(seal, self._seal(number)):
             raise InvalidField(field="page_token", why="unknown")
-        return int.from_bytes(number)
+        return number
+
+    def _seal(self, number: int) -> bytes:
+        value = number.to_bytes(NUMBER_BYTES)
+        return blake2b(value, key=self._key, person=b"seal", digest_size=SEAL_BYTES).digest()
+
+    def _mask(self, seal: bytes, number: int) -> int:
+        """Return the number hidden, or found again."""
+        mask = blake2b(seal, key=self._key, person=b"mask", digest_size=NUMBER_BYTES).digest()
+        return number ^ int.from_bytes(mask)
 
     def page(
         self,

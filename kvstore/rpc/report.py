@@ -1,11 +1,13 @@
 """Core's snapshots as the messages of lists and statistics."""
 
+from collections.abc import Callable
 from dataclasses import asdict
 
 from google.protobuf.duration_pb2 import Duration
 
 from kvstore.core.counters import Counters
 from kvstore.core.limits import Limits
+from kvstore.core.quotas import Quotas
 from kvstore.core.slots import SlotState
 from kvstore.core.stats import (
     ArenaStats,
@@ -16,7 +18,9 @@ from kvstore.core.stats import (
     ProcessStats,
     Stats,
 )
+from kvstore.core.tenant_stats import TenantStats
 from kvstore.rpc.convert import identity_message, layout_message
+from kvstore.service.traffic import Requests
 from kvstore.v1 import lease_pb2, named_pin_pb2, store_pb2, types_pb2
 
 
@@ -98,8 +102,10 @@ def prefix_message(prefix: PrefixStats) -> store_pb2.PrefixInfo:
     )
 
 
-def stats_message(stats: Stats, *, uptime: float) -> store_pb2.GetStatsResponse:
-    """Return a snapshot; ``uptime`` is in seconds."""
+def stats_message(
+    stats: Stats, *, uptime: float, requests: Callable[[str], Requests]
+) -> store_pb2.GetStatsResponse:
+    """Return a snapshot; ``uptime`` is in seconds, ``requests`` are those of a tenant."""
     return store_pb2.GetStatsResponse(
         store_epoch=stats.epoch,
         uptime=duration(uptime),
@@ -111,6 +117,26 @@ def stats_message(stats: Stats, *, uptime: float) -> store_pb2.GetStatsResponse:
         named_pin_count=stats.named_pin_count,
         reservation_count=stats.reservation_count,
         expired_lease_count=stats.expired_lease_count,
+        tenants=[tenant_message(each, requests(each.tenant)) for each in stats.tenants],
+    )
+
+
+def quotas_message(quotas: Quotas) -> store_pb2.Quotas:
+    """Return what a tenant may have; the names are the same on both sides."""
+    return store_pb2.Quotas(**asdict(quotas))
+
+
+def tenant_message(tenant: TenantStats, requests: Requests) -> store_pb2.TenantStats:
+    """Return what a tenant has, and what it asked for."""
+    return store_pb2.TenantStats(
+        tenant=tenant.tenant,
+        quotas=quotas_message(tenant.quotas),
+        tier1_bytes=tenant.tier1_bytes,
+        lease_count=tenant.lease_count,
+        pin_count=tenant.pin_count,
+        named_pin_count=tenant.named_pin_count,
+        request_count=requests.request_count,
+        refused_request_count=requests.refused_count,
     )
 
 
@@ -126,6 +152,14 @@ def limits_message(limits: Limits) -> store_pb2.Limits:
         max_namespaces=limits.max_namespaces,
         max_holds_per_lease=limits.max_holds_per_lease,
         max_processes_per_lease=limits.max_processes_per_lease,
+        max_short_message_bytes=limits.max_short_message_bytes,
+        max_page_bytes=limits.max_page_bytes,
+        max_page_tokens=limits.max_page_tokens,
+        max_name_bytes=limits.max_name_bytes,
+        max_digest_bytes=limits.max_digest_bytes,
+        max_salt_bytes=limits.max_salt_bytes,
+        max_features=limits.max_features,
+        max_tombstones=limits.max_tombstones,
     )
 
 

@@ -89,7 +89,7 @@ def build_server(
         interceptors=[
             Lanes(threads, callers, store.traffic),
             Outcomes(clock),
-            Admission(callers, store.limits.max_deadline, store.traffic),
+            Admission(callers, store.limits, store.traffic),
         ],
         options=server_options(store.limits),
         maximum_concurrent_rpcs=MAX_CALLS,

@@ -10,7 +10,7 @@ from kvstore.errors import FeatureUnsupported, InvalidField, StaleEpoch
 from kvstore.rpc import convert, fields, report
 from kvstore.rpc.extents import extent_message
 from kvstore.rpc.identity import Callers
-from kvstore.rpc.pagination import PageTokens, page_size_of
+from kvstore.rpc.pagination import PageTokens, fresh_key, page_size_of
 from kvstore.service.store import KVStore
 from kvstore.v1 import store_pb2 as pb
 from kvstore.v1 import store_pb2_grpc
@@ -32,19 +32,20 @@ class StoreServicer(store_pb2_grpc.StoreServiceServicer):
         self._callers = callers
         self._attach_path = attach_path
         self._server_version = server_version
-        self._namespace_tokens = PageTokens(store.epoch, b"namespaces")
+        self._page_key = fresh_key()
 
     def GetCapabilities(
         self, request: pb.GetCapabilitiesRequest, context: grpc.ServicerContext
     ) -> pb.GetCapabilitiesResponse:
         """Answer limits, extents and the epoch."""
-        extents = self._store.extents(self._callers.identity(context))
+        identity = self._callers.identity(context)
         return pb.GetCapabilitiesResponse(
             store_epoch=self._store.epoch,
             server_version=self._server_version,
             limits=report.limits_message(self._store.limits),
-            extents=[extent_message(each) for each in extents],
+            extents=[extent_message(each) for each in self._store.extents(identity)],
             attach_path=str(self._attach_path),
+            quotas=report.quotas_message(self._store.quotas.of(identity.tenant)),
         )
 
     def GetStats(
@@ -52,7 +53,8 @@ class StoreServicer(store_pb2_grpc.StoreServiceServicer):
     ) -> pb.GetStatsResponse:
         """Answer one consistent snapshot."""
         stats = self._store.stats(self._callers.identity(context))
-        return report.stats_message(stats, uptime=self._store.uptime())
+        requests = self._store.traffic.requests
+        return report.stats_message(stats, uptime=self._store.uptime(), requests=requests)
 
     def OpenNamespace(
         self, request: pb.OpenNamespaceRequest, context: grpc.ServicerContext
@@ -61,8 +63,8 @@ class StoreServicer(store_pb2_grpc.StoreServiceServicer):
         fields.require_present(request, "identity", "layout")
         namespace = self._store.open_namespace(
             self._callers.member(context, request.lease_id, request.store_epoch),
-            convert.namespace_identity_of(request.identity),
-            convert.layout_of(request.layout),
+            convert.namespace_identity_of(request.identity, self._store.limits),
+            convert.layout_of(request.layout, self._store.limits),
         )
         return pb.OpenNamespaceResponse(
             namespace_id=namespace.namespace_id,
@@ -74,9 +76,9 @@ class StoreServicer(store_pb2_grpc.StoreServiceServicer):
         self, request: pb.ListNamespacesRequest, context: grpc.ServicerContext
     ) -> pb.ListNamespacesResponse:
         """List namespaces by time of creation."""
-        namespaces = self._store.stats(self._callers.identity(context)).namespaces
-        page = self._namespace_tokens.page(
-            namespaces,
+        identity = self._callers.identity(context)
+        page = PageTokens(self._page_key, b"namespaces", identity).page(
+            self._store.stats(identity).namespaces,
             lambda namespace: namespace.number,
             page_size=request.page_size,
             page_token=request.page_token,
@@ -98,9 +100,10 @@ class StoreServicer(store_pb2_grpc.StoreServiceServicer):
         """List the nodes of a namespace's tree, by number."""
         namespace_id = fields.random_id("namespace_id", request.namespace_id)
         count = page_size_of(request.page_size)
-        tokens = PageTokens(self._store.epoch, namespace_id)
+        identity = self._callers.identity(context)
+        tokens = PageTokens(self._page_key, namespace_id, identity)
         prefixes = self._store.prefixes(
-            self._callers.identity(context),
+            identity,
             namespace_id,
             after=tokens.number(request.page_token),
             count=count,

@@ -17,23 +17,41 @@ class GetCapabilitiesRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetCapabilitiesResponse(_message.Message):
-    __slots__ = ("store_epoch", "server_version", "features", "limits", "extents", "attach_path")
+    __slots__ = ("store_epoch", "server_version", "features", "limits", "extents", "attach_path", "quotas")
     STORE_EPOCH_FIELD_NUMBER: _ClassVar[int]
     SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     EXTENTS_FIELD_NUMBER: _ClassVar[int]
     ATTACH_PATH_FIELD_NUMBER: _ClassVar[int]
+    QUOTAS_FIELD_NUMBER: _ClassVar[int]
     store_epoch: int
     server_version: str
     features: _containers.RepeatedScalarFieldContainer[str]
     limits: Limits
     extents: _containers.RepeatedCompositeFieldContainer[_types_pb2.Extent]
     attach_path: str
-    def __init__(self, store_epoch: _Optional[int] = ..., server_version: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., extents: _Optional[_Iterable[_Union[_types_pb2.Extent, _Mapping]]] = ..., attach_path: _Optional[str] = ...) -> None: ...
+    quotas: Quotas
+    def __init__(self, store_epoch: _Optional[int] = ..., server_version: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., extents: _Optional[_Iterable[_Union[_types_pb2.Extent, _Mapping]]] = ..., attach_path: _Optional[str] = ..., quotas: _Optional[_Union[Quotas, _Mapping]] = ...) -> None: ...
+
+class Quotas(_message.Message):
+    __slots__ = ("tier1_bytes", "share_bytes", "leases", "pins", "named_pins", "requests_per_second")
+    TIER1_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SHARE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    PINS_FIELD_NUMBER: _ClassVar[int]
+    NAMED_PINS_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    tier1_bytes: int
+    share_bytes: int
+    leases: int
+    pins: int
+    named_pins: int
+    requests_per_second: float
+    def __init__(self, tier1_bytes: _Optional[int] = ..., share_bytes: _Optional[int] = ..., leases: _Optional[int] = ..., pins: _Optional[int] = ..., named_pins: _Optional[int] = ..., requests_per_second: _Optional[float] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ("max_tokens", "max_batch_size", "max_message_bytes", "min_ttl", "max_ttl", "max_deadline", "max_namespaces", "max_holds_per_lease", "max_processes_per_lease")
+    __slots__ = ("max_tokens", "max_batch_size", "max_message_bytes", "min_ttl", "max_ttl", "max_deadline", "max_namespaces", "max_holds_per_lease", "max_processes_per_lease", "max_short_message_bytes", "max_page_bytes", "max_page_tokens", "max_name_bytes", "max_digest_bytes", "max_salt_bytes", "max_features", "max_tombstones")
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -43,6 +61,14 @@ class Limits(_message.Message):
     MAX_NAMESPACES_FIELD_NUMBER: _ClassVar[int]
     MAX_HOLDS_PER_LEASE_FIELD_NUMBER: _ClassVar[int]
     MAX_PROCESSES_PER_LEASE_FIELD_NUMBER: _ClassVar[int]
+    MAX_SHORT_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_PAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_PAGE_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MAX_NAME_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_DIGEST_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_SALT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_FEATURES_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOMBSTONES_FIELD_NUMBER: _ClassVar[int]
     max_tokens: int
     max_batch_size: int
     max_message_bytes: int
@@ -52,14 +78,22 @@ class Limits(_message.Message):
     max_namespaces: int
     max_holds_per_lease: int
     max_processes_per_lease: int
-    def __init__(self, max_tokens: _Optional[int] = ..., max_batch_size: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., min_ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_deadline: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_namespaces: _Optional[int] = ..., max_holds_per_lease: _Optional[int] = ..., max_processes_per_lease: _Optional[int] = ...) -> None: ...
+    max_short_message_bytes: int
+    max_page_bytes: int
+    max_page_tokens: int
+    max_name_bytes: int
+    max_digest_bytes: int
+    max_salt_bytes: int
+    max_features: int
+    max_tombstones: int
+    def __init__(self, max_tokens: _Optional[int] = ..., max_batch_size: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., min_ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_deadline: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_namespaces: _Optional[int] = ..., max_holds_per_lease: _Optional[int] = ..., max_processes_per_lease: _Optional[int] = ..., max_short_message_bytes: _Optional[int] = ..., max_page_bytes: _Optional[int] = ..., max_page_tokens: _Optional[int] = ..., max_name_bytes: _Optional[int] = ..., max_digest_bytes: _Optional[int] = ..., max_salt_bytes: _Optional[int] = ..., max_features: _Optional[int] = ..., max_tombstones: _Optional[int] = ...) -> None: ...
 
 class GetStatsRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class GetStatsResponse(_message.Message):
-    __slots__ = ("store_epoch", "uptime", "counters", "arenas", "namespaces", "leases", "pin_count", "reservation_count", "expired_lease_count", "named_pin_count")
+    __slots__ = ("store_epoch", "uptime", "counters", "arenas", "namespaces", "leases", "pin_count", "reservation_count", "expired_lease_count", "named_pin_count", "tenants")
     STORE_EPOCH_FIELD_NUMBER: _ClassVar[int]
     UPTIME_FIELD_NUMBER: _ClassVar[int]
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
@@ -70,6 +104,7 @@ class GetStatsResponse(_message.Message):
     RESERVATION_COUNT_FIELD_NUMBER: _ClassVar[int]
     EXPIRED_LEASE_COUNT_FIELD_NUMBER: _ClassVar[int]
     NAMED_PIN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    TENANTS_FIELD_NUMBER: _ClassVar[int]
     store_epoch: int
     uptime: _duration_pb2.Duration
     counters: _lease_pb2.CacheCounters
@@ -80,7 +115,28 @@ class GetStatsResponse(_message.Message):
     reservation_count: int
     expired_lease_count: int
     named_pin_count: int
-    def __init__(self, store_epoch: _Optional[int] = ..., uptime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., counters: _Optional[_Union[_lease_pb2.CacheCounters, _Mapping]] = ..., arenas: _Optional[_Iterable[_Union[ArenaStats, _Mapping]]] = ..., namespaces: _Optional[_Iterable[_Union[NamespaceInfo, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[_lease_pb2.LeaseInfo, _Mapping]]] = ..., pin_count: _Optional[int] = ..., reservation_count: _Optional[int] = ..., expired_lease_count: _Optional[int] = ..., named_pin_count: _Optional[int] = ...) -> None: ...
+    tenants: _containers.RepeatedCompositeFieldContainer[TenantStats]
+    def __init__(self, store_epoch: _Optional[int] = ..., uptime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., counters: _Optional[_Union[_lease_pb2.CacheCounters, _Mapping]] = ..., arenas: _Optional[_Iterable[_Union[ArenaStats, _Mapping]]] = ..., namespaces: _Optional[_Iterable[_Union[NamespaceInfo, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[_lease_pb2.LeaseInfo, _Mapping]]] = ..., pin_count: _Optional[int] = ..., reservation_count: _Optional[int] = ..., expired_lease_count: _Optional[int] = ..., named_pin_count: _Optional[int] = ..., tenants: _Optional[_Iterable[_Union[TenantStats, _Mapping]]] = ...) -> None: ...
+
+class TenantStats(_message.Message):
+    __slots__ = ("tenant", "quotas", "tier1_bytes", "lease_count", "pin_count", "named_pin_count", "request_count", "refused_request_count")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    QUOTAS_FIELD_NUMBER: _ClassVar[int]
+    TIER1_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LEASE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PIN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    NAMED_PIN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_COUNT_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_REQUEST_COUNT_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    quotas: Quotas
+    tier1_bytes: int
+    lease_count: int
+    pin_count: int
+    named_pin_count: int
+    request_count: int
+    refused_request_count: int
+    def __init__(self, tenant: _Optional[str] = ..., quotas: _Optional[_Union[Quotas, _Mapping]] = ..., tier1_bytes: _Optional[int] = ..., lease_count: _Optional[int] = ..., pin_count: _Optional[int] = ..., named_pin_count: _Optional[int] = ..., request_count: _Optional[int] = ..., refused_request_count: _Optional[int] = ...) -> None: ...
 
 class ArenaStats(_message.Message):
     __slots__ = ("arena_id", "tenant", "tier", "slot_bytes", "extent_count", "slot_count", "free_slot_count", "reserved_slot_count", "cached_slot_count", "detached_slot_count", "moving_slot_count", "quarantined_slot_count")

@@ -77,7 +77,7 @@ def test_a_hint_is_no_reason_to_refuse() -> None:
 @pytest.mark.parametrize("layout", [PAGED, OPAQUE], ids=["paged", "opaque"])
 def test_a_layout_survives_the_round_trip(layout: PageLayout) -> None:
     """A layout as a message and back is the same layout."""
-    assert convert.layout_of(convert.layout_message(layout)) == layout
+    assert convert.layout_of(convert.layout_message(layout), Limits()) == layout
 
 
 def test_zeros_of_a_layout_are_its_defaults() -> None:
@@ -85,7 +85,7 @@ def test_zeros_of_a_layout_are_its_defaults() -> None:
     message = convert.layout_message(PAGED)
     message.tensor_parallel_size = 0
     message.paged.kv_factor = 0
-    assert convert.layout_of(message) == PAGED
+    assert convert.layout_of(message, Limits()) == PAGED
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_layout_is_checked(field: str, change: object) -> None:
     assert callable(change)
     change(message)
     with pytest.raises(InvalidField) as caught:
-        convert.layout_of(message)
+        convert.layout_of(message, Limits())
     assert caught.value.metadata["field"] == field
 
 
@@ -116,7 +116,7 @@ def test_an_identity_is_read_and_the_salt_is_never_sent_back() -> None:
     message = types_pb2.NamespaceIdentity(
         model_digest=b"m", adapter_digest=b"a", salt=b"s", display_name="name"
     )
-    identity = convert.namespace_identity_of(message)
+    identity = convert.namespace_identity_of(message, Limits())
     assert identity == NamespaceIdentity(b"m", b"a", b"s", "name")
     assert convert.identity_message(identity) == types_pb2.NamespaceIdentity(
         model_digest=b"m", adapter_digest=b"a", display_name="name"
@@ -138,7 +138,7 @@ def test_an_identity_is_checked(field: str, value: object) -> None:
     message = types_pb2.NamespaceIdentity(model_digest=b"m")
     setattr(message, field, value)
     with pytest.raises(InvalidField) as caught:
-        convert.namespace_identity_of(message)
+        convert.namespace_identity_of(message, Limits())
     assert caught.value.metadata["field"] == f"identity.{field}"
 
 

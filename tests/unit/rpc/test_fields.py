@@ -47,18 +47,18 @@ def test_zero_is_an_id_that_was_forgotten() -> None:
 
 def test_a_name_is_bounded_in_bytes() -> None:
     """A name may be empty, and has at most 256 bytes of UTF-8."""
-    assert fields.name("display_name", "") == ""
-    assert fields.name("display_name", "é" * 128) == "é" * 128
+    assert fields.name("display_name", "", Limits()) == ""
+    assert fields.name("display_name", "é" * 128, Limits()) == "é" * 128
     with pytest.raises(InvalidField):
-        fields.name("display_name", "é" * 129)
+        fields.name("display_name", "é" * 129, Limits())
 
 
 def test_a_chosen_name_is_not_empty() -> None:
     """A name that the client has to choose was forgotten where it is empty."""
-    assert fields.chosen_name("name", "p") == "p"
+    assert fields.chosen_name("name", "p", Limits()) == "p"
     for value in ("", "é" * 129):
         with pytest.raises(InvalidField) as caught:
-            fields.chosen_name("name", value)
+            fields.chosen_name("name", value, Limits())
         assert caught.value.metadata["field"] == "name"
 
 

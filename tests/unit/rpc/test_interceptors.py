@@ -12,6 +12,7 @@ from structlog.contextvars import get_contextvars, merge_contextvars
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
+from kvstore.core.limits import Limits
 from kvstore.core.quotas import QuotaTable
 from kvstore.errors import PoolExhausted
 from kvstore.rpc.identity import Callers
@@ -23,6 +24,7 @@ from kvstore.v1 import store_pb2 as pb
 from kvstore.v1 import store_pb2_grpc
 
 MAX_DEADLINE = 60.0
+LIMITS = Limits(max_deadline=MAX_DEADLINE)
 METHOD = "/kvstore.v1.StoreService/"
 
 
@@ -79,7 +81,7 @@ class Gate:
         self.credential = credentials.issue(7)
         interceptors: list[grpc.ServerInterceptor] = [
             Outcomes(clock),
-            Admission(Callers(credentials), MAX_DEADLINE, Traffic(QuotaTable(), clock)),
+            Admission(Callers(credentials), LIMITS, Traffic(QuotaTable(), clock)),
         ]
         self.server = grpc.server(ThreadPoolExecutor(2), interceptors=interceptors)
         store_pb2_grpc.add_StoreServiceServicer_to_server(self.servicer, self.server)
@@ -223,7 +225,7 @@ def test_a_method_is_wrapped_once() -> None:
         return known if details.method.endswith("GetStats") else None
 
     traffic = Traffic(QuotaTable(), MonotonicClock())
-    interceptor = Admission(Callers(Credentials()), MAX_DEADLINE, traffic)
+    interceptor = Admission(Callers(Credentials()), LIMITS, traffic)
     wrapped = [interceptor.intercept_service(continuation, Details("GetStats")) for _ in range(2)]
     assert wrapped[0] is wrapped[1] is not known
     unknown = [interceptor.intercept_service(continuation, Details("Else")) for _ in range(2)]

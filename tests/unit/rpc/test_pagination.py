@@ -1,11 +1,16 @@
 """Pages of a list."""
 
+from base64 import urlsafe_b64decode
+
 import pytest
 
+from kvstore.core.caller import Identity
 from kvstore.errors import InvalidField
-from kvstore.rpc.pagination import Page, PageTokens, page_size_of
+from kvstore.rpc.pagination import Page, PageTokens, fresh_key, page_size_of
 
-TOKENS = PageTokens(5, b"leases")
+KEY = b"k" * 32
+MINE = Identity("a")
+TOKENS = PageTokens(KEY, b"leases", MINE)
 # Numbers of entries of which some have gone.
 ENTRIES = [1, 2, 5, 6, 9]
 
@@ -59,15 +64,30 @@ def test_an_empty_list_is_one_empty_page() -> None:
         "x",
         "é",
         "////",
-        PageTokens(6, b"leases").make(1),
-        PageTokens(5, b"namespaces").make(1),
+        PageTokens(bytes(32), b"leases", MINE).make(1),
+        PageTokens(KEY, b"namespaces", MINE).make(1),
+        PageTokens(KEY, b"leases", Identity("b")).make(1),
+        PageTokens(KEY, b"leases", Identity("a", admin=True)).make(1),
+        TOKENS.make(1) + "=",
+        TOKENS.make(1)[:-4],
+        TOKENS.make(1) * 2,
+        "A" * 100_000,
     ],
 )
 def test_tokens_of_elsewhere_are_refused(token: str) -> None:
-    """A token of another epoch or list, and what is no token at all, is refused."""
+    """A token of another server, list or tenant, and what is no token at all, is refused."""
     with pytest.raises(InvalidField) as caught:
         TOKENS.page(ENTRIES, number_of, page_size=1, page_token=token)
     assert caught.value.metadata == {"field": "page_token", "why": "unknown"}
+
+
+def test_a_token_tells_its_holder_nothing() -> None:
+    """Entries next to each other have tokens that say nothing of how far apart they are."""
+    tokens = PageTokens(fresh_key(), b"leases", MINE)
+    raw = [urlsafe_b64decode(tokens.make(number)) for number in range(1, 100)]
+    assert len({each[-8:] for each in raw}) == len({each[:16] for each in raw}) == 99
+    assert all(each[-8:-1] != bytes(7) for each in raw)
+    assert tokens.make(7) == tokens.make(7)
 
 
 def test_a_token_says_its_number() -> None:

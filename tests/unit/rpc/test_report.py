@@ -9,6 +9,7 @@ from google.protobuf.message import Message
 from kvstore.core.counters import Counters
 from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.limits import Limits
+from kvstore.core.quotas import Quotas
 from kvstore.core.slots import SlotState
 from kvstore.core.stats import (
     ArenaStats,
@@ -19,8 +20,10 @@ from kvstore.core.stats import (
     Stats,
 )
 from kvstore.core.stats import PrefixStats as Prefix
+from kvstore.core.tenant_stats import TenantStats
 from kvstore.rpc import report
-from kvstore.v1 import lease_pb2, types_pb2
+from kvstore.service.traffic import Requests
+from kvstore.v1 import lease_pb2, store_pb2, types_pb2
 
 COUNTERS = Counters(*range(1, 17))
 # Told by another field, or the place in a list and no more.
@@ -85,6 +88,21 @@ NAMED_PIN = NamedPinStats(
     age=92.5,
     remaining=93.5,
 )
+TENANT = TenantStats(
+    tenant="uid-1",
+    quotas=Quotas(
+        tier1_bytes=95,
+        share_bytes=96,
+        leases=97,
+        pins=98,
+        named_pins=99,
+        requests_per_second=100.5,
+    ),
+    tier1_bytes=101,
+    lease_count=102,
+    pin_count=103,
+    named_pin_count=104,
+)
 STATS = Stats(
     epoch=80,
     counters=COUNTERS,
@@ -95,7 +113,13 @@ STATS = Stats(
     named_pin_count=84,
     reservation_count=82,
     expired_lease_count=83,
+    tenants=(TENANT,),
 )
+
+
+def stats_message() -> store_pb2.GetStatsResponse:
+    """Return the statistics as a message."""
+    return report.stats_message(STATS, uptime=1.0, requests=lambda _: Requests(105, 106))
 
 
 def unset(message: Message) -> list[str]:
@@ -113,8 +137,10 @@ def unset(message: Message) -> list[str]:
         report.namespace_message(NAMESPACE),
         report.prefix_message(PREFIX),
         report.named_pin_message(NAMED_PIN),
-        report.stats_message(STATS, uptime=1.0),
-        report.stats_message(STATS, uptime=1.0).arenas[0],
+        stats_message(),
+        stats_message().arenas[0],
+        stats_message().tenants[0],
+        stats_message().tenants[0].quotas,
         report.limits_message(Limits()),
     ],
     ids=lambda message: message.DESCRIPTOR.name,
@@ -133,8 +159,10 @@ def test_numbers_are_of_the_same_name() -> None:
         (NAMESPACE, report.namespace_message(NAMESPACE)),
         (PREFIX, report.prefix_message(PREFIX)),
         (NAMED_PIN, report.named_pin_message(NAMED_PIN)),
-        (ARENA, report.stats_message(STATS, uptime=1.0).arenas[0]),
-        (STATS, report.stats_message(STATS, uptime=1.0)),
+        (ARENA, stats_message().arenas[0]),
+        (TENANT, stats_message().tenants[0]),
+        (TENANT.quotas, stats_message().tenants[0].quotas),
+        (STATS, stats_message()),
     ):
         for each in fields(source):
             value = getattr(source, each.name)
@@ -144,7 +172,7 @@ def test_numbers_are_of_the_same_name() -> None:
 
 def test_slots_are_counted_by_their_states() -> None:
     """Each state's count stands in the field that names the state."""
-    arena = report.stats_message(STATS, uptime=1.0).arenas[0]
+    arena = stats_message().arenas[0]
     for state in SlotState:
         assert getattr(arena, f"{state.name.lower()}_slot_count") == 60 + state
 

@@ -1,0 +1,120 @@
+"""Every limit of GetCapabilities holds: at it a call passes, one beyond it is refused.
+
+A limit that is new in the contract fails here until it has a case in ``limit_cases``.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from limit_cases import CASES, LIMITS
+from rpc_world import EPOCH, PAGE_TOKENS, Refused, Server
+
+from kvstore.core.limits import Limits
+from kvstore.v1 import prefix_cache_pb2, store_pb2
+
+pb = prefix_cache_pb2
+# What a lease is given lies between these, whatever it asked for.
+ADVICE = {"min_ttl", "max_ttl"}
+
+
+def test_every_limit_has_a_case() -> None:
+    """Each limit of the contract is tried out here."""
+    published = {field.name for field in store_pb2.Limits.DESCRIPTOR.fields}
+    assert published == set(CASES) | ADVICE
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_limit_holds(start_server: Callable[..., Server], name: str) -> None:
+    """What is at the limit that the store publishes passes; one more is refused by name."""
+    case, reason = CASES[name]
+    worker = start_server(limits=LIMITS).worker()
+    published: Any = worker.ask(
+        worker.store.GetCapabilities, store_pb2.GetCapabilitiesRequest()
+    ).limits
+    most = getattr(published, name)
+    if name == "max_deadline":
+        most = most.seconds
+    assert most == getattr(LIMITS, name)
+    case(worker, most)
+    with pytest.raises(Refused) as caught:
+        case(start_server(limits=LIMITS).worker(), most + 1)
+    assert caught.value.reason == reason
+    if reason == "LIMIT_EXCEEDED":
+        assert caught.value.metadata == {
+            "limit": name,
+            "maximum": str(most),
+            "value": str(most + 1),
+        }
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"page_bytes": 2**60},
+        {"page_bytes": 2**64 - 1},
+        {"page_bytes": 2**60, "paged": {"layer_count": 2**32 - 1, "kv_head_count": 2**32 - 1}},
+        {"page_bytes": 0, "paged": {"layer_count": 2**32 - 1, "head_dim": 2**32 - 1}},
+        {"page_tokens": 2**32 - 1},
+        {"page_tokens": 0},
+        {"paged": {"layer_count": 0, "dtype": "float32"}},
+        {"tensor_parallel_size": 2**32 - 1},
+    ],
+    ids=str,
+)
+def test_a_layout_that_is_refused_leaves_nothing(server: Server, changes: dict[str, Any]) -> None:
+    """However large what a layout comes to, its refusal costs no namespace, arena or extent."""
+    worker = server.worker()
+    request = worker.open_request()
+    for name, value in changes.items():
+        if isinstance(value, dict):
+            for inner, number in value.items():
+                setattr(request.layout.paged, inner, number)
+        else:
+            setattr(request.layout, name, value)
+    with pytest.raises(Refused) as caught:
+        worker.ask(worker.store.OpenNamespace, request)
+    assert caught.value.reason in {"INVALID_FIELD", "LIMIT_EXCEEDED", "FEATURE_UNSUPPORTED"}
+    stats = worker.ask(worker.store.GetStats, store_pb2.GetStatsRequest())
+    assert (len(stats.namespaces), len(stats.arenas), stats.tenants[0].tier1_bytes) == (0, 0, 0)
+
+
+def test_numbers_of_pages_beyond_the_longest_sequence_take_nothing(server: Server) -> None:
+    """The largest page counts that a message can hold are refused, alone and all at once."""
+    worker = server.worker()
+    namespace_id = worker.open_namespace()
+    huge = 2**32 - 1
+    longest = Limits().max_tokens // PAGE_TOKENS
+    pages = [(0, huge, 1), (huge, huge, 1), (huge, 1, 1), (0, longest, 1000)]
+    reserve, acquire = worker.prefix_cache.ReservePages, worker.prefix_cache.AcquirePrefix
+    attempts: list[tuple[Any, Any]] = [
+        (
+            reserve,
+            pb.ReservePagesRequest(
+                caller=worker.caller(),
+                namespace_id=namespace_id,
+                reservations=[
+                    pb.ReservationRequest(reservation_id=k + 1, start_page=start, page_count=count)
+                    for k in range(entries)
+                ],
+            ),
+        )
+        for start, count, entries in pages
+    ]
+    sequence = pb.Sequence(tokens=bytes(4), position=huge)
+    for each in (pb.Sequence(tokens=bytes(4)), sequence):
+        request = pb.AcquirePrefixRequest(
+            caller=worker.caller(),
+            namespace_id=namespace_id,
+            sequence=each,
+            pin_id=1,
+            reservation_id=2,
+            total_page_count=huge,
+        )
+        attempts.append((acquire, request))
+    for method, request in attempts:
+        with pytest.raises(Refused) as caught:
+            worker.ask(method, request)
+        assert caught.value.reason in {"LIMIT_EXCEEDED", "POOL_EXHAUSTED"}
+    tenant = worker.ask(worker.store.GetStats, store_pb2.GetStatsRequest()).tenants[0]
+    assert (tenant.pin_count, worker.epoch) == (0, EPOCH)
