@@ -29,7 +29,7 @@ from inference_worker.command_line import (
     sampling_options,
     told_failures,
 )
-from inference_worker.device import CPU
+from inference_worker.device_name import CPU
 from inference_worker.engine import PAGE_TOKENS
 from inference_worker.local_worker import PrefixCacheBackend, local_worker
 from inference_worker.model_source import GEMMA

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 import kvstore_client
-from inference_worker.device import DtypeName
+from inference_worker.device_name import DtypeName
 from inference_worker.errors import RequestTooLongError, WorkerError
 from inference_worker.local_worker import PrefixCacheBackend
 from inference_worker.sampling import SamplingOptions

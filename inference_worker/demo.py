@@ -22,7 +22,8 @@ from inference_worker.comparison import ACCEPTED_SHARE, compare
 from inference_worker.computed_prompts import ComputedPrompts
 from inference_worker.demo_script import AGAIN, WORKERS, DemoScript, DemoTurn
 from inference_worker.demo_table import DemoTable, summary
-from inference_worker.device import CPU, find_device
+from inference_worker.device import find_device
+from inference_worker.device_name import CPU
 from inference_worker.engine import PAGE_TOKENS
 from inference_worker.errors import ProcessEndedError, WorkerError
 from inference_worker.line_process import LineProcess, reference_process, worker_process

@@ -1,12 +1,8 @@
 """Where a model computes, as a user names it."""
 
-from typing import Final, Literal, TypeAlias
-
 import torch
 
-DtypeName: TypeAlias = Literal["bfloat16", "float16", "float32"]
-
-CPU: Final = "cpu"
+from inference_worker.device_name import CPU, DtypeName
 
 
 def find_device(name: str) -> torch.device:

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from inference_worker.device import CPU
+from inference_worker.device_name import CPU
 from inference_worker.errors import ProcessEndedError, WorkerError
 
 

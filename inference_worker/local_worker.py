@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import kvstore_client
-from inference_worker.device import CPU, DtypeName
+from inference_worker.device_name import CPU, DtypeName
 from inference_worker.device_work import DeviceWork
 from inference_worker.engine import PAGE_TOKENS, Engine
 from inference_worker.model import PagedModel, load_model

@@ -15,7 +15,8 @@ from inference_worker.attention import (
 )
 from inference_worker.attention_choice import AttentionKind, AttentionOfStep, choose_attention
 from inference_worker.byte_tokenizer import ByteTokenizer
-from inference_worker.device import CPU, DtypeName, find_device, weights_dtype
+from inference_worker.device import find_device, weights_dtype
+from inference_worker.device_name import CPU, DtypeName
 from inference_worker.digest import folder_digest, module_digest
 from inference_worker.errors import UnsupportedModelError
 from inference_worker.model_source import model_folder

@@ -22,7 +22,7 @@ from inference_worker.command_line import (
     told_failures,
 )
 from inference_worker.demo import run_demo, verdict
-from inference_worker.device import CPU
+from inference_worker.device_name import CPU
 from inference_worker.engine import PAGE_TOKENS
 from inference_worker.experiment_commands import app as experiments
 from inference_worker.generate_command import generate

@@ -28,7 +28,8 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
-from inference_worker.device import CPU, find_device
+from inference_worker.device import find_device
+from inference_worker.device_name import CPU
 from inference_worker.threads import use_threads
 
 

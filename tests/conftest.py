@@ -11,9 +11,9 @@ from xdist.scheduler import LoadScopeScheduling
 
 TESTS = Path(__file__).parent
 # Folders whose tests carry a marker of the folder's name.
-MARKED = frozenset({"e2e", "gpu", "integration", "property", "static"})
+MARKED = frozenset({"chaos", "e2e", "gpu", "integration", "property", "static"})
 # Folders whose tests start processes: one test at a time, for they need the cores.
-STARTING_PROCESSES = frozenset({"e2e", "gpu", "integration"})
+STARTING_PROCESSES = frozenset({"chaos", "e2e", "gpu", "integration"})
 
 # A slow machine is no failure: nothing here has a deadline.
 settings.register_profile(

@@ -10,7 +10,7 @@ import torch
 from engine_world import OUTPUT_TOKENS, EngineWorld, Judge
 
 from inference_worker.attention_choice import AttentionKind
-from inference_worker.device import DtypeName
+from inference_worker.device_name import DtypeName
 from inference_worker.model import load_model
 from inference_worker.model_source import model_folder
 from inference_worker.reference import load_reference

@@ -1,6 +1,7 @@
 """The other end of a process tells its answers, its errors and its end apart."""
 
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -139,3 +140,11 @@ def test_the_projects_processes_are_started_as_they_are_asked_for(
     ]
     assert placed[len(worker) :] == ["--device", "cuda:99", "--dtype", "float32"]
     assert reference_placed == [*reference, "--device", "cuda:99"]
+
+
+def test_the_other_end_of_a_worker_needs_no_torch() -> None:
+    """Whoever only asks workers does not load what they compute with."""
+    code = "import sys, inference_worker.line_process; print('torch' in sys.modules)"
+    environment = {"PYTHONPATH": ":".join(sys.path)}
+    said = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True)
+    assert said == "False\n"

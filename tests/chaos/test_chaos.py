@@ -1,0 +1,81 @@
+"""Short runs of benchmarks/chaos.py: what has to be zero is, and what has to be seen is seen."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TRACE = ROOT / "tests" / "support" / "traces" / "conversation_cut.jsonl"
+ZEROS = ("wrong_pages", "leaked_slots", "leaked_pins", "quarantine_left", "wrong_answers")
+# What a run of any length has some of; it goes on until then.
+HAPPENED = (
+    *("killed_workers", "stopped_workers", "killed_servers", "stopped_servers", "pages_checked"),
+    *("hits", "evictions", "quarantined", "clock_jumps", "network_cuts", "full_pools", "answers"),
+)
+# Nothing happens but what the store has to be wrong about.
+ALONE = ("--no-server-faults", "--engines", "0", "--until-wrong")
+
+pytestmark = pytest.mark.slow
+
+
+def run_chaos(folder: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
+    """Run it; return its exit status, its last line and what it said of findings."""
+    result = subprocess.run(
+        [sys.executable, ROOT / "benchmarks" / "chaos.py", "--json", *arguments],
+        env={**os.environ, "TMPDIR": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = result.stdout.splitlines()
+    assert lines, result.stderr
+    return result.returncode, json.loads(lines[-1]), result.stderr
+
+
+def test_nothing_is_torn_leaked_or_answered_wrongly(tmp_path: Path) -> None:
+    """Under every kind of fault all pages and answers are right, and nothing is left held."""
+    status, figures, said = run_chaos(
+        tmp_path, *("--minutes", "0.12", "--until-all", "--engines", "1", "--trace", str(TRACE))
+    )
+    assert {each: figures[each] for each in ZEROS} == dict.fromkeys(ZEROS, 0), said
+    assert status == 0, said
+    assert [each for each in HAPPENED if not figures[each]] == []
+
+
+def test_one_flipped_byte_is_seen(tmp_path: Path) -> None:
+    """A byte of one cached page that is not what was written is a wrong page."""
+    status, figures, said = run_chaos(
+        tmp_path, "--minutes", "0.02", "--workers", "0", "--corrupt", "1", *ALONE
+    )
+    assert (status, figures["wrong_pages"] > 0) == (1, True), said
+
+
+@pytest.mark.parametrize(
+    ("mutant", "faults"),
+    [
+        ("dead-writer-published", "write.half=kill,acquire.after=kill"),
+        ("expiry-frees-slots", "write.half=stop"),
+    ],
+)
+def test_a_server_that_hands_out_wrong_pages_is_seen(
+    tmp_path: Path, mutant: str, faults: str
+) -> None:
+    """With one of its protections switched off the store gives wrong pages."""
+    status, figures, said = run_chaos(
+        tmp_path, "--minutes", "1", "--mutant", mutant, "--faults", faults, *ALONE
+    )
+    assert (status, figures["wrong_pages"] > 0) == (1, True), said
+
+
+def test_a_server_that_keeps_what_the_dead_held_is_seen(tmp_path: Path) -> None:
+    """Where deaths go unnoticed slots and pins are leaked."""
+    faults = "acquire.after=kill,insert.before=kill"
+    status, figures, said = run_chaos(
+        tmp_path, "--minutes", "1", "--mutant", "deaths-unnoticed", "--faults", faults, *ALONE
+    )
+    assert (status, figures["leaked_slots"] + figures["leaked_pins"] > 0) == (1, True), said
