@@ -40,7 +40,7 @@ from kvstore.runtime_dir import RuntimeDir, UnusableRuntimeDir
 from kvstore.service.clock import MonotonicClock
 from kvstore.service.credentials import Credentials
 from kvstore.service.random_ids import random_ids
-from kvstore.service.reaper import Reaper
+from kvstore.service.reaper import Grower, Reaper
 from kvstore.service.store import KVStore
 from kvstore.service.verification import Sampler
 from kvstore.service_manager import ServiceManager
@@ -118,6 +118,9 @@ def serve(config: Config, access: Access) -> None:
         reaper = Reaper(store, clock=clock, interval=config.reaper_interval)
         reaper.start()
         stack.callback(reaper.close)
+        grower = Grower(store, clock=clock, interval=config.reaper_interval)
+        grower.start()
+        stack.callback(grower.close)
         attach = AttachServer(
             runtime_dir.attach_socket,
             store=store,
@@ -134,7 +137,13 @@ def serve(config: Config, access: Access) -> None:
         manager = ServiceManager.from_environment()
         health = Health(
             SERVICES,
-            {"attach": attach, "calls": calls, "owner": owner, "reaper": reaper},
+            {
+                "attach": attach,
+                "calls": calls,
+                "growth": grower,
+                "owner": owner,
+                "reaper": reaper,
+            },
             clock=clock,
             looks=(owner.look, calls.look),
             heartbeat=manager.alive,

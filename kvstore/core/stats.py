@@ -70,13 +70,14 @@ class NamespaceStats:
 
 @dataclass(frozen=True)
 class ArenaStats:
-    """Slots of one arena by state; they sum to ``slot_count``."""
+    """Slots of one arena by state; they sum to ``slot_count``. Retiring extents are counted."""
 
     arena_id: int
     tenant: str
     tier: int
     slot_bytes: int
     extent_count: int
+    retiring_extent_count: int
     slot_count: int
     slots: dict[SlotState, int]
 
@@ -248,6 +249,7 @@ def _arena(arena: Arena) -> ArenaStats:
         tier=arena.tier,
         slot_bytes=arena.slot_bytes,
         extent_count=len(arena.extents),
+        retiring_extent_count=len(arena.retiring),
         slot_count=arena.slot_count,
         slots={state: arena.counts[state] for state in SlotState},
     )

@@ -11,7 +11,6 @@ import structlog
 from kvstore.errors import PeerRefused, QuotaExceeded
 from kvstore.rpc.attach_connection import Connection
 from kvstore.rpc.attach_session import AttachSession
-from kvstore.rpc.connection_table import ConnectionTable
 from kvstore.rpc.event_loop import EventLoop
 from kvstore.rpc.peer import identify, overflow_uid
 from kvstore.rpc.socket_access import SocketAccess
@@ -54,10 +53,11 @@ class AttachServer:
         self._store = store
         self._credentials = credentials
         self._clock = clock
+        self._max_connections = max_connections
         self._patience = patience
         self._overflow_uid = overflow_uid()
         self._processes = Processes()
-        self._connections = ConnectionTable(max_connections)
+        self._connections: set[Connection] = set()
         self._by_process: dict[int, Connection] = {}
         self._loop = EventLoop(clock, self._look_around)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -101,7 +101,7 @@ class AttachServer:
 
     def _run(self) -> None:
         self._loop.run()
-        for connection in self._connections:
+        for connection in list(self._connections):
             self._drop(connection)
         self._processes.close()
         self._listener.close()
@@ -124,20 +124,18 @@ class AttachServer:
             self._loop.at(self._clock() + PAUSE, self._resume_accepting)
             return
         accepted.settimeout(0)
-        party = self._admit(accepted)
-        uid = party.uid if isinstance(party, AttachSession) else None
-        longest = self._store.limits.max_short_message_bytes
-        connection = Connection(accepted, party, max_frame_bytes=longest)
-        silent = self._connections.too_silent(uid)
-        if silent is not None:
-            log.info("silent_peer_ended", uid=uid)
-            self._hang_up(silent)
-        try:
-            self._connections.add(connection, uid)
-        except QuotaExceeded as error:
-            connection.turn_away(error)
+        connection = Connection(
+            accepted,
+            self._admit(accepted),
+            max_frame_bytes=self._store.limits.max_short_message_bytes,
+        )
+        if len(self._connections) >= self._max_connections:
+            connection.turn_away(
+                QuotaExceeded(quota="attach_connections", maximum=self._max_connections)
+            )
             connection.close()
             return
+        self._connections.add(connection)
         self._end_in_time(connection)
         self._loop.watch(connection.fileno(), partial(self._serve, connection))
 
@@ -182,8 +180,6 @@ class AttachServer:
         if connection.finished:
             self._hang_up(connection)
             return
-        if connection.welcomed:
-            self._connections.welcome(connection)
         self._adopt(connection)
         events = selectors.EVENT_WRITE if connection.must_write else selectors.EVENT_READ
         self._loop.watch(connection.fileno(), partial(self._serve, connection), events)
@@ -194,16 +190,22 @@ class AttachServer:
         if process is None or self._by_process.get(process.process_id) is connection:
             return
         older = self._by_process.get(process.process_id)
+        # Of a lease that ended; what was given under it goes back when the process is dead.
+        for bound in [key for key, each in self._by_process.items() if each is connection]:
+            del self._by_process[bound]
         self._by_process[process.process_id] = connection
         self._loop.watch(process.pidfd, partial(self._look_at, process))
         if older is not None:
             self._drop(older)
 
     def _look_around(self) -> None:
-        """Forget processes whose leases ended, and hand out extents that are owed now."""
-        attached = self._store.attached_process_ids()
+        """Hand out extents that are owed now, and ask for those that go away.
+
+        Forgets processes whose leases ended, but for those with memory mapped.
+        """
+        watched = self._store.watched_process_ids()
         for process in self._processes:
-            if process.process_id not in attached:
+            if process.process_id not in watched:
                 self._forget(process)
         for connection in list(self._by_process.values()):
             self._serve(connection)
@@ -238,7 +240,7 @@ class AttachServer:
         self._store.process_died(process.process_id)
 
     def _forget(self, process: Process) -> None:
-        """Drop a process that died or whose lease ended; its connection is bound no more."""
+        """Drop a process that died, or has neither lease nor memory; its connection is unbound."""
         connection = self._by_process.pop(process.process_id, None)
         if connection is not None:
             connection.unbind()

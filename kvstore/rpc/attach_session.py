@@ -25,7 +25,7 @@ MAX_EXTENTS = MAX_DESCRIPTORS // 2
 
 
 class Announcement(NamedTuple):
-    """Extents to hand out, with the descriptors that go along, which stay the store's."""
+    """What a process is told, with the descriptors that go along, which stay the store's."""
 
     frame: attach_pb2.ServerFrame
     descriptors: tuple[int, ...]
@@ -36,7 +36,8 @@ class AttachSession:
 
     ``peer`` is the session's own from now on.
     ``process`` is the peer as attached under a lease; the server sets it to None
-    when the lease ended, or another connection of the process took over.
+    when the lease ended and all is unmapped, or another connection of the process
+    took over.
     """
 
     def __init__(
@@ -49,11 +50,7 @@ class AttachSession:
         self._credentials = credentials
         self._processes = processes
         self._offered: set[int] = set()
-
-    @property
-    def uid(self) -> int:
-        """The peer's uid, as the kernel named it."""
-        return self._peer.uid
+        self._retired: set[int] = set()
 
     def receive(self, payload: bytes) -> attach_pb2.ServerFrame | None:
         """Act on a frame of the peer's and return the answer, if it has one.
@@ -86,19 +83,22 @@ class AttachSession:
         self._peer.close()
 
     def announce(self) -> Announcement | None:
-        """Return the next extents that the process was not given yet, or None."""
+        """Return what the process is to be told next: extents to map, or to unmap; or None."""
         if self.process is None:
             return None
-        owed = self._store.extents_owed(self.process.process_id)
-        fresh = [each for each in owed if each.shape.extent_id not in self._offered]
-        if not fresh:
+        process_id, frame = self.process.process_id, attach_pb2.ServerFrame()
+        given = self._store.hand_out(process_id, self._offered, most=MAX_EXTENTS)
+        if given:
+            self._offered.update(each.shape.extent_id for each in given)
+            messages, descriptors = exported_extents(given)
+            frame.extents.extents.extend(messages)
+            return Announcement(frame, descriptors)
+        retired = set(self._store.extents_to_unmap(process_id)) - self._retired
+        if not retired:
             return None
-        given = fresh[:MAX_EXTENTS]
-        self._offered.update(each.shape.extent_id for each in given)
-        frame = attach_pb2.ServerFrame()
-        messages, descriptors = exported_extents(given)
-        frame.extents.extents.extend(messages)
-        return Announcement(frame, descriptors)
+        self._retired |= retired
+        frame.retire.extent_ids.extend(sorted(retired))
+        return Announcement(frame, ())
 
     def _hello(self, hello: attach_pb2.Hello) -> attach_pb2.ServerFrame:
         if hello.protocol_version != PROTOCOL_VERSION:
@@ -126,7 +126,7 @@ class AttachSession:
         secret = fields.checked_bytes(
             "bind.lease_secret", bind.lease_secret, least=MIN_SECRET_BYTES, most=MAX_SECRET_BYTES
         )
-        if self.process is not None and self.process.lease_id != lease_id:
+        if self._is_bound_to_another(lease_id):
             raise InvalidField(
                 field="bind.lease_id", value=lease_id.hex(), why="bound to another lease"
             )
@@ -139,14 +139,21 @@ class AttachSession:
         if process is not self.process:
             self.process = process
             self._offered.clear()
+            self._retired.clear()
             log.info("process_attached", pid=process.pid, lease_id=lease_id.hex())
         return attach_pb2.ServerFrame(bound=attach_pb2.Bound(pid=self._peer.pid))
+
+    def _is_bound_to_another(self, lease_id: bytes) -> bool:
+        """Return whether the process is bound, under another lease that has not ended."""
+        if self.process is None or self.process.lease_id == lease_id:
+            return False
+        return self.process.process_id in self._store.attached_process_ids()
 
     def _acknowledge(self, acknowledge: attach_pb2.Acknowledge) -> attach_pb2.ServerFrame:
         """Count on what was given and is mapped; nothing after the lease ended."""
         counted: list[int] = []
         if self.process is not None:
-            counted = [each for each in acknowledge.extent_ids if each in self._offered]
-            self._store.acknowledge(self.process.process_id, counted)
+            given = [each for each in acknowledge.extent_ids if each in self._offered]
+            counted = self._store.acknowledge(self.process.process_id, given)
         answer = attach_pb2.Acknowledged(extent_ids=counted)
         return attach_pb2.ServerFrame(acknowledged=answer)

@@ -179,6 +179,7 @@ def _arena_message(arena: ArenaStats) -> store_pb2.ArenaStats:
         tier=types_pb2.Tier.Name(arena.tier),
         slot_bytes=arena.slot_bytes,
         extent_count=arena.extent_count,
+        retiring_extent_count=arena.retiring_extent_count,
         slot_count=arena.slot_count,
         free_slot_count=arena.slots[SlotState.FREE],
         reserved_slot_count=arena.slots[SlotState.RESERVED],

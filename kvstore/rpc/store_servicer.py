@@ -69,7 +69,7 @@ class StoreServicer(store_pb2_grpc.StoreServiceServicer):
         return pb.OpenNamespaceResponse(
             namespace_id=namespace.namespace_id,
             arena_id=namespace.arena.arena_id,
-            extent_ids=list(namespace.arena.extents),
+            extent_ids=sorted(namespace.arena.lasting),
         )
 
     def ListNamespaces(

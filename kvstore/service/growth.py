@@ -1,6 +1,8 @@
-"""How arenas grow: by an extent when slots run low, allocated outside the store's mutex."""
+"""How arenas grow and give: an extent at a time, allocated outside the store's mutex."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import Event, Lock
 
 import structlog
@@ -10,8 +12,10 @@ from kvstore.core.cache import PrefixCache
 from kvstore.errors import PoolExhausted
 from kvstore.service.announcer import Announcer
 from kvstore.service.clock import Clock
+from kvstore.service.departures import Departures
+from kvstore.service.shares import Shares
 from kvstore.storage.arenas import Arenas
-from kvstore.storage.errors import StorageError
+from kvstore.storage.errors import BudgetExhausted, StorageError
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -20,13 +24,18 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 WATERMARK = 0.25
 # After the machine refused memory: how long nobody asks again, in seconds.
 PATIENCE = 1.0
+# How long an arena counts as asking for memory that another has, after it last needed some, and
+# how often at most it is looked at who could give, in seconds.
+ASK_LIFETIME = 5.0
+PACE = 0.5
 
 
 class Growth:
-    """Turns memory into slots. Thread-safe; one allocation at a time.
+    """Turns memory into slots, and slots into memory. Thread-safe; one allocation at a time.
 
     ``mutex`` is the store's, under which ``cache`` may be used; it is never held
-    while memory is allocated. ``due`` is set when some arena runs low.
+    while memory is allocated or given up. ``due`` is set when there is something
+    to do.
     """
 
     def __init__(
@@ -40,6 +49,8 @@ class Growth:
         watermark: float = WATERMARK,
     ) -> None:
         self.due = Event()
+        # Whether memory is allocated or given up right now, which takes what it takes.
+        self.allocating = False
         self._cache = cache
         self._mutex = mutex
         self._arenas = arenas
@@ -47,23 +58,30 @@ class Growth:
         self._clock = clock
         self._watermark = watermark
         self._growing = Lock()
+        self._departures = Departures(cache, mutex, arenas=arenas, announcer=announcer, clock=clock)
         self._wanted: dict[int, int] = {}
+        # When each arena last lacked memory that the budget had no more of.
+        self._asked: dict[int, float] = {}
+        # The arenas that extents retired for, since they grew last.
+        self._promised: set[int] = set()
+        self._look_again = -math.inf
         self._refused = False
         self._not_before = -math.inf
+        announcer.subscribe(self.look)
 
     def begin(self, arena: Arena) -> None:
         """Give an arena its first extent, if it has none; takes milliseconds then.
 
-        Raises :class:`PoolExhausted` where no memory can be had. Called without
-        the store's mutex.
+        Raises :class:`PoolExhausted` where no memory can be had; another tenant may
+        be asked for some then. Called without the store's mutex.
         """
-        if arena.extents:
+        if arena.lasting:
             return
         with self._growing:
-            if arena.extents:
+            if arena.lasting:
                 return
             try:
-                self._add(arena)
+                self._begin(arena)
             except StorageError as error:
                 raise PoolExhausted(
                     requested_bytes=error.requested_bytes, available_bytes=error.available_bytes
@@ -73,26 +91,35 @@ class Growth:
         """Look whether an arena runs low, and set ``due`` if so; under the store's mutex.
 
         ``wanted`` is the number of slots that were asked for and could not be had. What
-        all the memory that is left would not satisfy makes nothing grow.
+        all the memory that it may come to have would not satisfy makes nothing grow.
         """
-        if 0 < wanted <= arena.free_count + self._room(arena):
+        if wanted > 0 and wanted <= arena.free_count + self._prospect(arena):
             self._wanted[arena.arena_id] = max(wanted, self._wanted.get(arena.arena_id, 0))
         if self._runs_low(arena):
             self.due.set()
+        elif self._lacks(arena):
+            self._ask(arena)
+
+    def look(self) -> None:
+        """Set ``due`` if some extent is on its way back: it may be empty, or unmapped, by now."""
+        if self._departures.any:
+            self.due.set()
 
     def step(self) -> None:
-        """Add an extent to one arena that runs low, if any; takes milliseconds then.
+        """Go on with what is on its way back; then add an extent to an arena, or retire one.
 
-        Sets ``due`` again while another step is wanted. A refusal is logged once
-        and ends the growing for a while: the cache goes on with what it has.
+        Takes milliseconds where it does. Sets ``due`` again while another step is
+        wanted. A refusal is logged once and ends the growing for a while: the cache
+        goes on with what it has.
         """
         with self._growing:
+            with self._taking_its_time():
+                self._departures.go_on()
             with self._mutex:
-                low = [each for each in self._cache.arenas.values() if self._runs_low(each)]
-                if not low:
-                    self._wanted.clear()
-                    return
-                poorest = min(low, key=lambda each: each.free_count)
+                poorest = self._poorest()
+            if poorest is None:
+                self._take()
+                return
             try:
                 self._add(poorest)
             except StorageError as error:
@@ -100,9 +127,85 @@ class Growth:
             else:
                 self.due.set()
 
+    def _poorest(self) -> Arena | None:
+        """Return the arena that runs low and is to grow first: that of the poorest tenant."""
+        low = [each for each in self._cache.arenas.values() if self._runs_low(each)]
+        if not low:
+            if not any(self._lacks(each) for each in self._cache.arenas.values()):
+                self._wanted.clear()
+            return None
+        shares = self._shares()
+        return min(
+            (each for each in low if not self._is_promised(each)),
+            key=lambda each: (shares.wealth(each.tenant, each.tenant), each.free_count),
+            default=None,
+        )
+
+    def _take(self) -> None:
+        """Have one extent retire for an arena that asks, if somebody is to give one."""
+        with self._mutex:
+            lines = [] if self._departures.hurried() else self._retire_one()
+        for line in lines:
+            log.info("extent_retiring", **line)
+        if lines:
+            self.due.set()
+        else:
+            self._look_again = self._clock() + PACE
+
+    def _retire_one(self) -> list[dict[str, object]]:
+        shares = self._shares()
+        for asker in self._askers():
+            if self._room(asker) > 0:
+                continue
+            gain = self._arenas.slots_in_extent(asker.slot_bytes) * asker.slot_bytes
+            quota = asker.quota_slots
+            for offer in shares.offers(asker, gain, own_only=quota is not None and quota < 1):
+                chosen = self._cache.cheapest_extent(offer.arena.arena_id, offer.extent_ids)
+                if chosen is not None:
+                    self._promised.add(asker.arena_id)
+                    line = self._departures.begin(offer.arena, chosen)
+                    return [line | {"for_arena_id": asker.arena_id}]
+        return []
+
+    def _askers(self) -> list[Arena]:
+        """Return the arenas that lack memory and asked for some lately, the first asker first."""
+        oldest = self._clock() - ASK_LIFETIME
+        self._asked = {key: at for key, at in self._asked.items() if at >= oldest}
+        arenas = [self._cache.arenas[key] for key in self._asked if key in self._cache.arenas]
+        return [each for each in arenas if self._is_short(each)]
+
+    def _ask(self, arena: Arena) -> None:
+        """Note that an arena needs memory that others have; under the store's mutex."""
+        now = self._clock()
+        self._asked[arena.arena_id] = now
+        if now >= self._look_again:
+            self.due.set()
+
+    def _is_promised(self, arena: Arena) -> bool:
+        """Return whether what is left of the budget is for another arena, that extents retire for.
+
+        Else whoever gave an extent would have it back at once.
+        """
+        promised = {each.arena_id for each in self._askers()} & self._promised
+        return bool(promised) and arena.arena_id not in promised
+
+    def _shares(self) -> Shares:
+        leases = self._cache.table.leases.values()
+        in_use = {arena_id for lease in leases for arena_id in lease.arenas}
+        return Shares(
+            self._cache.arenas.values(),
+            in_use,
+            budget_bytes=self._arenas.budget_bytes,
+            quotas=self._cache.quotas,
+        )
+
     def _runs_low(self, arena: Arena) -> bool:
-        if self._room(arena) < 1 or self._clock() < self._not_before:
-            return False
+        return self._room(arena) > 0 and self._clock() >= self._not_before and self._is_short(arena)
+
+    def _lacks(self, arena: Arena) -> bool:
+        return self._room(arena) < 1 and self._is_short(arena)
+
+    def _is_short(self, arena: Arena) -> bool:
         mark = self._arenas.slots_in_extent(arena.slot_bytes) * self._watermark
         return arena.free_count < max(mark, self._wanted.get(arena.arena_id, 0), 1)
 
@@ -111,15 +214,47 @@ class Growth:
         room, quota = self._arenas.room(arena.slot_bytes), arena.quota_slots
         return room if quota is None else min(room, quota)
 
+    def _prospect(self, arena: Arena) -> int:
+        """Return how many slots an arena may come to grow by, with what others have to give."""
+        room, quota = self._shares().room(arena.tenant) // arena.slot_bytes, arena.quota_slots
+        return max(self._room(arena), room if quota is None else min(room, quota))
+
+    def _begin(self, arena: Arena) -> None:
+        try:
+            with self._mutex:
+                promised = self._is_promised(arena)
+            if promised:
+                raise BudgetExhausted(
+                    "the rest of the budget is promised",
+                    requested_bytes=arena.slot_bytes,
+                    available_bytes=0,
+                )
+            self._add(arena)
+        except StorageError:
+            with self._mutex:
+                self._ask(arena)
+            raise
+
     def _add(self, arena: Arena) -> None:
         most = arena.quota_slots
-        extent = self._arenas.allocate(arena.arena_id, arena.slot_bytes, max_slots=most)
+        with self._taking_its_time():
+            extent = self._arenas.allocate(arena.arena_id, arena.slot_bytes, max_slots=most)
         shape, generations = extent.shape, extent.generation_table.view
         with self._mutex:
             self._cache.add_extent(shape.arena_id, shape.extent_id, shape.slot_count, generations)
+            self._asked.pop(shape.arena_id, None)
+            self._promised.discard(shape.arena_id)
         self._refused = False
         log.info("extent_added", size_bytes=shape.size_bytes, **shape._asdict())
         self._announcer.announce()
+
+    @contextmanager
+    def _taking_its_time(self) -> Iterator[None]:
+        self.allocating = True
+        try:
+            yield
+        finally:
+            self.allocating = False
 
     def _refuse(self, arena_id: int, error: StorageError) -> None:
         self._not_before = self._clock() + PATIENCE

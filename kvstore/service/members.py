@@ -93,15 +93,23 @@ class Members(Administration):
         with self._mutex:
             self._cache.bind(caller, process_id=process_id, pid=pid, uid=uid)
 
-    def acknowledge(self, process_id: int, extent_ids: Items[int]) -> None:
-        """Count on a process having mapped extents; unknown ones are ignored."""
+    def acknowledge(self, process_id: int, extent_ids: Items[int]) -> list[int]:
+        """Count on a process having mapped extents, and return them; unknown ones are ignored."""
         with self._mutex:
             self._cache.acknowledge(process_id, extent_ids)
+            process = self._cache.table.processes.get(process_id)
+            return [] if process is None else [e for e in extent_ids if e in process.mapped]
 
     def unmapped(self, process_id: int, extent_ids: Items[int]) -> None:
-        """Count no more on a process having mapped extents."""
+        """Count no more on a process having mapped extents; some may be destroyed now."""
         with self._mutex:
             self._cache.unmapped(process_id, extent_ids)
+        self.announcer.announce()
+
+    def extents_to_unmap(self, process_id: int) -> list[int]:
+        """Return the extents that a process was given and has to unmap."""
+        with self._mutex:
+            return self._cache.extents_to_unmap(process_id)
 
     def disconnected(self, process_id: int) -> None:
         """Note that a process, alive as far as is known, lost its attach connection."""
@@ -113,11 +121,17 @@ class Members(Administration):
         with self._mutex:
             changes = self._cache.process_died(process_id, self._clock())
         self._report(changes)
+        self.announcer.announce()
 
     def attached_process_ids(self) -> set[int]:
         """Return the numbers of all processes that are attached under a lease."""
         with self._mutex:
             return set(self._cache.table.processes)
+
+    def watched_process_ids(self) -> set[int]:
+        """Return those, and of processes whose lease ended all that may have memory mapped."""
+        with self._mutex:
+            return self._cache.table.processes.keys() | self._cache.handouts.process_ids
 
     def _report(self, changes: Iterable[LeaseChange]) -> None:
         """Log what happened to leases, and wake who listens if any did."""

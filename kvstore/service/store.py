@@ -6,6 +6,7 @@ listeners are woken before or after, never within.
 """
 
 import secrets
+from collections.abc import Collection
 from collections.abc import Sequence as Items
 from threading import Lock
 
@@ -96,18 +97,23 @@ class KVStore(Matching):
         self.announcer.announce()
         return namespace
 
-    def extents_owed(self, process_id: int) -> list[ExtentDescription]:
-        """Return the extents that a process is to map and has not acknowledged."""
+    def hand_out(
+        self, process_id: int, but: Collection[int] = (), *, most: int | None = None
+    ) -> list[ExtentDescription]:
+        """Return the extents that a process is to map and has not acknowledged, ``most`` at most.
+
+        It counts as given them from now on, and is given none of ``but``.
+        """
         with self._mutex:
-            owed = self._cache.extents_owed(process_id)
-        return self._arenas.describe(owed)
+            owed = [each for each in self._cache.extents_owed(process_id) if each not in but]
+            self._cache.give_extents(process_id, owed[:most])
+            return self._arenas.describe(owed[:most])
 
     def extents(self, identity: Identity) -> list[ExtentDescription]:
         """Return the extents of all arenas that the identity may see."""
         with self._mutex:
             arenas = self._cache.visible_arenas(identity)
-            visible = [extent_id for arena in arenas for extent_id in arena.extents]
-        return self._arenas.describe(visible)
+            return self._arenas.describe(each for arena in arenas for each in arena.extents)
 
     # The request path.
 
@@ -153,8 +159,10 @@ class KVStore(Matching):
         """Release pins; each id leaves a tombstone, known or not."""
         with self._mutex:
             self._cache.release(caller, pin_ids, self._clock())
+        self.growth.look()
 
     def abort(self, caller: Caller, reservation_ids: Items[int]) -> None:
         """End reservations; each id leaves a tombstone, known or not."""
         with self._mutex:
             self._cache.abort(caller, reservation_ids, self._clock())
+        self.growth.look()

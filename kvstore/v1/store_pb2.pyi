@@ -139,7 +139,7 @@ class TenantStats(_message.Message):
     def __init__(self, tenant: _Optional[str] = ..., quotas: _Optional[_Union[Quotas, _Mapping]] = ..., tier1_bytes: _Optional[int] = ..., lease_count: _Optional[int] = ..., pin_count: _Optional[int] = ..., named_pin_count: _Optional[int] = ..., request_count: _Optional[int] = ..., refused_request_count: _Optional[int] = ...) -> None: ...
 
 class ArenaStats(_message.Message):
-    __slots__ = ("arena_id", "tenant", "tier", "slot_bytes", "extent_count", "slot_count", "free_slot_count", "reserved_slot_count", "cached_slot_count", "detached_slot_count", "moving_slot_count", "quarantined_slot_count")
+    __slots__ = ("arena_id", "tenant", "tier", "slot_bytes", "extent_count", "slot_count", "free_slot_count", "reserved_slot_count", "cached_slot_count", "detached_slot_count", "moving_slot_count", "quarantined_slot_count", "retiring_extent_count")
     ARENA_ID_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
     TIER_FIELD_NUMBER: _ClassVar[int]
@@ -152,6 +152,7 @@ class ArenaStats(_message.Message):
     DETACHED_SLOT_COUNT_FIELD_NUMBER: _ClassVar[int]
     MOVING_SLOT_COUNT_FIELD_NUMBER: _ClassVar[int]
     QUARANTINED_SLOT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    RETIRING_EXTENT_COUNT_FIELD_NUMBER: _ClassVar[int]
     arena_id: int
     tenant: str
     tier: _types_pb2.Tier
@@ -164,7 +165,8 @@ class ArenaStats(_message.Message):
     detached_slot_count: int
     moving_slot_count: int
     quarantined_slot_count: int
-    def __init__(self, arena_id: _Optional[int] = ..., tenant: _Optional[str] = ..., tier: _Optional[_Union[_types_pb2.Tier, str]] = ..., slot_bytes: _Optional[int] = ..., extent_count: _Optional[int] = ..., slot_count: _Optional[int] = ..., free_slot_count: _Optional[int] = ..., reserved_slot_count: _Optional[int] = ..., cached_slot_count: _Optional[int] = ..., detached_slot_count: _Optional[int] = ..., moving_slot_count: _Optional[int] = ..., quarantined_slot_count: _Optional[int] = ...) -> None: ...
+    retiring_extent_count: int
+    def __init__(self, arena_id: _Optional[int] = ..., tenant: _Optional[str] = ..., tier: _Optional[_Union[_types_pb2.Tier, str]] = ..., slot_bytes: _Optional[int] = ..., extent_count: _Optional[int] = ..., slot_count: _Optional[int] = ..., free_slot_count: _Optional[int] = ..., reserved_slot_count: _Optional[int] = ..., cached_slot_count: _Optional[int] = ..., detached_slot_count: _Optional[int] = ..., moving_slot_count: _Optional[int] = ..., quarantined_slot_count: _Optional[int] = ..., retiring_extent_count: _Optional[int] = ...) -> None: ...
 
 class OpenNamespaceRequest(_message.Message):
     __slots__ = ("lease_id", "store_epoch", "identity", "layout")

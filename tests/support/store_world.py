@@ -72,7 +72,7 @@ class World:
 
     def map_extents(self, caller: Caller) -> None:
         """Acknowledge everything that a worker's process is owed."""
-        owed = self.store.extents_owed(self.process_id(caller))
+        owed = self.store.hand_out(self.process_id(caller))
         self.store.acknowledge(self.process_id(caller), [each.shape.extent_id for each in owed])
 
 

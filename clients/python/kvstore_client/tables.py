@@ -43,8 +43,8 @@ def arenas_table(arenas: Iterable[store_pb2.ArenaStats]) -> Table:
     """Return the slots of each arena by state."""
     return _table(
         "arenas",
-        ("arena", "tenant", "tier", "MiB", "extents", "slots", "free", "reserved", "cached"),
-        ("detached", "moving", "quarantined"),
+        ("arena", "tenant", "tier", "MiB", "extents", "retiring", "slots", "free", "reserved"),
+        ("cached", "detached", "moving", "quarantined"),
         (
             (
                 arena.arena_id,
@@ -52,6 +52,7 @@ def arenas_table(arenas: Iterable[store_pb2.ArenaStats]) -> Table:
                 arena.tier,
                 arena.slot_count * arena.slot_bytes // MEBIBYTE,
                 arena.extent_count,
+                arena.retiring_extent_count,
                 arena.slot_count,
                 arena.free_slot_count,
                 arena.reserved_slot_count,
@@ -61,35 +62,6 @@ def arenas_table(arenas: Iterable[store_pb2.ArenaStats]) -> Table:
                 arena.quarantined_slot_count,
             )
             for arena in arenas
-        ),
-    )
-
-
-def tenants_table(tenants: Iterable[store_pb2.TenantStats]) -> Table:
-    """Return what each tenant has, of what it may have, and how often it was refused."""
-    return _table(
-        "tenants",
-        ("tenant", "MiB", "leases", "pins", "named pins", "requests", "refused", "per second"),
-        (),
-        (
-            (
-                each.tenant,
-                _of(
-                    each.tier1_bytes // MEBIBYTE,
-                    each.quotas.tier1_bytes // MEBIBYTE
-                    if each.quotas.HasField("tier1_bytes")
-                    else None,
-                ),
-                _of(each.lease_count, each.quotas.leases),
-                _of(each.pin_count, each.quotas.pins),
-                _of(each.named_pin_count, each.quotas.named_pins),
-                each.request_count,
-                each.refused_request_count,
-                f"{each.quotas.requests_per_second:g}"
-                if each.quotas.HasField("requests_per_second")
-                else "",
-            )
-            for each in tenants
         ),
     )
 
@@ -210,10 +182,6 @@ def _table(
         # Names come from other programs: never markup.
         table.add_row(*(Text(str(value)) for value in row))
     return table
-
-
-def _of(count: int, most: int | None) -> str:
-    return str(count) if most is None else f"{count} of {most}"
 
 
 def _share(counters: lease_pb2.CacheCounters) -> str:

@@ -66,6 +66,7 @@ ARENA = ArenaStats(
     tier=1,
     slot_bytes=51,
     extent_count=52,
+    retiring_extent_count=54,
     slot_count=53,
     slots={state: 60 + state for state in SlotState},
 )

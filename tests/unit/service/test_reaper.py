@@ -1,4 +1,4 @@
-"""The reaper: a real thread."""
+"""The reaper and the grower: real threads."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ from store_world import World
 from structlog.testing import capture_logs
 
 from kvstore.core.requests import ReservationRequest
-from kvstore.service.reaper import Reaper
+from kvstore.service.reaper import Grower, Reaper
 
 LIMIT = 30.0
 
@@ -58,31 +58,29 @@ def test_leases_expire_by_themselves(world: World, reap: Callable[..., Reaper]) 
     assert world.store.attached_process_ids() == {world.process_id(caller)}
 
 
-def test_an_arena_that_runs_low_grows_without_waiting_for_a_tick(
-    world: World, reap: Callable[..., Reaper]
-) -> None:
+def test_an_arena_that_runs_low_grows_without_waiting_for_a_tick(world: World) -> None:
     """With ticks an hour apart, a reserve that takes the last slots still has one come."""
     caller = world.worker()
     namespace_id = world.open_namespace(caller)
     signal = Signal(world)
-    reap(interval=3600.0)
-    world.store.reserve(caller, namespace_id, [ReservationRequest(1, 0, 4)])
-    assert signal.wait_for(1)
+    grower = Grower(world.store, clock=world.clock, interval=3600.0)
+    grower.start()
+    with closing(grower):
+        world.store.reserve(caller, namespace_id, [ReservationRequest(1, 0, 4)])
+        assert signal.wait_for(1)
     assert len(world.store.extents(caller.identity)) == 2
 
 
 def test_a_tick_that_fails_is_counted_and_logged_and_others_come(world: World) -> None:
     """An exception ends neither the tick nor the reaper; what did not fail is done."""
-    caller = world.worker()
-    namespace_id = world.open_namespace(caller)
-    world.store.reserve(caller, namespace_id, [ReservationRequest(1, 0, 4)])
+    world.worker()
     # A core that fails: a lease whose time to live is no number.
     next(iter(world.cache.table.leases.values())).ttl = None  # type: ignore[assignment]
     reaper = Reaper(world.store, clock=world.clock, interval=1.0)
     world.clock.now += 1
     with capture_logs() as lines:
         reaper.tick()
-    assert [line["event"] for line in lines] == ["reaper_failed", "extent_added"]
+    assert [line["event"] for line in lines] == ["reaper_failed"]
     assert (reaper.failure_count, reaper.last_tick) == (1, world.clock.now)
 
 

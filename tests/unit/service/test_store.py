@@ -89,10 +89,10 @@ def test_extents_are_owed_until_they_are_acknowledged(world: World) -> None:
     """A process is owed its arenas' extents, with descriptors, and then no more."""
     caller = world.worker()
     world.store.open_namespace(caller, NamespaceIdentity(b"model"), world.layout)
-    (owed,) = world.store.extents_owed(world.process_id(caller))
+    (owed,) = world.store.hand_out(world.process_id(caller))
     assert owed.export.size_bytes == owed.shape.size_bytes
     world.map_extents(caller)
-    assert world.store.extents_owed(world.process_id(caller)) == []
+    assert world.store.hand_out(world.process_id(caller)) == []
 
 
 def test_without_memory_a_namespace_cannot_be_used_yet(worlds: Worlds) -> None:

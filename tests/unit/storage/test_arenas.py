@@ -1,5 +1,6 @@
 """A tier's memory within its budget."""
 
+import mmap
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -115,6 +116,31 @@ def test_many_threads_share_one_budget(arenas: Arenas) -> None:
         counts = list(pool.map(attempt, range(16)))
     assert sum(counts) == 10
     assert sorted(counts)[-3:] == [2, 4, 4]
+
+
+def test_a_destroyed_extent_is_gone(arenas: Arenas) -> None:
+    """Its bytes are the budget's again, nothing reaches them, and fresh memory is zero."""
+    extent = arenas.allocate(1, SLOT)
+    arenas.allocate(2, 6 * SLOT)
+    first = extent.shape.extent_id
+    arenas.poison([first << 32])
+    assert arenas.destroy(first) == extent.shape
+    assert arenas.allocated_bytes == 6 * SLOT
+    assert arenas.read(first << 32) is None
+    again = arenas.allocate(3, SLOT).shape
+    assert again.extent_id != first
+    assert bytes(arenas.read(again.extent_id << 32) or b"") == bytes(SLOT)
+
+
+def test_a_destroyed_extent_lives_on_where_it_is_mapped(arenas: Arenas) -> None:
+    """Whoever has it mapped reads on: its memory is its own, and no later extent's."""
+    extent = arenas.allocate(1, SLOT)
+    export = extent.describe().export
+    with mmap.mmap(export.descriptor, export.size_bytes) as kept:
+        kept[:4] = b"mine"
+        arenas.destroy(extent.shape.extent_id)
+        arenas.allocate(2, SLOT)
+        assert kept[:4] == b"mine"
 
 
 def test_closing_gives_everything_back(arenas: Arenas) -> None:

@@ -1,0 +1,40 @@
+"""A thread that ticks."""
+
+import pytest
+from store_world import ManualClock
+from structlog.testing import capture_logs
+
+from kvstore.service.ticker import Ticker
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """Provide a clock that shows what the test says."""
+    return ManualClock()
+
+
+def test_work_that_fails_does_not_keep_other_work(clock: ManualClock) -> None:
+    """What raises is logged under the thread's name and counted; what comes after it is done."""
+    done: list[int] = []
+
+    def fail() -> None:
+        raise RuntimeError
+
+    ticker = Ticker("cook", (fail, lambda: done.append(1)), clock=clock, interval=1.0)
+    with capture_logs() as lines:
+        ticker.tick()
+    assert done == [1]
+    assert [(line["event"], line["failure_count"]) for line in lines] == [("cook_failed", 1)]
+
+
+def test_a_tick_is_seen(clock: ManualClock) -> None:
+    """Silence is counted from the last tick, but for work that may take its time."""
+    slow = [False]
+    ticker = Ticker("cook", (), clock=clock, interval=1.0, excused=lambda: slow[0])
+    clock.now += 5
+    assert ticker.last_tick == clock.now - 5
+    slow[0] = True
+    assert ticker.last_tick == clock.now
+    slow[0] = False
+    ticker.tick()
+    assert ticker.last_tick == clock.now
