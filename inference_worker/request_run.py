@@ -73,9 +73,10 @@ class RequestRun:
 
         Each of them was chosen before the store's pages were found recycled, and holds.
         """
+        found = self.generation
+        found.store_seconds += self._pages.store_seconds
         self._pages = pages
         self._computed = 0
-        found = self.generation
         # The last one is not taken up before it is asked for what follows it.
         del self._ids[found.prompt_tokens + max(len(found.output_ids) - 1, 0) :]
         found.matched_tokens = found.copied_tokens = 0
@@ -89,7 +90,7 @@ class RequestRun:
         if self.generation.computed_tokens:
             published = self._pages.finish(self._ids, self._computed, self._next_tokens)
             self._note(published)
-        self.generation.store_seconds = self._pages.store_seconds
+        self.generation.store_seconds += self._pages.store_seconds
 
     def _choose(self) -> Choice:
         """Compute what is missing and choose from the last logits."""

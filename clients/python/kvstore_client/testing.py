@@ -64,16 +64,20 @@ class RunningStore:
 
         Raises ``RuntimeError`` with its log where that does not come.
         """
-        command = [sys.executable, *self._program, "--runtime-dir", str(self.runtime_dir)]
-        with self._log_path.open("ab") as log:
-            self._process = subprocess.Popen(  # noqa: S603  # our own program, the caller's arguments
-                [*command, *self._arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
+        self.begin()
         try:
             self._wait_serving(timeout)
         except BaseException:
             self.kill()
             raise
+
+    def begin(self) -> None:
+        """Start the process, and do not wait for anything of it."""
+        command = [sys.executable, *self._program, "--runtime-dir", str(self.runtime_dir)]
+        with self._log_path.open("ab") as log:
+            self._process = subprocess.Popen(  # noqa: S603  # our own program, the caller's arguments
+                [*command, *self._arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
 
     def stop(self, *, timeout: float = STOP_TIMEOUT) -> int:
         """Send SIGTERM, and SIGKILL where that does not end it; return the exit status.
