@@ -1,0 +1,72 @@
+"""A store behind a bad line changes no token, and costs a request its budget and no more."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from engine_world import NOTHING, EngineWorld, left_at
+from proxy import GOOD, SILENT, Line, Proxy, proxied
+
+from inference_worker.block_table import PageRef
+from inference_worker.model import PagedModel
+from kvstore_client.testing import RunningStore, running_store, wait_until
+
+Ids = Callable[[int, int], list[int]]
+# Seconds: what a call and a whole request may take. What is asserted are shares of it.
+CALL_TIMEOUT = 1.0
+LINES = {
+    "slow": Line(delay=0.25 * CALL_TIMEOUT),
+    "silent": SILENT,
+    "broken": Line(cut_after=60),
+    "dripping": Line(delay=0.02 * CALL_TIMEOUT, piece_bytes=40),
+}
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[RunningStore]:
+    """A store with room."""
+    with running_store("--tier1-bytes", "64MiB") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def proxy(store: RunningStore) -> Iterator[Proxy]:
+    """A line to it that tests make bad, and good again."""
+    with proxied(store.runtime_dir) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def here(models: dict[str, PagedModel], proxy: Proxy) -> Iterator[EngineWorld]:
+    """A worker behind the line, in a hurry."""
+    model = models[min(models)]
+    with EngineWorld(model, proxy.runtime_dir, call_timeout=CALL_TIMEOUT) as world:
+        world.wait_open()
+        yield world
+
+
+@pytest.mark.parametrize("kind", LINES)
+def test_a_line_that_goes_bad_during_a_request(
+    kind: str, here: EngineWorld, store: RunningStore, proxy: Proxy, text_ids: Ids
+) -> None:
+    """The request ends in time with the tokens that it has without a store, and so do others.
+
+    When the line is good again there are hits by themselves, and nothing is left at the store.
+    """
+    ids = text_ids(250, 140 + list(LINES).index(kind))
+    expected = here.generate(ids, use_store=False).output_ids
+
+    def spoil(pages: list[PageRef]) -> None:
+        del pages
+        proxy.set(LINES[kind])
+
+    try:
+        halfway = here.generate(ids, on_published=spoil)
+        assert halfway.published_pages
+        assert halfway.output_ids == expected
+        for _ in range(2):
+            assert here.generate(ids).output_ids == expected
+    finally:
+        proxy.set(GOOD)
+    assert wait_until(lambda: here.generate(ids).matched_tokens > 0)
+    assert here.generate(ids).output_ids == expected
+    assert wait_until(lambda: here.client.flush(0) and left_at(store.runtime_dir) == NOTHING)
