@@ -18,7 +18,7 @@ from kvstore.core.inserting import (
     require_checksums,
     store_next_token,
 )
-from kvstore.core.lease import Lease
+from kvstore.core.lease import Lease, LeaseChange, LeaseState
 from kvstore.core.namespace import Namespace
 from kvstore.core.pages import evict
 from kvstore.core.requests import (
@@ -157,16 +157,23 @@ class PrefixCache(Verifying):
             if pin_id in lease.pins:
                 self.drop_pin(lease, lease.pins[pin_id])
 
-    def abort(self, caller: Caller, reservation_ids: Items[int], now: float) -> None:
-        """End reservations; each id leaves a tombstone, known or not."""
+    def abort(self, caller: Caller, reservation_ids: Items[int], now: float) -> list[LeaseChange]:
+        """End reservations; each id leaves a tombstone, known or not.
+
+        Returns the change where that ended a quarantine.
+        """
         lease = self.lease_of(caller)
         self._require_batch(reservation_ids)
         known = (lease.reservations, lease.reservation_tombstones)
         self._require_tombstone_room(lease, reservation_ids, known)
+        quarantined = lease.change("returned") if lease.state is LeaseState.EXPIRED else None
         for reservation_id in reservation_ids:
             lease.reservation_tombstones.leave(reservation_id, now)
             if reservation_id in lease.reservations:
                 self.drop_reservation(lease, lease.reservations[reservation_id])
+        if quarantined is None or not quarantined.quarantined_slot_count:
+            return []
+        return [] if lease.unpublished_count() else [quarantined]
 
     @staticmethod
     def _require_tombstone_room(

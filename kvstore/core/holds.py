@@ -17,12 +17,16 @@ from kvstore.core.slots import Slots
 
 
 class Hold:
-    """A hold on a path. ``anchors`` are its ends, the deepest first."""
+    """A hold on a path. ``anchors`` are its ends, the deepest first.
 
-    __slots__ = ("anchors", "hold_id", "namespace", "taken_at")
+    ``number`` counts its lease's holds as they are taken; zero before that.
+    """
+
+    __slots__ = ("anchors", "hold_id", "namespace", "number", "taken_at")
 
     def __init__(self, hold_id: int, namespace: Namespace, now: float) -> None:
         self.hold_id = hold_id
+        self.number = 0
         self.namespace = namespace
         self.taken_at = now
         self.anchors: list[Anchor] = []
@@ -41,6 +45,18 @@ class Hold:
     def page_count(self) -> int:
         """Pages that its holder uses."""
         return self.held_end
+
+    @property
+    def token_count(self) -> int:
+        """Tokens of the sequence that its pages have."""
+        return self.page_count * self.namespace.layout.page_tokens
+
+    @property
+    def detached_page_count(self) -> int:
+        """Pages on the held path that are out of the index and wait for this hold, or others."""
+        starts = [each.end for each in self.anchors[1:]] + [0]
+        ends = zip(self.anchors, starts, strict=False)
+        return sum(each.end - start for each, start in ends if each.node.detached)
 
     def position_at(self, depth: int) -> Position:
         """Return the place on the held path ``depth`` pages from the beginning.
@@ -125,6 +141,16 @@ class SourcePin(Hold):
         """The one page."""
         return 1
 
+    @property
+    def token_count(self) -> int:
+        """Those of the page that belong to the sequence."""
+        return self.valid_token_count
+
+    @property
+    def detached_page_count(self) -> int:
+        """One, if the page is out of the index."""
+        return int(self.anchors[0].node.detached)
+
 
 class Reservation(Hold):
     """Slots that one worker may write, for pages from ``start_page`` on.
@@ -154,6 +180,11 @@ class Reservation(Hold):
     def covered_end(self) -> int:
         """The same, once it holds its path."""
         return self.whole_end if self.inserted else 0
+
+    @property
+    def token_count(self) -> int:
+        """Tokens that it inserted, with those before them."""
+        return self.token_end(self.namespace.layout.page_tokens) if self.inserted else 0
 
     def token_end(self, page_tokens: int) -> int:
         """Return the tokens from the sequence's beginning through the last one inserted."""

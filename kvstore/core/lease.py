@@ -9,7 +9,7 @@ from kvstore.core.arena import Arena
 from kvstore.core.caller import Caller
 from kvstore.core.counters import Counters
 from kvstore.core.holdings import Holdings
-from kvstore.core.holds import Pin, Reservation, SourcePin
+from kvstore.core.holds import Hold, Pin, Reservation, SourcePin
 from kvstore.core.limits import Limits
 from kvstore.core.tombstones import Tombstones
 from kvstore.errors import (
@@ -29,9 +29,10 @@ class LeaseState(Enum):
 
 
 class LeaseChange(NamedTuple):
-    """What happened to a lease, for the log: ``change`` is "expired" or "ended".
+    """What happened to a lease, for the log: ``change`` is "expired", "returned" or "ended".
 
-    The counts are what it held when it happened.
+    The counts are what it held when it happened. "returned": past its TTL it gave
+    back the last of its slots in quarantine by itself.
     """
 
     lease_id: bytes
@@ -39,6 +40,7 @@ class LeaseChange(NamedTuple):
     change: str
     pin_count: int
     reserved_slot_count: int
+    quarantined_slot_count: int
 
 
 class Process:
@@ -79,6 +81,7 @@ class Lease:
         self.features: frozenset[str] = frozenset()
         self.state = LeaseState.ACTIVE
         self.granted_at = now
+        self.expired_at: float | None = None
         self.ttl = 0.0
         self.renewed_at = now
         self.processes: dict[int, Process] = {}
@@ -89,6 +92,7 @@ class Lease:
         self.reservation_tombstones = Tombstones(limits.tombstone_ttl, holdings.tombstones)
         self.counters = Counters()
         self._secret_digest = sha256(caller.secret).digest()
+        self._hold_number = 0
         self._max_holds = limits.max_holds_per_lease
 
     def knows(self, caller: Caller) -> bool:
@@ -114,6 +118,7 @@ class Lease:
 
     def add_pin(self, pin: Pin | SourcePin) -> None:
         """Take a pin in."""
+        self._number(pin)
         self.pins[pin.hold_id] = pin
         self.holdings.hold_count += 1
 
@@ -124,6 +129,7 @@ class Lease:
 
     def add_reservation(self, reservation: Reservation) -> None:
         """Take a reservation in."""
+        self._number(reservation)
         self.reservations[reservation.hold_id] = reservation
         self.holdings.hold_count += 1
 
@@ -131,6 +137,10 @@ class Lease:
         """Forget a reservation."""
         del self.reservations[reservation.hold_id]
         self.holdings.hold_count -= 1
+
+    def _number(self, hold: Hold) -> None:
+        self._hold_number += 1
+        hold.number = self._hold_number
 
     def pin(self, pin_id: int) -> Pin | SourcePin:
         """Return a pin; raises :class:`PinNotFound`."""
@@ -159,4 +169,5 @@ class Lease:
     def change(self, change: str) -> LeaseChange:
         """Describe a change, with what the lease holds now."""
         pins, slots = len(self.pins), self.unpublished_count()
-        return LeaseChange(self.lease_id, self.display_name, change, pins, slots)
+        counts = (pins, 0, slots) if self.state is LeaseState.EXPIRED else (pins, slots, 0)
+        return LeaseChange(self.lease_id, self.display_name, change, *counts)

@@ -5,7 +5,7 @@ from kvstore.core.holdings import Holdings
 from kvstore.core.lease import Lease, LeaseState, Process
 from kvstore.core.limits import Limits
 from kvstore.core.quotas import QuotaTable
-from kvstore.errors import IdReused, LeaseNotFound, QuotaExceeded
+from kvstore.errors import IdReused, InvalidField, LeaseNotFound, QuotaExceeded
 
 
 class LeaseTable:
@@ -136,3 +136,18 @@ class LeaseTable:
         """Return the leases that an identity may see, by time of granting."""
         mine = self.leases if identity.admin else self.holdings_of(identity).leases
         return list(mine.values())
+
+    def listed(self, identity: Identity, lease_id: bytes, tenant: str) -> Lease:
+        """Return the one lease of this id that an identity may see, of ``tenant`` if that is told.
+
+        Raises :class:`LeaseNotFound`, or :class:`InvalidField` where several tenants
+        have chosen the id, which only an admin sees.
+        """
+        named = [each for each in self.named(lease_id) if identity.sees(each.tenant)]
+        found = [each for each in named if tenant in ("", each.tenant)]
+        if not found:
+            raise LeaseNotFound(lease_id=lease_id.hex())
+        if len(found) > 1:
+            why = "several tenants have a lease of this id"
+            raise InvalidField(field="tenant", value=tenant, why=why)
+        return found[0]

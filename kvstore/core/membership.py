@@ -204,6 +204,7 @@ class Membership:
         if not lease.processes:
             return [self.end(lease, now)]
         lease.state = LeaseState.EXPIRED
+        lease.expired_at = now
         for each in lease.reservations.values():
             arena = each.namespace.arena
             arena.change(each.unpublished(), SlotState.RESERVED, SlotState.QUARANTINED)

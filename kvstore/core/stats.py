@@ -10,43 +10,13 @@ from kvstore.core.cache import PrefixCache
 from kvstore.core.caller import Identity
 from kvstore.core.counters import Counters
 from kvstore.core.layout import NamespaceIdentity, PageLayout
-from kvstore.core.lease import Lease, LeaseState
+from kvstore.core.lease import Lease
+from kvstore.core.lease_stats import LeaseStats, lease_stats, oldest
 from kvstore.core.named_pin import NamedPin
 from kvstore.core.namespace import Namespace
 from kvstore.core.slots import SlotState
 from kvstore.core.tenant_stats import TenantStats, tenant_stats
 from kvstore.core.tokens import TOKEN_BYTES
-
-
-@dataclass(frozen=True)
-class ProcessStats:
-    """One attached process."""
-
-    pid: int
-    uid: int
-    connected: bool
-    mapped_extent_count: int
-
-
-@dataclass(frozen=True)
-class LeaseStats:
-    """One lease and what it holds. Ages are in seconds; numbers count by granting."""
-
-    number: int
-    lease_id: bytes
-    display_name: str
-    tenant: str
-    expired: bool
-    age: float
-    since_renewal: float
-    processes: tuple[ProcessStats, ...]
-    pin_count: int
-    reservation_count: int
-    reserved_slot_count: int
-    quarantined_slot_count: int
-    pinned_page_count: int
-    oldest_hold_age: float | None
-    counters: Counters
 
 
 @dataclass(frozen=True)
@@ -95,6 +65,9 @@ class Stats:
     named_pin_count: int
     reservation_count: int
     expired_lease_count: int
+    quarantined_slot_count: int
+    detached_page_count: int
+    oldest_quarantine_age: float | None
     tenants: tuple[TenantStats, ...] = ()
 
 
@@ -130,7 +103,7 @@ def snapshot(cache: PrefixCache, identity: Identity, now: float) -> Stats:
 
     For others the totals are the sums over their tenant's namespaces.
     """
-    leases = [_lease(each, now) for each in cache.table.visible(identity)]
+    leases = [lease_stats(each, now) for each in cache.table.visible(identity)]
     visible = cache.visible_namespaces(identity)
     pins = _pins_by_namespace(cache.table.visible(identity))
     return Stats(
@@ -143,6 +116,9 @@ def snapshot(cache: PrefixCache, identity: Identity, now: float) -> Stats:
         named_pin_count=sum(len(each.named_pins) for each in visible),
         reservation_count=sum(each.reservation_count for each in leases),
         expired_lease_count=sum(each.expired for each in leases),
+        quarantined_slot_count=sum(each.quarantined_slot_count for each in leases),
+        detached_page_count=sum(each.detached_page_count for each in visible),
+        oldest_quarantine_age=oldest(each.oldest_quarantine_age for each in leases),
         tenants=tuple(tenant_stats(each) for each in cache.table.visible_holdings(identity)),
     )
 
@@ -196,32 +172,6 @@ def _pins_by_namespace(leases: Iterable[Lease]) -> dict[bytes, int]:
             key = pin.namespace.namespace_id
             pins[key] = pins.get(key, 0) + 1
     return pins
-
-
-def _lease(lease: Lease, now: float) -> LeaseStats:
-    expired = lease.state is LeaseState.EXPIRED
-    slots = lease.unpublished_count()
-    holds = [*lease.pins.values(), *lease.reservations.values()]
-    return LeaseStats(
-        number=lease.number,
-        lease_id=lease.lease_id,
-        display_name=lease.display_name,
-        tenant=lease.tenant,
-        expired=expired,
-        age=now - lease.granted_at,
-        since_renewal=now - lease.renewed_at,
-        processes=tuple(
-            ProcessStats(each.pid, each.uid, each.connected, len(each.mapped))
-            for each in lease.processes.values()
-        ),
-        pin_count=len(lease.pins),
-        reservation_count=len(lease.reservations),
-        reserved_slot_count=0 if expired else slots,
-        quarantined_slot_count=slots if expired else 0,
-        pinned_page_count=sum(each.page_count for each in lease.pins.values()),
-        oldest_hold_age=now - min(each.taken_at for each in holds) if holds else None,
-        counters=lease.counters.copy(),
-    )
 
 
 def _namespace(namespace: Namespace, pins: dict[bytes, int], now: float) -> NamespaceStats:

@@ -5,7 +5,7 @@ import grpc
 from kvstore.rpc import fields
 from kvstore.rpc.identity import Callers
 from kvstore.rpc.pagination import PageTokens, fresh_key
-from kvstore.rpc.report import duration, lease_message
+from kvstore.rpc.report import duration, hold_message, lease_message
 from kvstore.service.store import KVStore
 from kvstore.v1 import lease_pb2 as pb
 from kvstore.v1 import lease_pb2_grpc
@@ -61,5 +61,24 @@ class LeaseServicer(lease_pb2_grpc.LeaseServiceServicer):
         )
         return pb.ListLeasesResponse(
             leases=[lease_message(each) for each in page.entries],
+            next_page_token=page.next_page_token,
+        )
+
+    def ListHolds(
+        self, request: pb.ListHoldsRequest, context: grpc.ServicerContext
+    ) -> pb.ListHoldsResponse:
+        """List what one lease holds, by time of taking."""
+        identity = self._callers.identity(context)
+        lease_id = fields.random_id("lease_id", request.lease_id)
+        tenant = fields.name("tenant", request.tenant, self._store.limits)
+        holds = self._store.holds(identity, lease_id, tenant)
+        page = PageTokens(self._page_key, b"holds of " + lease_id, identity).page(
+            holds,
+            lambda hold: hold.number,
+            page_size=request.page_size,
+            page_token=request.page_token,
+        )
+        return pb.ListHoldsResponse(
+            holds=[hold_message(each) for each in page.entries],
             next_page_token=page.next_page_token,
         )

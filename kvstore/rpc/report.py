@@ -6,16 +6,15 @@ from dataclasses import asdict
 from google.protobuf.duration_pb2 import Duration
 
 from kvstore.core.counters import Counters
+from kvstore.core.lease_stats import HoldStats, LeaseStats, ProcessStats
 from kvstore.core.limits import Limits
 from kvstore.core.quotas import Quotas
 from kvstore.core.slots import SlotState
 from kvstore.core.stats import (
     ArenaStats,
-    LeaseStats,
     NamedPinStats,
     NamespaceStats,
     PrefixStats,
-    ProcessStats,
     Stats,
 )
 from kvstore.core.tenant_stats import TenantStats
@@ -39,7 +38,6 @@ def counters_message(counters: Counters) -> lease_pb2.CacheCounters:
 def lease_message(lease: LeaseStats) -> lease_pb2.LeaseInfo:
     """Return one lease and what it holds."""
     state = lease_pb2.LeaseInfo.STATE_EXPIRED if lease.expired else lease_pb2.LeaseInfo.STATE_ACTIVE
-    held = lease.oldest_hold_age
     return lease_pb2.LeaseInfo(
         lease_id=lease.lease_id,
         display_name=lease.display_name,
@@ -53,8 +51,24 @@ def lease_message(lease: LeaseStats) -> lease_pb2.LeaseInfo:
         reserved_slot_count=lease.reserved_slot_count,
         quarantined_slot_count=lease.quarantined_slot_count,
         pinned_page_count=lease.pinned_page_count,
-        oldest_hold_age=None if held is None else duration(held),
+        detached_page_count=lease.detached_page_count,
+        oldest_hold_age=_age(lease.oldest_hold_age),
+        oldest_quarantine_age=_age(lease.oldest_quarantine_age),
         counters=counters_message(lease.counters),
+    )
+
+
+def hold_message(hold: HoldStats) -> lease_pb2.HoldInfo:
+    """Return one hold of a lease."""
+    return lease_pb2.HoldInfo(
+        kind=lease_pb2.HoldInfo.Kind.Name(hold.kind.value),
+        hold_id=hold.hold_id,
+        namespace_id=hold.namespace_id,
+        page_count=hold.page_count,
+        token_count=hold.token_count,
+        detached_page_count=hold.detached_page_count,
+        slot_count=hold.slot_count,
+        age=duration(hold.age),
     )
 
 
@@ -117,6 +131,9 @@ def stats_message(
         named_pin_count=stats.named_pin_count,
         reservation_count=stats.reservation_count,
         expired_lease_count=stats.expired_lease_count,
+        quarantined_slot_count=stats.quarantined_slot_count,
+        detached_page_count=stats.detached_page_count,
+        oldest_quarantine_age=_age(stats.oldest_quarantine_age),
         tenants=[tenant_message(each, requests(each.tenant)) for each in stats.tenants],
     )
 
@@ -161,6 +178,10 @@ def limits_message(limits: Limits) -> store_pb2.Limits:
         max_features=limits.max_features,
         max_tombstones=limits.max_tombstones,
     )
+
+
+def _age(seconds: float | None) -> Duration | None:
+    return None if seconds is None else duration(seconds)
 
 
 def _process_message(process: ProcessStats) -> lease_pb2.ProcessInfo:

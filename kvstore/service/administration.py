@@ -4,6 +4,7 @@ from threading import Lock
 
 from kvstore.core.cache import PrefixCache
 from kvstore.core.caller import Identity
+from kvstore.core.lease_stats import HoldStats, hold_stats
 from kvstore.core.requests import Removed
 from kvstore.core.stats import PrefixStats, Stats, prefixes, snapshot
 from kvstore.service.clock import Clock
@@ -33,6 +34,12 @@ class Administration:
         """Return one consistent snapshot of what the identity may see."""
         with self._mutex:
             return snapshot(self._cache, identity, self._clock())
+
+    def holds(self, identity: Identity, lease_id: bytes, tenant: str) -> list[HoldStats]:
+        """Return what a lease holds, by number; raises LeaseNotFound or InvalidField."""
+        with self._mutex:
+            lease = self._cache.table.listed(identity, lease_id, tenant)
+            return hold_stats(lease, self._clock())
 
     def prefixes(
         self, identity: Identity, namespace_id: bytes, *, after: int, count: int, max_tokens: int

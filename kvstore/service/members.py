@@ -17,7 +17,11 @@ from kvstore.service.clock import Clock
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 # What a lease's change is called in the log.
-EVENTS = {"expired": "lease_expired", "ended": "lease_ended"}
+EVENTS = {
+    "expired": "lease_expired",
+    "returned": "quarantine_returned",
+    "ended": "lease_ended",
+}
 
 
 class Members(Administration):

@@ -164,5 +164,6 @@ class KVStore(Matching):
     def abort(self, caller: Caller, reservation_ids: Items[int]) -> None:
         """End reservations; each id leaves a tombstone, known or not."""
         with self._mutex:
-            self._cache.abort(caller, reservation_ids, self._clock())
+            changes = self._cache.abort(caller, reservation_ids, self._clock())
+        self._report(changes)
         self.growth.look()

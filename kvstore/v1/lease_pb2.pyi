@@ -72,8 +72,58 @@ class ListLeasesResponse(_message.Message):
     next_page_token: str
     def __init__(self, leases: _Optional[_Iterable[_Union[LeaseInfo, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
+class ListHoldsRequest(_message.Message):
+    __slots__ = ("lease_id", "tenant", "page_size", "page_token")
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    lease_id: bytes
+    tenant: str
+    page_size: int
+    page_token: str
+    def __init__(self, lease_id: _Optional[bytes] = ..., tenant: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListHoldsResponse(_message.Message):
+    __slots__ = ("holds", "next_page_token")
+    HOLDS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    holds: _containers.RepeatedCompositeFieldContainer[HoldInfo]
+    next_page_token: str
+    def __init__(self, holds: _Optional[_Iterable[_Union[HoldInfo, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class HoldInfo(_message.Message):
+    __slots__ = ("kind", "hold_id", "namespace_id", "page_count", "token_count", "detached_page_count", "slot_count", "age")
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        KIND_UNSPECIFIED: _ClassVar[HoldInfo.Kind]
+        KIND_PIN: _ClassVar[HoldInfo.Kind]
+        KIND_SOURCE: _ClassVar[HoldInfo.Kind]
+        KIND_RESERVATION: _ClassVar[HoldInfo.Kind]
+    KIND_UNSPECIFIED: HoldInfo.Kind
+    KIND_PIN: HoldInfo.Kind
+    KIND_SOURCE: HoldInfo.Kind
+    KIND_RESERVATION: HoldInfo.Kind
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    HOLD_ID_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
+    PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DETACHED_PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SLOT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    AGE_FIELD_NUMBER: _ClassVar[int]
+    kind: HoldInfo.Kind
+    hold_id: int
+    namespace_id: bytes
+    page_count: int
+    token_count: int
+    detached_page_count: int
+    slot_count: int
+    age: _duration_pb2.Duration
+    def __init__(self, kind: _Optional[_Union[HoldInfo.Kind, str]] = ..., hold_id: _Optional[int] = ..., namespace_id: _Optional[bytes] = ..., page_count: _Optional[int] = ..., token_count: _Optional[int] = ..., detached_page_count: _Optional[int] = ..., slot_count: _Optional[int] = ..., age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
 class LeaseInfo(_message.Message):
-    __slots__ = ("lease_id", "display_name", "tenant", "state", "age", "since_renewal", "processes", "pin_count", "reservation_count", "reserved_slot_count", "quarantined_slot_count", "pinned_page_count", "oldest_hold_age", "counters")
+    __slots__ = ("lease_id", "display_name", "tenant", "state", "age", "since_renewal", "processes", "pin_count", "reservation_count", "reserved_slot_count", "quarantined_slot_count", "pinned_page_count", "oldest_hold_age", "counters", "detached_page_count", "oldest_quarantine_age")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[LeaseInfo.State]
@@ -96,6 +146,8 @@ class LeaseInfo(_message.Message):
     PINNED_PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
     OLDEST_HOLD_AGE_FIELD_NUMBER: _ClassVar[int]
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
+    DETACHED_PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_QUARANTINE_AGE_FIELD_NUMBER: _ClassVar[int]
     lease_id: bytes
     display_name: str
     tenant: str
@@ -110,7 +162,9 @@ class LeaseInfo(_message.Message):
     pinned_page_count: int
     oldest_hold_age: _duration_pb2.Duration
     counters: CacheCounters
-    def __init__(self, lease_id: _Optional[bytes] = ..., display_name: _Optional[str] = ..., tenant: _Optional[str] = ..., state: _Optional[_Union[LeaseInfo.State, str]] = ..., age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., since_renewal: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., processes: _Optional[_Iterable[_Union[ProcessInfo, _Mapping]]] = ..., pin_count: _Optional[int] = ..., reservation_count: _Optional[int] = ..., reserved_slot_count: _Optional[int] = ..., quarantined_slot_count: _Optional[int] = ..., pinned_page_count: _Optional[int] = ..., oldest_hold_age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., counters: _Optional[_Union[CacheCounters, _Mapping]] = ...) -> None: ...
+    detached_page_count: int
+    oldest_quarantine_age: _duration_pb2.Duration
+    def __init__(self, lease_id: _Optional[bytes] = ..., display_name: _Optional[str] = ..., tenant: _Optional[str] = ..., state: _Optional[_Union[LeaseInfo.State, str]] = ..., age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., since_renewal: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., processes: _Optional[_Iterable[_Union[ProcessInfo, _Mapping]]] = ..., pin_count: _Optional[int] = ..., reservation_count: _Optional[int] = ..., reserved_slot_count: _Optional[int] = ..., quarantined_slot_count: _Optional[int] = ..., pinned_page_count: _Optional[int] = ..., oldest_hold_age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., counters: _Optional[_Union[CacheCounters, _Mapping]] = ..., detached_page_count: _Optional[int] = ..., oldest_quarantine_age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class ProcessInfo(_message.Message):
     __slots__ = ("pid", "uid", "connected", "mapped_extent_count")

@@ -102,6 +102,23 @@ def test_leases_are_json(store: RunningStore) -> None:
 
 
 @pytest.mark.usefixtures("namespace")
+def test_a_lease_s_holds_are_shown(store: RunningStore) -> None:
+    """Each hold of the leases that begin so has a row, with its namespace's name and no token."""
+    (lease,) = run_json(store, "leases")
+    for named in (lease["lease_id"][:6], "worker"):
+        result = run(store, "leases", named)
+        assert result.exit_code == 0
+        (row,) = (line for line in result.stdout.splitlines() if " pin " in line)
+        assert "tiny" in row
+        assert "1000" not in result.stdout
+    (found,) = run_json(store, "leases", lease["lease_id"])
+    (hold,) = found["holds"]
+    assert (hold["kind"], hold["page_count"]) == ("KIND_PIN", 4)
+    assert hold["token_count"] == 4 * LAYOUT.page_tokens
+    assert run(store, "leases", "no such").exit_code == 2
+
+
+@pytest.mark.usefixtures("namespace")
 def test_a_tree_is_shown(store: RunningStore) -> None:
     """Shared pages stand once, with both continuations below; tokens only where asked for."""
     lines = [line.rstrip() for line in run(store, "tree").stdout.splitlines()]

@@ -53,6 +53,14 @@ class Admin:
         answers = self._answers(lambda calls: calls.lease.ListLeases, request)
         return [lease for answer in answers for lease in answer.leases]
 
+    def holds(self, lease: lease_pb2.LeaseInfo) -> list[lease_pb2.HoldInfo]:
+        """Return what a lease holds, by time of taking; raises ``LeaseNotFound`` once it ended."""
+        request = lease_pb2.ListHoldsRequest(
+            lease_id=lease.lease_id, tenant=lease.tenant, page_size=PAGE_SIZE
+        )
+        answers = self._answers(lambda calls: calls.lease.ListHolds, request)
+        return [hold for answer in answers for hold in answer.holds]
+
     def namespaces(self) -> list[store_pb2.NamespaceInfo]:
         """Return all namespaces, by time of creation."""
         request = store_pb2.ListNamespacesRequest(page_size=PAGE_SIZE)

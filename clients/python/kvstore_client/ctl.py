@@ -12,6 +12,7 @@ from kvstore import __version__
 from kvstore_client import ctl_pins, tables
 from kvstore_client.console import AsJson, RuntimeDirOption, connected, show, show_json
 from kvstore_client.ctl_health import health
+from kvstore_client.ctl_leases import leases
 from kvstore_client.ctl_values import namespaces_of
 from kvstore_client.message_json import plain
 from kvstore_client.tokens import unpack_tokens
@@ -52,17 +53,6 @@ def stats(*, runtime_dir: RuntimeDirOption = None, as_json: AsJson = False) -> N
         tables.namespaces_table(snapshot.namespaces),
         tables.leases_table(snapshot.leases),
     )
-
-
-@app.command()
-def leases(*, runtime_dir: RuntimeDirOption = None, as_json: AsJson = False) -> None:
-    """Show the workers' leases and what each holds."""
-    with connected(runtime_dir) as admin:
-        listed = admin.leases()
-    if as_json:
-        show_json([plain(each) for each in listed])
-    else:
-        show(tables.leases_table(listed))
 
 
 @app.command()
@@ -121,7 +111,7 @@ def token(*, runtime_dir: RuntimeDirOption = None, as_json: AsJson = False) -> N
         typer.echo(credential)
 
 
-for each in (health, ctl_pins.pin, ctl_pins.unpin, ctl_pins.pins, ctl_pins.evict):
+for each in (leases, health, ctl_pins.pin, ctl_pins.unpin, ctl_pins.pins, ctl_pins.evict):
     app.command()(each)
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvstore.v1 import store_pb2
+from kvstore.v1 import lease_pb2, store_pb2
 from kvstore_client.tokens import pack_tokens
 
 STDIN = "-"
@@ -70,11 +70,26 @@ def namespaces_of(
     return begun
 
 
+def leases_of(leases: Sequence[lease_pb2.LeaseInfo], named: str) -> list[lease_pb2.LeaseInfo]:
+    """Return all whose id or name begins so; with ``named`` at least one."""
+    begun = [each for each in leases if each.lease_id.hex().startswith(named)]
+    begun = begun or [each for each in leases if each.display_name.startswith(named)]
+    if named and not begun:
+        known = ", ".join(f"{each.display_name} ({_short(each.lease_id)})" for each in leases)
+        msg = f"no lease's id or name begins with {named!r}; there are: {known or 'none'}"
+        raise ValueError(msg)
+    return begun
+
+
 def title_of(namespace: store_pb2.NamespaceInfo) -> str:
     """Return a namespace's name for people, with the beginning of its id."""
-    short = namespace.namespace_id.hex()[:SHORT_ID]
+    short = _short(namespace.namespace_id)
     name = namespace.identity.display_name
     return f"{name} ({short})" if name else short
+
+
+def _short(identifier: bytes) -> str:
+    return identifier.hex()[:SHORT_ID]
 
 
 def _titles(namespaces: Sequence[store_pb2.NamespaceInfo]) -> str:

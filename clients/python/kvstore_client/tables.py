@@ -32,6 +32,9 @@ def totals_table(stats: store_pb2.GetStatsResponse) -> Table:
         "pins, reservations": f"{stats.pin_count}, {stats.reservation_count}",
         "named pins": stats.named_pin_count,
         "leases (expired)": f"{len(stats.leases)} ({stats.expired_lease_count})",
+        "slots in quarantine (since, s)": f"{stats.quarantined_slot_count} "
+        f"({_seconds(stats, 'oldest_quarantine_age')})",
+        "detached pages": stats.detached_page_count,
     }
     table = Table("store", "", title_justify="left")
     for name, value in rows.items():
@@ -96,8 +99,11 @@ def leases_table(leases: Iterable[lease_pb2.LeaseInfo]) -> Table:
     """Return what each lease holds."""
     return _table(
         "leases",
-        ("lease", "name", "tenant", "state", "pids", "age, s", "renewed, s ago"),
-        ("pins", "pinned pages", "reservations", "reserved", "quarantined", "oldest hold, s"),
+        ("lease", "name", "tenant", "state", "pids", "uids", "age, s", "renewed, s ago"),
+        (
+            *("pins", "pinned pages", "detached", "reservations", "reserved", "quarantined"),
+            *("oldest hold, s", "in quarantine, s"),
+        ),
         (
             (
                 each.lease_id.hex()[:SHORT_ID],
@@ -105,16 +111,46 @@ def leases_table(leases: Iterable[lease_pb2.LeaseInfo]) -> Table:
                 each.tenant,
                 lease_pb2.LeaseInfo.State.Name(each.state).removeprefix("STATE_").lower(),
                 ", ".join(str(process.pid) for process in each.processes),
+                ", ".join(map(str, sorted({process.uid for process in each.processes}))),
                 each.age.seconds,
                 each.since_renewal.seconds,
                 each.pin_count,
                 each.pinned_page_count,
+                each.detached_page_count,
                 each.reservation_count,
                 each.reserved_slot_count,
                 each.quarantined_slot_count,
-                each.oldest_hold_age.seconds if each.HasField("oldest_hold_age") else "",
+                _seconds(each, "oldest_hold_age"),
+                _seconds(each, "oldest_quarantine_age"),
             )
             for each in leases
+        ),
+    )
+
+
+def holds_table(
+    holds: Iterable[lease_pb2.HoldInfo],
+    namespace_titles: Mapping[bytes, str],
+    *,
+    title: str = "holds",
+) -> Table:
+    """Return each hold of a lease; a namespace without a title is shown by its id."""
+    return _table(
+        title,
+        ("kind", "id", "namespace", "pages", "tokens", "detached", "slots", "age, s"),
+        (),
+        (
+            (
+                lease_pb2.HoldInfo.Kind.Name(hold.kind).removeprefix("KIND_").lower(),
+                hold.hold_id,
+                namespace_titles.get(hold.namespace_id, hold.namespace_id.hex()[:SHORT_ID]),
+                hold.page_count,
+                hold.token_count,
+                hold.detached_page_count,
+                hold.slot_count,
+                hold.age.seconds,
+            )
+            for hold in holds
         ),
     )
 
@@ -182,6 +218,11 @@ def _table(
         # Names come from other programs: never markup.
         table.add_row(*(Text(str(value)) for value in row))
     return table
+
+
+def _seconds(message: store_pb2.GetStatsResponse | lease_pb2.LeaseInfo, span: str) -> str:
+    """Return a span of time in whole seconds; nothing where it is absent."""
+    return str(getattr(message, span).seconds) if message.HasField(span) else ""
 
 
 def _share(counters: lease_pb2.CacheCounters) -> str:

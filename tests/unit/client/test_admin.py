@@ -38,16 +38,22 @@ def test_lists_go_on_to_their_end(scripted: ScriptedCalls, admin: Admin) -> None
     spaces = [store_pb2.ListNamespacesResponse(namespaces=[{"arena_id": n}]) for n in (1, 2)]
     prefixes = [store_pb2.ListPrefixesResponse(prefixes=[{"node_id": n}]) for n in (1, 2)]
     pins = [named_pin_pb2.ListPinsResponse(pins=[{"name": name}]) for name in "pq"]
-    for first, _ in (leases, spaces, prefixes, pins):
+    holds = [lease_pb2.ListHoldsResponse(holds=[{"hold_id": n}]) for n in (1, 2)]
+    for first, _ in (leases, spaces, prefixes, pins, holds):
         first.next_page_token = "more"  # noqa: S105  # a place in a list
     scripted.answer("ListLeases", *leases)
     scripted.answer("ListNamespaces", *spaces)
     scripted.answer("ListPrefixes", *prefixes)
     scripted.answer("ListPins", *pins)
+    scripted.answer("ListHolds", *holds)
     assert [each.pin_count for each in admin.leases()] == [1, 2]
     assert [each.arena_id for each in admin.namespaces()] == [1, 2]
     assert [each.node_id for each in admin.prefixes(b"space", max_tokens=5)] == [1, 2]
     assert [each.name for each in admin.named_pins(b"space")] == ["p", "q"]
+    lease = lease_pb2.LeaseInfo(lease_id=b"lease", tenant="uid-1")
+    assert [each.hold_id for each in admin.holds(lease)] == [1, 2]
+    last_holds = lease_pb2.ListHoldsRequest.FromString(scripted.requests["ListHolds"][1])
+    assert (last_holds.lease_id, last_holds.tenant) == (b"lease", "uid-1")
     last_pins = named_pin_pb2.ListPinsRequest.FromString(scripted.requests["ListPins"][1])
     assert (last_pins.namespace_id, last_pins.page_token) == (b"space", "more")
     last = store_pb2.ListPrefixesRequest.FromString(scripted.requests["ListPrefixes"][1])

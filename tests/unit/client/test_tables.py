@@ -10,7 +10,7 @@ from kvstore_client import tables
 
 def shown(what: RenderableType) -> str:
     """Return what a terminal would show."""
-    console = Console(file=io.StringIO(), width=200)
+    console = Console(file=io.StringIO(), width=260)
     console.print(what)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
@@ -86,7 +86,7 @@ def test_a_lease_shows_what_it_holds() -> None:
         display_name="[red]w",
         tenant="uid-7",
         state=lease_pb2.LeaseInfo.STATE_EXPIRED,
-        processes=[{"pid": 8}, {"pid": 9}],
+        processes=[{"pid": 8, "uid": 7}, {"pid": 9, "uid": 7}],
         age={"seconds": 60},
         since_renewal={"seconds": 20},
         pin_count=1,
@@ -95,11 +95,32 @@ def test_a_lease_shows_what_it_holds() -> None:
         reserved_slot_count=4,
         quarantined_slot_count=5,
         oldest_hold_age={"seconds": 6},
+        detached_page_count=7,
+        oldest_quarantine_age={"seconds": 11},
     )
-    ours = ["00010203", "[red]w", "uid-7", "expired", "8, 9", "60", "20"]
-    assert cells(shown(tables.leases_table([lease]))) == [*ours, "1", "2", "3", "4", "5", "6"]
+    ours = ["00010203", "[red]w", "uid-7", "expired", "8, 9", "7", "60", "20"]
+    held = ["1", "2", "7", "3", "4", "5", "6", "11"]
+    assert cells(shown(tables.leases_table([lease]))) == [*ours, *held]
     lease.ClearField("oldest_hold_age")
-    assert cells(shown(tables.leases_table([lease])))[-1] == ""
+    lease.ClearField("oldest_quarantine_age")
+    assert cells(shown(tables.leases_table([lease])))[-2:] == ["", ""]
+
+
+def test_a_hold_shows_what_it_is() -> None:
+    """Kind, id, namespace, pages and age are there, and no token."""
+    hold = lease_pb2.HoldInfo(
+        kind=lease_pb2.HoldInfo.KIND_SOURCE,
+        hold_id=1 << 63,
+        namespace_id=b"\xab" * 16,
+        page_count=1,
+        token_count=2,
+        detached_page_count=3,
+        slot_count=4,
+        age={"seconds": 5},
+    )
+    row = ["source", str(1 << 63), "gemma", "1", "2", "3", "4", "5"]
+    assert cells(shown(tables.holds_table([hold], {hold.namespace_id: "gemma"}))) == row
+    assert cells(shown(tables.holds_table([hold], {})))[2] == "abababab"
 
 
 def test_a_named_pin_shows_what_it_holds() -> None:

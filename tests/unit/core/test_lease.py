@@ -156,7 +156,7 @@ def test_a_change_says_what_was_held() -> None:
     lease.pins[5] = Pin(5, namespace, plant(namespace, "a"), None, 100.0)
     lease.reservations[1] = Reservation(1, namespace, 0, 100.0)
     lease.reservations[1].grow([7, 8])
-    assert lease.change("ended") == LeaseChange(CALLER.lease_id, "worker one", "ended", 1, 2)
+    assert lease.change("ended") == LeaseChange(CALLER.lease_id, "worker one", "ended", 1, 2, 0)
 
 
 def test_a_new_process_is_connected_and_has_mapped_nothing() -> None:

@@ -189,7 +189,7 @@ def test_quarantine_is_the_expiry_of_a_living_holder() -> None:
     world.worker.reserve(2, 3, start=2)
     world.worker.reserve(3, 1)
     (change,) = world.cache.expire(world.now + 10)
-    assert (change.change, change.pin_count, change.reserved_slot_count) == ("expired", 1, 4)
+    assert (change.change, change.pin_count, change.quarantined_slot_count) == ("expired", 1, 4)
     assert world.states() == {"FREE": 2, "CACHED": 2, "QUARANTINED": 4}
     world.laws.check()
     world.worker.abort(2)

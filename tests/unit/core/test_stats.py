@@ -6,9 +6,10 @@ from core_builders import ADMIN, EPOCH, NAMESPACE_ID, OWNER, CoreWorld, make_lay
 
 from kvstore.core.caller import Caller, Identity
 from kvstore.core.layout import NamespaceIdentity
+from kvstore.core.lease_stats import ProcessStats
 from kvstore.core.requests import MatchWishes, NamedPinRequest
 from kvstore.core.slots import SlotState
-from kvstore.core.stats import PrefixStats, ProcessStats, prefixes, snapshot
+from kvstore.core.stats import PrefixStats, prefixes, snapshot
 
 OTHER = Identity("tenant-b")
 

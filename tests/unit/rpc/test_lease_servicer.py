@@ -142,6 +142,32 @@ def test_a_lease_is_listed_with_what_it_holds(server: Server) -> None:
     assert lease.HasField("oldest_hold_age")
 
 
+def test_holds_are_listed_in_pages_to_the_tenant_and_to_admins(server: Server) -> None:
+    """A lease's holds come by time of taking; another tenant's lease is an unknown one."""
+    worker, other = server.worker(), server.worker(uid=3)
+    admin = server.worker(uid=ADMIN_UID)
+    namespace_id = worker.open_namespace()
+    worker.publish(namespace_id, bytes(16), 7)
+    request = pb.ListHoldsRequest(lease_id=worker.lease_id, page_size=1)
+    (hold,) = worker.ask(worker.lease.ListHolds, request).holds
+    assert (hold.kind, hold.hold_id) == (pb.HoldInfo.KIND_RESERVATION, 7)
+    assert (hold.namespace_id, hold.page_count, hold.token_count) == (namespace_id, 1, 4)
+    worker.publish(namespace_id, bytes([1] * 16), 8)
+    first = worker.ask(worker.lease.ListHolds, request)
+    request.page_token = first.next_page_token
+    rest = worker.ask(worker.lease.ListHolds, request)
+    assert [each.hold_id for each in (*first.holds, *rest.holds)] == [7, 8]
+    assert rest.next_page_token == ""
+    whole = pb.ListHoldsRequest(lease_id=worker.lease_id)
+    assert len(admin.ask(admin.lease.ListHolds, whole).holds) == 2
+    with pytest.raises(Refused) as caught:
+        other.ask(other.lease.ListHolds, whole)
+    assert caught.value.reason == "LEASE_NOT_FOUND"
+    with pytest.raises(Refused) as caught:
+        worker.ask(worker.lease.ListHolds, pb.ListHoldsRequest(lease_id=bytes(15)))
+    assert (caught.value.reason, caught.value.metadata["field"]) == ("INVALID_FIELD", "lease_id")
+
+
 @pytest.mark.parametrize(
     ("field", "request_"),
     [

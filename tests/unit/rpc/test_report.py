@@ -8,15 +8,14 @@ from google.protobuf.message import Message
 
 from kvstore.core.counters import Counters
 from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PageLayout
+from kvstore.core.lease_stats import HoldKind, HoldStats, LeaseStats, ProcessStats
 from kvstore.core.limits import Limits
 from kvstore.core.quotas import Quotas
 from kvstore.core.slots import SlotState
 from kvstore.core.stats import (
     ArenaStats,
-    LeaseStats,
     NamedPinStats,
     NamespaceStats,
-    ProcessStats,
     Stats,
 )
 from kvstore.core.stats import PrefixStats as Prefix
@@ -42,7 +41,9 @@ LEASE = LeaseStats(
     reserved_slot_count=24,
     quarantined_slot_count=25,
     pinned_page_count=26,
+    detached_page_count=28,
     oldest_hold_age=27.5,
+    oldest_quarantine_age=29.5,
     counters=COUNTERS,
 )
 NAMESPACE = NamespaceStats(
@@ -114,7 +115,21 @@ STATS = Stats(
     named_pin_count=84,
     reservation_count=82,
     expired_lease_count=83,
+    quarantined_slot_count=85,
+    detached_page_count=86,
+    oldest_quarantine_age=87.5,
     tenants=(TENANT,),
+)
+HOLD = HoldStats(
+    number=1,
+    kind=HoldKind.RESERVATION,
+    hold_id=100,
+    namespace_id=bytes(16),
+    page_count=101,
+    token_count=102,
+    detached_page_count=103,
+    slot_count=104,
+    age=105.5,
 )
 
 
@@ -135,6 +150,7 @@ def unset(message: Message) -> list[str]:
         report.counters_message(COUNTERS),
         report.lease_message(LEASE),
         report.lease_message(LEASE).processes[0],
+        report.hold_message(HOLD),
         report.namespace_message(NAMESPACE),
         report.prefix_message(PREFIX),
         report.named_pin_message(NAMED_PIN),
@@ -157,6 +173,7 @@ def test_numbers_are_of_the_same_name() -> None:
         (COUNTERS, report.counters_message(COUNTERS)),
         (LEASE, report.lease_message(LEASE)),
         (LEASE.processes[0], report.lease_message(LEASE).processes[0]),
+        (HOLD, report.hold_message(HOLD)),
         (NAMESPACE, report.namespace_message(NAMESPACE)),
         (PREFIX, report.prefix_message(PREFIX)),
         (NAMED_PIN, report.named_pin_message(NAMED_PIN)),
@@ -171,6 +188,13 @@ def test_numbers_are_of_the_same_name() -> None:
                 assert getattr(message, each.name) == value, each.name
 
 
+def test_kinds_of_holds_have_the_same_names() -> None:
+    """Each kind is told by its own name."""
+    for kind in HoldKind:
+        told = report.hold_message(replace(HOLD, kind=kind)).kind
+        assert lease_pb2.HoldInfo.Kind.Name(told) == f"KIND_{kind.name}"
+
+
 def test_slots_are_counted_by_their_states() -> None:
     """Each state's count stands in the field that names the state."""
     arena = stats_message().arenas[0]
@@ -180,8 +204,9 @@ def test_slots_are_counted_by_their_states() -> None:
 
 def test_a_lease_without_holds_has_no_oldest() -> None:
     """The age of the oldest hold is absent where nothing is held; states are told apart."""
-    idle = report.lease_message(replace(LEASE, oldest_hold_age=None, expired=True))
-    assert not idle.HasField("oldest_hold_age")
+    ages = {"oldest_hold_age": None, "oldest_quarantine_age": None}
+    idle = report.lease_message(replace(LEASE, expired=True, **ages))
+    assert not any(idle.HasField(each) for each in ages)
     assert idle.state == lease_pb2.LeaseInfo.STATE_EXPIRED
     assert report.lease_message(LEASE).state == lease_pb2.LeaseInfo.STATE_ACTIVE
 

@@ -155,6 +155,22 @@ def test_leases_are_counted_by_the_stores_clock(world: World) -> None:
     assert world.store.stats(ADMIN).expired_lease_count == 1
 
 
+def test_a_quarantine_is_logged_as_it_begins_and_as_it_ends(world: World) -> None:
+    """With the slots that are in it: when its lease expires, and when it gives them back."""
+    caller = world.worker()
+    namespace_id = world.open_namespace(caller)
+    world.store.reserve(caller, namespace_id, [ReservationRequest(1, 0, 3)])
+    world.clock.now += 11
+    with capture_logs() as lines:
+        world.store.expire()
+        world.store.abort(caller, [1])
+        world.store.abort(caller, [1])
+    assert [
+        (line["event"], line["reserved_slot_count"], line["quarantined_slot_count"])
+        for line in lines
+    ] == [("lease_expired", 0, 3), ("quarantine_returned", 0, 3)]
+
+
 def test_the_death_of_the_last_process_ends_a_lease(world: World) -> None:
     """What a dead worker held is back at once, and the log says what that was."""
     caller = world.worker()
