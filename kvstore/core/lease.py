@@ -100,6 +100,12 @@ class Lease:
         same = compare_digest(self._secret_digest, sha256(caller.secret).digest())
         return same and caller.identity.tenant == self.tenant
 
+    @property
+    def forsaken(self) -> bool:
+        """Whether its processes all hung up before any was given memory under it."""
+        connected = any(each.connected for each in self.processes.values())
+        return bool(self.processes) and not connected and not self.arenas
+
     def require_active(self) -> None:
         """Raise :class:`LeaseExpired` past the TTL."""
         if self.state is LeaseState.EXPIRED:

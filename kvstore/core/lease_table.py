@@ -128,9 +128,16 @@ class LeaseTable:
                 del self.holdings[holdings.tenant]
 
     def overdue(self, now: float) -> list[Lease]:
-        """Return the active leases past their TTL."""
-        active = (each for each in self.leases.values() if each.state is LeaseState.ACTIVE)
-        return [each for each in active if each.renewed_at + each.ttl <= now]
+        """Return the active leases past their TTL, and the expired ones that are forsaken."""
+        return [
+            each
+            for each in self.leases.values()
+            if (
+                each.renewed_at + each.ttl <= now
+                if each.state is LeaseState.ACTIVE
+                else each.forsaken
+            )
+        ]
 
     def visible(self, identity: Identity) -> list[Lease]:
         """Return the leases that an identity may see, by time of granting."""

@@ -198,11 +198,11 @@ class Membership:
         let_go(reservation.anchors)
 
     def _expire_lease(self, lease: Lease, now: float) -> list[LeaseChange]:
-        """Past the TTL: nothing holds for a lease without processes; else quarantine."""
+        """Past the TTL: the end, unless a process might use what it was given; else quarantine."""
+        if not lease.processes or lease.forsaken:
+            return [self.end(lease, now)]
         if lease.state is LeaseState.EXPIRED:
             return []
-        if not lease.processes:
-            return [self.end(lease, now)]
         lease.state = LeaseState.EXPIRED
         lease.expired_at = now
         for each in lease.reservations.values():

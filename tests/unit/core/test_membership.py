@@ -167,6 +167,30 @@ def test_a_lease_with_processes_expires_once() -> None:
     assert not members.table.leases
 
 
+def test_a_lease_that_was_left_before_its_use_ends_at_its_ttl() -> None:
+    """A process that gave up attaching, and lives, keeps no lease: its revoke may be lost."""
+    members = make_members()
+    members.disconnected(1)
+    assert [each.change for each in members.expire(110.0)] == ["ended"]
+    assert not members.table.leases
+
+
+def test_a_lease_that_expired_before_its_use_ends_once_it_is_left() -> None:
+    """One that an admin expired while its process attached ends when that hung up."""
+    members = make_members()
+    members.revoke(Caller(ADMIN, CALLER.lease_id, b"", None), 101.0)
+    assert members.expire(102.0) == []
+    members.disconnected(1)
+    assert [each.change for each in members.expire(102.0)] == ["ended"]
+
+
+def test_a_lease_that_was_given_memory_outlives_its_connection() -> None:
+    """A process that was given extents and is not connected any more may still write."""
+    world = CoreWorld()
+    world.cache.disconnected(world.worker.process_id)
+    assert [each.change for each in world.cache.expire(world.now + 10)] == ["expired"]
+
+
 def test_expiry_drops_old_tombstones() -> None:
     """Tombstones of leases, pins and reservations go when their time is over, not before."""
     members = make_members()
