@@ -83,6 +83,10 @@ class LineProcess:
         except subprocess.TimeoutExpired:
             raise WorkerError(f"{self.name} did not end within {timeout} s") from None
 
+    def kill(self) -> None:
+        """Send SIGKILL, from any thread; whoever waits for its answer is told that it ended."""
+        self._process.kill()
+
     def close(self, timeout: float = 30.0) -> None:
         """End it: no more lines, then SIGKILL; nothing the second time."""
         assert self._process.stdin is not None  # pipes

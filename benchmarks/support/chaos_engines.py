@@ -9,6 +9,7 @@ from typing import IO
 
 from inference_worker.errors import ProcessEndedError
 from inference_worker.line_process import LineProcess
+from kvstore_client.fault_points import VARIABLE
 from support.chaos_tally import Tally
 
 MODEL = "tiny"
@@ -25,13 +26,18 @@ QUESTIONS = (
 )
 # Between two requests, in seconds: a model takes what the light workers would need.
 PAUSE = 0.25
-# Requests after which an engine dies inside a request, as soon as its pages are published.
-LIFE = 40, 80
+# Where an engine is killed, at which visit.
+POINTS = tuple(
+    f"{step}.{when}"
+    for step in ("match", "acquire", "reserve", "insert", "release")
+    for when in ("before", "after")
+)
+VISITS = 20, 60
 CLOSE_SECONDS = 30.0
 
 
 class Engines:
-    """Threads with an engine each, until closed.
+    """Threads with an engine each, from the beginning until closed.
 
     The known answers are those of the first engine without a store.
     """
@@ -56,9 +62,6 @@ class Engines:
             )
             for each in range(number)
         ]
-
-    def start(self) -> None:
-        """Start the engines."""
         for thread in self._threads:
             thread.start()
 
@@ -74,12 +77,21 @@ class Engines:
             thread.join(CLOSE_SECONDS)
             if thread.is_alive():
                 self._tally.wrong("hung_workers", thread.name)
-        for process in list(self._processes.values()):
-            process.close(0.1)
+        self.kill()
+
+    def kill(self) -> None:
+        """End the engines at once; nothing where they ended."""
+        self._closing.set()
+        while any(thread.is_alive() for thread in self._threads):
+            for process in list(self._processes.values()):
+                process.kill()
+            for thread in self._threads:
+                thread.join(PAUSE)
 
     def _serve(self, name: str, chosen: random.Random) -> None:
         while not self._closing.is_set():
-            with self._process(name) as process:
+            point = chosen.choice(POINTS)
+            with self._process(name, f"{point}:{chosen.randint(*VISITS)}=kill") as process:
                 self._processes[name] = process
                 try:
                     self._live(process, chosen)
@@ -90,6 +102,7 @@ class Engines:
                         self._tally.wrong("crashed_workers", str(error))
                     self._tally.add("killed_workers")
                     self._tally.add("killed_engines")
+                    self._tally.struck(f"engine.{point}=kill")
 
     def _live(self, process: LineProcess, chosen: random.Random) -> None:
         process.wait_ready()
@@ -99,19 +112,8 @@ class Engines:
         while not self._all_known.wait(PAUSE):
             if self._closing.is_set():
                 return
-        for life in range(chosen.randint(*LIFE), -1, -1):
-            if self._closing.wait(PAUSE):
-                return
+        while not self._closing.wait(PAUSE):
             number = chosen.randrange(len(self._known))
-            if life == 0:
-                told = process.ask(
-                    op="generate",
-                    prompt_ids=prompts()[number],
-                    max_tokens=NEW_TOKENS,
-                    die_after_insert=True,
-                )
-                if "output_ids" not in told:  # what it published, and then its end
-                    process.wait_ready()
             answer = self._ask(process, prompts()[number])
             self._tally.add("answers")
             self._answered[process.name] = number
@@ -131,11 +133,14 @@ class Engines:
         output: list[int] = answer["output_ids"]
         return output
 
-    def _process(self, name: str) -> LineProcess:
+    def _process(self, name: str, faults: str) -> LineProcess:
         arguments = ["run", "--model", MODEL, "--runtime-dir", str(self._runtime_dir)]
         arguments += ["--name", name, "--page-tokens", str(PAGE_TOKENS)]
         arguments += ["--longest", str(LONGEST), "--threads", "1"]
-        return LineProcess(name, "inference_worker", arguments, log=self._log)
+        environment = {VARIABLE: faults}
+        return LineProcess(
+            name, "inference_worker", arguments, log=self._log, environment=environment
+        )
 
 
 def prompts() -> list[list[int]]:

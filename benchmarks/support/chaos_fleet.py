@@ -1,6 +1,7 @@
 """The light workers of a chaos run: started, struck, waited for and replaced."""
 
 import json
+import os
 import random
 import selectors
 import signal
@@ -185,7 +186,13 @@ def running_nursery(
     reports, reporting = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     code = f"import sys; sys.path.insert(0, {str(BENCHMARKS)!r}); {NURSERY}; sys.exit(main())"
     ends = [theirs.fileno(), reporting.fileno()]
-    arguments = [*map(str, ends), str(control), str(trace or ""), str(seed), str(REQUESTS)]
+    arguments = [
+        *map(str, (os.getpid(), *ends)),
+        str(control),
+        str(trace or ""),
+        str(seed),
+        str(REQUESTS),
+    ]
     with ours, reports:
         process = subprocess.Popen(  # noqa: S603  # our own program
             [sys.executable, "-c", code, *arguments], pass_fds=ends, stderr=log, stdout=log

@@ -1,5 +1,6 @@
 """Keeps a server running, and has happen to it what happens to servers."""
 
+import os
 import random
 import time
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from support.chaos_tally import Tally
 
 BENCHMARKS = Path(__file__).parents[1]
 # What comes in turn; a round of it a run of a minute has several times.
-KINDS = ("kill", "jump", "cut", "stop")
+KINDS = ("kill", "jump", "kill", "cut", "stop")
 # Seconds between two of them at most, and how far the clock jumps.
 LONGEST_GAP = 2.5
 JUMPS = (20.0, 600.0)
@@ -29,7 +30,7 @@ def program(control: Path, mutant: str) -> tuple[str, ...]:
     code = (
         f"import sys; sys.path.insert(0, {str(BENCHMARKS)!r}); "
         "from support.chaos_server import main; "
-        f"sys.exit(main({str(control)!r}, {mutant!r}))"
+        f"sys.exit(main({str(control)!r}, {mutant!r}, {os.getpid()}))"
     )
     return ("-c", code)
 

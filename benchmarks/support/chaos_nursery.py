@@ -14,12 +14,12 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable
-from ctypes import CDLL
 from pathlib import Path
 from typing import Any, NoReturn
 
 from kvstore_client.fault_points import plan_faults
 from kvstore_client.runtime_dir import RuntimeDir
+from support.chaos_child import die_with_parent
 from support.chaos_control import Control
 from support.chaos_cuts import cut_connections
 from support.chaos_load import Load, load_of
@@ -34,13 +34,7 @@ ROLES: dict[str, Callable[[Load, Orders, Control, Report], None]] = {
     "walker": walk,
 }
 PACKET = 1 << 16
-PR_SET_PDEATHSIG = 1
 WATCHED = os.WEXITED | os.WSTOPPED | os.WNOHANG
-
-
-def die_with_parent() -> None:
-    """Have this process killed when the thread that made it ends."""
-    CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Nursery:
@@ -74,7 +68,10 @@ class Nursery:
             os.kill(pid, signal.SIGKILL)
 
     def _obey(self) -> bool:
-        packet = self._parent.recv(PACKET)
+        try:
+            packet = self._parent.recv(PACKET)
+        except ConnectionResetError:  # gone, and never read what it was told last
+            return False
         if not packet:
             return False
         order: dict[str, Any] = json.loads(packet)
@@ -83,10 +80,10 @@ class Nursery:
             if pid is not None:  # not reaped yet, so the pid is still its own
                 os.kill(pid, order["signal"])
         else:
-            orders = Orders(**order)
+            orders, parent = Orders(**order), os.getpid()
             pid = os.fork()
             if pid == 0:
-                self._become(orders)
+                self._become(orders, parent)
             self._pids[orders.number] = pid
         return True
 
@@ -110,11 +107,11 @@ class Nursery:
             event = {"number": number, "ended": -change.si_status}
         self._parent.send(json.dumps(event).encode())
 
-    def _become(self, orders: Orders) -> NoReturn:
+    def _become(self, orders: Orders, parent: int) -> NoReturn:
         """Be a worker, in the child."""
         status = 1
         try:
-            die_with_parent()
+            die_with_parent(parent)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self._parent.close()
@@ -141,12 +138,15 @@ def _cutting(path: Path, orders: Orders, report: Report) -> Callable[[], None]:
 
 
 def main() -> int:
-    """Be a nursery; arguments: two descriptors, the control's file, a trace or "", seed, count."""
-    parent, reports = (socket.socket(fileno=int(each)) for each in sys.argv[1:3])
-    path, trace, seed, count = sys.argv[3:7]
+    """Be a nursery.
+
+    Arguments: the parent's id, two descriptors, the control's file, a trace or "", seed, count.
+    """
+    die_with_parent(int(sys.argv[1]))
+    parent, reports = (socket.socket(fileno=int(each)) for each in sys.argv[2:4])
+    path, trace, seed, count = sys.argv[4:8]
     # Ctrl-C is the supervisor's, which ends this process by closing its socket.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    die_with_parent()
     load = load_of(Path(trace) if trace else None, int(seed), int(count))
     gc.collect()
     gc.freeze()

@@ -85,8 +85,7 @@ class Run:
                 running_nursery(self._control.path, log, trace=plan.trace, seed=plan.seed)
             )
             engines = Engines(plan.engines, keeper.runtime_dir, log, self.tally, seed=plan.seed)
-            stack.callback(engines.close)
-            engines.start()
+            stack.callback(engines.kill)
             fleet = Fleet(
                 commands,
                 reports,

@@ -13,15 +13,15 @@ from kvstore.__main__ import main as run_server
 from kvstore.runtime_dir import RuntimeDir
 from kvstore.service.clock import MonotonicClock
 from kvstore.service.store import KVStore
+from support.chaos_child import die_with_parent
 from support.chaos_control import SERVER_STEPS, Control
 from support.chaos_cuts import cut_connections
 from support.chaos_mutants import MUTANTS
-from support.chaos_nursery import die_with_parent
 
 
-def main(control_path: str, mutant: str) -> int:
+def main(control_path: str, mutant: str, parent: int) -> int:
     """Run the server with the command line of this process."""
-    die_with_parent()
+    die_with_parent(parent)
     control = Control(Path(control_path))
     _let_the_clock_jump(control)
     for step in SERVER_STEPS:

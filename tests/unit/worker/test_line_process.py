@@ -96,6 +96,16 @@ def test_one_that_does_not_end_is_killed(process: LineProcess) -> None:
     assert process.wait_ended(0) == -signal.SIGKILL
 
 
+def test_whoever_waits_for_one_that_is_killed_is_told(process: LineProcess) -> None:
+    """An answer that will not come any more is the process's end."""
+    process.send(op="linger")
+    process.wait_ready()
+    process.kill()
+    with pytest.raises(ProcessEndedError) as caught:
+        process.wait_ready()
+    assert caught.value.status == -signal.SIGKILL
+
+
 def test_one_that_cannot_start_says_so(log: IO[bytes], tmp_path: Path) -> None:
     """A module that is not there ends before it is ready, with the reason in the log."""
     with LineProcess("P", "no_such_module", [], log=log) as missing:
