@@ -106,6 +106,8 @@ class Run:
         gap = self._plan.minutes * 60 / (2 * len(KINDS)) if self._plan.server_faults else 0.0
         pool = (
             *("--tier1-bytes", str(POOL_SLOTS * LAYOUT.page_bytes)),
+            # What the readers would see is not to be hidden from them.
+            *("--verify-rate", "0"),
             *("--extent-bytes", str(EXTENT_SLOTS * LAYOUT.page_bytes)),
         )
         return Keeper(

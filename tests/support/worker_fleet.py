@@ -117,12 +117,17 @@ class Fleet:
 
 
 @contextmanager
-def running_fleet(*, extent_slots: int = POOL_SLOTS) -> Iterator[Fleet]:
+def running_fleet(
+    *arguments: str, extent_slots: int = POOL_SLOTS, verify_rate: float = 0.0
+) -> Iterator[Fleet]:
     """Run a store of 64 pages, without workers yet, until the block ends.
 
-    At the end all workers are killed, and nothing may be left of any.
+    It looks at no page unless told to: the workers do, and what they would see is not
+    to be hidden from them. At the end all workers are killed, and nothing may be left
+    of any.
     """
-    with running_store(*pool_arguments(extent_slots)) as store:
+    looking = ("--verify-rate", str(verify_rate))
+    with running_store(*pool_arguments(extent_slots), *looking, *arguments) as store:
         fleet = Fleet(store)
         try:
             yield fleet

@@ -57,6 +57,14 @@ class CudaExtent(MappedExtent):
             "for the host: use extent_tensor() or page_tensor()"
         )
 
+    def content(self, index: int) -> memoryview:
+        """Return a copy of one slot's bytes; raises ``IndexError``, and what torch raises."""
+        if not 0 <= index < self.slot_count:
+            raise IndexError(index)
+        slot = self._bytes()[index * self.slot_bytes : (index + 1) * self.slot_bytes]
+        copy: memoryview = slot.cpu().numpy().data
+        return copy
+
     def wait_for_device(self) -> None:
         """Wait until all work that this process gave to the memory's device is done."""
         self._memory.synchronize(self.device)

@@ -71,6 +71,13 @@ class MappedExtent(ABC):
             raise IndexError(msg)
         return self.view()[index * self.slot_bytes : (index + 1) * self.slot_bytes]
 
+    @abstractmethod
+    def content(self, index: int) -> memoryview:
+        """Return one slot's bytes to be read: in place on the host, of a device a copy.
+
+        Raises ``IndexError``; for a device what torch raises where the copy fails.
+        """
+
     def tensor(self, layout: PageLayout) -> "torch.Tensor":
         """Return all slots as ``[slots, *page shape]`` of the layout's dtype.
 

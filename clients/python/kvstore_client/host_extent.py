@@ -46,6 +46,10 @@ class HostExtent(MappedExtent):
         """Return all slots as bytes: slot i begins at ``i * slot_bytes``."""
         return self._memory[self._slots]
 
+    def content(self, index: int) -> memoryview:
+        """Return one slot's bytes, in place; raises ``IndexError``."""
+        return self.slot(index)
+
     def wait_for_device(self) -> None:
         """Do nothing: no device works on this memory but through copies of its user's."""
 

@@ -140,7 +140,7 @@ class Namespace(NamespaceMemory):
                 raise
             session.require_mapped(pages_of(grant.runs))
             hold = Hold(session, reservation_ids=(reservation_id,))
-        return Reservation(hold, namespace_id, grant, budget)
+        return Reservation(hold, opened, grant, budget)
 
     def peek(self, tokens: Tokens) -> int:
         """Return how many tokens a match would find, in place and to copy; zero on a failure.
@@ -213,7 +213,7 @@ class Namespace(NamespaceMemory):
             if not answer.HasField("grant"):
                 return Acquired(match)
             hold = Hold(session, reservation_ids=(reservation_id,))
-            reservation = Reservation(hold, opened.namespace_id, answer.grant, budget)
+            reservation = Reservation(hold, opened, answer.grant, budget)
             return Acquired(match, reservation)
 
     def _pinned(

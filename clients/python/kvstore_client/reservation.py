@@ -5,12 +5,13 @@ from typing import NamedTuple, Self
 
 from kvstore.v1 import prefix_cache_pb2
 from kvstore_client.budget import StoreBudget
+from kvstore_client.checksums import NO_CHECKSUM
 from kvstore_client.generation_table import PageGenerations
 from kvstore_client.hold import Hold, end_holds, require_current
 from kvstore_client.match import Match
 from kvstore_client.page_ref import PageRef, pages_of
-from kvstore_client.session import Session
-from kvstore_client.tokens import Tokens, pack_tokens
+from kvstore_client.session import OpenedNamespace, Session
+from kvstore_client.tokens import TOKEN_BYTES, Tokens, pack_tokens
 
 
 class Inserted(NamedTuple):
@@ -38,7 +39,7 @@ class Reservation:
     def __init__(
         self,
         hold: Hold,
-        namespace_id: bytes,
+        namespace: OpenedNamespace,
         grant: prefix_cache_pb2.ReservationGrant,
         budget: StoreBudget,
     ) -> None:
@@ -47,7 +48,9 @@ class Reservation:
         self.pages = pages_of(grant.runs)
         hold.generations = PageGenerations(grant.runs)
         self.budget = budget
-        self._namespace_id = namespace_id
+        self._namespace = namespace
+        # Pages from the sequence's beginning through the last one that an insert was answered for.
+        self._inserted_end = 0
         self._bases: set[Hold] = set()
 
     @property
@@ -73,7 +76,10 @@ class Reservation:
         with session.request(self.budget) as asking:
             session.settle(asking)
             grant = asking.ask(
-                session.lease.reserve, self._namespace_id, request, asking.remaining()
+                session.lease.reserve,
+                self._namespace.namespace_id,
+                request,
+                asking.remaining(),
             )
             self.pages = session.require_mapped(pages_of(grant.runs))
             self.hold.generations = PageGenerations(grant.runs)
@@ -120,8 +126,11 @@ class Reservation:
         elif base is not None:
             request.sequence.base_reservation_id = base.reservation_id
         require_current(self.hold, *self._bases)
+        first, end = self._pages_of(position, len(request.sequence.tokens) // TOKEN_BYTES)
+        request.page_checksums.extend(self._checksums(first, end))
         with session.request(self.budget) as asking:
             inserted = asking.ask(session.lease.insert, request, asking.remaining())
+        self._inserted_end = max(self._inserted_end, end)
         # Named, not handed out: another's page may lie where this process has nothing mapped.
         pages = pages_of(inserted.runs)
         return Inserted(pages, inserted.published_page_count)
@@ -134,6 +143,23 @@ class Reservation:
         as long as the process lives.
         """
         end_holds(self.hold)
+
+    def _pages_of(self, position: int, token_count: int) -> tuple[int, int]:
+        """Return the page that a run of tokens begins in, and the one after its last."""
+        page_tokens = self._namespace.page_tokens
+        return position // page_tokens, -(-(position + token_count) // page_tokens)
+
+    def _checksums(self, first: int, end: int) -> list[int]:
+        """Return the checksums of pages ``first`` to ``end``, of what was inserted before none.
+
+        Nothing where they are not all this reservation's: the store refuses such an insert.
+        """
+        fresh = max(first, self._inserted_end)
+        slots = self.pages[max(fresh - self.start_page, 0) : max(end - self.start_page, 0)]
+        if first < self.start_page or len(slots) < end - fresh:
+            return []
+        checksums = self.hold.session.checksums_of(slots)
+        return [NO_CHECKSUM] * (fresh - first) + checksums if checksums else []
 
     def _open_session(self) -> Session:
         """Return the session; raises ``ValueError`` once nothing is held."""

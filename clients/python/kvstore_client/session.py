@@ -13,6 +13,7 @@ from kvstore_client.backoff import Backoff
 from kvstore_client.bound import Bound
 from kvstore_client.breaker import CircuitBreaker
 from kvstore_client.budget import StoreBudget
+from kvstore_client.checksums import checksums_of
 from kvstore_client.config import ClientConfig
 from kvstore_client.deadline import Deadline
 from kvstore_client.errors import (
@@ -43,6 +44,7 @@ class OpenedNamespace(NamedTuple):
 
     namespace_id: bytes
     arena_id: int
+    page_tokens: int
 
 
 class Session:
@@ -232,6 +234,10 @@ class Session:
         """Wait for the caller's device work, as configured; raises what that raises."""
         (self._config.wait_for_device or self.extents.wait_for_devices)()
 
+    def checksums_of(self, pages: Sequence[PageRef]) -> list[int]:
+        """Return what pages' bytes come to, as configured."""
+        return checksums_of(self.extents.get, pages, wanted=self._config.page_checksums)
+
     def flush(self, timeout: float) -> bool:
         """Wait until what was given back has reached the store; False if it has not."""
         return self._sender.flush(timeout)
@@ -257,7 +263,7 @@ class Session:
             )
         if not settled or self.ended is not None:
             raise StoreTimedOut("the namespace's extents were not acknowledged in time")
-        found = OpenedNamespace(opened.namespace_id, opened.arena_id)
+        found = OpenedNamespace(opened.namespace_id, opened.arena_id, key.layout.page_tokens)
         self.note_namespace(key, self.extents.refusal(opened.extent_ids) or found)
 
     def note_namespace(self, key: NamespaceKey, what: OpenedNamespace | StoreError | None) -> None:

@@ -28,6 +28,8 @@ def totals_table(stats: store_pb2.GetStatsResponse) -> Table:
         f"({counters.duplicate_page_count})",
         "pages evicted, removed, superseded": f"{counters.evicted_page_count}, "
         f"{counters.removed_page_count}, {counters.superseded_page_count}",
+        "pages verified (corrupt)": f"{counters.verified_page_count} "
+        f"({counters.corrupt_page_count})",
         "reserves without slots": counters.exhausted_count,
         "pins, reservations": f"{stats.pin_count}, {stats.reservation_count}",
         "named pins": stats.named_pin_count,

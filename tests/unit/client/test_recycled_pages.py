@@ -15,6 +15,7 @@ from kvstore_client.match import Match
 from kvstore_client.page_ref import PageRef, pages_of
 from kvstore_client.reservation import Reservation
 from kvstore_client.runtime_dir import RuntimeDir
+from kvstore_client.session import OpenedNamespace
 from kvstore_client.source import Source
 
 
@@ -32,7 +33,9 @@ class Held:
         self.source = Source(source, PageRef(3, 1), 2)
         self.match = Match(pin, pages_of(runs), 4, source=self.source)
         grant = prefix_cache_pb2.ReservationGrant(reservation_id=3, start_page=1, runs=[run_of(2)])
-        self.reservation = Reservation(reservation, b"space", grant, StoreBudget(30.0))
+        self.reservation = Reservation(
+            reservation, OpenedNamespace(b"space", 1, 4), grant, StoreBudget(30.0)
+        )
         self.acquired = Acquired(self.match, self.reservation)
 
     def insert(self) -> None:

@@ -14,6 +14,7 @@ from kvstore_client.match import Match
 from kvstore_client.page_ref import PageRef
 from kvstore_client.reservation import Reservation
 from kvstore_client.runtime_dir import RuntimeDir
+from kvstore_client.session import OpenedNamespace
 
 PACKED = b"\1\0\0\0\2\0\0\0\3\0\0\0\4\0\0\0"
 
@@ -27,7 +28,9 @@ class Held:
         grant = prefix_cache_pb2.ReservationGrant(reservation_id=7, start_page=2, runs=[run_of(1)])
         with attached.session.request():
             hold = Hold(attached.session, reservation_ids=(7,))
-        self.reservation = Reservation(hold, b"space", grant, StoreBudget(30.0))
+        self.reservation = Reservation(
+            hold, OpenedNamespace(b"space", 1, 4), grant, StoreBudget(30.0)
+        )
 
     def answer_insert(self) -> None:
         """Have the next insert answered with a page of another worker's."""

@@ -57,7 +57,7 @@ def test_ids_are_never_used_twice(attached: ScriptedSession) -> None:
 def test_a_namespace_is_open_once_its_extents_are_counted_on(attached: ScriptedSession) -> None:
     """Opening waits for the store to count on the extents, and notes the namespace then."""
     session = attached.open()
-    assert session.namespaces == {KEY: OpenedNamespace(b"space", 1)}
+    assert session.namespaces == {KEY: OpenedNamespace(b"space", 1, 4)}
     assert session.require_mapped([]) == []
     assert list(session.extents.of_arena(1)) == [3]
 

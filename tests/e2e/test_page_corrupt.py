@@ -1,0 +1,59 @@
+"""Pages that somebody wrote over: the engine gives stock transformers' tokens all the same."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from engine_world import OUTPUT_TOKENS, EngineWorld, Judge
+
+from inference_worker.block_table import PageRef
+from inference_worker.engine import PAGE_TOKENS
+from inference_worker.model import PagedModel
+from kvstore_client import PageRef as StorePageRef
+from kvstore_client.testing import RunningStore, running_store
+
+PROMPT_TOKENS = 150
+
+
+@pytest.fixture
+def store() -> Iterator[RunningStore]:
+    """A store that reads all that it hands out, and poisons what is given back."""
+    arguments = ("--verify-rate", "1", "--debug-poison-freed-slots", "--tier1-bytes", "64MiB")
+    with running_store(*arguments) as running:
+        yield running
+
+
+@pytest.mark.parametrize("name", ["gemma3"], indirect=True)
+def test_tokens_are_right_whatever_page_was_written_over(
+    model: PagedModel,
+    name: str,
+    store: RunningStore,
+    judge: Judge,
+    text_ids: Callable[[int, int], list[int]],
+) -> None:
+    """What is above the bad page is reused; a page to copy from and a next token are not, bad."""
+    ids = text_ids(PROMPT_TOKENS, 106)
+    with EngineWorld(model, store.runtime_dir) as world:
+        world.wait_open()
+
+        def flip(page: PageRef) -> None:
+            world.namespace.page(StorePageRef(page.extent, page.slot))[100] ^= 0x40
+
+        first = world.generate(ids)
+        pages = first.published_pages
+        assert world.generate(ids).prefilled_tokens == 0
+        flip(pages[5])
+        again = world.generate(ids)
+        assert (again.matched_tokens, again.copied_tokens) == (5 * PAGE_TOKENS, 0)
+        assert again.output_ids == first.output_ids
+        # The page in which the prompt ends: the answer's first token was known with it.
+        assert world.generate(ids).prefilled_tokens == 0
+        flip(again.published_pages[PROMPT_TOKENS // PAGE_TOKENS - 5])
+        last = world.generate(ids)
+        assert last.matched_tokens == PROMPT_TOKENS // PAGE_TOKENS * PAGE_TOKENS
+        assert last.copied_tokens == 0
+        assert last.prefilled_tokens == PROMPT_TOKENS % PAGE_TOKENS
+        assert last.output_ids == first.output_ids
+        assert judge.identical(name, ids, last.output_ids)
+        counters = world.client.admin.stats().counters
+        assert counters.corrupt_page_count == 2
+        assert len(first.output_ids) == OUTPUT_TOKENS
