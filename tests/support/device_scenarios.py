@@ -88,7 +88,7 @@ def an_arena_grows_on_the_device(torch_device: str) -> None:
     with store_and_workers(2) as (_, (one, two)):
         sequences = [prompt(number) for number in range(10, 10 + SLOTS // 4 + 4)]
         places = {page.extent_id for tokens in sequences for page in one.ask("write", tokens)}
-        assert places == {1, 2}
+        assert len(places) == 2
         assert two.ask("wait_opened", 2)
         for tokens in sequences:
             assert two.ask("hold", tokens) == len(tokens) - 1
