@@ -208,7 +208,7 @@ class Admission(_MethodInterceptor):
             maximum = f"{self._limits.max_deadline:g} s"
             raise InvalidField(field="deadline", why="missing or too long", maximum=maximum)
         if remaining <= 0:
-            raise InvalidField(field="deadline", why="passed before the call began")
+            raise InvalidField(field="deadline", value="passed", why="the call had not begun")
 
 
 def _parsed(parse: Callable[[bytes], Request], request: bytes) -> Request:

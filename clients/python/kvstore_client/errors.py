@@ -242,7 +242,8 @@ class Internal(StoreRefused):
 def error_of_status(status: status_pb2.Status) -> StoreError:
     """Return the typed error of a ``google.rpc.Status``.
 
-    :class:`StoreUnavailable` where the status carries no reason of the store.
+    :class:`StoreUnavailable` where the status carries no reason of the store, and
+    :class:`StoreTimedOut` where the call came to it too late.
     """
     info = error_details_pb2.ErrorInfo()
     retry = error_details_pb2.RetryInfo()
@@ -255,6 +256,8 @@ def error_of_status(status: status_pb2.Status) -> StoreError:
             detail.Unpack(info)
     if info.domain != DOMAIN:
         return StoreUnavailable(status.message or "the store did not answer")
+    if {"field": "deadline", "value": "passed"}.items() <= dict(info.metadata).items():
+        return StoreTimedOut(f"{info.reason}: {status.message}")
     return StoreRefused.by_reason.get(info.reason, StoreRefused)(
         f"{info.reason}: {status.message}",
         reason=info.reason,

@@ -60,6 +60,13 @@ def test_a_status_becomes_the_class_of_its_reason(reason: str) -> None:
     assert str(error) == f"{reason}: no"
 
 
+def test_a_call_that_came_too_late_was_not_answered_in_time() -> None:
+    """That its deadline had passed, which the store may say first, is no refusal for good."""
+    details = refusal("INVALID_FIELD", field="deadline", value="passed")
+    error = errors.error_of_status(status_pb2.Status.FromString(details))
+    assert type(error) is errors.StoreTimedOut
+
+
 def test_a_reason_of_a_later_version_is_a_refusal() -> None:
     """A reason that this client does not know keeps its name in the general class."""
     error = errors.error_of_status(status_pb2.Status.FromString(refusal("NEW_REASON")))

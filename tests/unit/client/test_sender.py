@@ -111,6 +111,17 @@ def test_a_release_that_is_refused_is_over(scripted: ScriptedCalls, sending: Sen
     assert pins_released(scripted) == [[1]]
 
 
+def test_a_release_that_came_too_late_is_repeated(
+    scripted: ScriptedCalls, sending: Sending
+) -> None:
+    """A store that saw the deadline pass before the client did has released nothing."""
+    too_late = refusal("INVALID_FIELD", field="deadline", value="passed")
+    scripted.answer("ReleasePins", too_late, RELEASED)
+    sending.sender.give_back(pin_ids=[1])
+    assert sending.sender.flush(30)
+    assert pins_released(scripted) == [[1]] * 2
+
+
 def test_a_release_that_is_refused_for_now_is_repeated(
     scripted: ScriptedCalls, sending: Sending
 ) -> None:
