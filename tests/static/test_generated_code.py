@@ -50,3 +50,11 @@ def test_the_configuration_s_page_is_in_step_with_the_settings(tmp_path: Path) -
     run("docs/settings.py", out)
     committed = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
     assert committed == out.read_text(encoding="utf-8"), "run docs/settings.py"
+
+
+def test_the_permissions_page_is_in_step_with_their_table(tmp_path: Path) -> None:
+    """docs/permissions.md is what docs/permissions.py makes of what the tests call by."""
+    out = tmp_path / "permissions.md"
+    run("docs/permissions.py", out)
+    committed = (ROOT / "docs" / "permissions.md").read_text(encoding="utf-8")
+    assert committed == out.read_text(encoding="utf-8"), "run docs/permissions.py"

@@ -1,0 +1,122 @@
+"""Every method, called by its tenant, by another, by nobody known, and by an admin.
+
+What comes out is what tests/support/permission_table.py says; docs/permissions.md shows it.
+"""
+
+from collections.abc import Callable
+
+import pytest
+from google.protobuf import descriptor_pool
+from google.protobuf.message_factory import GetMessageClass
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from permission_stage import (
+    LIMIT,
+    METHODS,
+    NOTHING,
+    OTHER_UID,
+    OWNER_UID,
+    PASSING,
+    RANDOM,
+    Stage,
+    path_of,
+    without,
+)
+from permission_table import PERMISSIONS, Names
+from rpc_world import ADMIN_UID, Server
+
+
+@pytest.fixture
+def stage(server: Server) -> Stage:
+    """Provide two tenants on a server."""
+    return Stage(server)
+
+
+def test_every_method_is_classified(server: Server) -> None:
+    """What the server says that it serves is what the table has: a new method has to be added."""
+    stub = reflection_pb2_grpc.ServerReflectionStub(server.channel)
+    request = reflection_pb2.ServerReflectionRequest(list_services="")
+    answers = stub.ServerReflectionInfo(iter([request]), timeout=LIMIT)
+    served = [each.name for each in next(answers).list_services_response.service]
+    answers.cancel()
+    pool = descriptor_pool.Default()  # type: ignore[no-untyped-call]
+    found = {path_of(m) for name in served for m in pool.FindServiceByName(name).methods}
+    assert found == set(PERMISSIONS)
+
+
+@pytest.mark.parametrize("path", PERMISSIONS)
+def test_a_tenant_may_do_with_its_own(stage: Stage, path: str) -> None:
+    """The call ends as the table says where all that it names is the caller's."""
+    ended = stage.call(path, stage.owned, OWNER_UID, stage.owner.secret)
+    assert ended.reason == PERMISSIONS[path].own
+
+
+@pytest.mark.parametrize("path", PERMISSIONS)
+def test_nobody_known_gets_in(stage: Stage, path: str) -> None:
+    """Without a credential a call ends at once, and the owner's things are as they were."""
+    before = stage.owners_things()
+    ended = stage.call(path, stage.owned, None, stage.owner.secret)
+    assert ended.reason == PERMISSIONS[path].nobody
+    assert ended == stage.call(path, NOTHING, None, b"no secret of anybody")
+    assert stage.owners_things() == before
+
+
+@pytest.mark.parametrize("path", PERMISSIONS)
+def test_another_tenant_s_is_as_if_it_was_not_there(stage: Stage, path: str) -> None:
+    """Who has all ids and the secret, and another credential, learns and changes nothing."""
+    before = stage.owners_things()
+    ended = stage.call(path, stage.owned, OTHER_UID, stage.owner.secret)
+    absent = stage.call(path, NOTHING, OTHER_UID, stage.owner.secret)
+    assert ended.reason == PERMISSIONS[path].other
+    assert ended == absent
+    assert stage.owners_things() == before
+
+
+@pytest.mark.parametrize(
+    "path", [path for path, each in PERMISSIONS.items() if each.under_own_lease]
+)
+def test_another_tenant_s_under_an_own_lease_is_as_if_it_was_not_there(
+    stage: Stage, path: str
+) -> None:
+    """A member that names what another tenant has is told what it is told of nothing."""
+    before = stage.owners_things()
+    lease_id = stage.other.lease_id
+    taken, absent = (
+        Names(lease_id, each.namespace_id, each.pin_id, each.reservation_id)
+        for each in (stage.owned, NOTHING)
+    )
+    ended = stage.call(path, taken, OTHER_UID, stage.other.secret)
+    assert ended.reason == PERMISSIONS[path].under_own_lease
+    assert ended == stage.call(path, absent, OTHER_UID, stage.other.secret)
+    assert stage.owners_things() == before
+
+
+@pytest.mark.parametrize("path", PERMISSIONS)
+def test_an_admin_may_look_and_administer(stage: Stage, path: str) -> None:
+    """An admin sees all tenants' things, and is a member of none, whatever secret it has."""
+    ended = stage.call(path, stage.owned, ADMIN_UID, stage.owner.secret)
+    assert ended.reason == PERMISSIONS[path].admin
+
+
+LISTS = ("GetStats", "GetCapabilities", "ListLeases", "ListNamespaces", "ListPins")
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_lists_and_statistics_show_nothing_of_another(
+    start_server: Callable[..., Server], name: str
+) -> None:
+    """A tenant is told the same whether another is there, with all that it can have, or not."""
+    answers = []
+    for furnished in (False, True):
+        server = start_server()
+        if furnished:
+            Stage(server)
+        worker = server.worker(uid=7)
+        worker.open_namespace()
+        stub = worker.named_pin if name == "ListPins" else worker.store
+        stub = worker.lease if name == "ListLeases" else stub
+        request = GetMessageClass(
+            next(each for path, each in METHODS.items() if path.endswith(f"/{name}")).input_type
+        )()
+        answers.append(worker.ask(getattr(stub, name), request))
+    alone, beside = (without(each, PASSING | RANDOM | {"lease_id", "pid"}) for each in answers)
+    assert alone == beside
