@@ -5,7 +5,7 @@ Importing it loads neither torch nor numpy.
 
 from kvstore_client import errors
 from kvstore_client.acquired import Acquired
-from kvstore_client.admin import Admin, connect_admin
+from kvstore_client.admin import Admin, connect_admin, connect_remote_admin
 from kvstore_client.budget import StoreBudget
 from kvstore_client.client import Client
 from kvstore_client.config import ClientConfig
@@ -14,6 +14,7 @@ from kvstore_client.layout import OpaqueContent, PagedContent, PageLayout
 from kvstore_client.match import Match
 from kvstore_client.namespace import Namespace
 from kvstore_client.page_ref import PageRef
+from kvstore_client.remote import RemoteStore
 from kvstore_client.reservation import Inserted, Reservation
 from kvstore_client.runtime_dir import default_runtime_dir
 from kvstore_client.source import Source
@@ -31,10 +32,12 @@ __all__ = [
     "PageLayout",
     "PageRef",
     "PagedContent",
+    "RemoteStore",
     "Reservation",
     "Source",
     "StoreBudget",
     "connect_admin",
+    "connect_remote_admin",
     "default_runtime_dir",
     "errors",
 ]

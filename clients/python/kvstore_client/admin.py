@@ -5,10 +5,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from kvstore.v1 import lease_pb2, named_pin_pb2, store_pb2
+from kvstore.v1 import lease_pb2, named_pin_pb2, prefix_cache_pb2, store_pb2
 from kvstore_client.attach import AttachConnection
 from kvstore_client.calls import StoreCalls
 from kvstore_client.deadline import Deadline
+from kvstore_client.remote import RemoteStore
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.tokens import Tokens, pack_tokens
 
@@ -96,6 +97,19 @@ class Admin:
         )
         return response
 
+    def peek_prefix(
+        self, namespace_id: bytes, tokens: Tokens
+    ) -> prefix_cache_pb2.PeekPrefixResponse:
+        """Return what a match would cover; no effect, and no lease needed."""
+        calls = self._calls()
+        request = prefix_cache_pb2.PeekPrefixRequest(
+            namespace_id=namespace_id, tokens=pack_tokens(tokens)
+        )
+        response: prefix_cache_pb2.PeekPrefixResponse = calls.call(
+            calls.prefix_cache.PeekPrefix, request, self._timeout
+        )
+        return response
+
     def pin_prefix(
         self,
         namespace_id: bytes,
@@ -169,3 +183,16 @@ def connect_admin(
             calls.close()
     finally:
         connection.close()
+
+
+@contextmanager
+def connect_remote_admin(remote: RemoteStore, *, timeout: float = ADMIN_TIMEOUT) -> Iterator[Admin]:
+    """Reach a store over TCP for administration; its first call connects.
+
+    ``credential`` is the token. Raises ``ValueError`` for files that cannot be read.
+    """
+    calls = remote.calls()
+    try:
+        yield Admin(lambda: calls, timeout, remote.token)
+    finally:
+        calls.close()

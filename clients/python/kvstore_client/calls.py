@@ -31,15 +31,27 @@ CHANNEL_OPTIONS = (
 class StoreCalls:
     """A channel with a credential, and with a lease's secret where there is a lease.
 
-    The stubs ``lease``, ``prefix_cache``, ``named_pin`` and ``store`` give the methods. Every
-    call has a timeout in seconds and is sent once. Any thread may use it.
+    Without ``trust`` nothing is encrypted; without a credential a certificate in
+    ``trust`` says who calls. The stubs ``lease``, ``prefix_cache``, ``named_pin`` and
+    ``store`` give the methods. Every call has a timeout in seconds and is sent once. Any
+    thread may use it.
     """
 
-    def __init__(self, target: str, credential: str, lease_secret: bytes = b"") -> None:
-        self._channel = grpc.insecure_channel(target, options=CHANNEL_OPTIONS)
-        self._metadata: tuple[tuple[str, str | bytes], ...] = (
-            ("authorization", f"Bearer {credential}"),
-        )
+    def __init__(
+        self,
+        target: str,
+        credential: str,
+        lease_secret: bytes = b"",
+        *,
+        trust: grpc.ChannelCredentials | None = None,
+    ) -> None:
+        if trust is None:
+            self._channel = grpc.insecure_channel(target, options=CHANNEL_OPTIONS)
+        else:
+            self._channel = grpc.secure_channel(target, trust, options=CHANNEL_OPTIONS)
+        self._metadata: tuple[tuple[str, str | bytes], ...] = ()
+        if credential:
+            self._metadata += (("authorization", f"Bearer {credential}"),)
         if lease_secret:
             self._metadata += (("kvstore-lease-secret-bin", lease_secret),)
         self._cancelled = False

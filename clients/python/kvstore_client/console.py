@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 from rich.console import Console, RenderableType
 
-from kvstore_client.admin import Admin, connect_admin
+from kvstore_client.admin import Admin, connect_admin, connect_remote_admin
+from kvstore_client.ctl_remote import prefer_typed, remote_of
 from kvstore_client.errors import StoreRefused, StoreUnavailable
 
 EXIT_REFUSED = 1
@@ -27,6 +28,7 @@ RuntimeDirOption = Annotated[
     typer.Option(
         "--runtime-dir",
         envvar="KVSTORE_RUNTIME_DIR",
+        callback=prefer_typed,
         help="Folder of the store's sockets."
         " Default: $XDG_RUNTIME_DIR/kvstore, else /tmp/kvstore-UID.",
     ),
@@ -34,13 +36,20 @@ RuntimeDirOption = Annotated[
 
 
 @contextmanager
-def connected(runtime_dir: Path | None) -> Iterator[Admin]:
+def connected(runtime_dir: Path | None, *, here: bool = False) -> Iterator[Admin]:
     """Connect; ends the command with its exit status where the store fails.
 
-    So does a ``ValueError`` of the block, as a command line that is wrong.
+    To the address that the program was given, else to this host's store; with ``here``
+    to that whatever the address. A ``ValueError`` of the block ends it too, as a command
+    line that is wrong.
     """
     try:
-        with connect_admin(runtime_dir, timeout=TIMEOUT) as admin:
+        remote = None if here else remote_of()
+        with (
+            connect_admin(runtime_dir, timeout=TIMEOUT)
+            if remote is None
+            else connect_remote_admin(remote, timeout=TIMEOUT)
+        ) as admin:
             yield admin
     except StoreRefused as error:
         status, reason = EXIT_REFUSED, str(error)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from kvstore import __version__
-from kvstore_client import ctl_pins, tables
+from kvstore_client import ctl_pins, ctl_remote, ctl_token, tables
 from kvstore_client.console import AsJson, RuntimeDirOption, connected, show, show_json
 from kvstore_client.ctl_health import health
 from kvstore_client.ctl_leases import leases
@@ -28,7 +28,14 @@ def _show_version(*, wanted: bool) -> None:
 
 @app.callback(help=__doc__)
 def _options(
+    context: typer.Context,
     *,
+    address: ctl_remote.Address = "",
+    token_file: ctl_remote.TokenFile = None,
+    tls_ca: ctl_remote.TlsCa = None,
+    tls_cert: ctl_remote.TlsCert = None,
+    tls_key: ctl_remote.TlsKey = None,
+    insecure: ctl_remote.Insecure = False,
     _version: Annotated[
         bool,
         typer.Option(
@@ -36,7 +43,15 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    pass
+    ctl_remote.choose(
+        context,
+        address=address,
+        token_file=token_file,
+        tls_ca=tls_ca,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        insecure=insecure,
+    )
 
 
 @app.command()
@@ -96,22 +111,16 @@ def tree(
     )
 
 
-@app.command()
-def token(*, runtime_dir: RuntimeDirOption = None, as_json: AsJson = False) -> None:
-    """Print a credential of this user, for clients that cannot attach, such as grpcurl.
-
-    It goes with each call as the header "authorization: Bearer CREDENTIAL", and
-    holds until the store restarts.
-    """
-    with connected(runtime_dir) as admin:
-        credential = admin.credential
-    if as_json:
-        show_json({"credential": credential})
-    else:
-        typer.echo(credential)
-
-
-for each in (leases, health, ctl_pins.pin, ctl_pins.unpin, ctl_pins.pins, ctl_pins.evict):
+app.add_typer(ctl_token.app, name="token")
+for each in (
+    leases,
+    health,
+    ctl_pins.peek,
+    ctl_pins.pin,
+    ctl_pins.unpin,
+    ctl_pins.pins,
+    ctl_pins.evict,
+):
     app.command()(each)
 
 

@@ -8,10 +8,12 @@ import typer
 from kvstore_client.console import (
     EXIT_REFUSED,
     EXIT_UNREACHABLE,
+    EXIT_USAGE,
     AsJson,
     RuntimeDirOption,
     show_json,
 )
+from kvstore_client.ctl_remote import remote_of
 from kvstore_client.health import LIVENESS, READINESS, SERVING, health_of
 from kvstore_client.runtime_dir import RuntimeDir
 
@@ -35,7 +37,14 @@ def health(
     that does not live.
     """
     asked = LIVENESS if live else READINESS
-    with grpc.insecure_channel(RuntimeDir(runtime_dir).grpc_target) as channel:
+    try:
+        remote = remote_of()
+        target = RuntimeDir(runtime_dir).grpc_target
+        opened = grpc.insecure_channel(target) if remote is None else remote.channel()
+    except ValueError as error:
+        typer.echo(f"kvstore-ctl: {error}", err=True)
+        raise typer.Exit(EXIT_USAGE) from None
+    with opened as channel:
         answer = health_of(channel, asked, timeout=timeout)
     if as_json:
         show_json({asked: answer})

@@ -22,6 +22,27 @@ PackedOption = Annotated[
 ]
 
 
+def peek(
+    *,
+    tokens: Annotated[str, typer.Option(metavar="FILE", help=TOKENS_HELP)],
+    packed: PackedOption = False,
+    namespace: NamespaceOption = "",
+    runtime_dir: RuntimeDirOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say how much of a prompt is cached, without any effect."""
+    with connected(runtime_dir) as admin:
+        packed_tokens = tokens_of(tokens, packed=packed)
+        chosen = namespace_of(admin.namespaces(), namespace)
+        answer = admin.peek_prefix(chosen.namespace_id, packed_tokens)
+    if as_json:
+        show_json({"namespace_id": chosen.namespace_id.hex()} | plain(answer))
+    else:
+        cached = answer.matched_token_count + answer.source_token_count
+        asked = len(packed_tokens) // TOKEN_BYTES
+        typer.echo(f"{cached} of {asked} tokens would be reused in {title_of(chosen)}")
+
+
 def pin(
     name: Name,
     *,

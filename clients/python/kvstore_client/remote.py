@@ -1,0 +1,81 @@
+"""A store on another host: its TCP address, and what says who calls."""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+
+from kvstore_client.calls import CHANNEL_OPTIONS, StoreCalls
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteStore:
+    """How a store is reached over TCP, to look, peek and administer: pages are its host's.
+
+    With TLS, unless ``insecure``. The store is believed where an authority in ``tls_ca``
+    signed its certificate, or one that gRPC knows by itself. A ``token`` says who
+    calls, or a certificate (``tls_cert`` with its ``tls_key``), or both, which have to
+    agree. All files are PEM.
+
+    Raises ``ValueError`` for settings that do not go together.
+    """
+
+    address: str
+    token: str = field(default="", repr=False)
+    tls_ca: str | os.PathLike[str] | None = None
+    tls_cert: str | os.PathLike[str] | None = None
+    tls_key: str | os.PathLike[str] | None = None
+    insecure: bool = False
+
+    def __post_init__(self) -> None:
+        host, _, port = self.address.rpartition(":")
+        if not host or not port.isdecimal():
+            msg = f"the address has to be HOST:PORT, and is {self.address!r}"
+            raise ValueError(msg)
+        if self.insecure and (self.tls_ca or self.tls_cert or self.tls_key):
+            msg = "without TLS there are no certificates: leave them out, or insecure"
+            raise ValueError(msg)
+        if (self.tls_cert is None) != (self.tls_key is None):
+            msg = "a certificate and its key go together: tls_cert, tls_key"
+            raise ValueError(msg)
+        if not self.token.isascii() or not self.token.isprintable():
+            msg = "the token has characters that no token has"
+            raise ValueError(msg)
+
+    def channel(self) -> grpc.Channel:
+        """Return a channel in nobody's name, or a certificate's: enough to ask for health.
+
+        Raises ``ValueError`` for files that cannot be read.
+        """
+        trust = self._trust()
+        if trust is None:
+            return grpc.insecure_channel(self.address, options=CHANNEL_OPTIONS)
+        return grpc.secure_channel(self.address, trust, options=CHANNEL_OPTIONS)
+
+    def calls(self) -> StoreCalls:
+        """Return a channel with the token, which connects at its first call.
+
+        Raises ``ValueError`` where nothing says who calls, or for files that cannot be read.
+        """
+        if not self.token and self.tls_cert is None:
+            msg = f"{self.address} wants to know who calls: give a token, or tls_cert and tls_key"
+            raise ValueError(msg)
+        return StoreCalls(self.address, self.token, trust=self._trust())
+
+    def _trust(self) -> grpc.ChannelCredentials | None:
+        if self.insecure:
+            return None
+        ca, key, cert = (
+            None if each is None else _read(Path(each))
+            for each in (self.tls_ca, self.tls_key, self.tls_cert)
+        )
+        return grpc.ssl_channel_credentials(ca, key, cert)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        msg = f"{path}: {error.strerror}"
+        raise ValueError(msg) from None

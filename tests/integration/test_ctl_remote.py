@@ -1,0 +1,172 @@
+"""kvstore-ctl and grpcurl's way in, over TCP with TLS, against a real store."""
+
+import json
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from certificates import Authority
+from patterned_pages import SMALL_STORE, TOKENS, open_client, write_and_insert
+from typer.testing import CliRunner, Result
+
+from kvstore_client import (
+    ClientConfig,
+    Namespace,
+    RemoteStore,
+    connect_admin,
+    connect_remote_admin,
+    errors,
+)
+from kvstore_client.ctl import app
+from kvstore_client.testing import running_store
+
+TOKEN = "kvs_operator"  # noqa: S105 - for this test alone
+
+
+@dataclass
+class Remote:
+    """A store, and what a remote operator has of it."""
+
+    address: str
+    runtime_dir: Path
+    folder: Path
+    namespace: Namespace
+
+    def run(self, *arguments: str, trusted: str = "authority.crt") -> Result:
+        """Run a command as the operator, with a certificate that names nobody, and the token."""
+        options = ["--address", self.address, "--token-file", str(self.folder / "token")]
+        options += ["--tls-ca", str(self.folder / trusted)]
+        options += ["--tls-cert", str(self.folder / "host.crt")]
+        options += ["--tls-key", str(self.folder / "host.key")]
+        return CliRunner().invoke(app, [*options, *arguments])
+
+
+@pytest.fixture(scope="module")
+def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
+    """Provide a store that listens with TLS, asks for certificates, and has cached something."""
+    folder = tmp_path_factory.mktemp("remote")
+    authority = Authority(folder)
+    Authority(folder, "stranger")
+    files = authority.issue("server", hosts=["127.0.0.1"])
+    authority.issue("host")
+    authority.issue("reader", uris=["spiffe://example/reader"])
+    (folder / "token").write_text(f"{TOKEN}\n")
+    tenants = folder / "tenants.toml"
+    digest = sha256(TOKEN.encode()).hexdigest()
+    tenants.write_text(
+        f'[tenants.operator]\nadmin = true\ntoken_sha256 = ["{digest}"]\n'
+        '[tenants.reader]\ncertificate_names = ["spiffe://example/reader"]\n'
+    )
+    tenants.chmod(0o600)
+    flags = ["--listen", "127.0.0.1:0", "--tenants-file", str(tenants)]
+    flags += ["--tls-cert", str(files.cert), "--tls-key", str(files.key)]
+    flags += ["--tls-client-ca", str(authority.cert), "--log-format", "json"]
+    with running_store(*SMALL_STORE, *flags) as store:
+        found = re.search(r'"port": (\d+)', store.log)
+        assert found is not None
+        client, namespace = open_client(store.runtime_dir, ClientConfig(display_name="worker-a"))
+        write_and_insert(namespace, TOKENS)
+        assert client.flush(30)
+        yield Remote(f"127.0.0.1:{found[1]}", store.runtime_dir, folder, namespace)
+        client.close()
+
+
+def test_a_remote_admin_looks(remote: Remote) -> None:
+    """Statistics, leases, the tree and health are there as on the host."""
+    assert "worker-a" in remote.run("stats").stdout
+    (lease,) = json.loads(remote.run("leases", "--json").stdout)
+    assert lease["display_name"] == "worker-a"
+    assert "pages 0-" in remote.run("tree").stdout
+    health = remote.run("health")
+    assert (health.exit_code, "SERVING" in health.stdout) == (0, True)
+
+
+def test_a_remote_admin_peeks_pins_and_evicts(remote: Remote, tmp_path: Path) -> None:
+    """What is cached can be asked for, kept, let go and removed from elsewhere."""
+    tokens = tmp_path / "tokens"
+    tokens.write_text(json.dumps([*TOKENS, 1]))
+    peeked = json.loads(remote.run("peek", "--tokens", str(tokens), "--json").stdout)
+    cached = peeked["matched_token_count"] + peeked["source_token_count"]
+    assert cached > len(TOKENS) // 2
+    said = remote.run("peek", "--tokens", str(tokens)).stdout
+    assert said.startswith(f"{cached} of {len(TOKENS) + 1} tokens would be reused in ")
+    assert "are pinned" in remote.run("pin", "system", "--tokens", str(tokens)).stdout
+    assert "system" in remote.run("pins").stdout
+    assert remote.run("unpin", "system").exit_code == 0
+    removed = json.loads(remote.run("evict", "--all", "--yes", "--json").stdout)
+    assert removed["evicted_page_count"] + removed["detached_page_count"] > 0
+    write_and_insert(remote.namespace, TOKENS)
+
+
+def test_another_tenant_is_shown_nothing(remote: Remote) -> None:
+    """A certificate alone is enough to come in, and shows what is its tenant's: nothing."""
+    settings = RemoteStore(
+        address=remote.address,
+        tls_ca=remote.folder / "authority.crt",
+        tls_cert=remote.folder / "reader.crt",
+        tls_key=remote.folder / "reader.key",
+    )
+    with connect_admin(remote.runtime_dir) as here:
+        (namespace,) = here.namespaces()
+    with connect_remote_admin(settings) as admin:
+        assert (admin.namespaces(), admin.leases(), list(admin.stats().arenas)) == ([], [], [])
+        with pytest.raises(errors.NamespaceNotFound):
+            admin.peek_prefix(namespace.namespace_id, TOKENS)
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "token", "trusted"),
+    [
+        (1, "CREDENTIAL_REQUIRED", "kvs_nobody", "authority.crt"),
+        (3, "UNAVAILABLE", TOKEN, "stranger.crt"),
+        (2, "No such file", TOKEN, "nowhere.crt"),
+    ],
+)
+def test_who_is_not_let_in_is_told_why(
+    remote: Remote, status: int, said: str, token: str, trusted: str
+) -> None:
+    """A token of nobody's, a store that cannot be believed, and a file that is not there."""
+    (remote.folder / "token").write_text(token)
+    result = remote.run("stats", trusted=trusted)
+    (remote.folder / "token").write_text(TOKEN)
+    assert (result.exit_code, result.stdout) == (status, "")
+    assert said in result.stderr
+    assert token not in result.stderr
+
+
+def test_a_folder_that_was_typed_wins_over_an_address_of_the_environment(
+    remote: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An address in the environment is for commands that say nothing else."""
+    monkeypatch.setenv("KVSTORE_ADDRESS", remote.address)
+    runner, folder = CliRunner(), ["--runtime-dir", str(remote.runtime_dir)]
+    assert runner.invoke(app, ["stats", *folder]).exit_code == 0
+    for alone in (["--address", remote.address, "stats", *folder], ["stats"]):
+        assert runner.invoke(app, alone).exit_code == 2
+
+
+def test_options_of_an_address_want_an_address() -> None:
+    """TLS and a token without an address would be forgotten: they are refused."""
+    result = CliRunner().invoke(app, ["--tls-ca", "ca.pem", "stats"])
+    assert (result.exit_code, "--tls-ca is for --address" in result.stderr) == (2, True)
+
+
+def test_a_new_token_is_printed_once_with_its_line(tmp_path: Path) -> None:
+    """The token alone is on stdout, or in a file of its user's; the store gets its digest."""
+    made = CliRunner().invoke(app, ["token", "new"])
+    token = made.stdout.removesuffix("\n")
+    assert re.fullmatch(r"kvs_[\w-]{43}", token)
+    digest = sha256(token.encode()).hexdigest()
+    assert f'token_sha256 = ["{digest}"]' in made.stderr
+    out = tmp_path / "token"
+    kept = CliRunner().invoke(app, ["token", "new", "--out", str(out), "--json"])
+    assert set(json.loads(kept.stdout)) == {"token_sha256"}
+    assert stat.S_IMODE(out.stat().st_mode) == 0o600
+    written = sha256(out.read_text().strip().encode()).hexdigest()
+    assert json.loads(kept.stdout)["token_sha256"] == written != digest
+    again = CliRunner().invoke(app, ["token", "new", "--out", str(out)])
+    assert (again.exit_code, "File exists" in again.stderr) == (2, True)

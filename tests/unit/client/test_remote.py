@@ -1,0 +1,56 @@
+"""A store on another host: what has to go together before anything is sent."""
+
+from pathlib import Path
+
+import pytest
+
+from kvstore_client import RemoteStore, connect_remote_admin, errors
+
+
+@pytest.mark.parametrize(
+    ("said", "settings"),
+    [
+        ("HOST:PORT", {"address": "host"}),
+        ("HOST:PORT", {"address": ":7400"}),
+        ("HOST:PORT", {"address": "host:http"}),
+        ("leave them out", {"insecure": True, "tls_ca": "ca.pem"}),
+        ("go together", {"tls_cert": "x.crt"}),
+        ("go together", {"tls_key": "x.key"}),
+        ("no token has", {"token": "a\nb"}),
+        ("no token has", {"token": "é"}),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(
+    said: str, settings: dict[str, object]
+) -> None:
+    """What is wrong is named before there is a connection."""
+    with pytest.raises(ValueError, match=said):
+        RemoteStore(**({"address": "host:7400", "token": "t"} | settings))  # type: ignore[arg-type]
+
+
+def test_somebody_has_to_call() -> None:
+    """Without a token and without a certificate there is nobody to administer as."""
+    with (
+        pytest.raises(ValueError, match="who calls"),
+        connect_remote_admin(RemoteStore(address="host:7400")),
+    ):
+        pass
+
+
+def test_files_that_are_not_there_are_named(tmp_path: Path) -> None:
+    """The path is in the message."""
+    remote = RemoteStore(address="host:7400", token="t", tls_ca=tmp_path / "ca.pem")  # noqa: S106
+    with pytest.raises(ValueError, match=r"ca\.pem: No such file"):
+        remote.calls()
+
+
+def test_a_token_is_not_shown() -> None:
+    """What a settings object says of itself has no secret in it."""
+    assert "recognisable" not in repr(RemoteStore(address="a:1", token="recognisable"))  # noqa: S106
+
+
+def test_nobody_at_the_address_is_unavailable() -> None:
+    """A store that does not answer is told apart from one that refuses."""
+    remote = RemoteStore(address="127.0.0.1:1", token="t", insecure=True)  # noqa: S106
+    with connect_remote_admin(remote, timeout=30) as admin, pytest.raises(errors.StoreUnavailable):
+        admin.stats()
