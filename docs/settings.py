@@ -45,6 +45,7 @@ ENVIRONMENT = """
 | --- | --- | --- |
 | `KVSTORE_RUNTIME_DIR` | server, clients, `kvstore-worker`, `kvstore-ctl` | folder of the sockets; without it `$XDG_RUNTIME_DIR/kvstore`, else `/tmp/kvstore-UID` |
 | `KVSTORE_` and a setting's name | server | that setting |
+| `KVSTORE_ADDRESS`, `KVSTORE_TOKEN_FILE`, `KVSTORE_TOKEN`, `KVSTORE_TLS_CA`, `KVSTORE_CLIENT_CERT`, `KVSTORE_CLIENT_KEY` | `kvstore-ctl` | a store on another host, and who calls: [tenants.md](tenants.md#over-the-network) |
 | `KVSTORE_CACHE` | `kvstore-worker` | folder of converted models; without it `$XDG_CACHE_HOME/kvstore`, else `~/.cache/kvstore` |
 | `KVSTORE_FAULT` | clients under test | a point at which the process kills or stops itself, see [clients](../clients/README.md#tests-of-your-own) |
 """

@@ -8,12 +8,12 @@ from pathlib import Path
 import structlog
 
 from kvstore.config_access import AccessSettings
-from kvstore.private_file import read_private
+from kvstore.private_file import UntrustedFile, read_private
 from kvstore.rpc.socket_access import SocketAccess
 from kvstore.rpc.tls import Tls, TlsFiles
 from kvstore.service.credentials import Credentials
 from kvstore.service.tenants import Tenants
-from kvstore.service.tenants_file import TenantsFile, parse_tenants
+from kvstore.service.tenants_file import TenantsFile, WrongTenants, parse_tenants
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -57,7 +57,9 @@ def _read_tenants(path: Path) -> TenantsFile:
         known = parse_tenants(read_private(path, secret=False))
         if known.tenants.has_tokens:
             read_private(path, secret=True)
-    except ValueError as error:
+    except UntrustedFile as error:
+        raise ValueError(f"tenants_file {error}") from error
+    except WrongTenants as error:
         raise ValueError(f"tenants_file {path}: {error}") from error
     return known
 

@@ -18,7 +18,7 @@ class AccessSettings(BaseSettings):
     """A TOML file of tenants: their uids, tokens, certificates and quotas.
 
     Written by its owner alone, who is the server's user or root, and not readable by
-    others; read again at SIGHUP. deploy/tenants.toml is an example.
+    others; read again at SIGHUP. docs/tenants.md has an example.
     Wrong when callers get `CREDENTIAL_REQUIRED`, or two workers that should share
     pages are in two namespaces of `kvstore-ctl namespaces`.
     Absent: each uid of this host is the tenant `uid-N`, and nobody calls over TCP.

@@ -26,8 +26,10 @@ if _version_not_supported:
 
 
 class StoreServiceStub:
-    """The store as a whole. Every call carries the credential that the attach
-    socket gave; a caller sees its own tenant alone, an admin all.
+    """The store as a whole. A call, here and to every other service, is known by the
+    credential that the attach socket gave, by a token, either as `authorization:
+    Bearer`, or over TCP by a client's certificate. A caller sees its own tenant
+    alone, an admin all; what is another tenant's is answered as what is not there.
     """
 
     def __init__(self, channel):
@@ -79,8 +81,10 @@ class StoreServiceStub:
 
 
 class StoreServiceServicer:
-    """The store as a whole. Every call carries the credential that the attach
-    socket gave; a caller sees its own tenant alone, an admin all.
+    """The store as a whole. A call, here and to every other service, is known by the
+    credential that the attach socket gave, by a token, either as `authorization:
+    Bearer`, or over TCP by a client's certificate. A caller sees its own tenant
+    alone, an admin all; what is another tenant's is answered as what is not there.
     """
 
     def GetCapabilities(self, request, context):
@@ -246,8 +250,10 @@ def add_StoreServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class StoreService:
-    """The store as a whole. Every call carries the credential that the attach
-    socket gave; a caller sees its own tenant alone, an admin all.
+    """The store as a whole. A call, here and to every other service, is known by the
+    credential that the attach socket gave, by a token, either as `authorization:
+    Bearer`, or over TCP by a client's certificate. A caller sees its own tenant
+    alone, an admin all; what is another tenant's is answered as what is not there.
     """
 
     @staticmethod

@@ -4,6 +4,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from shutil import which
 
 import pytest
 from snippets import Snippet, reader, require_output, snippets
@@ -16,6 +17,12 @@ PAGES = [
     pytest.param("README.md", True, id="README"),
     pytest.param("clients/README.md", False, id="clients"),
     pytest.param("docs/page-life.md", False, id="page-life"),
+    pytest.param(
+        "docs/tenants.md",
+        True,
+        id="tenants",
+        marks=pytest.mark.skipif(which("openssl") is None, reason="needs openssl"),
+    ),
     # Workers with a model, whose start takes most of the time.
     pytest.param("docs/tutorial.md", True, id="tutorial", marks=pytest.mark.slow),
 ]

@@ -16,8 +16,13 @@ from kvstore.v1 import lease_pb2, named_pin_pb2, prefix_cache_pb2, store_pb2, ty
 
 EPOCH = 81985529216486895
 PAGE_TOKENS = 4
-# Two pages: the first is cached, the second is what a reservation of one page is for.
-TOKENS = b"".join(each.to_bytes(4, "little") for each in range(2 * PAGE_TOKENS))
+# Two pages: the first is cached, the second is what a reservation of one page is for. Ids that
+# are found wherever they are written.
+FIRST_TOKEN = 1_514_228_101
+TOKENS = b"".join(
+    each.to_bytes(4, "little") for each in range(FIRST_TOKEN, FIRST_TOKEN + 2 * PAGE_TOKENS)
+)
+SALT = b"a salt that is recognised"
 CACHED = TOKENS[: PAGE_TOKENS * 4]
 NAMED_PIN = "system"
 OK = "OK"
@@ -38,11 +43,12 @@ class Names:
     namespace_id: bytes
     pin_id: int
     reservation_id: int
+    epoch: int = EPOCH
 
     @property
     def caller(self) -> prefix_cache_pb2.Caller:
         """The lease, as a message of the request path."""
-        return prefix_cache_pb2.Caller(lease_id=self.lease_id, store_epoch=EPOCH)
+        return prefix_cache_pb2.Caller(lease_id=self.lease_id, store_epoch=self.epoch)
 
 
 Build: TypeAlias = Callable[[Names], Message]
@@ -102,16 +108,25 @@ PERMISSIONS: Mapping[str, Permission] = {
         "The lease is the caller's tenant's, whatever ids other tenants chose.",
     ),
     f"{LEASES}/RenewLease": of_lease(
-        lambda n: lease.RenewLeaseRequest(lease_id=n.lease_id, store_epoch=EPOCH),
+        lambda n: lease.RenewLeaseRequest(lease_id=n.lease_id, store_epoch=n.epoch),
         "Needs the lease's secret.",
     ),
     f"{LEASES}/RevokeLease": any_tenant(
-        lambda n: lease.RevokeLeaseRequest(lease_id=n.lease_id, store_epoch=EPOCH),
+        lambda n: lease.RevokeLeaseRequest(lease_id=n.lease_id, store_epoch=n.epoch),
         "Ends a lease of the caller's tenant, with its secret; an id that is none succeeds."
         " From an admin it is an expiry, of any tenant's lease.",
     ),
     f"{LEASES}/ListLeases": any_tenant(
         lambda _: lease.ListLeasesRequest(), "Lists the tenant's leases; to an admin, all."
+    ),
+    f"{LEASES}/ListHolds": Permission(
+        lambda n: lease.ListHoldsRequest(lease_id=n.lease_id),
+        OK,
+        NO_LEASE,
+        "",
+        NOBODY,
+        OK,
+        "Of a lease of the tenant's, without its secret; to an admin, of any tenant's.",
     ),
     f"{CACHE}/MatchPrefix": of_lease(
         lambda n: cache.MatchPrefixRequest(
@@ -191,8 +206,8 @@ PERMISSIONS: Mapping[str, Permission] = {
     f"{STORE}/OpenNamespace": of_lease(
         lambda n: store.OpenNamespaceRequest(
             lease_id=n.lease_id,
-            store_epoch=EPOCH,
-            identity=types_pb2.NamespaceIdentity(model_digest=b"a model", salt=b"a salt"),
+            store_epoch=n.epoch,
+            identity=types_pb2.NamespaceIdentity(model_digest=b"a model", salt=SALT),
             layout=types_pb2.PageLayout(
                 page_tokens=PAGE_TOKENS,
                 page_bytes=64,
