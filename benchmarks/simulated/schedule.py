@@ -7,7 +7,7 @@ from hashlib import blake2b
 from itertools import count
 from pathlib import Path
 
-from simulated import current, sockets, wire
+from simulated import current, seams, sockets, wire
 from simulated.kernel import Kernel, Killed, Violation
 from simulated.node import ADMIN_UID, StoreNode
 from simulated.operator import Operator
@@ -183,6 +183,7 @@ class Schedule:
             self.node.kill()
         for process in {id(each): each for each in self._dead}.values():
             process.close()
+        seams.unmap()
 
 
 def run_schedule(seed: int, folder: Path) -> Outcome:

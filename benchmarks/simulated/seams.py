@@ -13,6 +13,7 @@ import socket as real_socket
 import sys
 import threading
 import time
+import weakref
 from collections.abc import MutableMapping
 from types import SimpleNamespace
 from typing import Any, cast
@@ -47,6 +48,14 @@ def _take_note(_: object, method: str, event: MutableMapping[str, Any]) -> str:
     if method in {"exception", "error"}:
         current.kernel().failures.append(f"{event.get('event')}: {sys.exc_info()[1]!r}")
     raise structlog.DropEvent
+
+
+def unmap() -> None:
+    """Unmap what clients mapped, as the kernel does at a process's end."""
+    for each in list(weakref.finalize._registry):  # type: ignore[attr-defined]  # noqa: SLF001 - who mapped is dead
+        found = each.peek()
+        if found is not None and found[1].__module__.startswith("kvstore_client."):
+            each()
 
 
 def install() -> None:
