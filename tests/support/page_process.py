@@ -36,13 +36,14 @@ class PageProcess:
         *,
         ttl: float = LONG_TTL,
         barrier: Barrier | None = None,
+        join: bytes | None = None,
     ) -> None:
         self.name = name
         context = get_context("spawn")
         self._pipe, remote = context.Pipe()
         config = {"ttl": ttl, "call_timeout": CALL_TIMEOUT, "display_name": name}
         self._process = context.Process(
-            target=_serve, args=(remote, runtime_dir, config, barrier), daemon=True
+            target=_serve, args=(remote, runtime_dir, config, barrier, join), daemon=True
         )
         self._process.start()
         remote.close()
@@ -86,6 +87,11 @@ class PageProcess:
         self._process.join(LIMIT)
         return self._process.exitcode
 
+    def leave(self) -> int | None:
+        """Have it close its client and end, and return the exit status."""
+        self._pipe.close()
+        return self.wait_exit()
+
     def kill(self) -> None:
         """Send SIGKILL, wait for the end and close the pipe. Can be repeated."""
         self._process.kill()
@@ -94,9 +100,13 @@ class PageProcess:
 
 
 def _serve(
-    pipe: Connection, runtime_dir: Path, config: dict[str, Any], barrier: Barrier | None
+    pipe: Connection,
+    runtime_dir: Path,
+    config: dict[str, Any],
+    barrier: Barrier | None,
+    join: bytes | None,
 ) -> None:
-    client = Client(runtime_dir, ClientConfig(**config))
+    client = Client(runtime_dir, ClientConfig(**config), join=join)
     client.start()
     namespace = client.namespace(IDENTITY, LAYOUT)
     assert namespace.wait_open(LIMIT), namespace.failure

@@ -10,7 +10,7 @@ from page_holder import PageHolder
 from patterned_pages import memfd_mappings
 from stamped_pages import LAYOUT, Stamp, WrongPage, page_count, stamp_of, stamps_of
 
-from kvstore_client import Acquired, Client, Namespace, errors
+from kvstore_client import Acquired, Client, Namespace, PageRef, errors
 
 # Between two looks at whether there is a store at all.
 LOOK_SECONDS = 0.05
@@ -79,6 +79,19 @@ class PageWorker(PageHolder):
     def epoch(self) -> int | None:
         """Return the epoch of the store that this worker uses, None where it uses none."""
         return self._client.store_epoch if self._client.connected else None
+
+    def share_lease(self) -> bytes:
+        """Return what has another worker join this one's lease."""
+        return self._client.share_lease()
+
+    def stamps_at(self, tokens: list[int], pages: list[PageRef]) -> list[Stamp]:
+        """Return the writes of pages that another worker names; raises KeyError for no memory."""
+        return stamps_of(self._namespace, tokens, pages)
+
+    def failure_of_a_match(self, tokens: list[int]) -> str:
+        """Match, and return why it is a miss."""
+        with self._namespace.match(tokens) as match:
+            return str(match.failure)
 
     def mappings(self) -> int:
         """Return how many extents this process has mapped."""

@@ -67,11 +67,15 @@ class Fleet:
         faults: str = "",
         ttl: float = LONG_TTL,
         barrier: Barrier | None = None,
+        join: bytes | None = None,
     ) -> PageProcess:
-        """Start a worker, with ``faults`` planned as ``kvstore_client.fault_points`` reads them."""
+        """Start a worker, with ``faults`` planned as ``kvstore_client.fault_points`` reads them.
+
+        With ``join`` it is under the lease of the worker that shared it.
+        """
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv(VARIABLE, faults)
-            process = PageProcess(self.store.runtime_dir, name, ttl=ttl, barrier=barrier)
+            process = PageProcess(self.store.runtime_dir, name, ttl=ttl, barrier=barrier, join=join)
         self._processes.append(process)
         return process
 

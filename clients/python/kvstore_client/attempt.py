@@ -14,32 +14,35 @@ from kvstore_client.bound import Bound
 from kvstore_client.calls import StoreCalls
 from kvstore_client.config import ClientConfig
 from kvstore_client.deadline import Deadline
-from kvstore_client.errors import StoreError, StoreUnavailable
+from kvstore_client.errors import StaleEpoch, StoreError, StoreUnavailable
 from kvstore_client.fault_points import fault_point
+from kvstore_client.joined_lease import LEASE_ID_BYTES, JoinedLease, SharedLease
 from kvstore_client.lease_calls import LeaseCalls
 from kvstore_client.lease_keeper import LeaseTerm
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.session import Session
 
-LEASE_ID_BYTES = 16
 SECRET_BYTES = 32
 
 
 class Attempt:
-    """Says hello, grants a lease, binds this process to it.
+    """Says hello, grants a lease, or joins one, and binds this process to it.
 
     :meth:`run` is called once, on one thread; :meth:`abort` from any thread
     makes it fail soon.
     """
 
-    def __init__(self, runtime_dir: RuntimeDir, config: ClientConfig) -> None:
+    def __init__(
+        self, runtime_dir: RuntimeDir, config: ClientConfig, joined: SharedLease | None = None
+    ) -> None:
         self._runtime_dir = runtime_dir
         self._config = config
         self._connection = AttachConnection(runtime_dir.attach_socket)
         self._calls: StoreCalls | None = None
         self._aborted = False
-        self._lease_id = os.urandom(LEASE_ID_BYTES)
-        self._secret = os.urandom(SECRET_BYTES)
+        self._joined = joined
+        self._lease_id = joined.lease_id if joined else os.urandom(LEASE_ID_BYTES)
+        self._secret = joined.secret if joined else os.urandom(SECRET_BYTES)
 
     def run(self, monitor: Condition, numbers: Iterator[int]) -> Session:
         """Return the session; raises ``StoreError``, and then nothing is left behind."""
@@ -69,6 +72,9 @@ class Attempt:
         self._calls = calls
         if self._aborted:
             raise StoreUnavailable("given up by this client")
+        shared = SharedLease(welcome.store_epoch, self._lease_id, self._secret)
+        if self._joined is not None:
+            return self._join(self._joined, welcome, shared, deadline)
         lease = LeaseCalls(calls, self._lease_id, welcome.store_epoch)
         try:
             fault_point("grant.before")
@@ -77,11 +83,7 @@ class Attempt:
             fault_point("bind.before")
             self._connection.bind(self._lease_id, self._secret, deadline)
             fault_point("bind.after")
-            capabilities: store_pb2.GetCapabilitiesResponse = calls.call_cancellably(
-                calls.store.GetCapabilities,
-                store_pb2.GetCapabilitiesRequest(),
-                deadline.remaining(),
-            )
+            limits = self._limits(calls, deadline)
         except StoreError:
             # Granted or not: nobody will use it. If this fails too, it expires.
             with contextlib.suppress(StoreError):
@@ -93,7 +95,32 @@ class Attempt:
                     self._config.call_timeout,
                 )
             raise
-        return Bound(self._connection, calls, lease, term, welcome, capabilities.limits)
+        return Bound(self._connection, calls, lease, term, welcome, limits, shared)
+
+    def _join(
+        self,
+        joined: SharedLease,
+        welcome: attach_pb2.Welcome,
+        shared: SharedLease,
+        deadline: Deadline,
+    ) -> Bound:
+        """Bind this process to its owner's lease; nothing of it is this process's to undo."""
+        if welcome.store_epoch != joined.store_epoch:
+            raise StaleEpoch("STALE_EPOCH: the store restarted", reason="STALE_EPOCH")
+        assert self._calls is not None
+        lease = JoinedLease(self._calls, joined, self._config.ttl)
+        term = LeaseTerm(time.monotonic(), self._config.ttl)
+        self._connection.bind(joined.lease_id, joined.secret, deadline)
+        limits = self._limits(self._calls, deadline)
+        return Bound(
+            self._connection, self._calls, lease, term, welcome, limits, shared, joined=True
+        )
+
+    def _limits(self, calls: StoreCalls, deadline: Deadline) -> store_pb2.Limits:
+        answer: store_pb2.GetCapabilitiesResponse = calls.call_cancellably(
+            calls.store.GetCapabilities, store_pb2.GetCapabilitiesRequest(), deadline.remaining()
+        )
+        return answer.limits
 
     def _grant(
         self, calls: StoreCalls, welcome: attach_pb2.Welcome, deadline: Deadline

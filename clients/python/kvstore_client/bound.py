@@ -5,12 +5,16 @@ from typing import NamedTuple
 from kvstore.v1 import attach_pb2, store_pb2
 from kvstore_client.attach import AttachConnection
 from kvstore_client.calls import StoreCalls
+from kvstore_client.joined_lease import SharedLease
 from kvstore_client.lease_calls import LeaseCalls
 from kvstore_client.lease_keeper import LeaseTerm
 
 
 class Bound(NamedTuple):
-    """A lease with this process bound to it."""
+    """A lease with this process bound to it.
+
+    ``shared`` is what joins another process; ``joined``: this one was, by the owner.
+    """
 
     connection: AttachConnection
     calls: StoreCalls
@@ -18,3 +22,5 @@ class Bound(NamedTuple):
     term: LeaseTerm
     welcome: attach_pb2.Welcome
     limits: store_pb2.Limits
+    shared: SharedLease
+    joined: bool = False

@@ -23,6 +23,7 @@ from kvstore_client.errors import (
     StoreUnavailable,
 )
 from kvstore_client.identity import NamespaceKey
+from kvstore_client.joined_lease import SharedLease
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.session import Session
 
@@ -37,16 +38,20 @@ class Connector:
 
     A session that ended drains first: its pages are named by extent and slot,
     which mean something else in the next. So there is no other session while
-    anything of it is held, however long that takes.
+    anything of it is held, however long that takes. With ``joined`` they are all
+    under that lease, and there is none any more once it ended.
 
     Any thread may use it. ``monitor`` guards all state of the client's sessions
     and is notified of every change; it is never held over I/O or a callback.
     """
 
-    def __init__(self, runtime_dir: RuntimeDir, config: ClientConfig) -> None:
+    def __init__(
+        self, runtime_dir: RuntimeDir, config: ClientConfig, joined: SharedLease | None = None
+    ) -> None:
         self.monitor = Condition()
         self._runtime_dir = runtime_dir
         self._config = config
+        self._joined = joined
         self._pid = os.getpid()
         self._wanted: list[NamespaceKey] = []
         self._numbers = itertools.count(1)
@@ -135,6 +140,8 @@ class Connector:
                     _logger.exception("connector_failed")
                 self._leave(session)
                 wait = backoff.delay()
+            if self._joined is not None and isinstance(self._why_none, SESSION_OVER):
+                break
             self._pause(wait)
         deadline = Deadline(self._config.close_timeout)
         for session in self._leaving:
@@ -144,7 +151,7 @@ class Connector:
 
     def _attach(self) -> Session | None:
         try:
-            attempt = Attempt(self._runtime_dir, self._config)
+            attempt = Attempt(self._runtime_dir, self._config, self._joined)
             with self.monitor:
                 self._attempt = attempt
             if self._closing:

@@ -65,6 +65,8 @@ class Session:
         self.calls = bound.calls
         self.store_epoch = bound.welcome.store_epoch
         self.tenant = bound.welcome.tenant
+        self.shared = bound.shared
+        self._joined = bound.joined
         limit = bound.limits.max_deadline.ToTimedelta().total_seconds()
         self.call_timeout = min(config.call_timeout, limit or config.call_timeout)
         self.namespaces: dict[NamespaceKey, OpenedNamespace | StoreError] = {}
@@ -161,7 +163,7 @@ class Session:
         """
         with (budget or StoreBudget(self.call_timeout)).spend(self.call_timeout) as deadline:
             with self._monitor:
-                if self.ended is not None or not self._keeper.holds:
+                if self._joined or self.ended is not None or not self._keeper.holds:
                     raise self._why_not()
                 ticket = self._gate.admit()
                 self._holds += 1
@@ -208,6 +210,8 @@ class Session:
     def _why_not(self) -> StoreError:
         if self.ended is not None:
             return StoreUnavailable(f"the session ended: {self.ended}")
+        if self._joined:
+            return StoreUnavailable("this process joined a lease, whose owner makes the requests")
         return StoreUnavailable("the lease was not renewed in time")
 
     # Holds.

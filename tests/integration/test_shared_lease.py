@@ -1,0 +1,137 @@
+"""An engine of several processes: a scheduler that owns a lease, and ranks that joined it."""
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+from page_process import LONG_TTL, PageProcess
+from stamped_pages import PART_PAGES, page_count, prompt
+from worker_fleet import POOL_SLOTS, Fleet, Slots, running_fleet
+
+from kvstore_client.testing import wait_until
+
+TOKENS = prompt(1, 2)
+PAGES = page_count(TOKENS)
+LONGER = prompt(1, 2, 3)
+SHORT_TTL = 1.0
+PRESSURE = [prompt(4, number) for number in range(20)]
+
+
+@pytest.fixture
+def fleet() -> Iterator[Fleet]:
+    """Workers, with a TTL of 300 s, on a store of 64 pages in extents of 16."""
+    with running_fleet(extent_slots=16) as running:
+        yield running
+
+
+class Ranked:
+    """A scheduler and two ranks, all attached under one lease."""
+
+    def __init__(self, fleet: Fleet, *, ttl: float = LONG_TTL) -> None:
+        """``ttl`` is of the ranks, who look for the lease three times within it."""
+        self.fleet = fleet
+        self.scheduler = fleet.spawn("scheduler")
+        join = self.scheduler.ask("share_lease")
+        names = ("rank 0", "rank 1")
+        self.ranks = [fleet.spawn(each, ttl=ttl, join=join) for each in names]
+        (epoch,) = {each.ask("epoch") for each in self.processes}
+        assert epoch is not None
+
+    @property
+    def processes(self) -> list[PageProcess]:
+        """All three."""
+        return [self.scheduler, *self.ranks]
+
+    def mapped(self) -> dict[int, int]:
+        """Return who is attached under the scheduler's one lease, and how many extents each has."""
+        (lease,) = self.fleet.leases("scheduler")
+        return {each.pid: each.mapped_extent_count for each in lease.processes}
+
+    def hold(self) -> None:
+        """Have the scheduler hold a match of all of a prompt, and slots for what follows it."""
+        self.scheduler.ask("write", TOKENS)
+        # Slots are handed out as soon as all three have them mapped.
+        assert wait_until(self._acquired)
+        assert len(self.scheduler.ask("fill", "held")) == PART_PAGES
+
+    def _acquired(self) -> bool:
+        if self.scheduler.ask("acquire", "held", LONGER) == len(TOKENS) - 1:
+            return True
+        self.scheduler.ask("release", "held")
+        return False
+
+
+def kill(process: PageProcess) -> None:
+    """Kill a process and wait until it is gone."""
+    process.signal(signal.SIGKILL)
+    assert process.wait_exit() == -signal.SIGKILL
+
+
+@pytest.fixture
+def ranked(fleet: Fleet) -> Ranked:
+    """A scheduler and two ranks."""
+    return Ranked(fleet)
+
+
+def test_ranks_reach_the_scheduler_s_pages(ranked: Ranked) -> None:
+    """A page that the scheduler names is the same bytes in each rank; requests are its own."""
+    assert set(ranked.mapped()) == {each.pid for each in ranked.processes}
+    assert [each.display_name for each in ranked.fleet.stats().leases] == ["scheduler"]
+    ranked.hold()
+    pages = ranked.scheduler.ask("matched_pages", "held")
+    written = ranked.scheduler.ask("check", "held")
+    for rank in ranked.ranks:
+        assert rank.ask("stamps_at", TOKENS, pages) == written
+        assert "owner makes the requests" in rank.ask("failure_of_a_match", TOKENS)
+
+
+def test_slots_are_handed_out_in_what_all_have_mapped(ranked: Ranked) -> None:
+    """While a rank is stopped nothing comes of extents that it has not mapped; then it does."""
+    ranked.scheduler.ask("write", TOKENS)
+    stopped, other = ranked.ranks
+    stopped.signal(signal.SIGSTOP)
+    ranked.scheduler.ask("churn", PRESSURE, 1)
+    assert wait_until(lambda: ranked.mapped()[other.pid] > ranked.mapped()[stopped.pid])
+    ranked.scheduler.ask("churn", PRESSURE, 1)
+    granted = {page.extent_id for page in ranked.scheduler.ask("granted")}
+    assert len(granted) <= ranked.mapped()[stopped.pid]
+    stopped.signal(signal.SIGCONT)
+    assert wait_until(lambda: len(set(ranked.mapped().values())) == 1)
+    assert other.ask("epoch") == ranked.scheduler.ask("epoch")
+
+
+def test_a_lease_is_dead_when_all_its_processes_are(ranked: Ranked) -> None:
+    """Without the scheduler, pins and slots stay for as long as a rank lives; then all go."""
+    witness = ranked.fleet.spawn("witness")
+    ranked.hold()
+    held = ranked.fleet.slots()
+    assert held.reserved == PART_PAGES
+    for process in ranked.processes[:-1]:
+        kill(process)
+        assert wait_until(lambda gone=process.pid: gone not in ranked.mapped())
+        stats = ranked.fleet.stats()
+        assert (stats.pin_count, stats.reservation_count) == (1, 1)
+        assert ranked.fleet.slots().reserved == PART_PAGES
+    # Nobody gets what the last rank may still read or write.
+    written = witness.ask("stamps", TOKENS)
+    witness.ask("churn", PRESSURE, 1)
+    assert witness.ask("stamps", TOKENS) == written
+    kill(ranked.ranks[-1])
+    assert wait_until(lambda: ranked.fleet.leases("scheduler") == [])
+    assert wait_until(ranked.fleet.settled)
+    assert ranked.fleet.stats().pin_count == 0
+    slots = ranked.fleet.slots()
+    assert slots == Slots(slots.free, 0, POOL_SLOTS - slots.free)
+
+
+def test_ranks_end_with_the_lease(fleet: Fleet) -> None:
+    """A scheduler that closes gives all back at once; its ranks see it, and unmap."""
+    ranked = Ranked(fleet, ttl=SHORT_TTL)
+    ranked.hold()
+    ranked.scheduler.ask("release", "held")
+    assert ranked.scheduler.leave() == 0
+    assert fleet.leases("scheduler") == []
+    assert fleet.settled()
+    for rank in ranked.ranks:
+        assert wait_until(lambda rank=rank: rank.ask("epoch") is None)
+        assert wait_until(lambda rank=rank: rank.ask("mappings") == 0)
