@@ -17,8 +17,8 @@ from kvstore_client.attempt import Attempt
 from kvstore_client.calls import CHANNEL_OPTIONS
 from kvstore_client.errors import StoreUnavailable
 from kvstore_client.identity import NamespaceKey
+from kvstore_client.opened_namespace import OpenedNamespace
 from kvstore_client.runtime_dir import RuntimeDir
-from kvstore_client.session import OpenedNamespace
 
 PAGE_TOKENS = 16
 # Pages are named, not touched: their bytes play no part.

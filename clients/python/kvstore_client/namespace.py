@@ -11,9 +11,10 @@ from kvstore_client.hold import Hold
 from kvstore_client.identity import NamespaceIdentity, NamespaceKey
 from kvstore_client.match import Match
 from kvstore_client.namespace_memory import NamespaceMemory
+from kvstore_client.opened_namespace import OpenedNamespace
 from kvstore_client.page_ref import pages_of
 from kvstore_client.reservation import Reservation
-from kvstore_client.session import OpenedNamespace, Session
+from kvstore_client.session import Session
 from kvstore_client.source import Source
 from kvstore_client.store_request import Sample
 from kvstore_client.tokens import Tokens, pack_tokens

@@ -8,8 +8,8 @@ from kvstore_client.connector import Connector
 from kvstore_client.extents import MappedExtent
 from kvstore_client.identity import NamespaceKey
 from kvstore_client.layout import PageLayout
+from kvstore_client.opened_namespace import OpenedNamespace
 from kvstore_client.page_ref import PageRef
-from kvstore_client.session import OpenedNamespace
 from kvstore_client.source import Source
 
 if TYPE_CHECKING:

@@ -9,8 +9,9 @@ from kvstore_client.checksums import NO_CHECKSUM
 from kvstore_client.generation_table import PageGenerations
 from kvstore_client.hold import Hold, end_holds, require_current
 from kvstore_client.match import Match
+from kvstore_client.opened_namespace import OpenedNamespace
 from kvstore_client.page_ref import PageRef, pages_of
-from kvstore_client.session import OpenedNamespace, Session
+from kvstore_client.session import Session
 from kvstore_client.tokens import TOKEN_BYTES, Tokens, pack_tokens
 
 

@@ -7,7 +7,6 @@ import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import Condition
-from typing import NamedTuple
 
 from kvstore_client.backoff import Backoff
 from kvstore_client.bound import Bound
@@ -29,6 +28,7 @@ from kvstore_client.extent_table import ExtentTable
 from kvstore_client.gate import StoreGate
 from kvstore_client.identity import NamespaceKey
 from kvstore_client.lease_keeper import LeaseKeeper
+from kvstore_client.opened_namespace import OpenedNamespace
 from kvstore_client.page_ref import PageRef
 from kvstore_client.sender import ReleaseSender
 from kvstore_client.store_request import Sample, StoreRequest
@@ -37,14 +37,6 @@ from kvstore_client.store_request import Sample, StoreRequest
 FIRST_IDS = 1 << 63
 
 _logger = logging.getLogger(__name__)
-
-
-class OpenedNamespace(NamedTuple):
-    """A namespace as this session knows it."""
-
-    namespace_id: bytes
-    arena_id: int
-    page_tokens: int
 
 
 class Session:

@@ -15,10 +15,10 @@ from kvstore_client.checksums import checksums_of
 from kvstore_client.cuda_extent import CudaExtent
 from kvstore_client.cuda_memory import CudaMemory
 from kvstore_client.hold import Hold
+from kvstore_client.opened_namespace import OpenedNamespace
 from kvstore_client.page_ref import PageRef
 from kvstore_client.reservation import Reservation
 from kvstore_client.runtime_dir import RuntimeDir
-from kvstore_client.session import OpenedNamespace
 
 SLOT_BYTES = 64
 # Pages of four tokens; the reservation's pages 2, 3 and 4 are in the slots 3, 1 and 0.

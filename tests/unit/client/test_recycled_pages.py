@@ -12,10 +12,10 @@ from kvstore_client.budget import StoreBudget
 from kvstore_client.errors import PageRecycled
 from kvstore_client.hold import Hold
 from kvstore_client.match import Match
+from kvstore_client.opened_namespace import OpenedNamespace
 from kvstore_client.page_ref import PageRef, pages_of
 from kvstore_client.reservation import Reservation
 from kvstore_client.runtime_dir import RuntimeDir
-from kvstore_client.session import OpenedNamespace
 from kvstore_client.source import Source
 
 

@@ -11,10 +11,10 @@ from kvstore_client import errors
 from kvstore_client.budget import StoreBudget
 from kvstore_client.hold import Hold
 from kvstore_client.match import Match
+from kvstore_client.opened_namespace import OpenedNamespace
 from kvstore_client.page_ref import PageRef
 from kvstore_client.reservation import Reservation
 from kvstore_client.runtime_dir import RuntimeDir
-from kvstore_client.session import OpenedNamespace
 
 PACKED = b"\1\0\0\0\2\0\0\0\3\0\0\0\4\0\0\0"
 

@@ -10,9 +10,10 @@ from scripted_store import ScriptedCalls, refusal
 
 from kvstore.v1 import prefix_cache_pb2, store_pb2
 from kvstore_client import errors
+from kvstore_client.opened_namespace import OpenedNamespace
 from kvstore_client.page_ref import PageRef
 from kvstore_client.runtime_dir import RuntimeDir
-from kvstore_client.session import OpenedNamespace, Session
+from kvstore_client.session import Session
 from kvstore_client.testing import wait_until
 
 MATCH = prefix_cache_pb2.MatchPrefixResponse(match=matched(0))
