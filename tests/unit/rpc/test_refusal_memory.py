@@ -1,0 +1,81 @@
+"""A huge request that is refused takes no memory for what it names, then or later."""
+
+import tracemalloc
+from collections.abc import Callable
+
+import pytest
+from core_builders import NAMESPACE_ID, CoreWorld, make_layout
+
+from kvstore.core.layout import NamespaceIdentity
+from kvstore.core.limits import Limits
+from kvstore.core.quotas import Quotas
+from kvstore.core.requests import MatchWishes, ReservationRequest, Sequence
+from kvstore.errors import KVStoreError
+from kvstore.rpc import convert
+from kvstore.v1 import prefix_cache_pb2, types_pb2
+
+HUGE = 2**32 - 1
+# Bytes: an error with its metadata and traceback, and what Python keeps of its own.
+SMALL = 64 << 10
+
+
+def huge_layout() -> types_pb2.PageLayout:
+    """Return a layout whose numbers are as large as a message can hold."""
+    paged = types_pb2.PagedLayout(
+        layer_count=HUGE, kv_head_count=HUGE, head_dim=HUGE, dtype="float32"
+    )
+    return types_pb2.PageLayout(page_tokens=HUGE, page_bytes=2**64 - 1, paged=paged)
+
+
+def attempts(world: CoreWorld) -> dict[str, Callable[[], object]]:
+    """Return calls that name something huge, by what that is."""
+    cache, caller, now = world.cache, world.worker.caller, world.now
+    longest = Limits().max_tokens // world.page_tokens
+    batch = [ReservationRequest(k + 1, 0, longest) for k in range(1000)]
+    ids = range(10, 10 + Limits().max_batch_size)
+    reservations = prefix_cache_pb2.ReservePagesRequest(
+        reservations=[prefix_cache_pb2.ReservationRequest()] * 2000
+    )
+    return {
+        "pages of a batch": lambda: cache.reserve(caller, NAMESPACE_ID, batch, now),
+        "pages of a sequence": lambda: cache.acquire(
+            caller,
+            NAMESPACE_ID,
+            Sequence(bytes(4)),
+            MatchWishes(1),
+            reservation_id=2,
+            total_page_count=HUGE,
+            now=now,
+        ),
+        "ids of a batch": lambda: cache.release(caller, ids, now),
+        "entries of a batch": lambda: convert.reservations_of(reservations, Limits()),
+        "page": lambda: cache.open_namespace(
+            caller, NamespaceIdentity(b"huge"), make_layout(page_bytes=2**60), b"x", now
+        ),
+        "layout": lambda: convert.layout_of(huge_layout(), Limits()),
+        "checksums": lambda: cache.insert(
+            caller, 1, Sequence(bytes(8)), now, checksums=range(1 << 20)
+        ),
+    }
+
+
+@pytest.mark.parametrize("what", attempts(CoreWorld()))
+def test_a_refusal_takes_no_memory(what: str) -> None:
+    """While it is refused as little is taken as for any error, and nothing stays."""
+    limits = Limits(max_tombstones=1000)
+    world = CoreWorld(limits=limits, quotas=Quotas(tier1_bytes=1 << 20))
+    world.worker.reserve(1, 1)
+    attempt = attempts(world)[what]
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for _ in range(2):
+            with pytest.raises(KVStoreError):
+                attempt()
+        after, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak - before < SMALL
+    assert after - before < SMALL
+    assert world.states() == {"FREE": 7, "RESERVED": 1}
+    world.laws.check()
