@@ -12,6 +12,7 @@ from machine_members import MemberRules
 from machine_named_pins import NamedPinRules
 from machine_retiring import RetireRules
 from machine_state import COUNTS, EPOCH, OWNER, TAILS
+from machine_tenants import TenantRules
 from machine_verifying import VerifyRules
 
 from kvstore import errors
@@ -20,7 +21,7 @@ from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.requests import MatchWishes, Sequence
 
 
-class CacheMachine(MemberRules, MatchRules, VerifyRules, NamedPinRules, RetireRules):
+class CacheMachine(MemberRules, MatchRules, VerifyRules, NamedPinRules, RetireRules, TenantRules):
     """All verbs of the cache by several leases, in any order."""
 
     @initialize()

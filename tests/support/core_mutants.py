@@ -284,4 +284,17 @@ MUTANTS = [
         "        return len(self.available) == self.slot_count\n",
         "        return True\n",
     ),
+    Mutant(
+        "quota-of-pins-ignored",
+        "holdings.py",
+        "        if self.hold_count + count > self.quotas.pins:\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "a-lease-of-another-tenant-is-found",
+        "lease_table.py",
+        "        return self.leases.get((caller.identity.tenant, caller.lease_id))\n",
+        "        same = [lease for key, lease in self.leases.items() if key[1] == caller.lease_id]\n"
+        "        return same[0] if same else None\n",
+    ),
 ]

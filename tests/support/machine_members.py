@@ -83,6 +83,7 @@ class MemberRules(MachineState):
         for lease in self.model.leases.values():
             if not late and not lease.expired:
                 self.renew_one(lease)
+        self.neighbour.renew(self.now)
         changes = {change.lease_id: change.change for change in self.cache.expire(self.now)}
         expected = {}
         for lease in list(self.model.leases.values()):
@@ -112,6 +113,8 @@ class MemberRules(MachineState):
             self.model.end(lease)
         elif how == "is expired":
             self.cache.revoke(Caller(ADMIN, lease.lease_id, b"other", None), self.now)
+            # Both tenants chose this id.
+            self.neighbour.leave(lease.lease_id, self.now)
             lease.expired = True
             if not lease.processes:
                 self.model.end(lease)

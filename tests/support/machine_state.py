@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine
+from machine_neighbour import NEIGHBOUR, QUOTAS, Neighbour
 from naive_model import Expected, Model, ModelHold, ModelLease, ModelPin, ModelReservation, Slot
 
 from kvstore import errors
@@ -13,6 +14,7 @@ from kvstore.core.caller import Caller, Identity
 from kvstore.core.invariants import Laws
 from kvstore.core.limits import Limits
 from kvstore.core.node import Position
+from kvstore.core.quotas import QuotaTable
 from kvstore.core.radix import path_tokens, subtree
 from kvstore.core.requests import Grant, Match, MatchWishes, Sequence
 from kvstore.core.runs import Run
@@ -42,7 +44,10 @@ class MachineState(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 100.0
-        self.cache = PrefixCache(EPOCH, Limits(min_ttl=1.0, default_ttl=10.0, max_ttl=20.0))
+        limits = Limits(min_ttl=1.0, default_ttl=10.0, max_ttl=20.0)
+        quotas = QuotaTable(by_tenant={NEIGHBOUR.tenant: QUOTAS})
+        self.cache = PrefixCache(EPOCH, limits, quotas=quotas)
+        self.neighbour = Neighbour(self.cache)
         self.laws = Laws(self.cache)
         self.model = Model(self.page_tokens * 4)
         self.next_id = 1
