@@ -83,9 +83,9 @@ class Growth:
             try:
                 self._begin(arena)
             except StorageError as error:
-                raise PoolExhausted(
-                    requested_bytes=error.requested_bytes, available_bytes=error.available_bytes
-                ) from error
+                log.info("first_extent_refused", arena_id=arena.arena_id, why=str(error))
+                # What is left of the budget says what other tenants have taken.
+                raise PoolExhausted(requested_bytes=error.requested_bytes) from error
 
     def note(self, arena: Arena, wanted: int = 0) -> None:
         """Look whether an arena runs low, and set ``due`` if so; under the store's mutex.

@@ -294,7 +294,7 @@ MUTANTS = [
         "a-lease-of-another-tenant-is-found",
         "lease_table.py",
         "        return self.leases.get((caller.identity.tenant, caller.lease_id))\n",
-        "        same = [lease for key, lease in self.leases.items() if key[1] == caller.lease_id]\n"
+        "        same = [each for key, each in self.leases.items() if key[1] == caller.lease_id]\n"
         "        return same[0] if same else None\n",
     ),
 ]
