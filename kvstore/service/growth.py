@@ -83,7 +83,6 @@ class Growth:
             try:
                 self._begin(arena)
             except StorageError as error:
-                log.info("first_extent_refused", arena_id=arena.arena_id, why=str(error))
                 # What is left of the budget says what other tenants have taken.
                 raise PoolExhausted(requested_bytes=error.requested_bytes) from error
 
