@@ -60,6 +60,8 @@ class Growth:
         self._growing = Lock()
         self._departures = Departures(cache, mutex, arenas=arenas, announcer=announcer, clock=clock)
         self._wanted: dict[int, int] = {}
+        # Those that have memory, as of the last step.
+        self._tenants: set[str] = set()
         # When each arena last lacked memory that the budget had no more of.
         self._asked: dict[int, float] = {}
         # The arenas that extents retired for, since they grew last.
@@ -115,6 +117,8 @@ class Growth:
             with self._taking_its_time():
                 self._departures.go_on()
             with self._mutex:
+                arenas = self._cache.arenas.values()
+                self._tenants = {each.tenant for each in arenas if each.lasting_bytes}
                 poorest = self._poorest()
             if poorest is None:
                 self._take()
@@ -215,7 +219,13 @@ class Growth:
 
     def _prospect(self, arena: Arena) -> int:
         """Return how many slots an arena may come to grow by, with what others have to give."""
-        room, quota = self._shares().room(arena.tenant) // arena.slot_bytes, arena.quota_slots
+        # Not from the shares, which are made of all arenas and leases: whoever reserves asks.
+        share: float | None = self._cache.quotas.of(arena.tenant).share_bytes
+        if share is None:
+            tenants = len(self._tenants) + (arena.tenant not in self._tenants)
+            share = self._arenas.budget_bytes / tenants
+        held = sum(each.lasting_bytes for each in arena.holdings.arenas.values())
+        room, quota = max(int(share) - held, 0) // arena.slot_bytes, arena.quota_slots
         return max(self._room(arena), room if quota is None else min(room, quota))
 
     def _begin(self, arena: Arena) -> None:
@@ -241,6 +251,7 @@ class Growth:
         shape, generations = extent.shape, extent.generation_table.view
         with self._mutex:
             self._cache.add_extent(shape.arena_id, shape.extent_id, shape.slot_count, generations)
+            self._tenants.add(arena.tenant)
             self._asked.pop(shape.arena_id, None)
             self._promised.discard(shape.arena_id)
         self._refused = False
