@@ -11,6 +11,7 @@ import structlog
 from kvstore.errors import PeerRefused, QuotaExceeded
 from kvstore.rpc.attach_connection import Connection
 from kvstore.rpc.attach_session import AttachSession
+from kvstore.rpc.connection_table import ConnectionTable
 from kvstore.rpc.event_loop import EventLoop
 from kvstore.rpc.peer import identify, overflow_uid
 from kvstore.rpc.socket_access import SocketAccess
@@ -53,11 +54,10 @@ class AttachServer:
         self._store = store
         self._credentials = credentials
         self._clock = clock
-        self._max_connections = max_connections
         self._patience = patience
         self._overflow_uid = overflow_uid()
         self._processes = Processes()
-        self._connections: set[Connection] = set()
+        self._connections = ConnectionTable(max_connections)
         self._by_process: dict[int, Connection] = {}
         self._loop = EventLoop(clock, self._look_around)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -101,7 +101,7 @@ class AttachServer:
 
     def _run(self) -> None:
         self._loop.run()
-        for connection in list(self._connections):
+        for connection in self._connections:
             self._drop(connection)
         self._processes.close()
         self._listener.close()
@@ -124,18 +124,20 @@ class AttachServer:
             self._loop.at(self._clock() + PAUSE, self._resume_accepting)
             return
         accepted.settimeout(0)
-        connection = Connection(
-            accepted,
-            self._admit(accepted),
-            max_frame_bytes=self._store.limits.max_short_message_bytes,
-        )
-        if len(self._connections) >= self._max_connections:
-            connection.turn_away(
-                QuotaExceeded(quota="attach_connections", maximum=self._max_connections)
-            )
+        party = self._admit(accepted)
+        uid = party.uid if isinstance(party, AttachSession) else None
+        longest = self._store.limits.max_short_message_bytes
+        connection = Connection(accepted, party, max_frame_bytes=longest)
+        silent = self._connections.too_silent(uid)
+        if silent is not None:
+            log.info("silent_peer_ended", uid=uid)
+            self._hang_up(silent)
+        try:
+            self._connections.add(connection, uid)
+        except QuotaExceeded as error:
+            connection.turn_away(error)
             connection.close()
             return
-        self._connections.add(connection)
         self._end_in_time(connection)
         self._loop.watch(connection.fileno(), partial(self._serve, connection))
 
@@ -180,6 +182,8 @@ class AttachServer:
         if connection.finished:
             self._hang_up(connection)
             return
+        if connection.welcomed:
+            self._connections.welcome(connection)
         self._adopt(connection)
         events = selectors.EVENT_WRITE if connection.must_write else selectors.EVENT_READ
         self._loop.watch(connection.fileno(), partial(self._serve, connection), events)

@@ -52,6 +52,11 @@ class AttachSession:
         self._offered: set[int] = set()
         self._retired: set[int] = set()
 
+    @property
+    def uid(self) -> int:
+        """The peer's uid, as the kernel named it."""
+        return self._peer.uid
+
     def receive(self, payload: bytes) -> attach_pb2.ServerFrame | None:
         """Act on a frame of the peer's and return the answer, if it has one.
 

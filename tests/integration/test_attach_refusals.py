@@ -5,8 +5,9 @@ import resource
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 from attach_peer import LIMIT, AttachPeer
@@ -67,7 +68,7 @@ def test_a_peer_that_begins_wrongly_is_refused(
     ("data", "reason"),
     [
         (LENGTH.pack(4) + b"\xff\xff\xff\xff", "INVALID_FIELD"),
-        (LENGTH.pack((16 << 20) + 1), "LIMIT_EXCEEDED"),
+        (LENGTH.pack((64 << 10) + 1), "LIMIT_EXCEEDED"),
         (LENGTH.pack(0), "INVALID_FIELD"),
     ],
 )
@@ -126,16 +127,55 @@ def test_silent_peers_are_ended_in_time(rig: AttachRig) -> None:
 
 
 def test_too_many_connections_are_turned_away(rig: AttachRig) -> None:
-    """Beyond the bound a peer is told so, and there is room again when another leaves."""
-    rig.serve(max_connections=2)
+    """Beyond its share a uid is told so, and there is room again when one of its own leaves."""
+    rig.serve(max_connections=4)
     first = rig.connect()
-    first.hello()
-    rig.connect().hello()
-    third = rig.connect()
-    assert reason_of(third.receive()[0]) == "QUOTA_EXCEEDED"
+    assert first.hello().HasField("welcome")
+    for _ in range(2):
+        # Each is welcome before the next comes: of those that are not there may be one.
+        assert rig.connect().hello().HasField("welcome")
+    fourth = rig.connect()
+    assert reason_of(fourth.receive()[0]) == "QUOTA_EXCEEDED"
     first.close()
     while not welcomed(rig.connect()):
         pass
+
+
+def test_silent_connections_shut_nobody_out(rig: AttachRig) -> None:
+    """However many connections say nothing, whoever speaks is served, and stays so."""
+    rig.serve(max_connections=40)
+    caller = rig.lease()
+    served = rig.bound(caller)
+    silent = [rig.connect() for _ in range(100)]
+    late = rig.connect()
+    assert late.hello().HasField("welcome")
+    # The oldest of the silent went, and no other: ten may be there, and the last one spoke.
+    assert all(has_ended(each) for each in silent[:90])
+    assert silent[-1].hello().HasField("welcome")
+    assert served.bind(caller.lease_id, caller.secret).HasField("bound")
+
+
+def test_a_peer_that_never_stops_sending_does_not_starve_others(rig: AttachRig) -> None:
+    """A turn is one frame: beside an endless stream of them another worker comes through."""
+    rig.serve()
+    endless = rig.bound(rig.lease())
+    body = attach_pb2.ClientFrame(unmapped=attach_pb2.Unmapped(extent_ids=[1])).SerializeToString()
+    stop = Event()
+
+    def send() -> None:
+        with suppress(OSError):
+            while not stop.is_set():
+                endless.socket.sendall((LENGTH.pack(len(body)) + body) * 100)
+
+    sender = Thread(target=send)
+    sender.start()
+    try:
+        for _ in range(5):
+            rig.bound(rig.lease()).close()
+    finally:
+        stop.set()
+        sender.join()
+    assert endless.hello().HasField("welcome")
 
 
 def welcomed(peer: AttachPeer) -> bool:

@@ -1,0 +1,78 @@
+"""How many connections the attach socket has room for, by whose they are."""
+
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from kvstore.errors import PeerRefused, QuotaExceeded
+from kvstore.rpc.attach_connection import Connection
+from kvstore.rpc.connection_table import ConnectionTable
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[[], Connection]]:
+    """Provide connections, whose peers say nothing."""
+    made: list[tuple[Connection, socket.socket]] = []
+
+    def make() -> Connection:
+        near, far = socket.socketpair()
+        made.append((Connection(near, PeerRefused(), max_frame_bytes=10), far))
+        return made[-1][0]
+
+    yield make
+    for connection, far in made:
+        connection.close()
+        far.close()
+
+
+def fill(table: ConnectionTable, uid: int | None, connections: list[Connection]) -> None:
+    """Take connections in that said Hello."""
+    for each in connections:
+        table.add(each, uid)
+        table.welcome(each)
+
+
+def test_a_uid_leaves_room_for_another(connect: Callable[[], Connection]) -> None:
+    """One uid has three quarters at most, all together what there is."""
+    table = ConnectionTable(8)
+    fill(table, 1, [connect() for _ in range(6)])
+    with pytest.raises(QuotaExceeded) as error:
+        table.add(connect(), 1)
+    assert error.value.metadata == {"quota": "attach_connections_of_uid", "maximum": "6"}
+    fill(table, 2, [connect()])
+    fill(table, None, [connect()])
+    with pytest.raises(QuotaExceeded) as error:
+        table.add(connect(), 3)
+    assert error.value.metadata == {"quota": "attach_connections", "maximum": "8"}
+    assert len(table) == 8
+
+
+def test_who_leaves_makes_room(connect: Callable[[], Connection]) -> None:
+    """A connection that is gone counts no more, however often that is said."""
+    table = ConnectionTable(4)
+    first = connect()
+    fill(table, 1, [first, connect(), connect()])
+    assert first in table
+    table.discard(first)
+    table.discard(first)
+    assert first not in table
+    fill(table, 1, [connect()])
+    assert len(list(table)) == 3
+
+
+def test_the_oldest_silent_connection_goes(connect: Callable[[], Connection]) -> None:
+    """Of a uid's connections that said nothing the oldest is named, where there are too many."""
+    table = ConnectionTable(8)
+    silent = [connect() for _ in range(3)]
+    assert table.too_silent(1) is None
+    for each in silent[:2]:
+        table.add(each, 1)
+    assert table.too_silent(1) is silent[0]
+    assert table.too_silent(2) is None
+    table.welcome(silent[0])
+    assert table.too_silent(1) is None
+    table.add(silent[2], 1)
+    assert table.too_silent(1) is silent[1]
+    table.discard(silent[1])
+    assert table.too_silent(1) is None
