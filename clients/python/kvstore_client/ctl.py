@@ -56,7 +56,7 @@ def _options(
 
 @app.command()
 def stats(*, runtime_dir: RuntimeDirOption = None, as_json: AsJson = False) -> None:
-    """Show one consistent snapshot of counters, arenas, namespaces and leases."""
+    """Show one consistent snapshot: counters, tenants, arenas, namespaces and leases."""
     with connected(runtime_dir) as admin:
         snapshot = admin.stats()
     if as_json:
@@ -64,6 +64,7 @@ def stats(*, runtime_dir: RuntimeDirOption = None, as_json: AsJson = False) -> N
         return
     show(
         tables.totals_table(snapshot),
+        tables.tenants_table(snapshot.tenants),
         tables.arenas_table(snapshot.arenas),
         tables.namespaces_table(snapshot.namespaces),
         tables.leases_table(snapshot.leases),

@@ -71,6 +71,35 @@ def arenas_table(arenas: Iterable[store_pb2.ArenaStats]) -> Table:
     )
 
 
+def tenants_table(tenants: Iterable[store_pb2.TenantStats]) -> Table:
+    """Return what each tenant has, of what it may have, and how often it was refused."""
+    return _table(
+        "tenants",
+        ("tenant", "MiB", "leases", "pins", "named pins", "requests", "refused", "per second"),
+        (),
+        (
+            (
+                each.tenant,
+                _of(
+                    each.tier1_bytes // MEBIBYTE,
+                    each.quotas.tier1_bytes // MEBIBYTE
+                    if each.quotas.HasField("tier1_bytes")
+                    else None,
+                ),
+                _of(each.lease_count, each.quotas.leases),
+                _of(each.pin_count, each.quotas.pins),
+                _of(each.named_pin_count, each.quotas.named_pins),
+                each.request_count,
+                each.refused_request_count,
+                f"{each.quotas.requests_per_second:g}"
+                if each.quotas.HasField("requests_per_second")
+                else "",
+            )
+            for each in tenants
+        ),
+    )
+
+
 def namespaces_table(namespaces: Iterable[store_pb2.NamespaceInfo]) -> Table:
     """Return what each namespace holds."""
     return _table(
@@ -225,6 +254,10 @@ def _table(
 def _seconds(message: store_pb2.GetStatsResponse | lease_pb2.LeaseInfo, span: str) -> str:
     """Return a span of time in whole seconds; nothing where it is absent."""
     return str(getattr(message, span).seconds) if message.HasField(span) else ""
+
+
+def _of(count: int, most: int | None) -> str:
+    return str(count) if most is None else f"{count} of {most}"
 
 
 def _share(counters: lease_pb2.CacheCounters) -> str:

@@ -41,6 +41,30 @@ def test_totals_show_hits_and_shares() -> None:
     assert "4, 0" in text
 
 
+def test_a_tenant_shows_what_it_has_of_what_it_may_have() -> None:
+    """Counts stand beside their quotas; where there is no quota, alone."""
+    tenant = store_pb2.TenantStats(
+        tenant="uid-7",
+        quotas=store_pb2.Quotas(
+            tier1_bytes=8 << 20, leases=5, pins=6, named_pins=7, requests_per_second=2.5
+        ),
+        tier1_bytes=3 << 20,
+        lease_count=1,
+        pin_count=2,
+        named_pin_count=3,
+        request_count=100,
+        refused_request_count=40,
+    )
+    text = shown(tables.tenants_table([tenant]))
+    wanted = ["uid-7", "3 of 8", "1 of 5", "2 of 6", "3 of 7", "100", "40", "2.5"]
+    assert cells(text) == wanted
+    tenant.quotas.ClearField("tier1_bytes")
+    tenant.quotas.ClearField("requests_per_second")
+    text = shown(tables.tenants_table([tenant]))
+    assert cells(text)[1] == "3"
+    assert cells(text)[-1] == ""
+
+
 def test_an_arena_shows_its_slots_by_state() -> None:
     """Each state has a column, in the order of the contract."""
     arena = store_pb2.ArenaStats(
