@@ -103,8 +103,8 @@ class ClientConfig:
     """Whether an insert tells the store what its pages' bytes come to.
 
     The store reads some pages before it hands them out, and by that finds those that
-    somebody wrote over. Absent: of pages in host memory, which takes a worker 0.4 ms for
-    128 pages of 64 KiB, 6 ms for as many of 1 MiB; not of a device's, which would be
+    somebody wrote over. Absent: of pages in host memory, which takes a worker 0.6 ms for
+    128 pages of 64 KiB, 7 ms for as many of 1 MiB; not of a device's, which would be
     copied to the host for it. True: of all. False: of none.
     """
 

@@ -1,0 +1,26 @@
+"""benchmarks/checksums.py, with so little to do that its figures mean nothing."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "checksums.py"
+SMALL = ("--rounds", "1", "--page-kib", "4")
+
+
+def test_the_benchmark_prints_one_json_document() -> None:
+    """Inserts with and without checksums, and matches at each rate, each beside the first."""
+    command = [sys.executable, str(SCRIPT), "--json", *SMALL]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, result.stderr
+    document = json.loads(result.stdout)
+    assert {"machine", "load_average", "method"} < set(document)
+    [size] = document["sizes"]
+    assert size["page_bytes"] == 4096
+    assert list(size["insert"]) == ["without", "with"]
+    assert list(size["match"]) == ["rate 0", "rate 0.005", "rate 1"]
+    for call in ("insert", "match"):
+        figures = list(size[call].values())
+        assert figures[0]["ratio"] == 1
+        assert all(each["median_us"] > 0 for each in figures)
