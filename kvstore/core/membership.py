@@ -88,7 +88,7 @@ class Membership:
         if lease is not None and lease.knows(caller):
             for process in lease.processes.values():
                 if not process.connected:
-                    # It has no way left to say so, and its lease says that all is done.
+                    # It has no way left to say more, and its lease says that all is done.
                     self.handouts.forget(process.process_id)
             return [self.end(lease, now)]
         if caller.identity.admin:
@@ -160,9 +160,14 @@ class Membership:
         ]
 
     def disconnected(self, process_id: int) -> None:
-        """Note that an attach connection hung up while its process lives."""
+        """Note that an attach connection hung up while its process lives.
+
+        After the end of its lease that says that nothing is mapped any more.
+        """
         process = self.table.processes.get(process_id)
-        if process is not None:
+        if process is None:
+            self.handouts.forget(process_id)
+        else:
             process.connected = False
 
     def process_died(self, process_id: int, now: float) -> list[LeaseChange]:

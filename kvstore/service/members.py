@@ -119,6 +119,7 @@ class Members(Administration):
         """Note that a process, alive as far as is known, lost its attach connection."""
         with self._mutex:
             self._cache.disconnected(process_id)
+        self.announcer.announce()
 
     def process_died(self, process_id: int) -> None:
         """Forget a process proven dead; the last of a lease ends it."""

@@ -31,6 +31,7 @@ class PageWorker(PageHolder):
     ) -> None:
         super().__init__(client, namespace, told=told, barrier=barrier)
         self._client = client
+        self._views: list[memoryview] = []
 
     def write(self, tokens: list[int], *, in_parts: bool = False) -> Tally:
         """Do as a worker does with a prompt: match, write the rest, insert, release."""
@@ -96,6 +97,19 @@ class PageWorker(PageHolder):
     def mappings(self) -> int:
         """Return how many extents this process has mapped."""
         return memfd_mappings()
+
+    def reads_zero(self) -> bool:
+        """Tell whether all bytes of all extents that are mapped are zero, and that some are."""
+        extents = self._namespace.extents.values()
+        return any(map(len, extents)) and not any(any(each) for each in extents)
+
+    def keep_view(self) -> None:
+        """Keep a view of every extent that is mapped."""
+        self._views = list(self._namespace.extents.values())
+
+    def drop_views(self) -> None:
+        """Keep no view any more."""
+        self._views.clear()
 
     def corrupt(self, key: str, page: int, offset: int) -> None:
         """Break the contract: flip one bit of a matched page."""

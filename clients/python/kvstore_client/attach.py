@@ -4,7 +4,7 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from threading import Lock, Thread
 from weakref import WeakSet
@@ -135,6 +135,11 @@ class AttachConnection:
             _logger.exception("attach_failed")
             hung_up(StoreUnavailable(f"the attach connection ended: {error!r}"))
 
+    def _answer_unmapped(self, extent_ids: Collection[int]) -> None:
+        """Tell of extents that were announced or retired and are not mapped, if there are any."""
+        if extent_ids:
+            self.tell_unmapped(sorted(extent_ids))
+
     def _take(
         self, frame: attach_pb2.ServerFrame, descriptors: list[int], table: ExtentTable
     ) -> None:
@@ -144,11 +149,14 @@ class AttachConnection:
                 mapped = [e.extent_id for e in frame.extents.extents if _map(e, descriptors, table)]
                 acknowledge = attach_pb2.Acknowledge(extent_ids=mapped)
                 self._send(attach_pb2.ClientFrame(acknowledge=acknowledge))
+                self._answer_unmapped(
+                    {e.extent_id for e in frame.extents.extents}.difference(mapped)
+                )
                 fault_point("extent.after")
             case "acknowledged":
                 table.acknowledge(frame.acknowledged.extent_ids)
             case "retire":
-                table.give_up(frame.retire.extent_ids)
+                self._answer_unmapped(table.retire(frame.retire.extent_ids))
             case "refused":
                 raise error_of_status(frame.refused)
             case other:
@@ -161,13 +169,11 @@ def _map(extent: types_pb2.Extent, descriptors: list[int], table: ExtentTable) -
     The store hands out no slots where this process has no memory.
     """
     try:
-        table.add(extent, descriptors)
+        return table.add(extent, descriptors)
     except DeviceUnavailable as error:
         why: StoreError = error.with_traceback(None)
     except OSError as error:
         why = StoreUnavailable(f"extent {extent.extent_id} cannot be mapped: {error}")
-    else:
-        return True
     fields = {"extent_id": extent.extent_id, "reason": str(why)}
     _logger.warning("extent_not_mapped", extra=fields)
     table.refuse(extent.extent_id, why)

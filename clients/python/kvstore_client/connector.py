@@ -145,9 +145,11 @@ class Connector:
             self._pause(wait)
         deadline = Deadline(self._config.close_timeout)
         for session in self._leaving:
+            told = False
             with contextlib.suppress(StoreTimedOut):
-                session.join(deadline.remaining())
-            session.abandon()
+                told = session.join(deadline.remaining())
+            if not told:
+                session.abandon()
 
     def _attach(self) -> Session | None:
         try:

@@ -9,12 +9,25 @@ from kvstore_client.extents import MappedExtent
 from kvstore_client.mapping import map_extent
 
 
+class _Lingering(set[int]):
+    """Extents given up that are mapped still. Their memory knows it, and not the table."""
+
+    def __init__(self, unmapped: Callable[[int], None]) -> None:
+        self._unmapped = unmapped
+
+    def end(self, extent_id: int) -> None:
+        """On any thread, in the middle of anything; told first: who sees it gone has been told."""
+        self._unmapped(extent_id)
+        self.discard(extent_id)
+
+
 class ExtentTable:
     """Extents by id, which of them the store counts on, and which could not be mapped.
 
     ``number`` is drawn anew from ``numbers`` at each change of what is mapped.
     Any thread may use it; ``monitor`` is notified of every change and never
-    held while memory is mapped. ``unmapped`` is as in :func:`map_extent`.
+    held while memory is mapped. ``unmapped`` is as in :func:`map_extent`, and is
+    called for each extent that was mapped, once.
     """
 
     def __init__(
@@ -26,11 +39,14 @@ class ExtentTable:
     ) -> None:
         self._monitor = monitor
         self._numbers = numbers
-        self._unmapped = unmapped
         self._store_epoch = store_epoch
         self._mapped: dict[int, MappedExtent] = {}
         self._acknowledged: set[int] = set()
         self._refused: dict[int, StoreError] = {}
+        # Given up and still mapped, for views of them are kept; and those that the store took back.
+        self._lingering = _Lingering(unmapped)
+        self._retired: set[int] = set()
+        self._closed = False
         self._number = next(numbers)
 
     @property
@@ -38,17 +54,28 @@ class ExtentTable:
         """A number that grows when extents are mapped or given up."""
         return self._number
 
-    def add(self, extent: types_pb2.Extent, descriptors: Sequence[int]) -> None:
-        """Map an extent, unless it is mapped already; raises as :func:`map_extent` does."""
+    @property
+    def lingers(self) -> bool:
+        """Whether something that was given up is mapped still, for a view of it is kept."""
+        return bool(self._lingering)
+
+    def add(self, extent: types_pb2.Extent, descriptors: Sequence[int]) -> bool:
+        """Map an extent, unless it is mapped already; raises as :func:`map_extent` does.
+
+        Returns whether it is mapped: after :meth:`close` none is.
+        """
         if extent.extent_id in self._mapped:
-            return
+            return True
         mapped = map_extent(
-            extent, descriptors, store_epoch=self._store_epoch, unmapped=self._unmapped
+            extent, descriptors, store_epoch=self._store_epoch, unmapped=self._lingering.end
         )
         with self._monitor:
+            if self._closed:
+                return False
             self._mapped[extent.extent_id] = mapped
             self._refused.pop(extent.extent_id, None)
             self._changed()
+        return True
 
     def refuse(self, extent_id: int, why: StoreError) -> None:
         """Note that an extent cannot be mapped in this process."""
@@ -67,8 +94,9 @@ class ExtentTable:
         return self._acknowledged.issuperset(extent_ids)
 
     def settled(self, extent_ids: Iterable[int]) -> bool:
-        """Return whether each of these is counted on or refused. The monitor may be held."""
-        return all(each in self._acknowledged or each in self._refused for each in extent_ids)
+        """Return whether each is counted on, refused or taken back. The monitor may be held."""
+        known = (self._acknowledged, self._refused, self._retired)
+        return all(any(each in ids for ids in known) for each in extent_ids)
 
     def refusal(self, extent_ids: Sequence[int]) -> StoreError | None:
         """Return why none of these can be mapped, or None if some can."""
@@ -89,12 +117,31 @@ class ExtentTable:
             ids = [*self._mapped, *self._refused] if extent_ids is None else list(extent_ids)
             # Kept until the monitor is let go: the last reference unmaps.
             given_up = [self._mapped.pop(each) for each in ids if each in self._mapped]
+            self._lingering.update(each.extent_id for each in given_up)
             self._acknowledged.difference_update(ids)
             for each in ids:
                 self._refused.pop(each, None)
             if given_up:
                 self._changed()
         del given_up
+
+    def close(self) -> None:
+        """Give up all extents, and map no other."""
+        with self._monitor:
+            self._closed = True
+        self.give_up()
+
+    def retire(self, extent_ids: Iterable[int]) -> list[int]:
+        """Give up extents that the store takes back; return those that are not mapped at all.
+
+        Of the others ``unmapped`` tells, perhaps before this returns.
+        """
+        with self._monitor:
+            ids = list(extent_ids)
+            absent = [e for e in ids if e not in self._mapped and e not in self._lingering]
+            self._retired.update(ids)
+        self.give_up(ids)
+        return absent
 
     def get(self, extent_id: int) -> MappedExtent | None:
         """Return an extent, or None where it is not mapped."""

@@ -45,7 +45,8 @@ class ReleaseSender:
 
     They can be repeated, so each is sent until the store answered, or until
     :meth:`abandon`. After ``last`` the lease is revoked in the same way, and the
-    thread ends by calling ``closed``. Any thread may use it; nothing here waits
+    thread ends by calling ``closed``, once nothing that was given up is mapped any
+    more. Any thread may use it; nothing here waits
     for the store but the thread, :meth:`flush` and :meth:`join`.
     """
 
@@ -58,13 +59,16 @@ class ReleaseSender:
         max_batch_size: int,
         tell_unmapped: Callable[[list[int]], None],
         closed: Callable[[], None],
+        lingers: Callable[[], bool] = lambda: False,
     ) -> None:
+        """``lingers`` tells whether some extent that was given up is still to be unmapped."""
         self._calls = calls
         self._call_timeout = call_timeout
         self._backoff = backoff
         self._max_batch_size = max_batch_size
         self._tell_unmapped = tell_unmapped
         self._closed = closed
+        self._lingers = lingers
         # Its put may interrupt itself, so an extent's last view may be dropped anywhere.
         self._queue: SimpleQueue[Returned] = SimpleQueue()
         self._state = Condition()
@@ -72,6 +76,7 @@ class ReleaseSender:
         self._sent_count = 0
         self._retry = Event()
         self._abandoned = False
+        self._ended = Event()
         self._thread = Thread(target=self._run, name="kvstore-release", daemon=True)
         self._thread.start()
 
@@ -122,9 +127,8 @@ class ReleaseSender:
         self.finish()
 
     def join(self, timeout: float) -> bool:
-        """Wait for the end after :meth:`finish`; returns whether it came."""
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
+        """Wait until the lease is revoked, after :meth:`finish`; returns whether it is."""
+        return self._ended.wait(timeout)
 
     def _run(self) -> None:
         last = False
@@ -142,7 +146,17 @@ class ReleaseSender:
                     self._sent_count += batch.holds
                     self._state.notify_all()
         self._send("lease", partial(self._calls.revoke, self._call_timeout))
+        self._outlast_views()
         self._closed()
+        self._ended.set()
+
+    def _outlast_views(self) -> None:
+        """Go on telling what is unmapped, while views are kept of what was given up."""
+        while not self._abandoned and (self._lingers() or not self._queue.empty()):
+            self._ended.set()
+            extent_ids = self._take().extent_ids
+            if extent_ids:
+                self._tell_unmapped(extent_ids)
 
     def _take(self) -> _Batch:
         batch = _Batch()

@@ -79,6 +79,7 @@ class Session:
             max_batch_size=bound.limits.max_batch_size or 1,
             tell_unmapped=bound.connection.tell_unmapped,
             closed=self._close,
+            lingers=lambda: self.extents.lingers,
         )
         self.extents = ExtentTable(monitor, numbers, self._sender.unmapped, self.store_epoch)
         self._gate = StoreGate(
@@ -274,9 +275,12 @@ class Session:
     # The end.
 
     def finish(self) -> None:
-        """Give up the memory and, in the background, the lease; only when drained."""
+        """Give up the memory and, in the background, the lease; only when drained.
+
+        The connection stays open for as long as views keep some of the memory mapped.
+        """
         assert self.drained
-        self.extents.give_up()
+        self.extents.close()
         self._sender.finish()
 
     def join(self, timeout: float) -> bool:

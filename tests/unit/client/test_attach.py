@@ -72,7 +72,11 @@ class Served:
         hello(self.connection)
         self.connection.bind(b"lease", b"secret", Deadline(30))
         self.ends: SimpleQueue[errors.StoreError] = SimpleQueue()
-        self.table = ExtentTable(Condition(), itertools.count(), lambda _: None, store_epoch=5)
+        # Not this object's own: memory keeps what it is to tell.
+        tell = self.connection.tell_unmapped
+        self.table = ExtentTable(
+            Condition(), itertools.count(), lambda each: tell([each]), store_epoch=5
+        )
         self.connection.serve(self.table, self.ends.put)
 
     def announce(self, frame: attach_pb2.ServerFrame, *descriptors: int) -> None:
@@ -152,16 +156,38 @@ def test_announced_extents_are_mapped_and_acknowledged(start: Start) -> None:
     assert open_descriptors() <= before
 
 
-def test_retired_extents_are_given_up(start: Start) -> None:
-    """An extent that is going away is not in the table any more."""
+def retire(*ids: int) -> attach_pb2.ServerFrame:
+    """Return a frame that asks to unmap extents."""
+    return attach_pb2.ServerFrame(retire=attach_pb2.Retire(extent_ids=ids))
+
+
+def test_retired_extents_are_unmapped(start: Start) -> None:
+    """An extent that is going away is not in the table any more, and the store is told."""
     served = Served(start)
     served.announce(extents(4), sealed_memfd(64, REQUIRED_SEALS))
     assert wait_until(lambda: served.table.get(4) is not None)
-    served.announce(attach_pb2.ServerFrame(retire=attach_pb2.Retire(extent_ids=[4])))
-    assert wait_until(lambda: served.table.get(4) is None)
-    served.connection.tell_unmapped([4])
+    served.announce(retire(4))
     assert wait_until(lambda: len(served.peer.frames) == 4)
     assert served.peer.frames[3].unmapped.extent_ids == [4]
+    assert served.table.get(4) is None
+
+
+def test_a_view_delays_the_answer(start: Start) -> None:
+    """While a view of a retired extent is kept it is mapped; what is not mapped is told first."""
+    served = Served(start)
+    served.announce(extents(4), sealed_memfd(64, REQUIRED_SEALS))
+    assert wait_until(lambda: served.table.get(4) is not None)
+    extent = served.table.get(4)
+    assert extent is not None
+    view = extent.view()
+    del extent
+    served.announce(retire(4, 9))
+    assert wait_until(lambda: len(served.peer.frames) == 4)
+    assert served.peer.frames[3].unmapped.extent_ids == [9]
+    view[:4] = b"mine"
+    del view
+    assert wait_until(lambda: len(served.peer.frames) == 5)
+    assert served.peer.frames[4].unmapped.extent_ids == [4]
 
 
 def test_an_extent_of_another_kind_is_not_acknowledged(start: Start) -> None:
@@ -172,6 +198,8 @@ def test_an_extent_of_another_kind_is_not_acknowledged(start: Start) -> None:
     served.announce(frame)
     assert served.peer.came.wait(30)
     assert list(served.peer.frames[2].acknowledge.extent_ids) == []
+    assert wait_until(lambda: len(served.peer.frames) == 4)
+    assert served.peer.frames[3].unmapped.extent_ids == [6]
     assert served.table.get(6) is None
     why = served.table.refusal([6])
     assert isinstance(why, errors.DeviceUnavailable)

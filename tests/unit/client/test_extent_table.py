@@ -134,3 +134,42 @@ def test_an_acknowledgement_wakes_who_waits_for_it(gone: list[int]) -> None:
     thread.join()
     assert table.counted_on([])
     assert not table.counted_on([3])
+
+
+def test_what_is_retired_is_unmapped_or_was_not_mapped(
+    table: ExtentTable, memory: int, gone: list[int]
+) -> None:
+    """Of each retired extent the store is told once: at once, or when its last view goes."""
+    for extent_id in (1, 2):
+        table.add(described(extent_id), [memory])
+    table.refuse(3, DeviceUnavailable("no device"))
+    kept = table.of_arena(1)[1].view()
+    assert table.retire([1, 2, 3, 4]) == [3, 4]
+    assert (gone, table.lingers) == ([2], True)
+    assert table.retire([1]) == []
+    del kept
+    assert (gone, table.lingers) == ([2, 1], False)
+    assert table.retire([1]) == [1]
+
+
+def test_nobody_waits_for_what_is_retired(table: ExtentTable) -> None:
+    """An extent that went before it came is settled: no acknowledgement of it will come."""
+    assert not table.settled([1])
+    table.retire([1])
+    assert table.settled([1])
+
+
+def test_a_closed_table_maps_nothing(table: ExtentTable, memory: int, gone: list[int]) -> None:
+    """What is announced to a session that leaves is not mapped, nor kept."""
+    assert table.add(described(1), [memory])
+    table.close()
+    assert not table.add(described(2), [memory])
+    assert (table.get(2), gone, table.lingers) == (None, [1, 2], False)
+
+
+def test_a_table_that_is_dropped_unmaps(memory: int, gone: list[int]) -> None:
+    """Nothing keeps the memory of a table that nobody has any more."""
+    table = ExtentTable(Condition(), itertools.count(1), gone.append, store_epoch=5)
+    table.add(described(1), [memory])
+    del table
+    assert gone == [1]

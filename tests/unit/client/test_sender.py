@@ -26,6 +26,7 @@ class Sending:
     def __init__(self, runtime_dir: RuntimeDir) -> None:
         self.calls = StoreCalls(runtime_dir.grpc_target, "me", b"secret")
         self.unmapped: list[int] = []
+        self.lingering: list[int] = []
         self.closed = Event()
         self.sender = ReleaseSender(
             LeaseCalls(self.calls, b"lease", 5),
@@ -34,6 +35,7 @@ class Sending:
             max_batch_size=2,
             tell_unmapped=self.unmapped.extend,
             closed=self.closed.set,
+            lingers=lambda: bool(self.lingering),
         )
 
 
@@ -153,6 +155,32 @@ def test_the_lease_is_revoked_last(scripted: ScriptedCalls, sending: Sending) ->
     assert len(scripted.requests["RevokeLease"]) == 2
     assert sending.unmapped == [7]
     assert sending.closed.is_set()
+
+
+def test_what_is_unmapped_after_the_lease_is_told_too(
+    scripted: ScriptedCalls, sending: Sending
+) -> None:
+    """The lease ends at once; the connection lasts for as long as views keep memory mapped."""
+    scripted.answer("RevokeLease", REVOKED)
+    sending.lingering += [7, 8]
+    sending.sender.finish()
+    assert sending.sender.join(30)
+    for extent_id in (7, 8):
+        assert not sending.closed.is_set()
+        sending.sender.unmapped(extent_id)
+        sending.lingering.remove(extent_id)
+    assert sending.closed.wait(30)
+    assert sending.unmapped == [7, 8]
+
+
+def test_an_abandoned_sender_waits_for_no_view(scripted: ScriptedCalls, sending: Sending) -> None:
+    """Where the rest is left to the process's death, views are too."""
+    scripted.answer("RevokeLease", REVOKED)
+    sending.lingering.append(7)
+    sending.sender.finish()
+    assert sending.sender.join(30)
+    sending.sender.abandon()
+    assert sending.closed.wait(30)
 
 
 def test_an_abandoned_sender_ends_and_says_what_it_did_not_send(

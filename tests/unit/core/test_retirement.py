@@ -180,6 +180,20 @@ def test_a_revoked_lease_speaks_for_those_that_cannot(world: CoreWorld) -> None:
     assert world.cache.remove_extent(1)
 
 
+def test_a_connection_that_ends_after_its_lease_says_that_all_is_unmapped(
+    world: CoreWorld,
+) -> None:
+    """A process keeps it open while it has something mapped; under its lease it says nothing."""
+    other = world.join("second")
+    retire(world, 1)
+    unmap(world, 1)
+    world.cache.revoke(other.caller, world.now)
+    assert not world.cache.remove_extent(1)
+    world.cache.disconnected(other.process_id)
+    assert world.cache.remove_extent(1)
+    world.laws.check()
+
+
 def test_the_cheapest_has_least_to_lose(world: CoreWorld) -> None:
     """Fewer pages go first, those that go with them counted, then what was used longest ago."""
     assert world.cache.cheapest_extent(1, [1, 2]) == 2

@@ -1,0 +1,135 @@
+"""What the attach socket says of extents that go, and whom the store waits for."""
+
+import os
+
+import pytest
+from attach_peer import AttachPeer
+from attach_rig import AttachRig, extent_ids
+from store_world import IDENTITY
+
+from kvstore.core.caller import Caller
+from kvstore.core.requests import ReservationRequest
+from kvstore.v1 import attach_pb2
+
+
+class Worker:
+    """A lease of this process with one bound connection, and one extent in its arena."""
+
+    def __init__(self, rig: AttachRig) -> None:
+        rig.serve()
+        self.rig = rig
+        self.caller: Caller = rig.lease()
+        self.peer: AttachPeer = rig.bound(self.caller)
+        self.store = rig.world.store
+        self.namespace = self.store.open_namespace(self.caller, IDENTITY, rig.world.layout)
+        assert extent_ids(self.peer) == [1]
+
+    def retire(self) -> None:
+        """Retire the extent, and let the store's threads look."""
+        with self.store._mutex:
+            self.rig.world.cache.retire_extent(self.namespace.arena.arena_id, 1)
+        self.look()
+
+    def look(self) -> None:
+        """Have the attach server look around."""
+        self.store.announcer.announce()
+
+    def unmap(self, peer: AttachPeer, *extent_ids: int) -> None:
+        """Say on a connection that extents are unmapped, and wait until the server read it."""
+        unmapped = attach_pb2.Unmapped(extent_ids=extent_ids)
+        peer.send(attach_pb2.ClientFrame(unmapped=unmapped))
+        assert peer.acknowledge().HasField("acknowledged")
+
+    def goes(self) -> bool:
+        """Tell whether the extent can go now; if so it is gone."""
+        with self.store._mutex:
+            return self.rig.world.cache.remove_extent(1)
+
+
+@pytest.fixture
+def worker(rig: AttachRig) -> Worker:
+    """Provide a worker that was given one extent."""
+    return Worker(rig)
+
+
+def retired(peer: AttachPeer) -> list[int]:
+    """Return what the next frame asks to unmap."""
+    frame, descriptors = peer.receive()
+    assert descriptors == ()
+    assert frame.WhichOneof("message") == "retire"
+    return list(frame.retire.extent_ids)
+
+
+def test_an_extent_goes_after_its_process_unmapped_it(worker: Worker) -> None:
+    """Asked once for what it mapped, the process answers, and the extent can go."""
+    worker.peer.acknowledge(1)
+    worker.retire()
+    assert retired(worker.peer) == [1]
+    assert not worker.goes()
+    worker.look()
+    worker.unmap(worker.peer, 1)
+    assert worker.goes()
+
+
+def test_what_was_offered_and_not_acknowledged_is_waited_for(worker: Worker) -> None:
+    """A handle that was sent may be mapped at any time, so it is asked for."""
+    worker.retire()
+    assert retired(worker.peer) == [1]
+    assert not worker.goes()
+    worker.unmap(worker.peer, 1)
+    assert worker.goes()
+
+
+def test_nothing_is_asked_for_that_is_in_use(worker: Worker) -> None:
+    """While a slot is held its holder needs the memory; it is asked for when the last is free."""
+    worker.peer.acknowledge(1)
+    request = [ReservationRequest(1, 0, 2)]
+    worker.store.reserve(worker.caller, worker.namespace.namespace_id, request)
+    worker.retire()
+    assert worker.peer.acknowledge().HasField("acknowledged")
+    worker.store.abort(worker.caller, [1])
+    worker.look()
+    assert retired(worker.peer) == [1]
+
+
+def test_a_process_that_comes_back_is_asked_again(worker: Worker) -> None:
+    """What was given over an earlier connection of a living process still counts."""
+    worker.peer.acknowledge(1)
+    worker.peer.close()
+    pid = os.getpid()
+    assert worker.rig.wait_for(lambda: worker.rig.processes(connected=False) == [pid])
+    worker.retire()
+    assert not worker.goes()
+    again = worker.rig.bound(worker.caller)
+    assert retired(again) == [1]
+    worker.unmap(again, 1)
+    assert worker.goes()
+
+
+def test_a_process_whose_lease_ended_is_still_asked(worker: Worker) -> None:
+    """Its memory may be mapped for as long as its connection lasts; it may answer, or hang up."""
+    worker.peer.acknowledge(1)
+    worker.store.revoke(worker.caller)
+    worker.retire()
+    assert retired(worker.peer) == [1]
+    assert not worker.goes()
+    worker.unmap(worker.peer, 1)
+    assert worker.goes()
+
+
+def test_hanging_up_after_the_leases_end_says_that_all_is_unmapped(worker: Worker) -> None:
+    """Nobody is waited for whose lease and connection ended."""
+    worker.peer.acknowledge(1)
+    worker.store.revoke(worker.caller)
+    worker.retire()
+    worker.peer.close()
+    assert worker.rig.wait_for(worker.goes)
+
+
+def test_a_process_that_binds_after_is_not_given_it(worker: Worker) -> None:
+    """An extent on its way out goes to nobody new."""
+    worker.retire()
+    second = worker.rig.lease()
+    peer = worker.rig.bound(second)
+    worker.store.open_namespace(second, IDENTITY, worker.rig.world.layout)
+    assert extent_ids(peer) == [2]
