@@ -89,8 +89,10 @@ def build_aio_server(
     sockets: Sockets,
     version: str,
     clock: Clock,
+    threads: object = None,
 ) -> AioServer:
-    """Return a server as ``kvstore.rpc.server.build_server`` does."""
+    """Return a server as ``kvstore.rpc.server.build_server`` does; its loop needs no threads."""
+    del threads
     callers = Callers(credentials)
     registry = Registry()
     add_services(
