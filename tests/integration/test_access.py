@@ -6,11 +6,14 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 from hashlib import sha256
 from pathlib import Path
 
 import grpc
+import other_user
 import pytest
+from attach_peer import AttachPeer
 from attached_worker import AttachedWorker
 from rpc_world import Refused, refusal_of
 
@@ -111,3 +114,33 @@ def test_a_server_that_others_call(tmp_path: Path) -> None:
         assert caught.value.reason == "CREDENTIAL_REQUIRED"
         for each in (worker, other):
             each.close()
+
+
+def greeted(folder: Path) -> str:
+    """Return the tenant that the attach socket takes the caller for."""
+    peer = AttachPeer()
+    try:
+        peer.connect(folder / "attach.sock")
+        return str(peer.hello().welcome.tenant)
+    finally:
+        peer.close()
+
+
+@pytest.mark.skipif(not other_user.POSSIBLE, reason="only root can be several users")
+def test_a_group_s_users_may_attach_and_be_one_tenant(tmp_path: Path) -> None:
+    """Members come in, as the tenant that names them or as their own; nobody else comes in."""
+    group, member, teammate, third, stranger = 20000, 20001, 20002, 20003, 20004
+    path = tmp_path / "tenants.toml"
+    path.write_text(f"[tenants.team]\nuids = [{member}, {teammate}]")
+    with tempfile.TemporaryDirectory(prefix="kvstore-") as made:
+        Path(made).chmod(0o755)
+        folder = Path(made) / "run"
+        flags = ("--socket-group", str(group), "--tenants-file", str(path))
+        with running_store(*flags, runtime_dir=folder):
+            tenants = [
+                other_user.as_user(uid, group, lambda: greeted(folder))
+                for uid in (member, teammate, third)
+            ]
+            assert tenants == ["team", "team", f"uid-{third}"]
+            with pytest.raises(PermissionError):
+                other_user.as_user(stranger, stranger, lambda: greeted(folder))

@@ -8,6 +8,12 @@ from pathlib import Path
 import grpc
 import pytest
 from certificates import Authority, Certificate
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 from rpc_world import Refused, Server, refusal_of
 from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
@@ -168,6 +174,7 @@ def test_a_renewed_certificate_is_used_without_a_restart(reach: Reach) -> None:
         ("No such file", lambda files: files.key.unlink()),
         ("tls_cert .*crt and tls_key", lambda files: files.cert.write_text("no PEM")),
         ("tls_cert .*crt and tls_key", lambda files: files.key.write_text("no PEM")),
+        ("has a passphrase", lambda files: files.key.write_bytes(_encrypted(files))),
         ("MISMATCH", lambda files: files.key.write_bytes(_other_key(files))),
         (
             "tls_client_ca .*: No such file",
@@ -185,6 +192,11 @@ def test_files_that_cannot_be_used_are_refused(
     spoil(files)
     with pytest.raises(UnusableTls, match=said):
         Tls(TlsFiles(files.cert, files.key, authority.cert), Path.read_bytes)
+
+
+def _encrypted(files: Certificate) -> bytes:
+    key = load_pem_private_key(files.key.read_bytes(), None)
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"x"))
 
 
 def _other_key(files: Certificate) -> bytes:
