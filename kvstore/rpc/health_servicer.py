@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Condition, Thread
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import grpc
 import structlog
@@ -16,6 +16,8 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 # A watcher takes no thread; this only bounds what those who ask for ever more can take.
 MAX_WATCHERS = 256
+# A check whose request does not come holds one of them until it does or the call ends.
+CHECK_THREADS = 4
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 SERVICE_UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 
@@ -33,20 +35,18 @@ class _Watcher:
         self.said: int | None = None
 
 
-class _OnItsOwnThread:
-    """A method that gRPC runs on a thread of its own, whatever the others do.
+class _OnThreads:
+    """A method that gRPC runs on threads of its own, whatever the others do.
 
     With all threads of the server stuck, health still says so.
     """
 
-    def __init__(self, method: Callable[..., health_pb2.HealthCheckResponse]) -> None:
+    def __init__(self, method: Callable[..., Any], threads: ThreadPoolExecutor) -> None:
         self._method = method
         # Where gRPC looks: _select_thread_pool_for_behavior in grpc/_server.py.
-        self.experimental_thread_pool = ThreadPoolExecutor(1, "kvstore-health-check")
+        self.experimental_thread_pool = threads
 
-    def __call__(
-        self, request: health_pb2.HealthCheckRequest, context: grpc.ServicerContext
-    ) -> health_pb2.HealthCheckResponse:
+    def __call__(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: ANN401
         return self._method(request, context)
 
 
@@ -65,7 +65,9 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # i
         self._together = frozenset(self._statuses)
         self._final: frozenset[str] = frozenset()
         self._max_watchers = max_watchers
-        self.Check = _OnItsOwnThread(self._check)
+        threads = ThreadPoolExecutor(CHECK_THREADS, "kvstore-health-check")
+        self.Check = _OnThreads(self._check, threads)
+        self.List = _OnThreads(self._list, threads)
         self._closing = False
         self._state = Condition()
         self._watchers: set[_Watcher] = set()
@@ -100,6 +102,19 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # i
             context.set_code(grpc.StatusCode.NOT_FOUND)
             return health_pb2.HealthCheckResponse()
         return health_pb2.HealthCheckResponse(status=said)
+
+    def _list(
+        self, request: health_pb2.HealthListRequest, context: grpc.ServicerContext
+    ) -> health_pb2.HealthListResponse:
+        """Answer the status of every service."""
+        del request, context
+        with self._state:
+            said = dict(self._statuses)
+        return health_pb2.HealthListResponse(
+            statuses={
+                name: health_pb2.HealthCheckResponse(status=status) for name, status in said.items()
+            }
+        )
 
     def Watch(
         self,

@@ -23,6 +23,7 @@ from kvstore.core.limits import Limits
 from kvstore.errors import InvalidField, KVStoreError
 from kvstore.rpc import status
 from kvstore.rpc.identity import Callers
+from kvstore.rpc.quiet import quiet
 from kvstore.rpc.request_size import require_size, size_limit_of
 from kvstore.service.clock import Clock
 from kvstore.service.traffic import Traffic
@@ -84,8 +85,10 @@ class _MethodInterceptor(grpc.ServerInterceptor):
         if wrapped is not None:
             return wrapped
         handler = continuation(handler_call_details)
-        if handler is None or method.startswith(EXEMPT):
-            return handler
+        if handler is None:
+            return None
+        if method.startswith(EXEMPT):
+            return self._wrapped.setdefault(method, quiet(handler))
         return self._wrapped.setdefault(method, self._wrap(method, handler))
 
     @abstractmethod

@@ -1,7 +1,7 @@
 """Two tenants on a server, and calls in anybody's name, as permission_table.py has them."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -157,6 +157,7 @@ def without(message: Message, fields: frozenset[str]) -> Message:
         if field.name in fields:
             message.ClearField(field.name)
         elif field.type == FieldDescriptor.TYPE_MESSAGE:
-            for each in value if field.is_repeated else [value]:
+            parts = value.values() if isinstance(value, Mapping) else value
+            for each in parts if field.is_repeated else [value]:
                 without(each, fields)
     return message

@@ -30,8 +30,6 @@ NOBODY = "CREDENTIAL_REQUIRED"
 NO_LEASE = "LEASE_NOT_FOUND"
 NO_NAMESPACE = "NAMESPACE_NOT_FOUND"
 UNBUILT = "FEATURE_UNSUPPORTED"
-# What gRPC itself answers, before our code.
-GRPC_UNBUILT = "UNIMPLEMENTED"
 UNBUILT_YET = "Not built yet."
 
 
@@ -239,12 +237,8 @@ PERMISSIONS: Mapping[str, Permission] = {
     "grpc.health.v1.Health/Watch": anybody(
         lambda _: health_pb2.HealthCheckRequest(), "As Check; bounded in number."
     ),
-    "grpc.health.v1.Health/List": Permission(
-        lambda _: health_pb2.HealthListRequest(),
-        *[GRPC_UNBUILT] * 2,
-        "",
-        *[GRPC_UNBUILT] * 2,
-        UNBUILT_YET,
+    "grpc.health.v1.Health/List": anybody(
+        lambda _: health_pb2.HealthListRequest(), "As Check, of all services."
     ),
     "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": anybody(
         lambda _: reflection_pb2.ServerReflectionRequest(list_services=""),

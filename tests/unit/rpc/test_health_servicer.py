@@ -1,5 +1,6 @@
 """Health over gRPC, and those who watch it."""
 
+import gc
 from threading import Event
 
 import grpc
@@ -7,8 +8,10 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from rpc_world import Server, refusal_of
 
+from kvstore.rpc.health import LIVENESS, READINESS
 from kvstore.rpc.health_servicer import HealthServicer
 from kvstore.rpc.server import SERVICES, THREAD_COUNT
+from kvstore_client.testing import wait_until
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -18,6 +21,12 @@ SERVICE_UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 def asked(service: str) -> health_pb2.HealthCheckRequest:
     """Return a request."""
     return health_pb2.HealthCheckRequest(service=service)
+
+
+def calls_known() -> int:
+    """Return how many calls gRPC keeps in mind on a server's side."""
+    gc.collect()
+    return sum(type(each).__name__ == "_RPCState" for each in gc.get_objects())
 
 
 class Call:
@@ -73,6 +82,36 @@ def test_an_unknown_service_is_said_to_be_unknown(server: Server) -> None:
         stub.Check(asked("none"), timeout=30)
     assert isinstance(caught.value, grpc.Call)
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+def test_all_services_are_listed(server: Server) -> None:
+    """Each by its name, with what is said of it."""
+    listed = health_pb2_grpc.HealthStub(server.channel).List(
+        health_pb2.HealthListRequest(), timeout=30
+    )
+    said = {name: each.status for name, each in listed.statuses.items()}
+    assert said == dict.fromkeys(("", READINESS, *SERVICES), NOT_SERVING) | {LIVENESS: SERVING}
+
+
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [
+        ("unary_unary", "grpc.health.v1.Health/Check"),
+        ("unary_stream", "grpc.health.v1.Health/Watch"),
+        ("stream_stream", "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"),
+    ],
+)
+def test_a_request_that_cannot_be_read_leaves_nothing_behind(
+    server: Server, caplog: pytest.LogCaptureFixture, kind: str, method: str
+) -> None:
+    """Whoever reaches the socket needs no credential for it: neither log nor memory grow."""
+    stub = getattr(server.channel, kind)(f"/{method}", bytes, bytes)
+    for _ in range(20):
+        with pytest.raises(grpc.RpcError) as caught:
+            list(stub(iter([b"\xff"]) if kind == "stream_stream" else b"\xff", timeout=30))
+        assert refusal_of(caught.value).reason == "INVALID_FIELD"
+    assert not caplog.records
+    assert wait_until(lambda: calls_known() < 20)
 
 
 def test_watchers_are_bounded(server: Server) -> None:

@@ -1,0 +1,64 @@
+"""Handlers of gRPC's own services that read their requests themselves."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from kvstore.errors import InvalidField
+from kvstore.rpc import status
+
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+Behavior: TypeAlias = Callable[..., Any]
+Parse: TypeAlias = Callable[[bytes], Any]
+
+# What gRPC looks for at a method: whether it sends by itself, and whose threads call it.
+MARKS = ("experimental_non_blocking", "experimental_thread_pool")
+
+
+def quiet(handler: Handler) -> Handler:
+    """Return a handler that does the same, and ends a call whose request cannot be read.
+
+    Left to gRPC (1.85), each such request costs a traceback in the log and an
+    _RPCState that is never let go, without a credential.
+    """
+    parse = handler.request_deserializer
+    if parse is None:  # it reads them itself already
+        return handler
+    if handler.unary_unary is not None:
+        return grpc.unary_unary_rpc_method_handler(
+            _reading(handler.unary_unary, parse), None, handler.response_serializer
+        )
+    if handler.unary_stream is not None:
+        return grpc.unary_stream_rpc_method_handler(
+            _reading(handler.unary_stream, parse), None, handler.response_serializer
+        )
+    assert handler.stream_stream is not None  # neither service has a method of the fourth kind
+    return grpc.stream_stream_rpc_method_handler(
+        _reading_all(handler.stream_stream, parse), None, handler.response_serializer
+    )
+
+
+def _reading(behavior: Behavior, parse: Parse) -> Behavior:
+    def read(raw: bytes, context: grpc.ServicerContext, *send: Any) -> Any:  # noqa: ANN401  # gRPC's
+        return behavior(_parsed(raw, parse, context), context, *send)
+
+    for mark in MARKS:
+        if hasattr(behavior, mark):
+            setattr(read, mark, getattr(behavior, mark))
+    return read
+
+
+def _reading_all(behavior: Behavior, parse: Parse) -> Behavior:
+    def read(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:  # noqa: ANN401  # gRPC's
+        return behavior((_parsed(raw, parse, context) for raw in requests), context)
+
+    return read
+
+
+def _parsed(raw: bytes, parse: Parse, context: grpc.ServicerContext) -> Any:  # noqa: ANN401  # gRPC's
+    try:
+        return parse(raw)
+    except DecodeError:
+        status.abort(context, InvalidField(field="request", why="not a message of its type"))

@@ -1,0 +1,43 @@
+"""Nonsense over every RPC and the attach socket, a little of it; benchmarks/fuzz.py has more."""
+
+from random import Random
+
+import fuzz
+import pytest
+from google.protobuf import message_factory
+from rich.console import Console
+
+from kvstore.rpc.server import SERVICES
+from kvstore.v1 import prefix_cache_pb2
+from support.fuzz_calls import methods
+from support.fuzz_messages import Messages
+
+INPUTS = 6_000
+SEED = 20_261_121
+
+
+@pytest.mark.slow
+def test_nonsense_harms_nothing() -> None:
+    """No crash, nothing unexplained; and much of it came so far as to be done."""
+    result = fuzz.fuzz(INPUTS, SEED, Console(stderr=True))
+    assert (result["crashes"], result["faults"], result["unexplained_errors"]) == (0, [], 0)
+    done = {name.removesuffix(" OK") for name in result["outcomes"] if name.endswith(" OK")}
+    assert {"MatchPrefix", "AcquirePrefix", "InsertPrefix", "ReservePages", "Check"} <= done
+    assert {"welcome", "bound", "acknowledged", "refused INVALID_FIELD"} <= set(result["outcomes"])
+
+
+def test_every_method_of_the_contract_is_called() -> None:
+    """A service that is new to the contract is called without further ado."""
+    called = {each.path.split("/")[1] for each in methods()}
+    assert set(SERVICES) < called
+
+
+def test_a_seed_repeats_its_inputs() -> None:
+    """What was found once is found again; other seeds draw other bytes."""
+    kind = message_factory.GetMessageClass(prefix_cache_pb2.InsertPrefixRequest.DESCRIPTOR)
+
+    def drawn(seed: int) -> list[bytes]:
+        messages = Messages(Random(seed), {"lease_id": (bytes(16),)})
+        return [messages.request(kind) for _ in range(200)]
+
+    assert drawn(1) == drawn(1) != drawn(2)
