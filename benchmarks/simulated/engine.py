@@ -142,8 +142,11 @@ class Engine:
         if not match.holds:
             return []
         self._epoch = match.holds[0].session.store_epoch
-        if match.token_count != len(match.pages) * PAGE_TOKENS and match.source is None:
+        if match.token_count != len(match.pages) * PAGE_TOKENS:
             raise Violation("a match has other tokens than its pages")
+        copied = 0 if match.source is None else match.source.token_count
+        if match.token_count + copied >= len(prompt) and match.next_token is None:
+            raise Violation("a match leaves an engine nothing to run, and no next token")
         looks = [
             self._look(page, keys_of(self._tenant, prompt, index, PAGE_TOKENS))
             for index, page in enumerate(match.pages)

@@ -110,8 +110,8 @@ MUTANTS = [
     Mutant(
         "living-holder-past-its-ttl-loses-its-slots",
         "membership.py",
-        "        lease.state = LeaseState.EXPIRED\n        for each",
-        "        return [self.end(lease, now)]\n        for each",
+        "        lease.expired_at = now\n",
+        "        return [self.end(lease, now)]\n",
     ),
     Mutant(
         "insert-under-a-detached-path",
