@@ -16,6 +16,8 @@ POINTS = (
     *(f"{step}.{when}" for step in STEPS for when in ("before", "after")),
     *("write.half", "write.after", "read.between"),
 )
+# Where a worker has slots that nobody may have before it is dead: it is stopped there twice.
+RESERVED = ("acquire.after", "write.half", "insert.before")
 # A worker comes to these once in its life, or at its end.
 ONCE = ("hello", "grant", "bind", "open", "extent", "revoke")
 # Requests of a worker that is to leave soon, and of one that has to live until it renews.
@@ -46,7 +48,7 @@ def kinds_of(text: str) -> list[tuple[str, str]]:
     if not text:
         # Half of the cuts at each point, so that kills, stops and cuts are as many.
         cuts = [(point, CUTS[number % 2]) for number, point in enumerate(POINTS)]
-        return [*product(POINTS, (KILL, STOP)), *cuts]
+        return [*product(POINTS, (KILL, STOP)), *cuts, *product(RESERVED, (STOP,))]
     kinds = []
     for each in text.split(","):
         point, _, action = each.partition("=")

@@ -1,7 +1,7 @@
 """Looks at the store's statistics all the time: what is in quarantine, and what is left over."""
 
 import time
-from collections.abc import Iterable
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
@@ -18,6 +18,8 @@ TIMEOUT = 1.0
 # seconds, and looks that the store answered.
 LATE_SECONDS, LATE_LOOKS = 5.0, 20
 EXPIRED = lease_pb2.LeaseInfo.STATE_EXPIRED
+# States whose slots a lease owns.
+OWNED = ("reserved", "quarantined")
 STATES = ("free", "reserved", "cached", "detached", "moving", "quarantined")
 
 
@@ -94,16 +96,24 @@ class Watcher:
             self._tally.add("epochs", stats.store_epoch not in self._evicted)
             self._tally.add("evictions", evicted - self._evicted.get(stats.store_epoch, 0))
             self._evicted[stats.store_epoch] = evicted
-            self._check_sums(stats.arenas)
+            self._check_sums(stats)
             for name, gone in list(self._departed.items()):
                 self._check_departed(look, name, gone)
             self._closing.wait(INTERVAL)
 
-    def _check_sums(self, arenas: Iterable[store_pb2.ArenaStats]) -> None:
-        for arena in arenas:
+    def _check_sums(self, stats: store_pb2.GetStatsResponse) -> None:
+        """Every slot is in one state, and what leases have of it is all that there is of it."""
+        totals = Counter[str]()
+        for arena in stats.arenas:
             states = {state: getattr(arena, f"{state}_slot_count") for state in STATES}
+            totals.update(states)
             if sum(states.values()) != arena.slot_count:
                 self._tally.wrong("broken_sums", f"{states} of {arena.slot_count}")
+        for state in OWNED:
+            owned = sum(getattr(lease, f"{state}_slot_count") for lease in stats.leases)
+            if owned != totals[state]:
+                what = f"leases have {owned} {state} slots, arenas {totals[state]}"
+                self._tally.wrong("broken_sums", what)
 
     def _check_departed(self, look: Look, name: str, gone: Departed) -> None:
         if look.begun < gone.died:

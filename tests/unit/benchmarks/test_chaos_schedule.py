@@ -10,7 +10,7 @@ from support.chaos_schedule import POINTS, faults, kinds_of
 
 
 def test_every_point_is_killed_and_stopped_in_each_round() -> None:
-    """In turn: no kind comes twice before all came once."""
+    """In turn: no kind comes again before all others came."""
     kinds = kinds_of("")
     rounds = faults(kinds, random.Random(1))
     for _ in range(2):
