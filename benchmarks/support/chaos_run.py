@@ -19,6 +19,7 @@ from support.chaos_worker import LAYOUT
 
 # Small on purpose: reserves evict all the time, and now and then find nothing.
 POOL_SLOTS, EXTENT_SLOTS = 144, 36
+VERIFY_RATE = 0.05
 # How fast the load's window moves on, in requests a second.
 LOAD_SPEED = 4.0
 # Seconds: for the server to be back and what is stopped to go on; for workers to end.
@@ -45,7 +46,11 @@ class Plan:
     mutant: str = ""
     until_all: bool = False
     until_wrong: bool = False
-    server_arguments: tuple[str, ...] = ()
+
+    @property
+    def verify_rate(self) -> float:
+        """Which part of the matched pages the store verifies; none where others are to see."""
+        return 0.0 if self.corrupt or self.mutant else VERIFY_RATE
 
     @property
     def cannot_happen(self) -> tuple[str, ...]:
@@ -79,6 +84,8 @@ class Run:
             keeper = self._keeper()
             stack.callback(keeper.close)
             keeper.ready.wait()
+            if keeper.failure is not None:
+                return
             watcher = Watcher(keeper.runtime_dir, self.tally)
             stack.callback(watcher.close)
             commands, reports = stack.enter_context(
@@ -104,15 +111,16 @@ class Run:
     def _keeper(self) -> Keeper:
         # Each kind of fault a few times, in a short run too.
         gap = self._plan.minutes * 60 / (2 * len(KINDS)) if self._plan.server_faults else 0.0
-        pool = (
+        settings = (
             *("--tier1-bytes", str(POOL_SLOTS * LAYOUT.page_bytes)),
-            # What the readers would see is not to be hidden from them.
-            *("--verify-rate", "0"),
             *("--extent-bytes", str(EXTENT_SLOTS * LAYOUT.page_bytes)),
+            # The store looks too, and whoever reads what is no more sees it at once.
+            *("--verify-rate", str(self._plan.verify_rate)),
+            "--debug-poison-freed-slots",
         )
         return Keeper(
             self._folder,
-            (*pool, *self._plan.server_arguments),
+            settings,
             self._control,
             self.tally,
             seed=self._plan.seed,

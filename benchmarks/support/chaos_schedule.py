@@ -20,6 +20,8 @@ POINTS = (
 RESERVED = ("acquire.after", "write.half", "insert.before")
 # A worker comes to these once in its life, or at its end.
 ONCE = ("hello", "grant", "bind", "open", "extent", "revoke")
+# And to these not often.
+RARE = ("renew", "reserve", "write")
 # Requests of a worker that is to leave soon, and of one that has to live until it renews.
 SHORT_LIFE, LONG_LIFE = 12, 150
 
@@ -63,8 +65,8 @@ def faults(kinds: Sequence[tuple[str, str]], chosen: random.Random) -> Iterator[
     while True:
         for point, action in chosen.sample(kinds, len(kinds)):
             step = point.partition(".")[0]
-            visit = 1 if step in ONCE else chosen.randint(1, 5)
-            if step == "renew":
+            visit = 1 if step in ONCE else chosen.randint(1, 4)
+            if step in RARE:
                 visit = chosen.randint(1, 2)
             life = LONG_LIFE if step == "renew" else SHORT_LIFE
             yield Fault(point, action, visit, chosen.randint(life // 2, life))

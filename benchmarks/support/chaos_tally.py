@@ -9,7 +9,7 @@ from typing import Any
 # None of these may be anything else than zero.
 WRONGS = ("wrong_pages", "leaked_slots", "leaked_pins", "quarantine_left", "wrong_answers")
 # Nor these, which say that the run itself did not go as it should.
-BROKEN = ("broken_sums", "crashed_workers", "hung_workers", "server_failures")
+BROKEN = ("broken_sums", "corrupt_pages", "crashed_workers", "hung_workers", "server_failures")
 COUNTED = (
     *("killed_workers", "stopped_workers", "killed_servers", "pages_checked", "hits"),
     *("evictions", "quarantined"),

@@ -53,6 +53,7 @@ class Watcher:
         self._tally = tally
         self._departed: dict[str, Departed] = {}
         self._evicted: dict[int, int] = {}
+        self._corrupt: dict[int, int] = {}
         self._closing = Event()
         self._thread = Thread(target=self._run, name="chaos-watcher", daemon=True)
         self._thread.start()
@@ -96,6 +97,10 @@ class Watcher:
             self._tally.add("epochs", stats.store_epoch not in self._evicted)
             self._tally.add("evictions", evicted - self._evicted.get(stats.store_epoch, 0))
             self._evicted[stats.store_epoch] = evicted
+            corrupt = stats.counters.corrupt_page_count
+            if corrupt > self._corrupt.get(stats.store_epoch, 0):
+                self._corrupt[stats.store_epoch] = corrupt
+                self._tally.wrong("corrupt_pages", f"the store found {corrupt} pages")
             self._check_sums(stats)
             for name, gone in list(self._departed.items()):
                 self._check_departed(look, name, gone)

@@ -86,11 +86,12 @@ class LightWorker:
         """Work until the run ends or this worker's life is over; then give everything back."""
         served = 0
         while self._control.phase < Phase.END and not 0 < self._orders.life <= served:
-            if not self._namespace.wait_open(LOOK):
+            if self._namespace.wait_open(LOOK):
+                served += 1
+            else:
                 self._report.counts["looks_without_a_store"] += 1
             if self._control.phase >= Phase.CALM:
                 plan_faults("")
-            served += 1
             self.request()
         if self._control.phase >= Phase.CALM:
             plan_faults("")
