@@ -26,6 +26,7 @@ def test_a_store_that_is_absent_at_the_start_is_found_later(
         for name, found in alone.items():
             assert found.store_failure is not None
             assert (found.matched_tokens, found.published_pages) == (0, [])
+            assert found.store_seconds == 0
             assert judge.identical(name, ids, found.output_ids)
         store.start()
         for name, worker in workers.items():

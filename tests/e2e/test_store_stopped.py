@@ -69,6 +69,7 @@ def test_a_store_that_ends_during_a_request(
         alone = here.generate(ids)
         assert alone.store_failure is not None
         assert (alone.matched_tokens, alone.published_pages) == (0, [])
+        assert alone.store_seconds == 0
         assert alone.output_ids == halfway.output_ids
 
         store.start()
@@ -98,6 +99,7 @@ def test_a_store_that_hangs_during_a_request(
         assert judge.identical(name, ids, halfway.output_ids)
         alone = here.generate(ids)
         assert alone.store_failure is not None
+        assert alone.store_seconds < halfway.store_seconds / 2
         assert alone.output_ids == halfway.output_ids
         store.resume()
         assert here.client.wait_connected(LIMIT)
