@@ -14,16 +14,16 @@ from simulation_mutants import MUTANTS, Mutant, simulate, simulate_with
 SEED = 20_26
 # By hypothesis's profile, as all that is generated: `dev`, `ci`, or `nightly` for the most.
 EXAMPLES = settings().max_examples
-SCHEDULES = min(max(40, EXAMPLES * 3 // 10), 2_000)
+SCHEDULES = min(max(40, EXAMPLES // 5), 2_000)
 NIGHTLY = EXAMPLES > 1_000
 # A fault that is not found in as many schedules counts as not found.
-MUTANT_SCHEDULES = 100
+MUTANT_SCHEDULES = 150
 # Found within a few schedules each; `nightly` looks for all that are known to be found.
 QUICK = (
     "unchanged",
     "living-holder-past-its-ttl-loses-its-slots",
     "lost-answer-not-given-back",
-    "released-without-waiting-for-the-device",
+    "inserted-without-waiting-for-the-device",
     "store-never-asked-again-after-a-timeout",
 )
 # What schedules have to come to, or they show little: calls that were answered, and refusals.
