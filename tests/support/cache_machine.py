@@ -40,6 +40,7 @@ class CacheMachine(MemberRules, MatchRules, VerifyRules, NamedPinRules, RetireRu
         self.add_extent()
         self.acknowledge_all(lease)
         self.open_and_map(self.grant_one())
+        self.neighbour.arrive(lease.lease_id, self.fresh(), self.now)
         for pages, tail in (([0, 1, 2], 0), ([0, 1, 0], 0), ([1, 1], 0), ([0, 1], 1), ([1, 1], 8)):
             self.acquire_one(lease, self.tokens(pages, (tail, 3)), 0)
 

@@ -8,7 +8,7 @@ from kvstore.core.quotas import Quotas
 from kvstore.core.requests import ReservationRequest
 
 NEIGHBOUR = Identity("tenant-b")
-QUOTAS = Quotas(leases=2, pins=3)
+QUOTAS = Quotas(leases=2, pins=1)
 NAMESPACE_ID = b"b" * 16
 EXTENT_ID = 1000
 SLOTS = 4
