@@ -15,9 +15,11 @@ import other_user
 import pytest
 from attach_peer import AttachPeer
 from attached_worker import AttachedWorker
+from patterned_pages import SMALL_STORE, TOKENS, open_client, write_and_insert
 from rpc_world import Refused, refusal_of
 
 from kvstore.v1 import store_pb2, store_pb2_grpc
+from kvstore_client import ClientConfig
 from kvstore_client.testing import running_store, wait_until
 
 LIMIT = 30.0
@@ -144,3 +146,24 @@ def test_a_group_s_users_may_attach_and_be_one_tenant(tmp_path: Path) -> None:
             assert tenants == ["team", "team", f"uid-{third}"]
             with pytest.raises(PermissionError):
                 other_user.as_user(stranger, stranger, lambda: greeted(folder))
+
+
+def test_a_worker_whose_uid_changes_tenants_goes_on_as_the_new_one(tmp_path: Path) -> None:
+    """After a SIGHUP the worker loses its lease, attaches again, and begins anew."""
+    path = tenants_file(tmp_path, "alice")
+    with running_store(*SMALL_STORE, "--tenants-file", str(path)) as store:
+        client, namespace = open_client(store.runtime_dir, ClientConfig(ttl=0.6))
+        write_and_insert(namespace, TOKENS)
+        assert client.flush(LIMIT)
+        tenants_file(tmp_path, "bob")
+        os.kill(store.pid, signal.SIGHUP)
+        assert wait_until(lambda: "tenant=bob" in store.log)
+        assert namespace.wait_open(LIMIT)
+        assert namespace.peek(TOKENS) == 0
+        write_and_insert(namespace, TOKENS)
+        spaces = client.admin.namespaces()
+        assert [(each.tenant, each.cached_page_count) for each in spaces] == [
+            ("alice", 4),
+            ("bob", 4),
+        ]
+        client.close()

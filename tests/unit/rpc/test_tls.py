@@ -22,8 +22,14 @@ from kvstore.core.limits import Limits
 from kvstore.rpc.server import UnusableAddress, listen, server_options
 from kvstore.rpc.tls import Tls, TlsFiles, UnusableTls
 from kvstore.service.tenants import Tenant, Tenants
+from kvstore.v1 import (
+    lease_pb2,
+    lease_pb2_grpc,
+    prefix_cache_pb2,
+    prefix_cache_pb2_grpc,
+    store_pb2_grpc,
+)
 from kvstore.v1 import store_pb2 as pb
-from kvstore.v1 import store_pb2_grpc
 
 ALICE_TOKEN = "kvs_alice"  # noqa: S105 - for this test alone
 BOB_TOKEN = "kvs_bob"  # noqa: S105 - as above
@@ -208,3 +214,26 @@ def test_an_address_that_is_taken_is_named(reach: Reach) -> None:
     taken = f"localhost:{reach.ports['tls']}"
     with pytest.raises(UnusableAddress, match=taken):
         listen(grpc.server(ThreadPoolExecutor(1), options=server_options(Limits())), taken, None)
+
+
+def test_a_remote_client_is_a_member_of_nothing(reach: Reach) -> None:
+    """It may have a lease, and takes no part without a process on the host: pages are there."""
+    metadata = (
+        ("authorization", f"Bearer {ALICE_TOKEN}"),
+        ("kvstore-lease-secret-bin", b"a secret of 16 bytes or more"),
+    )
+    options = (("grpc.enable_http_proxy", 0),)
+    with grpc.insecure_channel(f"localhost:{reach.ports['insecure']}", options=options) as channel:
+        lease_id = bytes(range(16))
+        grant = lease_pb2.GrantLeaseRequest(lease_id=lease_id)
+        stub = lease_pb2_grpc.LeaseServiceStub(channel)
+        epoch = stub.GrantLease(grant, timeout=30, metadata=metadata).store_epoch
+        caller = prefix_cache_pb2.Caller(lease_id=lease_id, store_epoch=epoch)
+        match = prefix_cache_pb2.MatchPrefixRequest(
+            caller=caller, namespace_id=bytes(16), sequence=prefix_cache_pb2.Sequence(), pin_id=1
+        )
+        with pytest.raises(grpc.RpcError) as caught:
+            prefix_cache_pb2_grpc.PrefixCacheServiceStub(channel).MatchPrefix(
+                match, timeout=30, metadata=metadata
+            )
+    assert refusal_of(caught.value).reason == "NOT_ATTACHED"
