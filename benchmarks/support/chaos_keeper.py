@@ -15,7 +15,7 @@ from support.chaos_tally import Tally
 
 BENCHMARKS = Path(__file__).parents[1]
 # What comes in turn; a round of it a run of a minute has several times.
-KINDS = ("kill", "jump", "kill", "cut", "stop")
+KINDS = ("kill", "jump", "cut", "stop", "kill")
 # Seconds between two of them at most, and how far the clock jumps.
 LONGEST_GAP = 2.5
 JUMPS = (20.0, 600.0)

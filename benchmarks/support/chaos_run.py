@@ -18,7 +18,7 @@ from support.chaos_watcher import Watcher
 from support.chaos_worker import LAYOUT
 
 # Small on purpose: reserves evict all the time, and now and then find nothing.
-POOL_SLOTS, EXTENT_SLOTS = 144, 36
+POOL_SLOTS, EXTENT_SLOTS = 128, 32
 VERIFY_RATE = 0.05
 # How fast the load's window moves on, in requests a second.
 LOAD_SPEED = 4.0

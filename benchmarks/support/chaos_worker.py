@@ -30,7 +30,7 @@ LAYOUT = PageLayout.paged(PAGE_TOKENS, PagedContent(4, 2, 16, "float32"))
 # Looking whether there is a store again, in seconds.
 LOOK = 0.1
 # Requests held beside the newest one.
-HELD = 3
+HELD = 5
 # Pages to an insert.
 STEP = 3
 
