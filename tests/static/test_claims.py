@@ -1,0 +1,37 @@
+"""The tables of threats and failures: every line names tests, and they exist."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ("failures.md", "threat-model.md")
+TEST = re.compile(r"\[`(test_\w+)`\]\(([^)]+)\)")
+
+
+def lines_of(page: str) -> list[str]:
+    """Return the lines of a page's tables that have tests to name."""
+    lines: list[str] = []
+    named = False
+    for line in (DOCS / page).read_text(encoding="utf-8").splitlines():
+        if not line.startswith("|"):
+            named = False
+        elif line.rstrip(" |").endswith("shown by"):
+            named = True
+        elif named and not line.startswith("| ---"):
+            lines.append(line)
+    return lines
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_line_names_the_tests_that_show_it(page: str) -> None:
+    """A line without a test is a claim; a test that is not there shows nothing."""
+    lines = lines_of(page)
+    assert len(lines) > 10
+    for line in lines:
+        tests = TEST.findall(line)
+        assert tests, f"no test: {line}"
+        for name, path in tests:
+            source = (DOCS / path).read_text(encoding="utf-8")
+            assert re.search(rf"^\s*def {name}\(", source, re.MULTILINE), f"{name}: not in {path}"
