@@ -107,7 +107,7 @@ class StoreSettings(BaseSettings):
     tier1_bytes: TierSize = ByteSize(1 << 30)
     """Memory that pages may take, all tenants together, at least 4 KiB.
 
-    Taken as it is needed, never given back.
+    Taken as it is needed, and given back only for another tenant or model that asks.
     Too small when `evicted_page_count` grows with `matched_token_count` standing
     still, or `exhausted_count` grows, and for real models when the log has
     `tier1_bytes_small`; too large when it has `extent_refused`, which
@@ -122,7 +122,8 @@ class StoreSettings(BaseSettings):
     Absent: a quarter of `tier1_bytes`, at most 4 GiB. An arena grows in the background,
     and until it has, a reservation finds only what is there. Too small when `evicted_page_count` or
     `exhausted_count` grows while memory is left, or arenas have hundreds of extents
-    (`extent_count`); too large when tenants or models find none left.
+    (`extent_count`); too large when tenants or models find none left: what one gives
+    another is a whole extent, so there have to be more of them than tenants and models.
     Start with: room for a few of the longest prompts.
     """
 

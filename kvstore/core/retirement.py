@@ -10,17 +10,18 @@ unmap it; when none of them may have it any more it can be destroyed.
 
 from array import array
 from collections.abc import Collection, Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from kvstore.core.arena import Arena
 from kvstore.core.directory import Directory
 from kvstore.core.namespace import Namespace
 from kvstore.core.node import Node, Position
 from kvstore.core.requests import Removed
-from kvstore.core.slots import Slots, SlotState
+from kvstore.core.slots import INDEX_BITS, Slots, SlotState
 
 
-class Loss(NamedTuple):
+@dataclass(order=True, slots=True)
+class Loss:
     """What retiring an extent costs, least first: a wait for holders, pages, recent use."""
 
     is_held: bool
@@ -148,18 +149,21 @@ def _loss_by_state(arena: Arena, extent_id: int) -> Loss:
 
 def _add_losses(root: Node, losses: dict[int, Loss]) -> None:
     """Add to each extent's loss the pages that would go with it, and those that are held."""
-    stack: list[tuple[Node, frozenset[int]]] = [(root, frozenset())]
+    stack: list[tuple[Node, tuple[Loss, ...]]] = [(root, ())]
     while stack:
         node, above = stack.pop()
-        owners = _owners(node.slots)
-        here = above.union(losses.keys() & set(owners))
-        for each in here:
-            first = 0 if each in above else owners.index(each)
-            loss = losses[each]
-            losses[each] = Loss(
-                loss.is_held or (each in above and bool(node.anchors)) or first < node.held_pages,
-                loss.page_count + len(owners) - first,
-                max(loss.last_use, node.last_use),
-                each,
-            )
+        slots, held = node.slots, node.held_pages
+        for loss in above:
+            loss.page_count += len(slots)
+            loss.is_held = loss.is_held or held > 0
+            loss.last_use = max(loss.last_use, node.last_use)
+        here = above
+        for extent_id in losses.keys() & {slot >> INDEX_BITS for slot in slots}:
+            fresh = losses[extent_id]
+            if fresh not in above:
+                first = _owners(slots).index(extent_id)
+                fresh.page_count += len(slots) - first
+                fresh.is_held = fresh.is_held or held > first
+                fresh.last_use = max(fresh.last_use, node.last_use)
+                here = (*here, fresh)
         stack.extend((child, here) for child in node.children.values())
