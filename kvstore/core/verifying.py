@@ -11,6 +11,7 @@ from collections.abc import Sequence as Items
 from typing import NamedTuple
 
 from kvstore.core.caller import Caller
+from kvstore.core.children import Children
 from kvstore.core.holds import Hold, Pin
 from kvstore.core.lease import Lease
 from kvstore.core.matching import Matching
@@ -84,12 +85,16 @@ class Verifying(Matching):
         """Take pages that are not what was written out of the index, and all below them.
 
         Returns those of ``corrupt`` that were still there: what left the index
-        meanwhile, or has its slot no more, is nobody's any more. ``read_count``
-        pages were looked at. Raises nothing: the lease may be gone by now.
+        meanwhile, or has its slot no more, is nobody's any more; of what left, the
+        next tokens within it go now. ``read_count`` pages were looked at. Raises
+        nothing: the lease may be gone by now.
         """
         lease, namespace = inspection.lease, inspection.pin.namespace
         found = [page for page in corrupt if _place_of(page) is not None]
         removed = 0
+        for page in corrupt:
+            if page not in found:
+                _forget_ends(lease, inspection.pin, page)
         # From the top: what is below goes with it.
         for page in sorted(found, key=lambda each: each.end):
             at = _place_of(page)
@@ -172,6 +177,21 @@ def _places(hold: Hold, ends: list[int]) -> Iterator[Position]:
             while ends and ends[-1] > node.start:
                 yield Position(node, ends.pop() - node.start)
             node = node.parent
+
+
+def _forget_ends(lease: Lease, pin: Pin, page: PageCheck) -> None:
+    """Forget the next tokens within a page that is held and that the index has no more.
+
+    It was superseded, or removed, and another page may begin with the same tokens.
+    """
+    hold = pin if page.end <= pin.held_end else lease.pins.get(pin.source_id or 0)
+    if hold is None or hold.held_end < page.end:
+        return
+    index, tokens = pin.namespace.index, hold.tokens()
+    at = index.descend(Position(index.root, 0), tokens, page.page_position)
+    if at.depth == page.page_position and at.node.ends is not None:
+        content = tokens[at.depth * index.width : page.end * index.width]
+        at.node.ends.forget(at.depth, content, Children())
 
 
 def _place_of(page: PageCheck) -> Position | None:

@@ -96,8 +96,10 @@ class VerifyRules(MachineState):
         there = {slot for slot, prefix in prefixes.items() if self.model.cached.get(prefix) == slot}
         removed = self.cache.remove_corrupt(inspection, bad, len(looked))
         assert {_slot_of(page) for page in removed} == {_slot_of(page) for page in bad} & there
-        for page in removed:
-            self.remove_corrupt(prefixes[_slot_of(page)])
+        for page in bad:
+            if page in removed:
+                self.model.remove(prefixes[_slot_of(page)])
+            self.forget_ends_within(prefixes[_slot_of(page)])
         COUNTS["corrupt pages"] += len(removed)
         gone = any(self.model.cached.get(prefix) != slot for slot, prefix in prefixes.items())
         try:
@@ -110,9 +112,8 @@ class VerifyRules(MachineState):
         assert not (repeat and bad)
         return settled
 
-    def remove_corrupt(self, prefix: bytes) -> None:
-        """Remove a page, all that continues it, and all next tokens within it."""
-        self.model.remove(prefix)
+    def forget_ends_within(self, prefix: bytes) -> None:
+        """Forget all next tokens within a page, whoever else's page begins alike."""
         above = (len(prefix) - 1) // self.model.width * self.model.width
         for end in list(self.model.ends):
             if prefix.startswith(end) and len(end) > above:

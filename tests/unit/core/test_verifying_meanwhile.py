@@ -1,9 +1,10 @@
 """What others do between the look at a page and the verdict on it."""
 
 import pytest
-from core_builders import CoreWorld, places
+from core_builders import NAMESPACE_ID, CoreWorld, places
 from verifying_steps import ask, conclude, found_bad, publish
 
+from kvstore.core.requests import MatchWishes, Sequence
 from kvstore.errors import LeaseExpired, LeaseNotFound, PageCorrupt, Tombstoned
 
 
@@ -125,3 +126,27 @@ def test_a_repeated_call_may_ask_again_first() -> None:
     assert conclude(world.worker, again)
     assert not conclude(world.worker, inspection)
     assert world.worker.match("ab", 1) == shorter
+
+
+@pytest.mark.parametrize("bad", [True, False])
+def test_a_superseded_page_found_bad_takes_its_next_token_along(*, bad: bool) -> None:
+    """The fuller page keeps the next tokens of a good one; of a bad one nobody is told."""
+    world = CoreWorld(page_tokens=4, divides_by_token=True)
+    caller, cache = world.worker.caller, world.cache
+    page = b"".join(each.to_bytes(4, "little") for each in (1, 2, 3, 4))
+    for number in (1, 2):
+        world.worker.reserve(number, 1)
+    cache.insert(caller, 1, Sequence(page[:8]), world.now, checksums=[11], next_token=3)
+    wishes = MatchWishes(5, 6, accept_next_token=True)
+    asked = (caller, NAMESPACE_ID, Sequence(page[:8]), wishes, world.now)
+    assert cache.match(*asked, to_verify=True).next_token == 3
+    inspection = cache.inspect(caller, wishes, range)
+    assert inspection is not None
+    cache.insert(caller, 2, Sequence(page), world.now, checksums=[12])
+    corrupt = inspection.pages if bad else ()
+    assert cache.remove_corrupt(inspection, corrupt, 1) == []
+    assert not cache.settle(inspection, corrupt)
+    match = cache.match(*asked)
+    assert match.source is not None
+    assert (match.next_token, match.source.valid_token_count) == ((None, 1) if bad else (3, 2))
+    world.laws.check()
