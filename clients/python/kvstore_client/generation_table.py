@@ -1,5 +1,6 @@
 """The generations of an extent's slots as the store has them now, and who compares them."""
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 from operator import itemgetter
@@ -56,7 +57,8 @@ class PageGenerations:
 
         What was read of the others before this call was those pages. A page of an
         extent without a table, or of an answer without generations, is not told
-        of; one of an extent that is not mapped any more is.
+        of; one of an extent that is not mapped any more is, and so are all pages of
+        a run that does not fit its extent or its generations.
         """
         if self._runs is None:
             self._runs = [_Run(run) for run in self._named if run.generations]
@@ -76,13 +78,16 @@ class _Run:
 
     def recycled(self, extents: "ExtentTable") -> list[PageRef]:
         extent = extents.get(self._extent_id)
-        if extent is None:
-            return list(map(PageRef, repeat(self._extent_id), self._slots))
-        if extent.generations is None:
-            return []
-        now = self._select(extent.generations)[:-1]
+        now: tuple[int, ...] = ()
+        if extent is not None:
+            if extent.generations is None:
+                return []
+            with contextlib.suppress(IndexError):
+                now = self._select(extent.generations)[:-1]
         if now == self._expected:
             return []
+        if len(now) != len(self._expected):
+            return list(map(PageRef, repeat(self._extent_id), self._slots))
         pairs = zip(self._slots, now, self._expected, strict=True)
         return [PageRef(self._extent_id, slot) for slot, is_now, was in pairs if is_now != was]
 

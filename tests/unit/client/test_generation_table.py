@@ -112,6 +112,17 @@ def test_an_extent_that_is_gone_has_no_current_page(extents: ExtentTable) -> Non
     assert pages.recycled(extents) == [PageRef(1, 0)]
 
 
+@pytest.mark.parametrize(
+    "wrong", [run(0, SLOTS), run(0, 1, generations=(0,)), run(0, 1, generations=(0, 0, 0))]
+)
+def test_a_run_that_makes_no_sense_has_no_current_page(
+    extents: ExtentTable, wrong: types_pb2.PageRun
+) -> None:
+    """Slots beyond the extent, and generations of another number: nothing of it is believed."""
+    slots = list(wrong.slot_indexes)
+    assert PageGenerations([wrong]).recycled(extents) == [PageRef(1, slot) for slot in slots]
+
+
 def test_nothing_is_told_where_there_is_nothing_to_compare(
     frame: Frame, extents: ExtentTable
 ) -> None:
