@@ -75,10 +75,11 @@ def call(
 
 
 def state_of(worker: AttachedWorker) -> dict[str, Any]:
-    """Return what the store holds, without what time alone changes."""
+    """Return what the store holds, without what time and asking alone change."""
     stats = worker.ask(worker.store.GetStats, store_pb2.GetStatsRequest())
-    for each in (stats, *stats.namespaces, *stats.leases):
-        for name in ("uptime", "age", "since_renewal", "oldest_hold_age"):
+    changing = ("uptime", "age", "since_renewal", "oldest_hold_age", "request_count")
+    for each in (stats, *stats.namespaces, *stats.leases, *stats.tenants):
+        for name in changing:
             if name in each.DESCRIPTOR.fields_by_name:
                 each.ClearField(name)
     return {field.name: str(value) for field, value in stats.ListFields()}
