@@ -39,7 +39,8 @@ class AccessSettings(BaseSettings):
 
     Remote clients look, peek and administer; pages are used on this host alone. Needs
     `tls_cert` and `tls_key`, or `insecure_tcp`, and callers in `tenants_file`. Port 0
-    is any that is free; the log's `server_started` says which. Start with: none.
+    is any that is free; the log's `server_started` says which.
+    Absent: unix sockets alone. Start with: none.
     """
 
     tls_cert: Path | None = None
@@ -47,13 +48,14 @@ class AccessSettings(BaseSettings):
 
     It names the host that clients connect to. Replaced on disk, it is used from the
     next connection on, as `tls_key` and `tls_client_ca` are. Wrong when clients say
-    that no certificate could be verified. Start with: none.
+    that no certificate could be verified. Absent: no TLS. Start with: none.
     """
 
     tls_key: Path | None = None
     """The private key of `tls_cert`, in PEM, without a passphrase.
 
-    It is the server's user's or root's, and others can neither read nor write it. Start with: none.
+    It is the server's user's or root's, and others can neither read nor write it.
+    Absent: no TLS. Start with: none.
     """
 
     tls_client_ca: Path | None = None

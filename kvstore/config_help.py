@@ -18,6 +18,8 @@ def default_text(field: FieldInfo) -> str:
         return ""
     if isinstance(field.default, ByteSize):
         return field.default.human_readable().replace(".0", "")
+    if isinstance(field.default, bool):
+        return str(field.default).lower()
     return str(field.default)
 
 

@@ -30,6 +30,7 @@ def test_a_default_is_shown_as_one_would_write_it() -> None:
         "300.0",
         "console",
     )
+    assert shown["insecure_tcp"] == "false"
     assert (shown["config_file"], shown["runtime_dir"], shown["extent_bytes"]) == ("", "", "")
 
 
