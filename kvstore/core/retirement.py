@@ -69,15 +69,15 @@ class Retirement(Directory):
         None where there is none without a page under a named pin. Costs a look at
         every page of the arena.
         """
-        arena = self.arenas[arena_id]
-        pinned: set[int] = set()
-        losses = {each: _loss_by_state(arena, each) for each in among}
-        for namespace in self._namespaces_of(arena):
-            for pin in namespace.named_pins.values():
-                pinned |= set(_owners(pin.slots()))
+        arena, namespaces = self.arenas[arena_id], self._namespaces_of(self.arenas[arena_id])
+        pins = [pin for each in namespaces for pin in each.named_pins.values()]
+        pinned = {slot >> INDEX_BITS for pin in pins for slot in pin.slots()}
+        losses = {each: _loss_by_state(arena, each) for each in among if each not in pinned}
+        if not losses:
+            return None
+        for namespace in namespaces:
             _add_losses(namespace.index.root, losses)
-        cheapest = min((losses[each] for each in losses.keys() - pinned), default=None)
-        return None if cheapest is None else cheapest.extent_id
+        return min(losses.values()).extent_id
 
     def emptied_extents(self) -> list[int]:
         """Return the retiring extents whose slots are all FREE."""
