@@ -196,7 +196,7 @@ class StoreNode:
         before = self._state()
         try:
             handler = self._handlers[method]
-            response = handler.unary_unary(call.request, context)
+            response = handler.stream_unary(iter((call.request,)), context)
         except _Ended as ended:
             reason = _reason_of(ended.trailing)
             executed = Executed(ended.code, b"", ended.text, ended.trailing, reason)

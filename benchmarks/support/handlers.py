@@ -44,6 +44,9 @@ class CallContext:
         self.time_remaining = caller.time_remaining
         self.peer = caller.peer
 
+    def cancel(self) -> None:
+        """Do nothing: whoever waits for a request here has it already."""
+
     def abort_with_status(self, status: grpc.Status) -> NoReturn:
         """End the call; raises :class:`Ended`."""
         raise Ended(status)
@@ -95,11 +98,15 @@ def _same(handler: object, details: object) -> Any:  # noqa: ANN401  # handlers 
 
 
 def _method_of(handler: Any) -> Method:  # noqa: ANN401  # handlers are untyped
-    behaviour, serialize = handler.unary_unary, handler.response_serializer
     parse = handler.request_deserializer or bytes
+    serialize = handler.response_serializer
 
     def method(request: bytes, context: CallContext) -> bytes:
-        answer: bytes = serialize(behaviour(parse(request), context))
+        # Behind interceptors a request is a stream of one.
+        if handler.stream_unary is not None:
+            answer: bytes = serialize(handler.stream_unary(iter((request,)), context))
+        else:
+            answer = serialize(handler.unary_unary(parse(request), context))
         return answer
 
     return method

@@ -4,7 +4,8 @@ gRPC hands each call to its thread pool as it comes: in one line, where a tenant
 that sends a thousand calls at once makes everybody else wait for all of them,
 and beyond the server's bound has everybody else's calls refused. Here each lane
 has a line of its own, the lanes take turns, and who has too many calls under way
-is refused before a thread is needed.
+is refused before a thread is needed. A call may wait in its thread for a request
+that is slow to come: so no lane has all the threads either.
 """
 
 from collections import OrderedDict, deque
@@ -24,19 +25,25 @@ ERRANDS = ("errands",)
 class CallThreads(ThreadPoolExecutor):
     """A pool of ``thread_count`` threads for at most ``capacity`` calls.
 
+    A lane has a thread for another call only while it has fewer than are idle: alone
+    it has half of them, and however many lanes take what they can, the next one
+    finds one.
+
     A call stands in the lane that ``arrive`` named last in the thread that submits
     it: gRPC asks its interceptors about a call and submits it in one thread, one
     call after another. Whatever else is submitted stands in a lane of its own.
     """
 
-    def __init__(self, thread_count: int, capacity: int) -> None:
-        super().__init__(thread_count, thread_name_prefix="kvstore-rpc")
+    def __init__(self, thread_count: int, capacity: int, name: str = "kvstore-rpc") -> None:
+        super().__init__(thread_count, thread_name_prefix=name)
         self._capacity = capacity
         self._arrived = local()
         self._mutex = Lock()
         self._waiting: OrderedDict[Hashable, deque[Callable[[], None]]] = OrderedDict()
         self._counts: dict[Hashable, int] = {}
         self._total = 0
+        self._running: dict[Hashable, int] = {}
+        self._idle = thread_count
 
     @property
     def largest_lane(self) -> int:
@@ -58,6 +65,10 @@ class CallThreads(ThreadPoolExecutor):
         self._arrived.lane, self._arrived.refused = lane, not admitted
         return admitted
 
+    def refuse(self) -> None:
+        """Have the call that is submitted next in this thread run as one that is refused."""
+        self._arrived.refused = True
+
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
         """Run a call when its lane's turn comes."""
         lane: Hashable = getattr(self._arrived, "lane", ERRANDS)
@@ -75,15 +86,34 @@ class CallThreads(ThreadPoolExecutor):
         return future
 
     def _run_next(self) -> None:
-        """Run the first call of the lane that waits longest for its turn."""
+        """Run calls, each the first of the lane that waits longest, while a lane may have more."""
+        while (turn := self._begin()) is not None:
+            lane, work = turn
+            work()
+            self._end(lane)
+
+    def _begin(self) -> tuple[Hashable, Callable[[], None]] | None:
         with self._mutex:
-            lane, calls = next(iter(self._waiting.items()))
+            may = (each for each in self._waiting if self._running.get(each, 0) < self._idle)
+            lane = next(may, None)
+            if lane is None:
+                return None
+            calls = self._waiting[lane]
             work = calls.popleft()
             if calls:
                 self._waiting.move_to_end(lane)
             else:
                 del self._waiting[lane]
-        work()
+            self._running[lane] = self._running.get(lane, 0) + 1
+            self._idle -= 1
+        return lane, work
+
+    def _end(self, lane: Hashable) -> None:
+        with self._mutex:
+            self._idle += 1
+            self._running[lane] -= 1
+            if not self._running[lane]:
+                del self._running[lane]
 
     def _leave(self, lane: Hashable, _: "Future[Any]") -> None:
         with self._mutex:

@@ -11,13 +11,16 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from kvstore.errors import QuotaExceeded
 from kvstore.rpc import status
+from kvstore.rpc.call_threads import CallThreads
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 # A watcher takes no thread; this only bounds what those who ask for ever more can take.
 MAX_WATCHERS = 256
-# A check whose request does not come holds one of them until it does or the call ends.
-CHECK_THREADS = 4
+# A check whose request is slow to come has one of them meanwhile. They are all in one lane,
+# which has half of these, and a third of this many calls.
+CHECK_THREADS = 8
+MAX_CHECKS = 96
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 SERVICE_UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 
@@ -46,8 +49,14 @@ class _OnThreads:
         # Where gRPC looks: _select_thread_pool_for_behavior in grpc/_server.py.
         self.experimental_thread_pool = threads
 
-    def __call__(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: ANN401
-        return self._method(request, context)
+    def __call__(self, request: Any, context: grpc.ServicerContext, *send: Send) -> Any:  # noqa: ANN401
+        return self._method(request, context, *send)
+
+
+class _Sending(_OnThreads):
+    """One that asks gRPC for ``send``, to be called from any thread, in place of an iterator."""
+
+    experimental_non_blocking = True
 
 
 class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # it is untyped
@@ -65,9 +74,10 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # i
         self._together = frozenset(self._statuses)
         self._final: frozenset[str] = frozenset()
         self._max_watchers = max_watchers
-        threads = ThreadPoolExecutor(CHECK_THREADS, "kvstore-health-check")
-        self.Check = _OnThreads(self._check, threads)
-        self.List = _OnThreads(self._list, threads)
+        self.threads = CallThreads(CHECK_THREADS, MAX_CHECKS, "kvstore-health-check")
+        self.Check = _OnThreads(self._check, self.threads)
+        self.List = _OnThreads(self._list, self.threads)
+        self.Watch = _Sending(self._watch, self.threads)
         self._closing = False
         self._state = Condition()
         self._watchers: set[_Watcher] = set()
@@ -116,7 +126,7 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # i
             }
         )
 
-    def Watch(
+    def _watch(
         self,
         request: health_pb2.HealthCheckRequest,
         context: grpc.ServicerContext,
@@ -140,9 +150,6 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # i
             )
         if not context.add_callback(lambda: self._forget(watcher)):
             self._forget(watcher)
-
-    # Asks gRPC for ``send``, which may be called from any thread, in place of an iterator.
-    Watch.experimental_non_blocking = True  # type: ignore[attr-defined]
 
     def _require_thread(self) -> None:
         if self._thread is None:

@@ -2,7 +2,8 @@
 
 ``Outcomes`` gives the call its request id, turns whatever was raised into a
 status, and logs one line. ``Admission`` refuses a call without credential or
-deadline, and only then reads the request.
+deadline, and only then waits for the request: to gRPC the requests are streams,
+for which it does not wait itself, in a thread that a call may have for ever.
 """
 
 import re
@@ -23,7 +24,7 @@ from kvstore.core.limits import Limits
 from kvstore.errors import InvalidField, KVStoreError
 from kvstore.rpc import status
 from kvstore.rpc.identity import Callers
-from kvstore.rpc.quiet import quiet
+from kvstore.rpc.quiet import one_request, quiet
 from kvstore.rpc.request_size import require_size, size_limit_of
 from kvstore.service.clock import Clock
 from kvstore.service.traffic import Traffic
@@ -113,26 +114,26 @@ class Outcomes(_MethodInterceptor):
     def _wrap(
         self, method: str, handler: "grpc.RpcMethodHandler[Request, Response]"
     ) -> "grpc.RpcMethodHandler[Request, Response]":
-        if handler.unary_stream is not None:
-            stream = handler.unary_stream
+        if handler.stream_stream is not None:
+            stream = handler.stream_stream
 
             def stream_outcome(
-                request: Request, context: grpc.ServicerContext
+                requests: Iterator[Request], context: grpc.ServicerContext
             ) -> Iterator[Response]:
                 with self._outcome(method, context):
-                    yield from stream(request, context)
+                    yield from stream(requests, context)
 
-            return grpc.unary_stream_rpc_method_handler(
+            return grpc.stream_stream_rpc_method_handler(
                 stream_outcome, handler.request_deserializer, handler.response_serializer
             )
-        unary = handler.unary_unary
-        assert unary is not None  # the contract has no streams of requests
+        unary = handler.stream_unary
+        assert unary is not None  # Admission makes no others
 
-        def outcome(request: Request, context: grpc.ServicerContext) -> Response:
+        def outcome(requests: Iterator[Request], context: grpc.ServicerContext) -> Response:
             with self._outcome(method, context):
-                return unary(request, context)
+                return unary(requests, context)
 
-        return grpc.unary_unary_rpc_method_handler(
+        return grpc.stream_unary_rpc_method_handler(
             outcome, handler.request_deserializer, handler.response_serializer
         )
 
@@ -147,6 +148,10 @@ class Outcomes(_MethodInterceptor):
             yield
         except KVStoreError as error:
             reason, failure = error.reason(), status.to_status(error)
+        except grpc.RpcError:
+            # Its client went, or its deadline passed, before its request came: gRPC's own to end.
+            log.debug("request_never_came")
+            raise
         except Exception:
             log.exception("request_failed")
             reason, failure = "INTERNAL", status.internal_status(request_id)
@@ -158,7 +163,7 @@ class Outcomes(_MethodInterceptor):
 
 
 class Admission(_MethodInterceptor):
-    """Refuses, before the request is read, a call that may not come in.
+    """Refuses, before its request is waited for, a call that may not come in.
 
     Raises CredentialRequired, TooManyRequests for what is over the tenant's rate, or
     InvalidField for a deadline that is missing or above ``max_deadline``:
@@ -184,23 +189,27 @@ class Admission(_MethodInterceptor):
         if handler.unary_stream is not None:
             stream = handler.unary_stream
 
-            def admit_stream(request: bytes, context: grpc.ServicerContext) -> Iterator[Response]:
+            def admit_stream(
+                requests: Iterator[bytes], context: grpc.ServicerContext
+            ) -> Iterator[Response]:
                 self._require_admissible(context, always=always)
+                request = one_request(requests)
                 require_size(request, size_limit, self._limits)
                 return stream(_parsed(parse, request), context)
 
-            return grpc.unary_stream_rpc_method_handler(
+            return grpc.stream_stream_rpc_method_handler(
                 admit_stream, None, handler.response_serializer
             )
         unary = handler.unary_unary
         assert unary is not None  # the contract has no streams of requests
 
-        def admit(request: bytes, context: grpc.ServicerContext) -> Response:
+        def admit(requests: Iterator[bytes], context: grpc.ServicerContext) -> Response:
             self._require_admissible(context, always=always)
+            request = one_request(requests)
             require_size(request, size_limit, self._limits)
             return unary(_parsed(parse, request), context)
 
-        return grpc.unary_unary_rpc_method_handler(admit, None, handler.response_serializer)
+        return grpc.stream_unary_rpc_method_handler(admit, None, handler.response_serializer)
 
     def _require_admissible(self, context: grpc.ServicerContext, *, always: bool) -> None:
         tenant = self._callers.identity(context).tenant

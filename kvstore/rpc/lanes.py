@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import grpc
+from grpc_health.v1 import health
 
 from kvstore.rpc import status
 from kvstore.rpc.call_threads import CallThreads
@@ -14,6 +15,7 @@ from kvstore.service.traffic import TooManyRequests, Traffic
 # Lanes are ("tenant", name), and these.
 UNKNOWN = ("unknown",)
 PROBES = ("probes",)
+CHECKS = f"/{health.SERVICE_NAME}/"
 # Seconds after which a caller with too many calls under way may try again.
 PATIENCE = 0.1
 
@@ -26,8 +28,12 @@ class Lanes(grpc.ServerInterceptor):
     ended in the one thread that all calls pass.
     """
 
-    def __init__(self, threads: CallThreads, callers: Callers, traffic: Traffic) -> None:
+    def __init__(
+        self, threads: CallThreads, check_threads: CallThreads, callers: Callers, traffic: Traffic
+    ) -> None:
+        """``check_threads`` take the calls of health."""
         self._threads = threads
+        self._check_threads = check_threads
         self._callers = callers
         self._traffic = traffic
         # Of requests as a stream, so that gRPC does not wait for one before it calls this.
@@ -42,6 +48,11 @@ class Lanes(grpc.ServerInterceptor):
     ) -> "Handler[Request, Response]":
         """Go on with a call that may have a thread, or refuse it."""
         method = handler_call_details.method
+        if method.startswith(CHECKS):
+            if self._check_threads.arrive(PROBES):
+                return continuation(handler_call_details)
+            self._threads.refuse()
+            return self._refusal
         tenant = None
         lane: tuple[str, ...] = PROBES
         if not method.startswith(EXEMPT):

@@ -87,7 +87,7 @@ def build_server(
     server = grpc.server(
         threads,
         interceptors=[
-            Lanes(threads, callers, store.traffic),
+            Lanes(threads, health_state.servicer.threads, callers, store.traffic),
             Outcomes(clock),
             Admission(callers, store.limits, store.traffic),
         ],

@@ -2,7 +2,8 @@
 
 In the folder that ``KVSTORE_STUCK`` names, a FIFO ``owner`` has GetStats hold the
 store's mutex until somebody opens it for writing; a FIFO ``calls`` has
-each GetStats keep its thread for as long. It is judged after SILENCE seconds.
+each GetStats keep its thread for as long, which is the only one for calls. It is
+judged after SILENCE seconds.
 """
 
 import os
@@ -15,7 +16,9 @@ from unittest.mock import patch
 import kvstore.__main__ as program
 from kvstore.core.caller import Identity
 from kvstore.core.stats import Stats
+from kvstore.rpc.call_threads import CallThreads
 from kvstore.rpc.health import Health
+from kvstore.rpc.server import MAX_CALLS
 from kvstore.service.store import KVStore
 
 # Longer than any thread is silent by itself, which is a second.
@@ -35,7 +38,12 @@ def main() -> int:
         return stats(store, identity)
 
     judged_soon: Callable[..., Health] = partial(Health, stale_after=SILENCE)
-    with patch.object(KVStore, "stats", stuck_stats), patch.object(program, "Health", judged_soon):
+    one_thread = partial(CallThreads, 1, MAX_CALLS)
+    with (
+        patch.object(KVStore, "stats", stuck_stats),
+        patch.object(program, "Health", judged_soon),
+        patch.object(program, "call_threads", one_thread),
+    ):
         return program.main()
 
 

@@ -101,3 +101,20 @@ def test_a_refused_call_is_run_where_it_is_submitted(threads: CallThreads, busy:
         threads.submit(int)
     assert threads.submit(get_ident).result() == get_ident()
     assert not busy.is_set()
+
+
+def test_no_lane_has_all_threads() -> None:
+    """One lane's calls that do not end take half of the threads; the next two find one each."""
+    go_on = Event()
+    pool = CallThreads(4, 64)
+    try:
+        stuck = [send(pool, "stuck", go_on.wait) for _ in range(8)]
+        also_stuck = [send(pool, "also stuck", go_on.wait) for _ in range(4)]
+        free = send(pool, "free", int)
+        assert free is not None
+        assert free.result(timeout=30) == 0
+        assert not any(each.done() for each in stuck + also_stuck if each is not None)
+    finally:
+        go_on.set()
+        pool.shutdown()
+    assert all(each is not None and each.done() for each in stuck + also_stuck)

@@ -9,7 +9,7 @@ import pytest
 from rpc_world import Refused, Server, Worker, refusal_of
 
 from kvstore.core.quotas import Quotas, QuotaTable
-from kvstore.rpc.server import MAX_CALLS
+from kvstore.rpc.server import MAX_CALLS, THREAD_COUNT
 from kvstore.service.traffic import Requests
 from kvstore.v1 import lease_pb2, prefix_cache_pb2, store_pb2
 
@@ -53,7 +53,7 @@ class Flood:
 
 @contextmanager
 def standstill(server: Server) -> Iterator[None]:
-    """Let no call get through the store meanwhile: all threads are taken by the first."""
+    """Let no call get through the store meanwhile: threads that are taken stay so."""
     with server.store._mutex:
         yield
 
@@ -86,13 +86,15 @@ def test_a_flood_is_refused_and_others_are_served(server: Server) -> None:
 def test_strangers_fill_no_line_but_their_own(server: Server) -> None:
     """Calls without a known credential are bounded together, and cost those with one nothing."""
     worker = server.worker()
+    # Five tenants, who leave no thread.
+    busy = [server.worker(uid=uid) for uid in range(3, 8)]
     with standstill(server):
-        stuck = Flood(worker, 16)
+        stuck = [Flood(each, THREAD_COUNT) for each in busy]
         strangers = Flood(worker, MAX_CALLS + 1, guess=True)
         mine = Flood(worker, 1)
-    for flood in (stuck, mine, strangers):
+    for flood in (*stuck, mine, strangers):
         flood.wait(len(flood.calls))
-    assert stuck.refusals() == mine.refusals() == []
+    assert all(flood.refusals() == [] for flood in (*stuck, mine))
     reasons = {each.reason for each in strangers.refusals()}
     assert reasons == {"CREDENTIAL_REQUIRED", "QUOTA_EXCEEDED"}
 

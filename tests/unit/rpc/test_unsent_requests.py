@@ -1,0 +1,83 @@
+"""Calls whose requests never come: what they can keep from others."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Event
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from rpc_world import Server
+
+from kvstore.rpc.health_servicer import CHECK_THREADS, MAX_CHECKS
+from kvstore.rpc.server import MAX_CALLS, THREAD_COUNT
+from kvstore.v1 import store_pb2
+
+CONTRACT = "/kvstore.v1.StoreService/GetStats"
+CHECK = "/grpc.health.v1.Health/Check"
+WATCH = "/grpc.health.v1.Health/Watch"
+REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+
+
+@contextmanager
+def unsent(
+    server: Server,
+    method: str,
+    count: int,
+    *metadata: tuple[str, str],
+    timeout: float | None = None,
+) -> Iterator[None]:
+    """Begin calls that send nothing while this lasts; of nobody, and without a deadline."""
+    over = Event()
+
+    def nothing() -> Iterator[bytes]:
+        over.wait()
+        yield from ()
+
+    with grpc.insecure_channel(f"unix:{server.path}") as channel:
+        begin = channel.stream_stream(method)
+        calls = [begin(nothing(), timeout=timeout, metadata=metadata) for _ in range(count)]
+        try:
+            yield
+        finally:
+            over.set()
+            for call in calls:
+                call.cancel()
+
+
+@pytest.mark.parametrize("method", [CONTRACT, CHECK, WATCH, REFLECTION])
+def test_strangers_who_send_no_request_stop_nobody(server: Server, method: str) -> None:
+    """Calls that never go on take no thread from those that do."""
+    worker = server.worker()
+    with unsent(server, method, 3 * THREAD_COUNT):
+        worker.ask(worker.store.GetStats, store_pb2.GetStatsRequest())
+
+
+def test_a_tenant_that_sends_no_requests_leaves_threads_to_others(server: Server) -> None:
+    """Whoever has a credential and a deadline may be slow, with half of the threads."""
+    worker = server.worker(uid=2)
+    authorization = ("authorization", f"Bearer {server.credentials.issue(3)}")
+    with unsent(server, CONTRACT, 3 * THREAD_COUNT, authorization, timeout=50):
+        worker.ask(worker.store.GetStats, store_pb2.GetStatsRequest())
+
+
+def test_unsent_probes_leave_room_for_calls(
+    start_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checks that wait for a thread are bounded, and so not all the calls there may be."""
+    assert MAX_CHECKS < MAX_CALLS // 2
+    monkeypatch.setattr("kvstore.rpc.server.MAX_CALLS", MAX_CHECKS)
+    server = start_server()
+    worker = server.worker()
+    with unsent(server, CHECK, MAX_CHECKS + 1):
+        worker.ask(worker.store.GetStats, store_pb2.GetStatsRequest())
+
+
+def test_a_probe_that_does_not_come_is_ended(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who checks the health waits a while for requests that do not come, and no longer."""
+    monkeypatch.setattr("kvstore.rpc.quiet.PATIENCE", 0.1)
+    stub = health_pb2_grpc.HealthStub(server.channel)
+    with unsent(server, CHECK, 2 * CHECK_THREADS):
+        stub.Check(health_pb2.HealthCheckRequest(service="liveness"), timeout=30)
