@@ -55,9 +55,9 @@ class ExtentTable:
         return self._number
 
     @property
-    def lingers(self) -> bool:
-        """Whether something that was given up is mapped still, for a view of it is kept."""
-        return bool(self._lingering)
+    def lingering(self) -> frozenset[int]:
+        """What was given up and is mapped still, for views of it are kept, or just no more."""
+        return frozenset(self._lingering)
 
     def add(self, extent: types_pb2.Extent, descriptors: Sequence[int]) -> bool:
         """Map an extent, unless it is mapped already; raises as :func:`map_extent` does.

@@ -1,7 +1,7 @@
 """Sends what a session gives back, in the background, until the store has it."""
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
@@ -59,16 +59,17 @@ class ReleaseSender:
         max_batch_size: int,
         tell_unmapped: Callable[[list[int]], None],
         closed: Callable[[], None],
-        lingers: Callable[[], bool] = lambda: False,
+        lingering: Callable[[], Collection[int]] = tuple,
     ) -> None:
-        """``lingers`` tells whether some extent that was given up is still to be unmapped."""
+        """``lingering`` are extents that were given up: none is left out before it is told of."""
         self._calls = calls
         self._call_timeout = call_timeout
         self._backoff = backoff
         self._max_batch_size = max_batch_size
         self._tell_unmapped = tell_unmapped
         self._closed = closed
-        self._lingers = lingers
+        self._lingering = lingering
+        self._told: set[int] = set()
         # Its put may interrupt itself, so an extent's last view may be dropped anywhere.
         self._queue: SimpleQueue[Returned] = SimpleQueue()
         self._state = Condition()
@@ -135,8 +136,7 @@ class ReleaseSender:
         while not last:
             batch = self._take()
             last = batch.last
-            if batch.extent_ids:
-                self._tell_unmapped(batch.extent_ids)
+            self._tell(batch.extent_ids)
             for part in self._parts(batch.pin_ids):
                 self._send("pins", partial(self._calls.release, part, self._call_timeout))
             for part in self._parts(batch.reservation_ids):
@@ -152,11 +152,18 @@ class ReleaseSender:
 
     def _outlast_views(self) -> None:
         """Go on telling what is unmapped, while views are kept of what was given up."""
-        while not self._abandoned and (self._lingers() or not self._queue.empty()):
+        while not self._abandoned and (self._has_untold() or not self._queue.empty()):
             self._ended.set()
-            extent_ids = self._take().extent_ids
-            if extent_ids:
-                self._tell_unmapped(extent_ids)
+            self._tell(self._take().extent_ids)
+
+    def _has_untold(self) -> bool:
+        # Those told of may linger for a moment: whoever unmapped them is about to say so.
+        return not self._told.issuperset(self._lingering())
+
+    def _tell(self, extent_ids: list[int]) -> None:
+        if extent_ids:
+            self._tell_unmapped(extent_ids)
+            self._told.update(extent_ids)
 
     def _take(self) -> _Batch:
         batch = _Batch()

@@ -79,7 +79,7 @@ class Session:
             max_batch_size=bound.limits.max_batch_size or 1,
             tell_unmapped=bound.connection.tell_unmapped,
             closed=self._close,
-            lingers=lambda: self.extents.lingers,
+            lingering=lambda: self.extents.lingering,
         )
         self.extents = ExtentTable(monitor, numbers, self._sender.unmapped, self.store_epoch)
         self._gate = StoreGate(
@@ -161,7 +161,9 @@ class Session:
                 ticket = self._gate.admit()
                 self._holds += 1
                 self._sample = sample or self._sample
-            request = StoreRequest(self._gate, ticket, deadline, self.end)
+            request = StoreRequest(
+                self._gate, ticket, deadline, self.end, call_timeout=self.call_timeout
+            )
             try:
                 yield request
             except BaseException as error:

@@ -145,10 +145,10 @@ def test_what_is_retired_is_unmapped_or_was_not_mapped(
     table.refuse(3, DeviceUnavailable("no device"))
     kept = table.of_arena(1)[1].view()
     assert table.retire([1, 2, 3, 4]) == [3, 4]
-    assert (gone, table.lingers) == ([2], True)
+    assert (gone, table.lingering) == ([2], {1})
     assert table.retire([1]) == []
     del kept
-    assert (gone, table.lingers) == ([2, 1], False)
+    assert (gone, table.lingering) == ([2, 1], set())
     assert table.retire([1]) == [1]
 
 
@@ -164,7 +164,7 @@ def test_a_closed_table_maps_nothing(table: ExtentTable, memory: int, gone: list
     assert table.add(described(1), [memory])
     table.close()
     assert not table.add(described(2), [memory])
-    assert (table.get(2), gone, table.lingers) == (None, [1, 2], False)
+    assert (table.get(2), gone, table.lingering) == (None, [1, 2], set())
 
 
 def test_a_table_that_is_dropped_unmaps(memory: int, gone: list[int]) -> None:

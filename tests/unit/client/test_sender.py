@@ -35,7 +35,7 @@ class Sending:
             max_batch_size=2,
             tell_unmapped=self.unmapped.extend,
             closed=self.closed.set,
-            lingers=lambda: bool(self.lingering),
+            lingering=lambda: self.lingering,
         )
 
 
@@ -171,6 +171,17 @@ def test_what_is_unmapped_after_the_lease_is_told_too(
         sending.lingering.remove(extent_id)
     assert sending.closed.wait(30)
     assert sending.unmapped == [7, 8]
+
+
+def test_what_was_told_of_is_not_waited_for(scripted: ScriptedCalls, sending: Sending) -> None:
+    """Who unmaps tells first and takes note of it then: the sender may look in between."""
+    scripted.answer("RevokeLease", REVOKED)
+    sending.lingering.append(7)
+    sending.sender.finish()
+    assert sending.sender.join(30)
+    sending.sender.unmapped(7)
+    assert sending.closed.wait(30)
+    assert sending.unmapped == [7]
 
 
 def test_an_abandoned_sender_waits_for_no_view(scripted: ScriptedCalls, sending: Sending) -> None:

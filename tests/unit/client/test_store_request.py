@@ -122,3 +122,19 @@ def test_calls_of_one_request_share_a_budget(hasty: ScriptedSession) -> None:
         session.request(budget),
     ):
         pass
+
+
+def test_a_budget_that_runs_out_says_little_of_the_store(attached: ScriptedSession) -> None:
+    """A call that had next to no time keeps no other request from the store."""
+    slow, session = Event(), attached.session
+    attached.calls.answer("MatchPrefix", slow, *[MATCH] * 9)
+    attached.calls.answer("ReleasePins", *[RELEASED] * 9)
+    spent = StoreBudget(0.05)
+    with (
+        pytest.raises(errors.StoreTimedOut),
+        session.request(spent, pin_ids=(1,)) as asking,
+    ):
+        asking.ask(session.lease.match, b"space", b"", (1, 2), asking.remaining())
+    assert session.usable
+    slow.set()
+    match(session, 3)
