@@ -38,6 +38,11 @@ class Extent:
         """Return what another process needs to reach both, until ``close``."""
         return replace(self.memory.describe(), generation_table=self.generation_table.describe())
 
+    def give_back(self) -> bool:
+        """Give back both, which no process maps; False where the memory is in use still."""
+        self.generation_table.close()
+        return self.memory.give_back()
+
     def close(self) -> None:
         """Give both up; idempotent."""
         self.memory.close()
@@ -111,13 +116,14 @@ class Arenas:
     def destroy(self, extent_id: int) -> ExtentShape:
         """Give an extent's memory up; its bytes return to the budget. Takes milliseconds.
 
-        Nobody may reach it any more, and no view of it may be alive here.
+        Nobody may reach it any more, and no view of it may be alive here. What a
+        device does not take back stays out of the budget.
         """
         with self._mutex:
             extent = self._extents.pop(extent_id)
-        extent.close()
-        with self._mutex:
-            self._allocated_bytes -= self._taken(extent.shape)
+        if extent.give_back():
+            with self._mutex:
+                self._allocated_bytes -= self._taken(extent.shape)
         return extent.shape
 
     def describe(self, extent_ids: Iterable[int]) -> list[ExtentDescription]:

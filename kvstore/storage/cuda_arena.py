@@ -34,27 +34,35 @@ class CudaExtent:
         export: CudaIpcExport,
         offset: int,
         access: "SlotAccess",
-        give_back: Callable[[], None],
+        give_back: Callable[[], bool],
     ) -> None:
         self.shape = shape
         self._access: SlotAccess | None = access
         self._description = ExtentDescription(shape, offset, export)
-        self._give_back: Callable[[], None] | None = give_back
+        self._described = False
+        self._give_back: Callable[[], bool] | None = give_back
 
     def describe(self) -> ExtentDescription:
         """Return what another process needs to map the memory."""
         # From here on somebody may map it.
-        self._give_back = None
+        self._described = True
         return self._description
 
     def read(self, index: int) -> memoryview | None:
         """Return a copy of a slot's bytes, or None once it is closed; raises ``CudaFailed``."""
-        return None if self._access is None else self._access.read(index)
+        access = self._access
+        return None if access is None else access.read(index)
 
     def fill(self, index: int, value: int) -> None:
         """Write one value into all bytes of a slot; raises ``CudaFailed``."""
         if self._access is not None:
             self._access.fill(index, value)
+
+    def give_back(self) -> bool:
+        """Give memory back that no process maps; False where the device refuses. Once."""
+        self._access = None
+        give_back, self._give_back = self._give_back, None
+        return give_back is not None and give_back()
 
     def close(self) -> None:
         """Give the memory up. Idempotent.
@@ -63,10 +71,9 @@ class CudaExtent:
         whoever maps it is undefined, and the driver keeps it until the last of them
         is gone.
         """
-        self._access = None
-        give_back, self._give_back = self._give_back, None
-        if give_back is not None:
-            give_back()
+        if self._described:
+            self._access = self._give_back = None
+        self.give_back()
 
 
 class CudaDevice:
@@ -156,11 +163,13 @@ class CudaDevice:
             ),
         )
 
-    def _give_back(self, address: int) -> None:
+    def _give_back(self, address: int) -> bool:
         try:
             self._runtime.give_back(address)
         except CudaFailed as error:
             log.warning("device_memory_kept", device=self._name, why=str(error))
+            return False
+        return True
 
     def _refusal(self, size_bytes: int, error: CudaFailed) -> NotEnoughMemory:
         try:

@@ -88,6 +88,10 @@ class ExtentMemory(Protocol):
         """Write one value, of a byte, into all bytes of a slot. Raises as ``read`` does."""
         ...
 
+    def give_back(self) -> bool:
+        """Give memory back that no process maps; False where that failed: it is in use still."""
+        ...
+
     def close(self) -> None:
         """Give the memory up. Processes that mapped it keep it alive; idempotent."""
         ...

@@ -56,13 +56,22 @@ class HostExtent:
         mapping, size = self._mapping, self.shape.slot_bytes
         if mapping is None:
             return None
-        return memoryview(mapping)[index * size : (index + 1) * size].toreadonly()
+        try:
+            view = memoryview(mapping)
+        except ValueError:  # closed since, by another thread
+            return None
+        return view[index * size : (index + 1) * size].toreadonly()
 
     def fill(self, index: int, value: int) -> None:
         """Write one value, of a byte, into all bytes of a slot."""
         mapping, size = self._mapping, self.shape.slot_bytes
         if mapping is not None:
             mapping[index * size : (index + 1) * size] = bytes([value]) * size
+
+    def give_back(self) -> bool:
+        """Do as ``close``: the kernel has it once the last mapping is gone."""
+        self.close()
+        return True
 
     def close(self) -> None:
         """Unmap, and close the descriptor. Idempotent.

@@ -73,6 +73,29 @@ def test_a_closed_extent_is_given_back_unless_somebody_may_map_it(
     assert known.describe().export.size_bytes == GRANULARITY
 
 
+def test_a_destroyed_extent_s_memory_is_the_budget_s_again(card: Card, device: CudaDevice) -> None:
+    """What every process unmapped goes back to the device, described or not."""
+    arenas = Arenas(budget_bytes=card.size_bytes, extent_bytes=card.size_bytes, source=device)
+    for _ in range(3):
+        extent = arenas.allocate(1, GRANULARITY)
+        assert extent.describe().shape.size_bytes == card.size_bytes
+        arenas.destroy(extent.shape.extent_id)
+        assert (arenas.allocated_bytes, card.available_bytes) == (0, card.size_bytes)
+
+
+def test_what_the_device_does_not_take_back_stays_out_of_the_budget(
+    card: Card, device: CudaDevice
+) -> None:
+    """Nobody is promised memory that is not there."""
+    arenas = Arenas(budget_bytes=card.size_bytes, extent_bytes=GRANULARITY, source=device)
+    extent = arenas.allocate(1, GRANULARITY)
+    card.fail = "give_back"
+    with capture_logs() as logs:
+        arenas.destroy(extent.shape.extent_id)
+    assert [each["event"] for each in logs] == ["device_memory_kept"]
+    assert arenas.allocated_bytes == GRANULARITY
+
+
 def test_slots_are_read_and_filled_where_they_lie(card: Card, device: CudaDevice) -> None:
     """A slot is copied to the host, by the one thread with the context, until it is closed."""
     extent = device.allocate(SHAPE)

@@ -157,3 +157,10 @@ def test_a_refusal_of_the_kernel_is_the_same_error(tmp_path: Path) -> None:
     with file_size_limit(1000), pytest.raises(NotEnoughMemory, match="kernel refused"):
         HostExtent(SHAPE, tmp_path)
     assert open_descriptors() == before
+
+
+def test_who_comes_to_read_as_it_is_closed_reads_nothing(extent: HostExtent) -> None:
+    """Where the mapping goes between the two looks of a reader, there is no page, and no error."""
+    assert extent._mapping is not None
+    extent._mapping.close()
+    assert extent.read(0) is None
