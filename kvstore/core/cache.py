@@ -5,7 +5,6 @@ owner, not thread-safe: the service calls it under one mutex, with the time.
 """
 
 from array import array
-from collections.abc import Container
 from collections.abc import Sequence as Items
 from contextlib import suppress
 
@@ -150,8 +149,6 @@ class PrefixCache(Verifying):
         """Release pins; each id leaves a tombstone, known or not."""
         lease = self.lease_of(caller)
         self._require_batch(pin_ids)
-        known = (lease.pins, lease.pin_tombstones)
-        self._require_tombstone_room(lease, pin_ids, known)
         for pin_id in pin_ids:
             lease.pin_tombstones.leave(pin_id, now)
             if pin_id in lease.pins:
@@ -164,8 +161,6 @@ class PrefixCache(Verifying):
         """
         lease = self.lease_of(caller)
         self._require_batch(reservation_ids)
-        known = (lease.reservations, lease.reservation_tombstones)
-        self._require_tombstone_room(lease, reservation_ids, known)
         quarantined = lease.change("returned") if lease.state is LeaseState.EXPIRED else None
         for reservation_id in reservation_ids:
             lease.reservation_tombstones.leave(reservation_id, now)
@@ -174,15 +169,6 @@ class PrefixCache(Verifying):
         if quarantined is None or not quarantined.quarantined_slot_count:
             return []
         return [] if lease.unpublished_count() else [quarantined]
-
-    @staticmethod
-    def _require_tombstone_room(
-        lease: Lease, ids: Items[int], known: tuple[Container[object], Container[object]]
-    ) -> None:
-        """Raise QuotaExceeded where ids that nobody ever used are too many to remember."""
-        held, released = known
-        unknown = sum(each not in held and each not in released for each in ids)
-        lease.holdings.require_tombstone_room(unknown)
 
     def _require_batch(self, items: Items[object]) -> None:
         if len(items) > self.limits.max_batch_size:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from kvstore.core.limits import Limits
 from kvstore.core.quotas import Quotas
-from kvstore.core.tombstones import Tally, Tombstones
+from kvstore.core.tombstones import Tombstones, TombstonesOf
 from kvstore.errors import QuotaExceeded
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ class Holdings:
     """A tenant's leases, namespaces and arenas. Not thread-safe.
 
     ``hold_count`` counts pins, source pins and reservations of all its leases, and
-    ``named_pin_count`` the named pins of all its namespaces. ``lease_tombstones``
-    are of leases that ended; ``tombstones`` counts them, and those of its leases.
+    ``named_pin_count`` the named pins of all its namespaces. ``tombstones`` are those
+    of all its ids, ``lease_tombstones`` of leases among them.
     """
 
     __slots__ = (
@@ -42,8 +42,8 @@ class Holdings:
         self.arenas: dict[int, Arena] = {}
         self.hold_count = 0
         self.named_pin_count = 0
-        self.tombstones = Tally()
-        self.lease_tombstones = Tombstones(limits.tombstone_ttl, self.tombstones)
+        self.tombstones = Tombstones(limits.tombstone_ttl, limits.max_tombstones)
+        self.lease_tombstones = TombstonesOf(self.tombstones, "lease")
         self._limits = limits
 
     @property
@@ -59,7 +59,7 @@ class Holdings:
 
     def is_empty(self) -> bool:
         """Return whether nothing is left of the tenant that anything refers to."""
-        return not (self.leases or self.namespaces or self.tombstones.count)
+        return not (self.leases or self.namespaces or self.tombstones)
 
     def require_lease_room(self) -> None:
         """Raise :class:`QuotaExceeded` if another lease is too many."""
@@ -87,9 +87,3 @@ class Holdings:
         """Raise :class:`QuotaExceeded` if another named pin is too many."""
         if self.named_pin_count >= self.quotas.named_pins:
             raise QuotaExceeded(quota="named_pins", maximum=self.quotas.named_pins)
-
-    def require_tombstone_room(self, count: int) -> None:
-        """Raise :class:`QuotaExceeded` if ``count`` more tombstones are too many."""
-        maximum = self._limits.max_tombstones
-        if count and self.tombstones.count + count > maximum:
-            raise QuotaExceeded(quota="tombstones", maximum=maximum)

@@ -6,7 +6,7 @@ does not hold is a bug of the store and never a caller's fault.
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import chain, pairwise
+from itertools import pairwise
 
 from kvstore.core.arena import Arena
 from kvstore.core.cache import PrefixCache
@@ -269,10 +269,6 @@ def _check_tallies(holdings: Holdings) -> None:
     _law(holds == holdings.hold_count, "a tenant's holds are counted", holdings.tenant)
     named = sum(len(each.named_pins) for each in holdings.namespaces.values())
     _law(named == holdings.named_pin_count, "a tenant's named pins are counted", holdings.tenant)
-    tables = chain.from_iterable((a.pin_tombstones, a.reservation_tombstones) for a in leases)
-    tombstones = len(holdings.lease_tombstones) + sum(map(len, tables))
-    counted = tombstones == holdings.tombstones.count
-    _law(counted, "a tenant's tombstones are counted", holdings.tenant)
     quotas = holdings.quotas
     within = holds <= quotas.pins and len(leases) <= quotas.leases and named <= quotas.named_pins
     _law(within, "a tenant has no more than its quotas", holdings.tenant)

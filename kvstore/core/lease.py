@@ -11,7 +11,7 @@ from kvstore.core.counters import Counters
 from kvstore.core.holdings import Holdings
 from kvstore.core.holds import Hold, Pin, Reservation, SourcePin
 from kvstore.core.limits import Limits
-from kvstore.core.tombstones import Tombstones
+from kvstore.core.tombstones import TombstonesOf
 from kvstore.errors import (
     LeaseExpired,
     NotAttached,
@@ -88,8 +88,8 @@ class Lease:
         self.arenas: dict[int, Arena] = {}
         self.pins: dict[int, Pin | SourcePin] = {}
         self.reservations: dict[int, Reservation] = {}
-        self.pin_tombstones = Tombstones(limits.tombstone_ttl, holdings.tombstones)
-        self.reservation_tombstones = Tombstones(limits.tombstone_ttl, holdings.tombstones)
+        self.pin_tombstones = TombstonesOf(holdings.tombstones, (number, "pin"))
+        self.reservation_tombstones = TombstonesOf(holdings.tombstones, (number, "reservation"))
         self.counters = Counters()
         self._secret_digest = sha256(caller.secret).digest()
         self._hold_number = 0

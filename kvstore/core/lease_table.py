@@ -105,25 +105,18 @@ class LeaseTable:
         for process_id in list(lease.processes):
             self.unbind(process_id)
         del self.leases[lease.tenant, lease.lease_id], lease.holdings.leases[lease.lease_id]
-        lease.pin_tombstones.clear()
-        lease.reservation_tombstones.clear()
         lease.holdings.lease_tombstones.leave(lease.lease_id, now)
 
     def leave_tombstone(self, caller: Caller, now: float) -> None:
-        """Let nobody of the caller's tenant be granted its lease id; raises QuotaExceeded."""
+        """Let nobody of the caller's tenant be granted its lease id."""
         holdings = self.holdings_of(caller.identity)
-        if caller.lease_id not in holdings.lease_tombstones:
-            holdings.require_tombstone_room(1)
         holdings.lease_tombstones.leave(caller.lease_id, now)
         self.holdings[holdings.tenant] = holdings
 
     def expire_tombstones(self, now: float) -> None:
         """Drop old tombstones, and tenants of whom nothing is left."""
-        for lease in self.leases.values():
-            lease.pin_tombstones.expire(now)
-            lease.reservation_tombstones.expire(now)
         for holdings in list(self.holdings.values()):
-            holdings.lease_tombstones.expire(now)
+            holdings.tombstones.expire(now)
             if holdings.is_empty():
                 del self.holdings[holdings.tenant]
 

@@ -31,5 +31,6 @@ class Limits:
     # Longer than the largest deadline, so that no call can outlive the tombstone
     # that its undoing left.
     tombstone_ttl: float = 120.0
-    # Of one tenant: what 700 matches a second leave in that time, at 200 bytes each.
+    # Of one tenant; beyond that the oldest go. What 2,000 matches a second leave in that
+    # time, at some 250 bytes each.
     max_tombstones: int = 250_000

@@ -1,38 +1,33 @@
 """Tombstones: ids that were released, under which a call that comes late fails."""
 
+from collections import OrderedDict
+from collections.abc import Hashable
+
 from kvstore.errors import Tombstoned
-
-
-class Tally:
-    """A count that several tables share."""
-
-    __slots__ = ("count",)
-
-    def __init__(self) -> None:
-        self.count = 0
 
 
 class Tombstones:
     """Ids that were released, kept for longer than any call can be under way.
 
-    ``tally`` counts them together with those of other tables.
+    Of more than ``most`` the oldest go: what is left behind is bounded in number
+    too. ``lifetime`` is in seconds.
     """
 
-    def __init__(self, lifetime: float, tally: Tally | None = None) -> None:
+    def __init__(self, lifetime: float, most: int) -> None:
         self._lifetime = lifetime
-        self._tally = Tally() if tally is None else tally
-        self._until: dict[object, float] = {}
+        self._most = most
+        self._until: OrderedDict[Hashable, float] = OrderedDict()
 
-    def leave(self, key: object, now: float) -> None:
+    def leave(self, key: Hashable, now: float) -> None:
         """Leave a tombstone; a newer one replaces an older one."""
-        before = len(self._until)
-        self._until.pop(key, None)
         self._until[key] = now + self._lifetime
-        self._tally.count += len(self._until) - before
+        self._until.move_to_end(key)
+        if len(self._until) > self._most:
+            self._until.popitem(last=False)
 
-    def require_none(self, key: object, **metadata: object) -> None:
+    def require_none(self, key: Hashable, **metadata: object) -> None:
         """Raise :class:`Tombstoned` if the id was released before."""
-        if key in self._until:
+        if key in self:
             raise Tombstoned(**metadata)
 
     def expire(self, now: float) -> None:
@@ -44,15 +39,28 @@ class Tombstones:
             old.append(key)
         for key in old:
             del self._until[key]
-        self._tally.count -= len(old)
 
-    def clear(self) -> None:
-        """Drop all."""
-        self._tally.count -= len(self._until)
-        self._until.clear()
-
-    def __contains__(self, key: object) -> bool:
+    def __contains__(self, key: Hashable) -> bool:
         return key in self._until
 
     def __len__(self) -> int:
         return len(self._until)
+
+
+class TombstonesOf:
+    """Those of ids that mean something within ``scope`` alone, in a table of many scopes."""
+
+    def __init__(self, table: Tombstones, scope: Hashable) -> None:
+        self._table = table
+        self._scope = scope
+
+    def leave(self, key: Hashable, now: float) -> None:
+        """Leave a tombstone; a newer one replaces an older one."""
+        self._table.leave((self._scope, key), now)
+
+    def require_none(self, key: Hashable, **metadata: object) -> None:
+        """Raise :class:`Tombstoned` if the id was released before."""
+        self._table.require_none((self._scope, key), **metadata)
+
+    def __contains__(self, key: Hashable) -> bool:
+        return (self._scope, key) in self._table

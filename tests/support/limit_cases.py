@@ -25,7 +25,6 @@ LIMITS = Limits(
     max_namespaces=2,
     max_holds_per_lease=3,
     max_processes_per_lease=4,
-    max_tombstones=3,
     max_deadline=50.0,
 )
 # A field of the contract's that no message has.
@@ -174,14 +173,6 @@ def max_features(worker: Worker, size: int) -> object:
     return worker.ask(worker.lease.GrantLease, request)
 
 
-def max_tombstones(worker: Worker, size: int) -> object:
-    """Release so many pins that nobody took."""
-    for number in range(1, size + 1):
-        request = pb.ReleasePinsRequest(caller=worker.caller(), pin_ids=[number])
-        worker.ask(worker.prefix_cache.ReleasePins, request)
-    return None
-
-
 CASES: dict[str, tuple[Case, str]] = {
     each.__name__: (each, reason)
     for reason, cases in {
@@ -199,7 +190,6 @@ CASES: dict[str, tuple[Case, str]] = {
             max_namespaces,
             max_holds_per_lease,
             max_processes_per_lease,
-            max_tombstones,
         ],
     }.items()
     for each in cases

@@ -14,8 +14,9 @@ from kvstore.core.limits import Limits
 from kvstore.v1 import prefix_cache_pb2, store_pb2
 
 pb = prefix_cache_pb2
-# What a lease is given lies between these, whatever it asked for.
-ADVICE = {"min_ttl", "max_ttl"}
+# Nothing is refused for these: a lease's time to live lies between the first two, whatever it
+# asked for, and of tombstones the oldest go.
+ADVICE = {"min_ttl", "max_ttl", "max_tombstones"}
 
 
 def test_every_limit_has_a_case() -> None:

@@ -32,7 +32,7 @@ def attempts(world: CoreWorld) -> dict[str, Callable[[], object]]:
     cache, caller, now = world.cache, world.worker.caller, world.now
     longest = Limits().max_tokens // world.page_tokens
     batch = [ReservationRequest(k + 1, 0, longest) for k in range(1000)]
-    ids = range(10, 10 + Limits().max_batch_size)
+    ids = range(10, 11 + Limits().max_batch_size)
     reservations = prefix_cache_pb2.ReservePagesRequest(
         reservations=[prefix_cache_pb2.ReservationRequest()] * 2000
     )
@@ -62,8 +62,7 @@ def attempts(world: CoreWorld) -> dict[str, Callable[[], object]]:
 @pytest.mark.parametrize("what", attempts(CoreWorld()))
 def test_a_refusal_takes_no_memory(what: str) -> None:
     """While it is refused as little is taken as for any error, and nothing stays."""
-    limits = Limits(max_tombstones=1000)
-    world = CoreWorld(limits=limits, quotas=Quotas(tier1_bytes=1 << 20))
+    world = CoreWorld(quotas=Quotas(tier1_bytes=1 << 20))
     world.worker.reserve(1, 1)
     attempt = attempts(world)[what]
     tracemalloc.start()
