@@ -115,6 +115,18 @@ def test_a_trial_that_fails_opens_it_again(broken: Broken) -> None:
     assert broken.state is BreakerState.OPEN
 
 
+def test_an_earlier_trial_that_ends_late_makes_no_room_for_another(broken: Broken) -> None:
+    """Its call failed long ago; meanwhile somebody else is on trial, and stays the only one."""
+    broken.request(SLOW)
+    broken.probe()
+    late = broken.breaker.admit()
+    broken.breaker.failed(late, "match", SLOW)
+    broken.probe()
+    broken.breaker.admit()
+    broken.breaker.leave(late)
+    assert not broken.breaker.passes
+
+
 def test_of_a_store_that_is_slow_for_requests_alone_few_requests_pay(broken: Broken) -> None:
     """Where probes are answered and requests are not, the time between requests doubles."""
     waits = []
