@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from device_pages import EXTENT_BYTES, LAYOUT, SLOTS, page_count, prompt
 from device_process import DeviceProcess
+from uid_by_environment import PROGRAM, as_uid
 
 from kvstore.v1 import store_pb2
 from kvstore_client import connect_admin
@@ -211,6 +212,37 @@ def a_budget_beyond_the_device_is_refused(torch_device: str) -> None:
         pass
 
 
+def memory_moves_between_tenants(torch_device: str) -> None:
+    """An extent goes back to the device when its tenant's workers unmapped it, and only then."""
+    sizes = ("--extent-bytes", str(EXTENT_BYTES), "--tier1-bytes", str(2 * EXTENT_BYTES))
+    with ExitStack() as stack:
+        store = stack.enter_context(running_store("--device", "cuda:0", *sizes, program=PROGRAM))
+
+        def worker(uid: int) -> DeviceProcess:
+            with as_uid(uid):
+                return stack.enter_context(DeviceProcess(store.runtime_dir, wait_open=False))
+
+        giver = worker(5001)
+        assert giver.ask("wait_open")
+        giver.ask("write", TOKENS)
+        for number in range(10, 10 + SLOTS // 4 + 4):
+            giver.ask("write", prompt(number))
+        assert giver.ask("wait_opened", 2)
+        full: int = giver.ask("available_bytes")
+        assert giver.ask("hold", prompt(12)) > 0
+        asker = worker(5002)
+        assert asker.ask("wait_open")
+        assert giver.ask("wait_opened", 1)
+        asker.ask("write", OTHERS)
+        assert asker.ask("hold", OTHERS) == len(OTHERS) - 1
+        assert (asker.ask("reads_right"), asker.ask("device_type")) == (True, torch_device)
+        assert giver.ask("reads_right")
+        if torch_device == "cpu":  # elsewhere its context takes room besides
+            assert asker.ask("available_bytes") == full
+        giver.ask("release")
+        asker.ask("release")
+
+
 def memory_goes_with_its_last_user(extent_bytes: int, slack_bytes: int) -> None:
     """A dead store's memory stays as long as a worker maps it, and then returns to the device."""
     with store_and_workers(2, extent_bytes=extent_bytes) as (store, (worker, witness)):
@@ -234,6 +266,7 @@ SCENARIOS: list[Any] = [
     pages_outlive_their_store,
     a_view_outlives_its_store,
     removed_pages_stay_for_their_reader,
+    memory_moves_between_tenants,
     one_process_opens_a_handle_once,
     a_forked_child_leaves_the_device_alone,
     a_hidden_device_is_a_closed_namespace,
