@@ -6,6 +6,7 @@ from typing import NamedTuple, Self
 from kvstore.v1 import prefix_cache_pb2
 from kvstore_client.budget import StoreBudget
 from kvstore_client.checksums import NO_CHECKSUM
+from kvstore_client.errors import PageRecycled
 from kvstore_client.generation_table import PageGenerations
 from kvstore_client.hold import Hold, end_holds, require_current
 from kvstore_client.match import Match
@@ -68,7 +69,8 @@ class Reservation:
         """Have ``page_count`` slots in total and return them all.
 
         Raises ``StoreError``, ``PoolExhausted`` among them; the slots that there
-        were stay. Can be repeated. Raises ``ValueError`` once it was aborted.
+        were stay. ``PageRecycled`` where the store gave one of those away: its answer
+        names them as they are now. Can be repeated. Raises ``ValueError`` once it was aborted.
         """
         session = self._open_session()
         request = prefix_cache_pb2.ReservationRequest(
@@ -82,6 +84,9 @@ class Reservation:
                 request,
                 asking.remaining(),
             )
+            recycled = self.hold.recycled()
+            if recycled:
+                raise PageRecycled(recycled)
             self.pages = session.require_mapped(pages_of(grant.runs))
             self.hold.generations = PageGenerations(grant.runs)
         return self.pages

@@ -115,3 +115,18 @@ def test_grown_pages_are_compared_too(held: Held) -> None:
     held.reservation.grow(2)
     held.attached.recycle(3)
     assert not held.acquired.current
+
+
+def test_growing_forgets_no_page_that_was_recycled(held: Held) -> None:
+    """The answer names the slot as it is now, another's: that makes it no page of this one."""
+    held.attached.recycle(2)
+    grant = prefix_cache_pb2.ReservationGrant(reservation_id=3, runs=[run_of(2, 3)])
+    grant.runs[0].generations[0] = 1
+    answer = prefix_cache_pb2.ReservePagesResponse(grants=[grant])
+    held.attached.calls.answer("ReservePages", answer)
+    with pytest.raises(PageRecycled) as found:
+        held.reservation.grow(2)
+    assert found.value.pages == (PageRef(3, 2),)
+    assert held.reservation.page_count == 1
+    with pytest.raises(PageRecycled):
+        held.insert()
