@@ -6,7 +6,7 @@ from collections.abc import Callable
 from threading import Condition, Thread
 
 from kvstore_client.breaker import BreakerState, CircuitBreaker, Ticket
-from kvstore_client.errors import StoreError, StoreRefused
+from kvstore_client.errors import StoreError, StoreRefused, StoreUnavailable
 
 _logger = logging.getLogger(__name__)
 
@@ -102,6 +102,9 @@ class StoreGate:
                 pass  # an answer
             except StoreError as failure:
                 error = failure
+            except Exception as failure:  # without this thread no request would be sent again
+                _logger.exception("probe_failed")
+                error = StoreUnavailable(f"it could not be asked: {failure!r}")
             if error is None:
                 self._reopened()
             with self._monitor:

@@ -1,11 +1,14 @@
 """Renews a lease, and gives it up by the client's own clock."""
 
+import logging
 import time
 from collections.abc import Callable
 from threading import Condition, Thread
 from typing import NamedTuple, Protocol
 
-from kvstore_client.errors import LeaseExpired, StoreError, StoreRefused
+from kvstore_client.errors import LeaseExpired, StoreError, StoreRefused, StoreUnavailable
+
+_logger = logging.getLogger(__name__)
 
 # A third leaves room for two renewals that fail; a tenth of a second attempt costs nothing.
 RENEWALS_PER_TTL = 3
@@ -99,6 +102,13 @@ class LeaseKeeper:
             self._state.notify_all()
 
     def _run(self) -> None:
+        try:
+            self._keep()
+        except Exception as error:  # without this thread nobody would see the lease end
+            _logger.exception("lease_keeper_failed")
+            self._user.end(StoreUnavailable(f"the lease cannot be renewed: {error!r}"))
+
+    def _keep(self) -> None:
         while self._wait():
             now = self._clock()
             if now >= self._term.ends_at:

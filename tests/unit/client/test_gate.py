@@ -20,7 +20,7 @@ class Gated:
     """A gate whose probes have the outcomes that the test gives."""
 
     def __init__(self, probe_wait: float = 0.001) -> None:
-        self.outcomes: SimpleQueue[errors.StoreError | None] = SimpleQueue()
+        self.outcomes: SimpleQueue[Exception | None] = SimpleQueue()
         self.probes: SimpleQueue[None] = SimpleQueue()
         self.reopened = Event()
         breaker = CircuitBreaker(
@@ -71,6 +71,14 @@ def test_it_probes_until_there_is_an_answer(gated: Gated, answer: errors.StoreEr
     assert gated.reopened.is_set()
     assert wait_until(lambda: probing() == 0)
     assert gated.probes.empty()
+
+
+def test_a_probe_that_fails_by_a_bug_is_not_the_last(gated: Gated) -> None:
+    """Whatever it raises, the store is asked again: else no request would ever be sent."""
+    gated.time_out()
+    gated.outcomes.put(RuntimeError("a bug"))
+    gated.outcomes.put(None)
+    assert wait_until(lambda: gated.gate.passes)
 
 
 def test_it_probes_again_when_the_trial_fails(gated: Gated) -> None:

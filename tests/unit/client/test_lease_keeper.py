@@ -159,3 +159,15 @@ def test_it_renews_by_itself() -> None:
     keeper.start()
     user.renewals.get(timeout=30)
     keeper.stop()
+
+
+def test_a_keeper_that_fails_by_a_bug_gives_the_lease_up(kept: Kept) -> None:
+    """Its user is told, and attaches anew: nobody else would see the lease end."""
+
+    def fail() -> float:
+        raise RuntimeError("a bug")
+
+    kept.keeper.start()
+    kept.outcomes.put(fail)
+    kept.at(104.0)
+    assert "a bug" in str(kept.user.ends.get(timeout=30))
