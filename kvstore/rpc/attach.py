@@ -5,6 +5,7 @@ import socket
 from functools import partial
 from pathlib import Path
 from threading import Thread
+from weakref import ref
 
 import structlog
 
@@ -13,6 +14,7 @@ from kvstore.rpc.attach_connection import Connection
 from kvstore.rpc.attach_session import AttachSession
 from kvstore.rpc.connection_table import ConnectionTable
 from kvstore.rpc.event_loop import EventLoop
+from kvstore.rpc.log_budget import LogBudget
 from kvstore.rpc.peer import identify, overflow_uid
 from kvstore.rpc.socket_access import SocketAccess
 from kvstore.service.clock import Clock
@@ -60,6 +62,7 @@ class AttachServer:
         self._connections = ConnectionTable(max_connections)
         self._by_process: dict[int, Connection] = {}
         self._loop = EventLoop(clock, self._look_around)
+        self._lines = LogBudget(clock)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._thread = Thread(target=self._run, name="kvstore-attach", daemon=True)
 
@@ -130,7 +133,7 @@ class AttachServer:
         connection = Connection(accepted, party, max_frame_bytes=longest)
         silent = self._connections.too_silent(uid)
         if silent is not None:
-            log.info("silent_peer_ended", uid=uid)
+            self._lines.write(log.info, "silent_peer_ended", uid=uid)
             self._hang_up(silent)
         try:
             self._connections.add(connection, uid)
@@ -152,12 +155,19 @@ class AttachServer:
         )
 
     def _end_in_time(self, connection: Connection) -> None:
-        """Give a peer some time to say Hello, or to read why it was refused."""
-        self._loop.at(self._clock() + self._patience, partial(self._end_unless_welcome, connection))
+        """Give a peer some time to say Hello, or to read why it was refused.
 
-    def _end_unless_welcome(self, connection: Connection) -> None:
+        What it sent is not kept for that long if it hangs up before.
+        """
+        later = partial(self._end_unless_welcome, ref(connection))
+        self._loop.at(self._clock() + self._patience, later)
+
+    def _end_unless_welcome(self, weak: "ref[Connection]") -> None:
+        connection = weak()
+        if connection is None:
+            return
         if connection in self._connections and not connection.welcomed:
-            log.info("peer_timed_out")
+            self._lines.write(log.info, "peer_timed_out")
             self._hang_up(connection)
 
     # Peers speak.
@@ -175,7 +185,8 @@ class AttachServer:
             self._hang_up(connection)
             raise
         if refusal is not None:
-            log.warning("peer_refused", reason=refusal.reason(), **refusal.metadata)
+            reason = refusal.reason()
+            self._lines.write(log.warning, "peer_refused", reason=reason, **refusal.metadata)
             self._end_in_time(connection)
             # A process whose bind failed is not known to the store.
             self._loop.wake()

@@ -9,9 +9,11 @@ from kvstore.rpc.attach_connection import Connection
 class ConnectionTable:
     """Open connections by uid. Used by the attach server's thread alone.
 
-    One uid has at most three quarters of ``maximum``, so that it never shuts out
-    another. Of those that have yet to say Hello it has at most a quarter: they
-    shut out nobody at all. A peer whom nobody knows has the uid None.
+    A uid may have another one while it has less than three times as many as there is
+    room left for: alone three quarters of ``maximum``, and however many uids take what
+    they can, the next one finds room. Of those that have yet to say Hello it has at
+    most a quarter: they shut out nobody at all. A peer whom nobody knows has the uid
+    None.
     """
 
     def __init__(self, maximum: int) -> None:
@@ -39,9 +41,10 @@ class ConnectionTable:
 
     def add(self, connection: Connection, uid: int | None) -> None:
         """Take a connection in, which is yet to speak; raises QuotaExceeded."""
-        if self._counts.get(uid, 0) >= self.most_of_a_uid:
+        count, room = self._counts.get(uid, 0), self._maximum - len(self._uids)
+        if count >= min(self.most_of_a_uid, 3 * room) > 0:
             raise QuotaExceeded(quota="attach_connections_of_uid", maximum=self.most_of_a_uid)
-        if len(self._uids) >= self._maximum:
+        if room == 0:
             raise QuotaExceeded(quota="attach_connections", maximum=self._maximum)
         self._uids[connection] = uid
         self._counts[uid] = self._counts.get(uid, 0) + 1

@@ -1,5 +1,6 @@
 """The attach socket and peers that are wrong, silent, deaf, or too many."""
 
+import gc
 import os
 import resource
 import socket
@@ -15,8 +16,10 @@ from attach_rig import AttachRig, extent_ids, has_ended, reason_of
 from store_world import IDENTITY
 from structlog.testing import capture_logs
 
+from kvstore.rpc.attach_connection import Connection
 from kvstore.rpc.frames import LENGTH
 from kvstore.v1 import attach_pb2
+from kvstore_client.testing import wait_until
 
 
 def test_a_connection_has_one_lease_at_a_time(rig: AttachRig) -> None:
@@ -153,6 +156,41 @@ def test_silent_connections_shut_nobody_out(rig: AttachRig) -> None:
     assert all(has_ended(each) for each in silent[:90])
     assert silent[-1].hello().HasField("welcome")
     assert served.bind(caller.lease_id, caller.secret).HasField("bound")
+
+
+def connections() -> int:
+    """Return how many connections are in memory."""
+    gc.collect()
+    return sum(isinstance(each, Connection) for each in gc.get_objects())
+
+
+def test_who_went_leaves_nothing_in_memory(rig: AttachRig) -> None:
+    """A connection that sent half a frame and hung up is gone, whatever time it had to speak."""
+    rig.serve(patience=1e6)
+    before = connections()
+    stayed = rig.connect()
+    assert stayed.hello().HasField("welcome")
+    half = LENGTH.pack(60_000) + bytes(50_000)
+    for _ in range(20):
+        peer = rig.connect()
+        peer.socket.sendall(half)
+        peer.close()
+    # The thread has come past them all.
+    assert stayed.hello().HasField("welcome")
+    # But for the one that the thread looked at last.
+    assert wait_until(lambda: connections() <= before + 2, timeout=LIMIT)
+
+
+def test_a_flood_of_refusals_is_few_lines(rig: AttachRig) -> None:
+    """Refused peers fill no log: the first of them have a line each, the others are counted."""
+    with capture_logs() as lines:
+        rig.serve()
+        for _ in range(60):
+            peer = rig.connect()
+            peer.socket.sendall(LENGTH.pack(0))
+            assert reason_of(peer.receive()[0]) == "INVALID_FIELD"
+    written = [each for each in lines if each["event"] == "peer_refused"]
+    assert 10 <= len(written) < 40
 
 
 def test_a_peer_that_never_stops_sending_does_not_starve_others(rig: AttachRig) -> None:

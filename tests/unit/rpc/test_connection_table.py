@@ -48,6 +48,16 @@ def test_a_uid_leaves_room_for_another(connect: Callable[[], Connection]) -> Non
     assert len(table) == 8
 
 
+def test_several_uids_leave_room_for_another(connect: Callable[[], Connection]) -> None:
+    """Two uids that take what they can shut no third out."""
+    table = ConnectionTable(32)
+    for uid in (1, 2):
+        with pytest.raises(QuotaExceeded):
+            fill(table, uid, [connect() for _ in range(32)])
+    assert len(table) == 24 + 6
+    fill(table, 3, [connect()])
+
+
 def test_who_leaves_makes_room(connect: Callable[[], Connection]) -> None:
     """A connection that is gone counts no more, however often that is said."""
     table = ConnectionTable(4)

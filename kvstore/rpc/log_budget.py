@@ -1,0 +1,29 @@
+"""Lines of the log that anybody may cause, who reaches a socket: few, whatever comes."""
+
+from collections.abc import Callable
+
+from kvstore.service.clock import Clock
+from kvstore.service.traffic import TokenBucket
+
+# Lines a second in the long run, and at once.
+RATE = 10.0
+
+
+class LogBudget:
+    """Writes at most ``rate`` lines a second, and counts the rest. Not thread-safe."""
+
+    def __init__(self, clock: Clock, rate: float = RATE) -> None:
+        self._clock = clock
+        self._bucket = TokenBucket(rate, clock())
+        self._left_out = 0
+
+    def write(self, log: Callable[..., object], event: str, **fields: object) -> None:
+        """Write a line with ``log``; ``left_out`` in it is how many were not, since the last."""
+        if self._bucket.wait(self._clock()) > 0:
+            self._left_out += 1
+            return
+        self._bucket.take()
+        if self._left_out:
+            fields["left_out"] = self._left_out
+            self._left_out = 0
+        log(event, **fields)
