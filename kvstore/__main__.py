@@ -9,6 +9,7 @@ What has to be there before it serves are its threads and its sockets; until the
 run, and again when one of them is found silent, health is NOT_SERVING.
 """
 
+import resource
 import secrets
 import signal
 import sys
@@ -76,6 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _complain(_settings_error(error))
         return EXIT_USAGE
     configure_logging(config.log_format, config.log_level)
+    _allow_descriptors()
     # Blocked before any thread starts, so that this thread alone is told, when it asks.
     signal.pthread_sigmask(signal.SIG_BLOCK, _awaited(access))
     try:
@@ -208,6 +210,12 @@ def _memory(config: Config, stack: ExitStack) -> MemorySource:
         ),
     )
     return device
+
+
+def _allow_descriptors() -> None:
+    """Let the process have as many descriptors as it may: connections and extents need them."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _awaited(access: Access) -> set[signal.Signals]:

@@ -41,6 +41,8 @@ THREAD_COUNT = 16
 # Calls beyond this are refused at once, which a worker takes for a miss, rather than kept
 # waiting until nobody wants their answers.
 MAX_CALLS = 1024
+# Of each address, so that strangers leave descriptors to the others.
+MAX_CONNECTIONS = 256
 
 SERVICES: tuple[str, ...] = tuple(
     service.full_name
@@ -123,6 +125,7 @@ def server_options(limits: Limits) -> tuple[tuple[str, int], ...]:
         ("grpc.max_send_message_length", limits.max_message_bytes),
         # One server a socket: a second one is an error, not a share of the calls.
         ("grpc.so_reuseport", 0),
+        ("grpc.max_allowed_incoming_connections", MAX_CONNECTIONS),
     )
 
 

@@ -1,7 +1,8 @@
 """Calls whose requests never come: what they can keep from others."""
 
+import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from threading import Event
 
 import grpc
@@ -10,7 +11,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from rpc_world import Server
 
 from kvstore.rpc.health_servicer import CHECK_THREADS, MAX_CHECKS
-from kvstore.rpc.server import MAX_CALLS, THREAD_COUNT
+from kvstore.rpc.server import MAX_CALLS, MAX_CONNECTIONS, THREAD_COUNT, listen
 from kvstore.v1 import store_pb2
 
 CONTRACT = "/kvstore.v1.StoreService/GetStats"
@@ -51,6 +52,29 @@ def test_strangers_who_send_no_request_stop_nobody(server: Server, method: str) 
     worker = server.worker()
     with unsent(server, method, 3 * THREAD_COUNT):
         worker.ask(worker.store.GetStats, store_pb2.GetStatsRequest())
+
+
+def test_silent_connections_over_tcp_are_bounded(start_server: Callable[..., Server]) -> None:
+    """Strangers have so many connections and no more, and take none from the unix socket."""
+    ports: list[int] = []
+    server = start_server(bind=lambda each: ports.append(listen(each, "127.0.0.1:0", None)))
+    with ExitStack() as stack:
+        silent = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", ports[0])))
+            for _ in range(MAX_CONNECTIONS + 20)
+        ]
+        # The server speaks first on those that it keeps.
+        assert sum(spoken_to(each) for each in silent) == MAX_CONNECTIONS
+        worker = server.worker()
+        worker.ask(worker.store.GetStats, store_pb2.GetStatsRequest())
+
+
+def spoken_to(connection: socket.socket) -> bool:
+    """Return whether the server has something to say, and did not hang up."""
+    try:
+        return connection.recv(1) != b""
+    except ConnectionResetError:
+        return False
 
 
 def test_a_tenant_that_sends_no_requests_leaves_threads_to_others(server: Server) -> None:
