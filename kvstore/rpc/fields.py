@@ -47,8 +47,11 @@ def chosen_id(field: str, value: int) -> int:
 
 
 def name(field: str, value: str, limits: Limits) -> str:
-    """Return a name for people, or one of a type or feature; it may be empty."""
+    """Return a printable name for people, or one of a type or feature; it may be empty."""
     checked_bytes(field, value.encode(), least=0, most=limits.max_name_bytes)
+    # It goes to terminals and logs, which act on some characters.
+    if not value.isprintable():
+        raise InvalidField(field=field, why="not printable")
     return value
 
 

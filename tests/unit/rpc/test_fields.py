@@ -53,6 +53,14 @@ def test_a_name_is_bounded_in_bytes() -> None:
         fields.name("display_name", "é" * 129, Limits())
 
 
+@pytest.mark.parametrize("value", ["a\x1b[2J", "a\nb", "a\x7f", "\u202ea", "\x00"])
+def test_a_name_is_for_people(value: str) -> None:
+    """What would be written into an operator's terminal or log has to be printable."""
+    with pytest.raises(InvalidField) as caught:
+        fields.name("display_name", value, Limits())
+    assert caught.value.metadata == {"field": "display_name", "why": "not printable"}
+
+
 def test_a_chosen_name_is_not_empty() -> None:
     """A name that the client has to choose was forgotten where it is empty."""
     assert fields.chosen_name("name", "p", Limits()) == "p"
