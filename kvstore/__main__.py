@@ -19,7 +19,7 @@ from contextlib import ExitStack
 import structlog
 from pydantic import ValidationError
 
-from kvstore import __version__
+from kvstore import __version__, grpc_log  # noqa: F401  # comes before gRPC
 from kvstore.access import Access, read_access
 from kvstore.config import PROGRAM, Config, load_config
 from kvstore.core.cache import PrefixCache

@@ -5,6 +5,7 @@ import select
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
+from time import monotonic
 from typing import Any
 
 import grpc
@@ -21,6 +22,7 @@ LAYOUT = types_pb2.PageLayout(
 IDENTITY = types_pb2.NamespaceIdentity(model_digest=b"a model")
 # Seconds for each step.
 LIMIT = 30.0
+PAUSE = 0.05
 
 
 class Foothold:
@@ -47,15 +49,7 @@ class Foothold:
         self._call(self._lease.GrantLease, lease_pb2.GrantLeaseRequest(lease_id=self._lease_id))
         bind = attach_pb2.Bind(lease_id=self._lease_id, lease_secret=self._secret)
         self._ask(attach_pb2.ClientFrame(bind=bind))
-        opened = self._call(
-            store.OpenNamespace,
-            store_pb2.OpenNamespaceRequest(
-                lease_id=self._lease_id,
-                store_epoch=self._epoch,
-                identity=IDENTITY,
-                layout=LAYOUT,
-            ),
-        )
+        opened = self._open(store)
         self.known: dict[str, Sequence[Any]] = {
             "lease_id": (self._lease_id,),
             "lease_secret": (self._secret,),
@@ -90,6 +84,23 @@ class Foothold:
         with suppress(grpc.RpcError):
             self._call(self._lease.RevokeLease, request)
         self._socket.close()
+
+    def _open(self, store: store_pb2_grpc.StoreServiceStub) -> store_pb2.OpenNamespaceResponse:
+        """Open the namespace; where other calls have taken all memory, once some came back."""
+        request = store_pb2.OpenNamespaceRequest(
+            lease_id=self._lease_id, store_epoch=self._epoch, identity=IDENTITY, layout=LAYOUT
+        )
+        until = monotonic() + LIMIT
+        while True:
+            try:
+                opened: store_pb2.OpenNamespaceResponse = self._call(store.OpenNamespace, request)
+            except grpc.RpcError as error:
+                if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED or monotonic() > until:
+                    raise
+            else:
+                return opened
+            if select.select([self._socket], [], [], PAUSE)[0]:
+                self._listen()
 
     def _listen(self) -> None:
         frame, descriptors = receive_frame(self._socket)

@@ -2,8 +2,10 @@
 
 import json
 import re
+import socket
+import ssl
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -35,6 +37,7 @@ class Remote:
     runtime_dir: Path
     folder: Path
     namespace: Namespace
+    log: Callable[[], str]
 
     def run(self, *arguments: str, trusted: str = "authority.crt") -> Result:
         """Run a command as the operator, with a certificate that names nobody, and the token."""
@@ -71,7 +74,9 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
         client, namespace = open_client(store.runtime_dir, ClientConfig(display_name="worker-a"))
         write_and_insert(namespace, TOKENS)
         assert client.flush(30)
-        yield Remote(f"127.0.0.1:{found[1]}", store.runtime_dir, folder, namespace)
+        yield Remote(
+            f"127.0.0.1:{found[1]}", store.runtime_dir, folder, namespace, lambda: store.log
+        )
         client.close()
 
 
@@ -170,3 +175,24 @@ def test_a_new_token_is_printed_once_with_its_line(tmp_path: Path) -> None:
     assert json.loads(kept.stdout)["token_sha256"] == written != digest
     again = CliRunner().invoke(app, ["token", "new", "--out", str(out)])
     assert (again.exit_code, "File exists" in again.stderr) == (2, True)
+
+
+def test_nobody_writes_into_the_log(remote: Remote) -> None:
+    """What a stranger says in a handshake is no line of the log: each is the server's own."""
+    context = ssl.create_default_context(cafile=str(remote.folder / "authority.crt"))
+    context.check_hostname = False
+    context.set_alpn_protocols(["h2"])
+    host, _, port = remote.address.rpartition(":")
+    with socket.create_connection((host, int(port)), 10) as line:
+        said = context.wrap_socket(line, server_hostname="unheard.example")
+        said.close()
+    assert remote.run("health").exit_code == 0
+    assert [json.loads(each) for each in remote.log().splitlines()]
+    assert "unheard" not in remote.log()
+
+
+def test_a_credential_is_of_this_host(remote: Remote) -> None:
+    """Where another store's address was typed none is printed, of whichever store."""
+    result = remote.run("token")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "this host" in result.stderr

@@ -50,6 +50,7 @@ ALLOWED = {
     | {"kvstore.rpc", "kvstore.service"},
     "kvstore/private_file.py": set(),
     "kvstore/config_help.py": set(),
+    "kvstore/grpc_log.py": set(),
     "kvstore/instance_lock.py": {"kvstore.runtime_dir"},
     "kvstore/log.py": set(),
     "kvstore/runtime_dir.py": set(),

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console, RenderableType
 
 from kvstore_client.admin import Admin, connect_admin, connect_remote_admin
-from kvstore_client.ctl_remote import prefer_typed, remote_of
+from kvstore_client.ctl_remote import prefer_typed, remote_of, require_here
 from kvstore_client.errors import StoreRefused, StoreUnavailable
 
 EXIT_REFUSED = 1
@@ -40,11 +40,15 @@ def connected(runtime_dir: Path | None, *, here: bool = False) -> Iterator[Admin
     """Connect; ends the command with its exit status where the store fails.
 
     To the address that the program was given, else to this host's store; with ``here``
-    to that whatever the address. A ``ValueError`` of the block ends it too, as a command
-    line that is wrong.
+    to that, whatever address the environment has. A ``ValueError`` of the block ends it
+    too, as a command line that is wrong.
     """
     try:
-        remote = None if here else remote_of()
+        remote = None
+        if here:
+            require_here()
+        else:
+            remote = remote_of()
         with (
             connect_admin(runtime_dir, timeout=TIMEOUT)
             if remote is None

@@ -46,9 +46,14 @@ def health(
         raise typer.Exit(EXIT_USAGE) from None
     with opened as channel:
         answer = health_of(channel, asked, timeout=timeout)
+    where = target if remote is None else remote.address
     if as_json:
         show_json({asked: answer})
     else:
         typer.echo(f"{asked}: {answer}")
-    if answer != SERVING:
-        raise typer.Exit(EXIT_REFUSED if answer in ANSWERS else EXIT_UNREACHABLE)
+    if answer == SERVING:
+        return
+    if answer in ANSWERS:
+        raise typer.Exit(EXIT_REFUSED)
+    typer.echo(f"kvstore-ctl: nothing is heard from {where} within {timeout:g} s", err=True)
+    raise typer.Exit(EXIT_UNREACHABLE)

@@ -101,6 +101,14 @@ def remote_of() -> RemoteStore | None:
     )
 
 
+def require_here() -> None:
+    """Leave what the environment says of another store; raise ``ValueError`` for what was typed."""
+    options = _chosen.get()
+    if options is not None and options.typed:
+        msg = f"--{min(options.typed).replace('_', '-')}: this is of this host's store alone"
+        raise ValueError(msg)
+
+
 def _is_typed(context: typer.Context, name: str) -> bool:
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
