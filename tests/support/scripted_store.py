@@ -65,6 +65,7 @@ class ScriptedCalls(grpc.GenericRpcHandler):
         method = handler_call_details.method.rpartition("/")[2]
         self.metadata = dict(handler_call_details.invocation_metadata or ())
         if not self.answers.get(method):
+            self.requests.setdefault(method, [])
             return None
 
         def respond(request: bytes, context: grpc.ServicerContext) -> bytes:

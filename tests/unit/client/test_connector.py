@@ -170,18 +170,21 @@ def test_a_client_can_be_closed_from_many_threads(tmp_path: Path) -> None:
 
 
 def test_a_store_that_says_when_to_come_is_not_asked_before(
-    scripted: ScriptedCalls, runtime_dir: RuntimeDir
+    scripted: ScriptedCalls, runtime_dir: RuntimeDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lease that is refused for now is asked for again after that time, and not before."""
-    welcomes = [[(WELCOME, ())]]
-    peer = ScriptedAttach(runtime_dir.attach_socket, *welcomes)
-    scripted.answer("GrantLease", refusal("STORE_DRAINING", retry_after_s=1000), GRANTED)
+    peer = ScriptedAttach(runtime_dir.attach_socket, [(WELCOME, ())])
+    scripted.answer("GrantLease", refusal("STORE_DRAINING", retry_after_s=1000))
     scripted.answer("RevokeLease", REVOKED)
-    with Client(runtime_dir.path, ClientConfig(first_backoff=0.001)) as client:
+    waits: list[float] = []
+    client = Client(runtime_dir.path, ClientConfig(first_backoff=0.001))
+    monkeypatch.setattr(client._connector, "_pause", waits.append)
+    with client:
         namespace = client.namespace(*KEY)
         assert wait_until(lambda: isinstance(namespace.failure, errors.StoreDraining))
-        assert not client.wait_connected(0.1)
-    assert len(scripted.requests["GrantLease"]) == 1
+        assert wait_until(lambda: bool(waits))
+    assert waits[0] == 1000
+    assert "RevokeLease" in scripted.requests
     peer.close()
 
 

@@ -1,9 +1,11 @@
 """Extents that go back: what becomes of their pages, who waits, when they are gone."""
 
 import pytest
-from core_builders import PAGE_TOKENS, CoreWorld, Worker
+from core_builders import PAGE_TOKENS, CoreWorld, Worker, paged
 from pinned_world import pin
 
+from kvstore.core.requests import Sequence
+from kvstore.core.tokens import TOKEN_BYTES
 from kvstore.errors import ParentDetached, PoolExhausted
 
 
@@ -115,6 +117,20 @@ def test_reserved_slots_stay_their_holders(world: CoreWorld) -> None:
     world.worker.abort(5)
     assert world.cache.emptied_extents() == [1]
     world.laws.check()
+
+
+def test_all_that_is_published_into_it_leaves() -> None:
+    """An insert that ends within a page: the whole pages before that leave too."""
+    world = CoreWorld(slots=4, divides_by_token=True)
+    world.worker.reserve(5, 3)
+    retire(world, 1)
+    tokens = paged("pqr")[:-TOKEN_BYTES]
+    inserted = world.cache.insert(world.worker.caller, 5, Sequence(tokens), world.now)
+    assert inserted.published_page_count == 3
+    world.laws.check()
+    assert world.states() == {"FREE": 1, "DETACHED": 3}
+    world.worker.abort(5)
+    assert world.cache.emptied_extents() == [1]
 
 
 def test_quarantined_slots_keep_it(world: CoreWorld) -> None:

@@ -125,6 +125,17 @@ def test_fresh_memory_has_no_bytes_of_another(world: World) -> None:
     assert bytes(world.arenas.read(extent.shape.extent_id << 32) or b"x") == bytes(PAGE_BYTES)
 
 
+def test_an_extent_that_is_empty_is_announced(world: World) -> None:
+    """Whoever asks processes to unmap looks at once, and not when something else happens."""
+    filled(world, Tenant(world, "a"))
+    assert not Tenant(world, "b").open()
+    woken: list[bool] = []
+    world.store.announcer.subscribe(lambda: woken.append(True))
+    assert run(world, 1) == ["extent_retiring"]
+    assert run(world, 1) == []
+    assert woken == [True]
+
+
 def test_two_that_want_everything_end_with_their_shares(world: World) -> None:
     """Memory moves until both have half, and then no more, however much both ask."""
     first = filled(world, Tenant(world, "a"))
