@@ -186,8 +186,8 @@ def serve(config: Config, access: Access) -> None:
         health.begin_draining()
         manager.stopping()
         store.begin_draining()
-        drained = store.wait_drained(config.drain_grace)
-        log.info("drain_finished", drained=drained)
+        left = store.wait_drained(config.drain_grace)
+        log.info("drain_finished", drained=not left, leases_left=left)
     log.info("server_stopped")
 
 

@@ -155,9 +155,9 @@ class StoreSettings(BaseSettings):
     drain_grace: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 10.0
     """How long a stop waits for leases to end before it stops anyway.
 
-    Too short when `drain_finished` is logged with leases left, whose workers then
-    go on without a store. Start with: what a request takes, and not more than
-    the supervisor waits before it kills.
+    Too short when `drain_finished` is logged with `leases_left` above zero, whose
+    workers then go on without a store. Start with: what a request takes, and not
+    more than the supervisor waits before it kills.
     """
 
     reaper_interval: Seconds = 0.1

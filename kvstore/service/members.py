@@ -43,10 +43,11 @@ class Members(Administration):
         """
         self._draining = True
 
-    def wait_drained(self, timeout: float) -> bool:
-        """Wait until no lease is left, for ``timeout`` seconds at most; return whether none is."""
+    def wait_drained(self, timeout: float) -> int:
+        """Wait until no lease is left, ``timeout`` seconds at most; return how many are."""
         with self._lease_ended:
-            return self._lease_ended.wait_for(lambda: not self._cache.table.leases, timeout)
+            self._lease_ended.wait_for(lambda: not self._cache.table.leases, timeout)
+            return len(self._cache.table.leases)
 
     def _require_open(self) -> None:
         if self._draining:

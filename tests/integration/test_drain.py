@@ -26,7 +26,7 @@ def test_an_idle_client_lets_a_draining_store_go() -> None:
         client, namespace = open_client(store.runtime_dir, ClientConfig(ttl=TTL))
         os.kill(store.pid, signal.SIGTERM)
         assert ended(store) == 0
-        assert "drained=True" in store.log
+        assert "drained=True leases_left=0" in " ".join(store.log.split())
         assert namespace.match(TOKENS).failure is not None
         client.close()
 
