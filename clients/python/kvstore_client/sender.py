@@ -192,6 +192,9 @@ class ReleaseSender:
                 # Gone already: another epoch, or a lease that ended with all it held.
                 _logger.info("release_refused", extra={"what": what, "reason": error.reason})
                 return
+            except Exception:  # without this thread nothing would be given back any more
+                _logger.exception("release_failed", extra={"what": what})
+                self._retry.wait(self._backoff.delay())
             else:
                 self._backoff.reset()
                 return

@@ -173,6 +173,25 @@ def test_what_is_unmapped_after_the_lease_is_told_too(
     assert sending.unmapped == [7, 8]
 
 
+def test_a_release_that_fails_by_a_bug_is_repeated(
+    scripted: ScriptedCalls, sending: Sending, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without its thread nothing would ever be given back, and every acquire would wait for it."""
+    failures = [RuntimeError("a bug")]
+    release = LeaseCalls.release
+
+    def fail_once(calls: LeaseCalls, pin_ids: list[int], timeout: float) -> None:
+        if failures:
+            raise failures.pop()
+        release(calls, pin_ids, timeout)
+
+    monkeypatch.setattr(LeaseCalls, "release", fail_once)
+    scripted.answer("ReleasePins", RELEASED)
+    sending.sender.give_back(pin_ids=[1])
+    assert sending.sender.flush(10)
+    assert pins_released(scripted) == [[1]]
+
+
 def test_what_was_told_of_is_not_waited_for(scripted: ScriptedCalls, sending: Sending) -> None:
     """Who unmaps tells first and takes note of it then: the sender may look in between."""
     scripted.answer("RevokeLease", REVOKED)
