@@ -93,8 +93,9 @@ class Health:
     def check(self) -> None:
         """Look at the threads, say what they show, and log a change.
 
-        A look that comes as late as a thread's tick would have to be says nothing:
-        the whole process was stopped, and its threads need a moment.
+        A look that comes as late as a thread's tick would have to be says nothing but
+        that the process lives: it was stopped, or got no processor time, and its
+        threads need a moment.
         """
         for look in self._looks:
             look()
@@ -102,6 +103,7 @@ class Health:
         late = now - self._looked_at > self._stale_after
         self._looked_at = now
         if late:
+            self._heartbeat()
             return
         self._say_ready(self._silent_for(self._stale_after, now))
         dead = self._silent_for(self._dead_after, now)

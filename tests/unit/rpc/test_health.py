@@ -122,6 +122,15 @@ def test_a_process_that_was_stopped_gets_a_moment(world: World) -> None:
     assert world.shown() == {NOT_SERVING}
 
 
+def test_a_process_that_hardly_gets_to_run_still_lives(world: World) -> None:
+    """Looks that all come late judge nobody, and each is a heartbeat: it is not to be killed."""
+    world.health.check()
+    for looks in range(2, 6):
+        world.now += 2 * STALE_AFTER
+        world.health.check()
+        assert world.heartbeats == looks
+
+
 def test_draining_is_for_good(world: World) -> None:
     """After draining began nothing that the threads show makes it SERVING again."""
     world.health.check()
