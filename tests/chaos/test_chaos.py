@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,13 @@ ALONE = ("--no-server-faults", "--engines", "0", "--until-wrong")
 pytestmark = pytest.mark.slow
 
 
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Provide a folder with a path so short that sockets have room in it."""
+    with tempfile.TemporaryDirectory(prefix="kvstore-") as path:
+        yield Path(path)
+
+
 def run_chaos(folder: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
     """Run it; return its exit status, its last line and what it said of findings."""
     result = subprocess.run(
@@ -37,20 +46,20 @@ def run_chaos(folder: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
     return result.returncode, json.loads(lines[-1]), result.stderr
 
 
-def test_nothing_is_torn_leaked_or_answered_wrongly(tmp_path: Path) -> None:
+def test_nothing_is_torn_leaked_or_answered_wrongly(folder: Path) -> None:
     """Under every kind of fault all pages and answers are right, and nothing is left held."""
     status, figures, said = run_chaos(
-        tmp_path, *("--minutes", "0.12", "--until-all", "--engines", "1", "--trace", str(TRACE))
+        folder, *("--minutes", "0.12", "--until-all", "--engines", "1", "--trace", str(TRACE))
     )
     assert {each: figures[each] for each in ZEROS} == dict.fromkeys(ZEROS, 0), said
     assert status == 0, said
     assert [each for each in HAPPENED if not figures[each]] == []
 
 
-def test_one_flipped_byte_is_seen(tmp_path: Path) -> None:
+def test_one_flipped_byte_is_seen(folder: Path) -> None:
     """A byte of one cached page that is not what was written is a wrong page."""
     status, figures, said = run_chaos(
-        tmp_path, "--minutes", "0.02", "--workers", "0", "--corrupt", "1", *ALONE
+        folder, "--minutes", "0.02", "--workers", "0", "--corrupt", "1", *ALONE
     )
     assert (status, figures["wrong_pages"] > 0) == (1, True), said
 
@@ -63,19 +72,19 @@ def test_one_flipped_byte_is_seen(tmp_path: Path) -> None:
     ],
 )
 def test_a_server_that_hands_out_wrong_pages_is_seen(
-    tmp_path: Path, mutant: str, faults: str
+    folder: Path, mutant: str, faults: str
 ) -> None:
     """With one of its protections switched off the store gives wrong pages."""
     status, figures, said = run_chaos(
-        tmp_path, "--minutes", "1", "--mutant", mutant, "--faults", faults, *ALONE
+        folder, "--minutes", "1", "--mutant", mutant, "--faults", faults, *ALONE
     )
     assert (status, figures["wrong_pages"] > 0) == (1, True), said
 
 
-def test_a_server_that_keeps_what_the_dead_held_is_seen(tmp_path: Path) -> None:
+def test_a_server_that_keeps_what_the_dead_held_is_seen(folder: Path) -> None:
     """Where deaths go unnoticed slots and pins are leaked."""
     faults = "acquire.after=kill,insert.before=kill"
     status, figures, said = run_chaos(
-        tmp_path, "--minutes", "1", "--mutant", "deaths-unnoticed", "--faults", faults, *ALONE
+        folder, "--minutes", "1", "--mutant", "deaths-unnoticed", "--faults", faults, *ALONE
     )
     assert (status, figures["leaked_slots"] + figures["leaked_pins"] > 0) == (1, True), said
