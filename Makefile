@@ -46,8 +46,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	@$(BIN)/kvstore-worker demo $(ARGS)
 
-# Of the two processes one runs all the tests that start processes, one after another, and the
-# other the rest: see tests/conftest.py.
+# At most two tests that start processes run at a time: see tests/conftest.py.
 test: $(STAMP)
 	@KVSTORE_HYPOTHESIS_PROFILE=ci $(PYTEST) --cov --cov-report=term --durations=10 $(ARGS)
 

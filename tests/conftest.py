@@ -12,7 +12,7 @@ from xdist.scheduler import LoadScopeScheduling
 TESTS = Path(__file__).parent
 # Folders whose tests carry a marker of the folder's name.
 MARKED = frozenset({"chaos", "e2e", "gpu", "integration", "property", "static"})
-# Folders whose tests start processes: one test at a time, for they need the cores.
+# Folders whose tests start processes: two tests at a time, for they need the cores.
 STARTING_PROCESSES = frozenset({"chaos", "e2e", "gpu", "integration"})
 
 # A slow machine is no failure: nothing here has a deadline.
@@ -86,17 +86,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
-class OneStarterAtATime(LoadScopeScheduling):
-    """Gives all tests that start processes to one worker of xdist, and deals out the others singly.
+class FewStartersAtATime(LoadScopeScheduling):
+    """Gives tests that start processes to two workers of xdist, and deals out the others singly.
+
+    One has the folder of most such tests, another the other folders.
 
     `--dist loadgroup` is meant for this, and xdist 3.8 silently ignores it under pytest 9.2.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        return "processes" if folder_of(nodeid) in STARTING_PROCESSES else nodeid
+        folder = folder_of(nodeid)
+        if folder not in STARTING_PROCESSES:
+            return nodeid
+        return folder if folder == "integration" else "engines"
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneStarterAtATime:
-    """Replace xdist's scheduler: integration tests must not starve each other of two cores."""
-    return OneStarterAtATime(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FewStartersAtATime:
+    """Replace xdist's scheduler: tests with processes must not starve each other of two cores."""
+    return FewStartersAtATime(config, log)

@@ -68,8 +68,8 @@ def test_a_store_that_evicts_what_is_pinned_is_seen(tmp_path: Path) -> None:
 
 def test_a_store_that_recycles_at_the_ttl_is_seen(tmp_path: Path) -> None:
     """Where a TTL ends a living worker's lease, that worker finds others in its slots."""
-    old = "        lease.state = LeaseState.EXPIRED\n        for each"
-    new = "        return [self.end(lease, now)]\n        for each"
+    old = "        lease.state = LeaseState.EXPIRED\n"
+    new = "        return [self.end(lease, now)]\n"
     with faulty_fleet(tmp_path, "membership.py", old, new) as fleet:
         stopped, writer = fleet.spawn("stopped", ttl=1.0), fleet.spawn("writer")
         stopped.ask("acquire", "open", TOKENS)

@@ -7,6 +7,9 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
+# Measuring takes twice the time, and the unit tests come everywhere.
+pytestmark = pytest.mark.no_cover
+
 
 @pytest.mark.parametrize(
     "machine",

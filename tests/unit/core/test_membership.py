@@ -144,6 +144,16 @@ def test_an_admins_revoke_is_an_expiry() -> None:
     assert members.revoke(admin, 102.0) == []
 
 
+def test_an_admins_revoke_overtakes_a_grant_of_its_own() -> None:
+    """Where nobody has a lease of that id, it is the admin's own tenant that is told."""
+    members = Membership(EPOCH, LIMITS)
+    admin = Caller(ADMIN, CALLER.lease_id, b"secret of an admin", None)
+    assert members.revoke(admin, 100.0) == []
+    with pytest.raises(Tombstoned):
+        members.grant(admin, ttl=10.0, display_name="late", features=(), now=101.0)
+    assert grant(members, now=101.0) == LIMITS.default_ttl
+
+
 def test_an_admins_epoch_is_checked_where_it_is_given() -> None:
     """An admin that names another epoch is refused."""
     members = make_members()

@@ -4,6 +4,7 @@ import pytest
 from core_builders import NAMESPACE_ID, OWNER, picture, places
 from letter_world import LetterWorld, letters
 
+from kvstore.core.lease_stats import HoldKind, hold_stats
 from kvstore.core.limits import Limits
 from kvstore.core.requests import Grant, Match, MatchWishes, Sequence
 from kvstore.core.stats import snapshot
@@ -230,3 +231,15 @@ def test_an_acquire_under_a_released_source_fails_whole() -> None:
     with pytest.raises(Tombstoned):
         acquire(3)
     assert world.core.states() == {"FREE": 14, "RESERVED": 2}
+
+
+def test_a_source_is_listed_as_a_hold_of_one_page() -> None:
+    """Its tokens are those that belong to the sequence, and it is detached when its page is."""
+    world = LetterWorld()
+    world.write("abcdefgh", 9)
+    world.match("abcdefxx", 1, 2)
+    world.evict_prefix("abcdefgh")
+    pin, source = hold_stats(world.worker.lease, world.core.now)
+    assert (pin.kind, pin.token_count, pin.detached_page_count) == (HoldKind.PIN, 4, 0)
+    assert (source.kind, source.hold_id) == (HoldKind.SOURCE, 2)
+    assert (source.page_count, source.token_count, source.detached_page_count) == (1, 2, 1)
