@@ -244,6 +244,18 @@ def test_a_pin_below_holds_the_extent_above() -> None:
     assert world.cache.cheapest_extent(1, [1, 3]) == 3
 
 
+def test_an_extent_that_goes_on_in_branches_counts_each_page_once() -> None:
+    """Pages below one of its pages go with that one, be they its own or others'."""
+    world = CoreWorld(slots=4)
+    write(world.worker, "abc", 1)
+    write(world.worker, "abd", 2)
+    world.cache.add_extent(1, 2, 5)
+    world.worker.map_memory()
+    write(world.worker, "vwxyz", 3)
+    assert world.shape() == {"ab": {"c": {}, "d": {}}, "vwxyz": {}}
+    assert world.cache.cheapest_extent(1, [1, 2]) == 1
+
+
 def test_an_extent_under_a_named_pin_is_not_chosen(world: CoreWorld) -> None:
     """What an operator keeps cached is not taken for another tenant's sake."""
     pin(world, "p", "x")

@@ -111,3 +111,11 @@ def test_expiry_costs_what_it_drops() -> None:
     tombstones.expire(110.0)
     assert CountingKey.hashed <= 2 * 5
     assert len(tombstones) == 998
+
+
+def test_a_scope_knows_its_own_alone() -> None:
+    """Ids of one scope mean nothing in another, though they stand in one table."""
+    table = Tombstones(10.0, 1000)
+    pins, leases = TombstonesOf(table, "pin"), TombstonesOf(table, "lease")
+    pins.leave(1, 100.0)
+    assert (1 in pins, 1 in leases, len(table)) == (True, False, 1)

@@ -22,6 +22,28 @@ def test_two_who_find_the_same_page_count_it_once() -> None:
     world.laws.check()
 
 
+def test_an_answer_whose_pin_a_repeated_call_dropped_is_asked_for_again() -> None:
+    """Two copies of one call found the same page bad: the later one has no pin of its own left."""
+    world = CoreWorld()
+    publish(world.worker, "ab")
+    (_, first), (_, repeated) = ask(world.worker, "ab"), ask(world.worker, "ab")
+    assert not conclude(world.worker, repeated, "b")
+    assert not conclude(world.worker, first, "b")
+    assert world.cache.counters.corrupt_page_count == 1
+    assert not world.worker.lease.pins
+    world.laws.check()
+
+
+def test_both_copies_of_a_call_are_answered_where_nothing_is_wrong() -> None:
+    """The one that comes to its verdict later has the same pin."""
+    world = CoreWorld()
+    publish(world.worker, "ab")
+    (_, first), (_, repeated) = ask(world.worker, "ab"), ask(world.worker, "ab")
+    assert conclude(world.worker, repeated)
+    assert conclude(world.worker, first)
+    assert list(world.worker.lease.pins) == [1]
+
+
 def test_who_did_not_look_at_the_bad_page_asks_again_too() -> None:
     """An answer kept back is not given once a page of it is known to be bad."""
     world = CoreWorld()
