@@ -105,6 +105,8 @@ def fuzz(inputs: int, seed: int, console: Console) -> dict[str, Any]:
 
         def look(made: int) -> None:
             progress.update(task, completed=made)
+            if made * 10 // calls > (made - TURN) * 10 // calls:
+                console.print(f"{made:,} of {calls:,} calls")
             if made * LOOKS >= len(taken) * calls:
                 taken.append(Taken.by(pid))
 
