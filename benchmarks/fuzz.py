@@ -31,7 +31,7 @@ from support.fuzz_server import Taken, complaints
 
 QUICK = 20_000
 # Of ten inputs, so many are calls.
-CALLS = 6
+CALLS = 3
 # Inputs between two looks at the lease, and at what the server takes.
 TURN = 500
 LOOKS = 20
