@@ -9,12 +9,14 @@ What has to be there before it serves are its threads and its sockets; until the
 run, and again when one of them is found silent, health is NOT_SERVING.
 """
 
+import os
 import resource
 import secrets
 import signal
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from threading import Timer
 
 import structlog
 from pydantic import ValidationError
@@ -27,7 +29,7 @@ from kvstore.core.limits import Limits
 from kvstore.instance_lock import InstanceLock, InstanceRunning
 from kvstore.log import configure_logging
 from kvstore.rpc.attach import AttachServer
-from kvstore.rpc.health import Health
+from kvstore.rpc.health import Health, stacks
 from kvstore.rpc.probes import OwnerProbe, PoolProbe
 from kvstore.rpc.server import (
     SERVICES,
@@ -59,6 +61,8 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 CALL_GRACE = 1.0
 # Seconds that a look at the store's health waits for its mutex.
 OWNER_PATIENCE = 0.25
+# Seconds for everything to end after the grace is over; what has not by then never will.
+STOP_PATIENCE = 15.0
 # How often and how far apart a device is looked at that has less left than the budget.
 ROOM_LOOKS = 20
 ROOM_LOOK_SECONDS = 1.0
@@ -182,6 +186,7 @@ def serve(config: Config, access: Access) -> None:
         while (received := signal.sigwait(_awaited(access))) == signal.SIGHUP:
             access.reload(credentials)
         _let_signals_end_the_process()
+        _end_in_time(config.drain_grace + STOP_PATIENCE)
         log.info("drain_started", signal=signal.Signals(received).name, grace=config.drain_grace)
         health.begin_draining()
         manager.stopping()
@@ -189,6 +194,18 @@ def serve(config: Config, access: Access) -> None:
         left = store.wait_drained(config.drain_grace)
         log.info("drain_finished", drained=not left, leases_left=left)
     log.info("server_stopped")
+
+
+def _end_in_time(seconds: float) -> None:
+    """Let a thread that stands still not keep the process: end it with EXIT_FAILED by then."""
+
+    def give_up() -> None:
+        log.error("stop_overdue", stacks=stacks())
+        os._exit(EXIT_FAILED)
+
+    overdue = Timer(seconds, give_up)
+    overdue.daemon = True
+    overdue.start()
 
 
 def _memory(config: Config, stack: ExitStack) -> MemorySource:

@@ -123,7 +123,7 @@ class Health:
             return
         self._failing = failing
         if failing:
-            log.error("health_lost", silent=failing, stacks=_stacks())
+            log.error("health_lost", silent=failing, stacks=stacks())
             self.servicer.set(NOT_SERVING)
         else:
             log.info("health_serving")
@@ -137,7 +137,7 @@ class Health:
                 log.exception("health_failed")
 
 
-def _stacks() -> dict[str, list[str]]:
+def stacks() -> dict[str, list[str]]:
     """Return where each thread of ours is: file, line and function, innermost last."""
     frames = sys._current_frames()  # noqa: SLF001  # documented, for this very purpose
     return {

@@ -1,6 +1,7 @@
 """What a server says of itself while it stands still: the watchdog, in a real process."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -64,6 +65,24 @@ def test_a_stall_is_said_and_passes(
             stuck.result(LIMIT)
         fifo.unlink()
     assert wait_until(lambda: said(worker, READINESS) == "SERVING")
+
+
+def test_a_store_that_stands_still_ends_when_it_is_told_to(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What never comes back is not waited for: the process ends, and says by its status that."""
+    os.mkfifo(tmp_path / "owner")
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    with running_store("--drain-grace", "0", program=PROGRAM) as stuck_store:
+        asker = AttachedWorker(stuck_store.runtime_dir)
+        request = store_pb2.GetStatsRequest()
+        stuck = asker.store.GetStats.future(request, timeout=LIMIT, metadata=asker.metadata)
+        assert wait_until(lambda: said(asker, READINESS) == "NOT_SERVING")
+        os.kill(stuck_store.pid, signal.SIGTERM)
+        assert stuck_store._started().wait(LIMIT) == 1
+        assert "stop_overdue" in stuck_store.log
+        assert stuck.exception(LIMIT) is not None
+        asker.close()
 
 
 def test_who_says_nothing_is_told_apart(store: RunningStore, tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ def main() -> int:
         patch.object(KVStore, "stats", stuck_stats),
         patch.object(program, "Health", judged_soon),
         patch.object(program, "call_threads", one_thread),
+        patch.object(program, "STOP_PATIENCE", 1.0),
     ):
         return program.main()
 
