@@ -36,7 +36,8 @@ CALLS = 3
 TURN = 500
 LOOKS = 20
 # The server's memory may not grow by more than this from half of the inputs to the end: as a
-# share, and in KiB. By then every table that is bounded is full or has its size.
+# share, and in KiB. Tombstones live for two minutes, in a table that is bounded: a run of less
+# than four minutes ends before they have come to rest, and may say more.
 GROWTH = 1.05
 SLACK_KIB = 8 << 10
 SEED_BITS = 32
