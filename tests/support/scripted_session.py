@@ -95,3 +95,9 @@ class ScriptedSession:
         assert self.session.join(30)
         self.attach.close()
         os.close(self.generations)
+
+
+def match(session: Session, pin_id: int) -> None:
+    """Ask for a match, as a namespace does."""
+    with session.request(pin_ids=(pin_id,)) as asking:
+        asking.ask(session.lease.match, b"space", b"", (pin_id, pin_id + 1), asking.remaining())

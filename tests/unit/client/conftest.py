@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from scripted_session import ScriptedSession
 from scripted_store import ScriptedCalls
 
 from kvstore_client.runtime_dir import RuntimeDir
@@ -23,3 +24,19 @@ def scripted(runtime_dir: RuntimeDir) -> Iterator[ScriptedCalls]:
     calls = ScriptedCalls(runtime_dir.path / "kvstore.sock")
     yield calls
     calls.close()
+
+
+@pytest.fixture
+def attached(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[ScriptedSession]:
+    """A session whose calls have time, attached, without a namespace yet."""
+    attached = ScriptedSession(runtime_dir, scripted, call_timeout=30)
+    yield attached
+    attached.close()
+
+
+@pytest.fixture
+def hasty(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[ScriptedSession]:
+    """A session whose calls time out soon."""
+    hasty = ScriptedSession(runtime_dir, scripted, call_timeout=0.2)
+    yield hasty
+    hasty.close()

@@ -1,11 +1,20 @@
 """One session: when it takes work, what becomes of calls without an answer, and its end."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from threading import Event, Thread
 
 import grpc
 import pytest
-from scripted_session import ABORTED, KEY, RELEASED, RENEWED, REVOKED, ScriptedSession, matched
+from scripted_session import (
+    ABORTED,
+    KEY,
+    RELEASED,
+    RENEWED,
+    REVOKED,
+    ScriptedSession,
+    match,
+    matched,
+)
 from scripted_store import ScriptedCalls, refusal
 
 from kvstore.v1 import prefix_cache_pb2, store_pb2
@@ -13,32 +22,9 @@ from kvstore_client import errors
 from kvstore_client.opened_namespace import OpenedNamespace
 from kvstore_client.page_ref import PageRef
 from kvstore_client.runtime_dir import RuntimeDir
-from kvstore_client.session import Session
 from kvstore_client.testing import wait_until
 
 MATCH = prefix_cache_pb2.MatchPrefixResponse(match=matched(0))
-
-
-@pytest.fixture
-def attached(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[ScriptedSession]:
-    """A session that is attached, without a namespace yet."""
-    attached = ScriptedSession(runtime_dir, scripted, call_timeout=30)
-    yield attached
-    attached.close()
-
-
-@pytest.fixture
-def hasty(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[ScriptedSession]:
-    """A session whose calls time out soon."""
-    hasty = ScriptedSession(runtime_dir, scripted, call_timeout=0.2)
-    yield hasty
-    hasty.close()
-
-
-def match(session: Session, pin_id: int) -> None:
-    """Ask for a match, as a namespace does."""
-    with session.request(pin_ids=(pin_id,)) as asking:
-        asking.ask(session.lease.match, b"space", b"", (pin_id, pin_id + 1), asking.remaining())
 
 
 def released(scripted: ScriptedCalls) -> list[int]:

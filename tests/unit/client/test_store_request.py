@@ -1,44 +1,19 @@
 """What the calls of a request tell of the store, and what a request may take."""
 
-from collections.abc import Iterator
 from threading import Event
 
 import pytest
-from scripted_session import RELEASED, RENEWED, ScriptedSession, matched
-from scripted_store import ScriptedCalls, refusal
+from scripted_session import RELEASED, RENEWED, ScriptedSession, match, matched
+from scripted_store import refusal
 
 from kvstore.v1 import prefix_cache_pb2
 from kvstore_client import errors
 from kvstore_client.budget import StoreBudget
-from kvstore_client.runtime_dir import RuntimeDir
-from kvstore_client.session import Session
 from kvstore_client.store_request import Sample
 from kvstore_client.testing import wait_until
 
 PEEKED = prefix_cache_pb2.PeekPrefixResponse()
 MATCH = prefix_cache_pb2.MatchPrefixResponse(match=matched(0))
-
-
-@pytest.fixture
-def attached(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[ScriptedSession]:
-    """A session whose calls have time."""
-    attached = ScriptedSession(runtime_dir, scripted, call_timeout=30)
-    yield attached
-    attached.close()
-
-
-@pytest.fixture
-def hasty(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[ScriptedSession]:
-    """A session whose calls time out soon."""
-    hasty = ScriptedSession(runtime_dir, scripted, call_timeout=0.2)
-    yield hasty
-    hasty.close()
-
-
-def match(session: Session, pin_id: int) -> None:
-    """Ask for a match, as a namespace does."""
-    with session.request(pin_ids=(pin_id,)) as asking:
-        asking.ask(session.lease.match, b"space", b"", (pin_id, pin_id + 1), asking.remaining())
 
 
 def test_after_a_timeout_the_store_is_not_asked_until_it_answers(
