@@ -14,11 +14,11 @@ from kvstore.rpc.attach_connection import Connection
 from kvstore.rpc.attach_session import AttachSession
 from kvstore.rpc.connection_table import ConnectionTable
 from kvstore.rpc.event_loop import EventLoop
-from kvstore.rpc.log_budget import LogBudget
 from kvstore.rpc.peer import identify, overflow_uid
 from kvstore.rpc.socket_access import SocketAccess
 from kvstore.service.clock import Clock
 from kvstore.service.credentials import Credentials
+from kvstore.service.log_budget import LogBudget
 from kvstore.service.processes import Process, Processes
 from kvstore.service.store import KVStore
 

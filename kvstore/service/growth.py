@@ -22,6 +22,9 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 # An arena gets its next extent while a quarter of one is left, so that allocating it
 # and having it mapped by the workers is done before the rest is used up.
 WATERMARK = 0.25
+# Seconds after which memory that is still not there means that the kernel or the driver hangs:
+# prefaulting and pinning 64 GiB takes ten, on a busy machine some more.
+ALLOCATION_LIMIT = 60.0
 # After the machine refused memory: how long nobody asks again, in seconds.
 PATIENCE = 1.0
 # How long an arena counts as asking for memory that another has, after it last needed some, and
@@ -49,8 +52,7 @@ class Growth:
         watermark: float = WATERMARK,
     ) -> None:
         self.due = Event()
-        # Whether memory is allocated or given up right now, which takes what it takes.
-        self.allocating = False
+        self._allocating_since: float | None = None
         self._cache = cache
         self._mutex = mutex
         self._arenas = arenas
@@ -70,6 +72,12 @@ class Growth:
         self._refused = False
         self._not_before = -math.inf
         announcer.subscribe(self.look)
+
+    @property
+    def takes_its_time(self) -> bool:
+        """Whether memory is allocated or given up right now, and no longer than that may take."""
+        since = self._allocating_since
+        return since is not None and self._clock() - since < ALLOCATION_LIMIT
 
     def begin(self, arena: Arena) -> None:
         """Give an arena its first extent, if it has none; takes milliseconds then.
@@ -260,11 +268,11 @@ class Growth:
 
     @contextmanager
     def _taking_its_time(self) -> Iterator[None]:
-        self.allocating = True
+        self._allocating_since = self._clock()
         try:
             yield
         finally:
-            self.allocating = False
+            self._allocating_since = None
 
     def _refuse(self, arena_id: int, error: StorageError) -> None:
         self._not_before = self._clock() + PATIENCE

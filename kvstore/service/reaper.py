@@ -17,7 +17,8 @@ class Grower(Ticker):
     """Moves memory between the budget and the arenas, at once when that is due.
 
     A thread of its own, for the kernel takes a second for several GiB: it is no
-    silence while memory is allocated or given up, and nobody waits for it.
+    silence while memory is allocated or given up, for a minute at most, and nobody
+    waits for it.
     """
 
     def __init__(self, store: KVStore, *, clock: Clock, interval: float) -> None:
@@ -28,5 +29,5 @@ class Grower(Ticker):
             clock=clock,
             interval=interval,
             due=growth.due,
-            excused=lambda: growth.allocating,
+            excused=lambda: growth.takes_its_time,
         )

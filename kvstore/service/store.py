@@ -54,7 +54,9 @@ class KVStore(Matching):
         )
         self.named_pins = NamedPinKeeper(cache, self._mutex, clock)
         self.traffic = Traffic(cache.quotas, clock)
-        self._verifier = Verifier(cache, self._mutex, arenas=arenas, sampler=sampler or Sampler())
+        self._verifier = Verifier(
+            cache, self._mutex, arenas=arenas, sampler=sampler or Sampler(), clock=clock
+        )
 
     @property
     def epoch(self) -> int:

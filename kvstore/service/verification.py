@@ -16,6 +16,8 @@ from kvstore.core.caller import Caller
 from kvstore.core.requests import MatchWishes
 from kvstore.core.slots import INDEX_BITS, INDEX_MASK
 from kvstore.core.verifying import Inspection, PageCheck
+from kvstore.service.clock import Clock
+from kvstore.service.log_budget import LogBudget
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.errors import CudaFailed
 
@@ -55,12 +57,20 @@ class Verifier:
     """
 
     def __init__(
-        self, cache: PrefixCache, mutex: Lock, *, arenas: Arenas, sampler: Sampler
+        self,
+        cache: PrefixCache,
+        mutex: Lock,
+        *,
+        arenas: Arenas,
+        sampler: Sampler,
+        clock: Clock,
     ) -> None:
         self._cache = cache
         self._mutex = mutex
         self._arenas = arenas
         self._sampler = sampler
+        self._writing = Lock()
+        self._lines = LogBudget(clock)
 
     def answer(self, ask: Callable[[], T], caller: Caller, wishes: MatchWishes) -> T:
         """Return what ``ask`` answers, a match ``to_verify``, asked again while pages are bad.
@@ -85,16 +95,22 @@ class Verifier:
                 return self._cache.settle(inspection, corrupt)
         finally:
             for page in removed:
-                _report(inspection, page)
+                self._log(log.error, "page_corrupt", inspection, page)
 
     def _read(self, inspection: Inspection) -> tuple[list[PageCheck], int]:
-        """Return which pages are not what was written, and how many could be read."""
+        """Return which pages cannot be trusted, and how many were looked at.
+
+        Those are pages that are not what was written, and pages that cannot be read: what
+        the store's own device refuses to show is handed to nobody.
+        """
         corrupt, read_count = [], 0
         for page in inspection.pages:
             try:
                 content = self._arenas.read(page.slot)
             except CudaFailed as error:
-                log.warning("page_unreadable", why=str(error), **_place(inspection, page))
+                read_count += 1
+                corrupt.append(page)
+                self._log(log.warning, "page_unreadable", inspection, page, why=str(error))
                 continue
             if content is not None:
                 read_count += 1
@@ -102,16 +118,25 @@ class Verifier:
                     corrupt.append(page)
         return corrupt, read_count
 
+    def _log(
+        self,
+        write: Callable[..., object],
+        event: str,
+        inspection: Inspection,
+        page: PageCheck,
+        **fields: object,
+    ) -> None:
+        """Log what is wrong with a page. Never its tokens, nor its bytes.
 
-def _report(inspection: Inspection, page: PageCheck) -> None:
-    """Log a page that left the index. Never its tokens, nor its bytes."""
-    log.error("page_corrupt", **_place(inspection, page))
-
-
-def _place(inspection: Inspection, page: PageCheck) -> dict[str, object]:
-    return {
-        "namespace_id": inspection.namespace_id.hex(),
-        "extent_id": page.slot >> INDEX_BITS,
-        "slot": page.slot & INDEX_MASK,
-        "page_position": page.page_position,
-    }
+        Few lines, for a tenant that gives wrong checksums causes them as often as it asks.
+        """
+        with self._writing:
+            self._lines.write(
+                write,
+                event,
+                namespace_id=inspection.namespace_id.hex(),
+                extent_id=page.slot >> INDEX_BITS,
+                slot=page.slot & INDEX_MASK,
+                page_position=page.page_position,
+                **fields,
+            )

@@ -10,6 +10,7 @@ from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.quotas import Quotas, QuotaTable
 from kvstore.core.requests import MatchWishes, ReservationRequest
 from kvstore.errors import PoolExhausted
+from kvstore.storage.extent import ExtentDescription
 
 
 def steps(world: World) -> int:
@@ -38,6 +39,26 @@ def test_an_arena_that_runs_low_gets_an_extent(world: World) -> None:
         assert steps(world) == 2
     assert [(line["event"], line["slot_count"]) for line in lines] == [("extent_added", 4)]
     assert slot_count(world) == 8
+
+
+def test_an_allocation_may_take_its_time_and_no_more(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory that does not come within a minute is a driver that hangs, and so a silence."""
+    growth, allocate = world.store.growth, world.arenas.allocate
+    seen: list[bool] = []
+
+    def slow(*args: int, **options: int | None) -> ExtentDescription:
+        for seconds in (0.0, 59.0, 2.0):
+            world.clock.now += seconds
+            seen.append(growth.takes_its_time)
+        return allocate(*args, **options)
+
+    monkeypatch.setattr(world.arenas, "allocate", slow)
+    assert not growth.takes_its_time
+    world.open_namespace(world.worker())
+    assert seen == [True, True, False]
+    assert not growth.takes_its_time
 
 
 def test_slots_of_a_new_extent_are_used_once_it_is_mapped(world: World) -> None:

@@ -225,10 +225,10 @@ def test_a_lease_that_ends_meanwhile_gets_no_answer(
     Laws(written.world.cache).check()
 
 
-def test_a_device_that_cannot_be_read_is_no_bad_page(
+def test_a_page_that_cannot_be_read_is_handed_to_nobody(
     worlds: Worlds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What cannot be looked at is handed out as where nobody looks, and the log says so."""
+    """What the store's own device refuses to show is a miss, and the log says why."""
     written = Written(worlds(verify_rate=1.0))
 
     def refuse() -> None:
@@ -236,9 +236,25 @@ def test_a_device_that_cannot_be_read_is_no_bad_page(
 
     while_reading(written.world, monkeypatch, refuse)
     with capture_logs() as logs:
-        assert written.match(written.caller).matched_token_count == 12
-    assert {each["event"] for each in logs} == {"page_unreadable"}
-    assert written.counts() == (0, 0)
+        assert written.match(written.caller) == Match(0, ())
+    first = logs[0]
+    assert (first["event"], first["why"]) == ("page_unreadable", "memcpy: refused")
+    assert {each["event"] for each in logs} == {"page_unreadable", "page_corrupt"}
+    assert written.counts() == (3, 3)
+    Laws(written.world.cache).check()
+
+
+def test_pages_that_are_always_wrong_fill_no_log(worlds: Worlds) -> None:
+    """Whoever gives wrong checksums causes a few lines, which say how many more there were."""
+    written = Written(worlds(verify_rate=1.0))
+    with capture_logs() as logs:
+        for number in range(1, 41):
+            written.write(written.slots[0], 0, b"\0")
+            assert written.match(written.caller, number) == Match(0, ())
+            written.slots = written.publish(written.caller, 1)
+    lines = [each for each in logs if each["event"] == "page_corrupt"]
+    assert len(lines) == 10  # the world's clock stands still
+    assert written.counts()[1] == 40
 
 
 @pytest.mark.parametrize("poison", [True, False])

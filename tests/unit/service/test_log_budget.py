@@ -1,6 +1,6 @@
 """Lines that strangers cause are few, and say how many more there would have been."""
 
-from kvstore.rpc.log_budget import LogBudget
+from kvstore.service.log_budget import LogBudget
 
 
 def test_a_flood_is_few_lines() -> None:

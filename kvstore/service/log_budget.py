@@ -1,4 +1,4 @@
-"""Lines of the log that anybody may cause, who reaches a socket: few, whatever comes."""
+"""Lines of the log that others may cause as often as they like: few, whatever comes."""
 
 from collections.abc import Callable
 
