@@ -15,6 +15,7 @@ from itertools import count
 from typing import Any
 
 from kvstore.errors import PeerRefused
+from kvstore.rpc.event_loop import Timer
 from kvstore.rpc.peer import Peer
 from simulated import current
 from simulated.kernel import Process, SimThread
@@ -168,9 +169,19 @@ class Loop:
         """Watch it no more."""
         self._watched.pop(descriptor, None)
 
-    def at(self, moment: float, action: Callable[[], None]) -> None:
+    def at(self, moment: float, action: Callable[[], None]) -> Timer:
         """Call ``action`` at a moment."""
-        self._kernel.after(moment - self._kernel.now, lambda: action() if self._open else None)
+        timer = Timer(action)
+        self._kernel.after(moment - self._kernel.now, lambda: self._ring(timer))
+        return timer
+
+    def cancel(self, timer: Timer) -> None:
+        """Let it not come."""
+        timer.action = None
+
+    def _ring(self, timer: Timer) -> None:
+        if self._open and timer.action is not None:
+            timer.action()
 
     def wake(self) -> None:
         """Have ``woken`` called soon."""

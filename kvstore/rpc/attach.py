@@ -5,7 +5,6 @@ import socket
 from functools import partial
 from pathlib import Path
 from threading import Thread
-from weakref import ref
 
 import structlog
 
@@ -13,7 +12,7 @@ from kvstore.errors import PeerRefused, QuotaExceeded
 from kvstore.rpc.attach_connection import Connection
 from kvstore.rpc.attach_session import AttachSession
 from kvstore.rpc.connection_table import ConnectionTable
-from kvstore.rpc.event_loop import EventLoop
+from kvstore.rpc.event_loop import EventLoop, Timer
 from kvstore.rpc.peer import identify, overflow_uid
 from kvstore.rpc.socket_access import SocketAccess
 from kvstore.service.clock import Clock
@@ -61,6 +60,8 @@ class AttachServer:
         self._processes = Processes()
         self._connections = ConnectionTable(max_connections)
         self._by_process: dict[int, Connection] = {}
+        # Of those that have yet to say Hello, or were refused.
+        self._timers: dict[Connection, Timer] = {}
         self._loop = EventLoop(clock, self._look_around)
         self._lines = LogBudget(clock)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -155,17 +156,19 @@ class AttachServer:
         )
 
     def _end_in_time(self, connection: Connection) -> None:
-        """Give a peer some time to say Hello, or to read why it was refused.
+        """Give a peer some time to say Hello, or to read why it was refused."""
+        self._cancel(connection)
+        later = partial(self._end_unless_welcome, connection)
+        self._timers[connection] = self._loop.at(self._clock() + self._patience, later)
 
-        What it sent is not kept for that long if it hangs up before.
-        """
-        later = partial(self._end_unless_welcome, ref(connection))
-        self._loop.at(self._clock() + self._patience, later)
+    def _cancel(self, connection: Connection) -> None:
+        """Drop a connection's timer, and with it what that keeps of the connection."""
+        timer = self._timers.pop(connection, None)
+        if timer is not None:
+            self._loop.cancel(timer)
 
-    def _end_unless_welcome(self, weak: "ref[Connection]") -> None:
-        connection = weak()
-        if connection is None:
-            return
+    def _end_unless_welcome(self, connection: Connection) -> None:
+        self._timers.pop(connection, None)
         if connection in self._connections and not connection.welcomed:
             self._lines.write(log.info, "peer_timed_out")
             self._hang_up(connection)
@@ -265,6 +268,7 @@ class AttachServer:
     def _drop(self, connection: Connection) -> None:
         """Close a connection, whatever becomes of its process."""
         self._connections.discard(connection)
+        self._cancel(connection)
         process = connection.process
         if process is not None and self._by_process.get(process.process_id) is connection:
             del self._by_process[process.process_id]

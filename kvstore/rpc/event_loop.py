@@ -18,6 +18,19 @@ HEARTBEAT = 1.0
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
+# Of fewer cancelled timers than that no heap is made anew.
+SWEEP_FROM = 64
+
+
+class Timer:
+    """An action that comes once, unless it is cancelled before. The loop's thread alone."""
+
+    __slots__ = ("action",)
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        self.action: Callable[[], None] | None = action
+
+
 class EventLoop:
     """Calls actions, one at a time, in the thread that calls ``run``.
 
@@ -36,7 +49,8 @@ class EventLoop:
         self._mutex = Lock()
         self._selector = selectors.DefaultSelector()
         self._event: int | None = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._cancelled = 0
         self._timer_numbers = count()
         self.watch(self._event, self._drain)
 
@@ -57,9 +71,26 @@ class EventLoop:
         with suppress(KeyError):
             self._selector.unregister(descriptor)
 
-    def at(self, moment: float, action: Callable[[], None]) -> None:
+    def at(self, moment: float, action: Callable[[], None]) -> Timer:
         """Call ``action`` once, when the clock shows ``moment`` or later."""
-        heapq.heappush(self._timers, (moment, next(self._timer_numbers), action))
+        timer = Timer(action)
+        heapq.heappush(self._timers, (moment, next(self._timer_numbers), timer))
+        return timer
+
+    def cancel(self, timer: Timer) -> None:
+        """Let a timer's action not come, if it has not yet.
+
+        Those cancelled are never more than those to come, or a few: whoever makes
+        timers fast leaves no memory behind.
+        """
+        if timer.action is None:
+            return
+        timer.action = None
+        self._cancelled += 1
+        if self._cancelled > max(len(self._timers) // 2, SWEEP_FROM):
+            self._timers = [each for each in self._timers if each[2].action is not None]
+            heapq.heapify(self._timers)
+            self._cancelled = 0
 
     def wake(self) -> None:
         """Have ``woken`` called soon. Any thread; nothing after ``close``."""
@@ -81,7 +112,7 @@ class EventLoop:
             for key, _ in self._selector.select(timeout):
                 self._attempt(key.data)
             while self._timers and self._timers[0][0] <= self._clock():
-                self._attempt(heapq.heappop(self._timers)[2])
+                self._ring(heapq.heappop(self._timers)[2])
 
     def close(self) -> None:
         """Release what the loop holds, after ``run`` returned; once."""
@@ -90,6 +121,13 @@ class EventLoop:
             os.close(self._event)
             self._event = None
         self._selector.close()
+
+    def _ring(self, timer: Timer) -> None:
+        action, timer.action = timer.action, None
+        if action is None:
+            self._cancelled -= 1
+        else:
+            self._attempt(action)
 
     def _attempt(self, action: Callable[[], None]) -> None:
         try:

@@ -1,6 +1,5 @@
 """The attach socket and peers that are wrong, silent, deaf, or too many."""
 
-import gc
 import os
 import resource
 import socket
@@ -13,10 +12,12 @@ from threading import Event, Thread
 import pytest
 from attach_peer import LIMIT, AttachPeer
 from attach_rig import AttachRig, extent_ids, has_ended, reason_of
+from in_memory import count_of
 from store_world import IDENTITY
 from structlog.testing import capture_logs
 
 from kvstore.rpc.attach_connection import Connection
+from kvstore.rpc.event_loop import SWEEP_FROM, Timer
 from kvstore.rpc.frames import LENGTH
 from kvstore.v1 import attach_pb2
 from kvstore_client.testing import wait_until
@@ -158,28 +159,22 @@ def test_silent_connections_shut_nobody_out(rig: AttachRig) -> None:
     assert served.bind(caller.lease_id, caller.secret).HasField("bound")
 
 
-def connections() -> int:
-    """Return how many connections are in memory."""
-    gc.collect()
-    # Not by isinstance: some objects of other libraries answer it with a warning.
-    return sum(type(each) is Connection for each in gc.get_objects())
-
-
 def test_who_went_leaves_nothing_in_memory(rig: AttachRig) -> None:
     """A connection that sent half a frame and hung up is gone, whatever time it had to speak."""
     rig.serve(patience=1e6)
-    before = connections()
+    before, timers = count_of(Connection), count_of(Timer)
     stayed = rig.connect()
     assert stayed.hello().HasField("welcome")
     half = LENGTH.pack(60_000) + bytes(50_000)
-    for _ in range(20):
+    for _ in range(2 * SWEEP_FROM):
         peer = rig.connect()
         peer.socket.sendall(half)
         peer.close()
     # The thread has come past them all.
     assert stayed.hello().HasField("welcome")
     # But for the one that the thread looked at last.
-    assert wait_until(lambda: connections() <= before + 2, timeout=LIMIT)
+    assert wait_until(lambda: count_of(Connection) <= before + 2, timeout=LIMIT)
+    assert count_of(Timer) <= timers + SWEEP_FROM + 2
 
 
 def test_a_flood_of_refusals_is_few_lines(rig: AttachRig) -> None:

@@ -7,9 +7,10 @@ from contextlib import closing
 from threading import Thread
 
 import pytest
+from in_memory import count_of
 from structlog.testing import capture_logs
 
-from kvstore.rpc.event_loop import EventLoop
+from kvstore.rpc.event_loop import SWEEP_FROM, EventLoop, Timer
 from kvstore.service.clock import MonotonicClock
 
 LIMIT = 30.0
@@ -83,6 +84,40 @@ def test_moments_come_in_their_order(rig: Rig) -> None:
     rig.loop.run()
     assert rig.calls == ["first", "second", "third"]
     assert MonotonicClock()() >= now + 0.02
+
+
+def test_a_cancelled_moment_does_not_come(rig: Rig) -> None:
+    """Its action is let go at once, and cancelling again changes nothing."""
+    now = MonotonicClock()()
+    timers = [rig.loop.at(now, lambda: rig.calls.append("never")) for _ in range(3)]
+    rig.loop.at(now, rig.loop.stop)
+    for timer in [*timers, *timers]:
+        rig.loop.cancel(timer)
+        assert timer.action is None
+    rig.loop.run()
+    assert rig.calls == []
+
+
+def test_a_moment_that_came_can_be_cancelled_no_more(rig: Rig) -> None:
+    """Nothing happens then."""
+    timer = rig.loop.at(MonotonicClock()(), rig.loop.stop)
+    rig.loop.run()
+    assert timer.action is None
+    rig.loop.cancel(timer)
+
+
+def test_moments_made_and_cancelled_leave_nothing(rig: Rig) -> None:
+    """However many, those that are kept are few, and those still to come do come, in order."""
+    now = MonotonicClock()()
+    rig.loop.at(now + 0.02, rig.loop.stop)
+    rig.loop.at(now - 1, lambda: rig.calls.append("first"))
+    rig.loop.at(now, lambda: rig.calls.append("second"))
+    before = count_of(Timer)
+    for _ in range(1000):
+        rig.loop.cancel(rig.loop.at(now + 1e6, rig.loop.stop))
+    assert count_of(Timer) <= before + SWEEP_FROM + 3
+    rig.loop.run()
+    assert rig.calls == ["first", "second"]
 
 
 def test_many_wake_ups_are_one(rig: Rig) -> None:

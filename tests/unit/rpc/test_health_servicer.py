@@ -1,12 +1,12 @@
 """Health over gRPC, and those who watch it."""
 
-import gc
 from threading import Event
 
 import grpc
 import pytest
 from grpc._server import _RPCState
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from in_memory import count_of
 from rpc_world import Server, refusal_of
 
 from kvstore.rpc.health import LIVENESS, READINESS
@@ -22,12 +22,6 @@ SERVICE_UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 def asked(service: str) -> health_pb2.HealthCheckRequest:
     """Return a request."""
     return health_pb2.HealthCheckRequest(service=service)
-
-
-def calls_known() -> int:
-    """Return how many calls gRPC keeps in mind on a server's side, whoever else's it has."""
-    gc.collect()
-    return sum(type(each) is _RPCState for each in gc.get_objects())
 
 
 class Call:
@@ -112,7 +106,7 @@ def test_a_request_that_cannot_be_read_leaves_nothing_behind(
             list(stub(iter([b"\xff"]) if kind == "stream_stream" else b"\xff", timeout=30))
         assert refusal_of(caught.value).reason == "INVALID_FIELD"
     assert not caplog.records
-    assert wait_until(lambda: calls_known() < 20)
+    assert wait_until(lambda: count_of(_RPCState) < 20)
 
 
 def test_watchers_are_bounded(server: Server) -> None:
