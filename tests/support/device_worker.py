@@ -142,6 +142,15 @@ class DeviceWorker:
         """Wait until so many handles are open."""
         return wait_until(lambda: self.opened() == count, LIMIT)
 
+    def wait_matched(self, tokens: list[int]) -> bool:
+        """Wait until a match has all of them: the store knows what is mapped by then."""
+
+        def matched() -> bool:
+            with self._namespace.match(tokens) as match:
+                return match.token_count == len(tokens) - 1
+
+        return wait_until(matched, LIMIT)
+
     def bytes_raise(self) -> bool:
         """Tell whether asking for a page's bytes raises the error of a device's memory."""
         try:
