@@ -9,28 +9,23 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import NamedTuple, Protocol
 
-from kvstore.core.node import Node
+from kvstore.core.leaf import Leaf
 
 # Below this many entries a sweep gains nothing worth its time.
 SWEEP_FROM = 64
 
 
-def is_leaf(node: Node) -> bool:
-    """Return whether ``node`` is in the index, has pages and nothing continues it."""
-    return bool(node.slots) and not node.detached and not node.children
-
-
 class Victim(NamedTuple):
-    """The last ``pages`` pages of ``node``, a leaf by the time its turn comes."""
+    """The last ``pages`` copies of ``leaf``, which is one by the time its turn comes."""
 
-    node: Node
+    leaf: Leaf
     pages: int
 
 
 class EvictionPolicy(Protocol):
     """Chooses which pages of one arena go first."""
 
-    def offer(self, leaf: Node) -> None:
+    def offer(self, leaf: Leaf) -> None:
         """Take note of a leaf that has become one, or of which a hold has gone."""
 
     def nominate(self, pages: int) -> list[Victim]:
@@ -55,11 +50,11 @@ class LeastRecentlyUsed:
 
     def __init__(self) -> None:
         # (last use as entered, a number that no other entry has, leaf)
-        self._heap: list[tuple[int, int, Node]] = []
+        self._heap: list[tuple[int, int, Leaf]] = []
         self.entries = count()
         self._sweep_at = SWEEP_FROM
 
-    def offer(self, leaf: Node) -> None:
+    def offer(self, leaf: Leaf) -> None:
         """Put a leaf in the order, unless it stands there already."""
         if not leaf.queued:
             if len(self._heap) >= self._sweep_at:
@@ -75,7 +70,7 @@ class LeastRecentlyUsed:
         """Drop the entries of what is a leaf no more; it is offered again if it becomes one."""
         kept = []
         for entry in self._heap:
-            if is_leaf(entry[2]):
+            if entry[2].is_leaf:
                 kept.append(entry)
             else:
                 entry[2].queued = False
@@ -83,13 +78,13 @@ class LeastRecentlyUsed:
         self._heap = kept
         self._sweep_at = max(2 * len(kept), SWEEP_FROM)
 
-    def pop(self) -> tuple[int, Node] | None:
-        """Take the first entry out of the order: its last use as entered, and its node."""
+    def pop(self) -> tuple[int, Leaf] | None:
+        """Take the first entry out of the order: its last use as entered, and its leaf."""
         if not self._heap:
             return None
-        last_use, _, node = heappop(self._heap)
-        node.queued = False
-        return last_use, node
+        last_use, _, leaf = heappop(self._heap)
+        leaf.queued = False
+        return last_use, leaf
 
 
 class _Nomination:
@@ -100,53 +95,57 @@ class _Nomination:
         self._wanted = wanted
         self._victims: list[Victim] = []
         # Of parents: children taken in mind, and the later of all their last uses.
-        self._children_taken: dict[Node, int] = {}
-        self._inherited: dict[Node, int] = {}
-        self._virtual: list[tuple[int, int, Node]] = []
+        self._children_taken: dict[Leaf, int] = {}
+        self._inherited: dict[Leaf, int] = {}
+        self._virtual: list[tuple[int, int, Leaf]] = []
 
     def run(self) -> list[Victim]:
         missing = self._wanted
         while missing > 0:
-            node = self._next()
-            if node is None:
+            leaf = self._next()
+            if leaf is None:
                 break
-            taken = min(missing, len(node.slots) - node.held_pages)
+            taken = min(missing, leaf.copy_count - leaf.held_pages)
             if taken:
                 missing -= taken
-                self._victims.append(Victim(node, taken))
-                if taken == len(node.slots):
-                    self._bereave(node)
+                self._victims.append(Victim(leaf, taken))
+                if taken == leaf.copy_count:
+                    self._bereave(leaf)
         if missing == 0:
             return self._victims
         for victim in self._victims:
-            if not victim.node.children:
-                self._policy.offer(victim.node)
+            if victim.leaf.is_leaf:
+                self._policy.offer(victim.leaf)
         return []
 
-    def _next(self) -> Node | None:
-        """Return the least recently used node that is a leaf in fact or in mind."""
+    def _next(self) -> Leaf | None:
+        """Return the least recently used leaf, in fact or in mind."""
         while True:
             entry = self._policy.pop()
             if entry is None:
                 return heappop(self._virtual)[2] if self._virtual else None
-            last_use, node = entry
-            if not is_leaf(node):
+            last_use, leaf = entry
+            if not leaf.is_leaf:
                 continue
-            if node.last_use != last_use:
-                self._policy.offer(node)
+            if leaf.last_use != last_use:
+                self._policy.offer(leaf)
                 continue
             if self._virtual and self._virtual[0][0] < last_use:
-                self._policy.offer(node)
+                self._policy.offer(leaf)
                 return heappop(self._virtual)[2]
-            return node
+            return leaf
 
-    def _bereave(self, node: Node) -> None:
-        """Note that a node goes whole: its parent may be a leaf by then."""
-        parent = node.parent
-        assert parent is not None  # the root has no pages and is no victim
-        taken = self._children_taken[parent] = self._children_taken.get(parent, 0) + 1
-        inherited = max(self._inherited.get(node, node.last_use), node.last_use)
-        self._inherited[parent] = max(self._inherited.get(parent, parent.last_use), inherited)
-        if taken == len(parent.children) and parent.parent is not None:
-            entry = (self._inherited[parent], next(self._policy.entries), parent)
-            heappush(self._virtual, entry)
+    def _bereave(self, gone: Leaf) -> None:
+        """Note that a leaf goes whole: the nearest copies above may be a leaf by then."""
+        parent = gone.parent
+        while parent is not None:
+            taken = self._children_taken[parent] = self._children_taken.get(parent, 0) + 1
+            inherited = max(self._inherited.get(gone, gone.last_use), gone.last_use)
+            self._inherited[parent] = max(self._inherited.get(parent, parent.last_use), inherited)
+            if taken < parent.child_count:
+                return
+            if parent.copy_count:
+                entry = (self._inherited[parent], next(self._policy.entries), parent)
+                heappush(self._virtual, entry)
+                return
+            gone, parent = parent, parent.parent

@@ -141,10 +141,32 @@ class Node:
         self.queued = False
         self.detached = False
 
+    # What makes it a ``Leaf``, as which policies see it.
+
+    @property
+    def node(self) -> "Node":
+        """Itself."""
+        return self
+
+    @property
+    def copy_count(self) -> int:
+        """How many of its pages have a copy."""
+        return len(self.slots)
+
     @property
     def held_pages(self) -> int:
         """Leading pages that anchors on this very node hold."""
         return self.anchors.deepest
+
+    @property
+    def child_count(self) -> int:
+        """How many children it has."""
+        return len(self.children)
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether it is in the index, has pages and nothing continues it."""
+        return bool(self.copy_count) and not self.detached and not self.child_count
 
 
 class Position(NamedTuple):

@@ -7,7 +7,7 @@ states and the policy's order change together.
 from collections.abc import Iterable
 
 from kvstore.core.children import Children
-from kvstore.core.eviction import Victim, is_leaf
+from kvstore.core.eviction import Victim
 from kvstore.core.named_pin import NamedPin
 from kvstore.core.namespace import Namespace
 from kvstore.core.node import Anchor, Node, Position
@@ -49,7 +49,8 @@ def supersede(at: Position, page: bytes) -> int:
 def evict(victims: Iterable[Victim]) -> int:
     """Carry out nominations in their order and return the pages evicted. CACHED to FREE."""
     evicted = 0
-    for node, pages in victims:
+    for leaf, pages in victims:
+        node = leaf.node
         namespace = node.namespace
         namespace.arena.recycle(namespace.index.cut_tail(node, pages), SlotState.CACHED)
         namespace.counters.evicted_page_count += pages
@@ -71,7 +72,7 @@ def _inherit(gone: Node) -> None:
 
 def offer_leaf(node: Node) -> None:
     """Offer ``node`` to its arena's policy if it is a leaf."""
-    if is_leaf(node):
+    if node.is_leaf:
         node.namespace.arena.policy.offer(node)
 
 

@@ -23,8 +23,8 @@ MUTANTS = [
     Mutant(
         "eviction-ignores-pins",
         "eviction.py",
-        "len(node.slots) - node.held_pages",
-        "len(node.slots)",
+        "leaf.copy_count - leaf.held_pages",
+        "leaf.copy_count",
     ),
     Mutant(
         "slot-recycled-early",

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from core_builders import letters_of, make_namespace, node_at, paged, picture, plant
 
-from kvstore.core.eviction import SWEEP_FROM, Victim, is_leaf
+from kvstore.core.eviction import SWEEP_FROM, Victim
 from kvstore.core.holds import Hold
 from kvstore.core.namespace import Namespace
 from kvstore.core.node import Anchor
@@ -21,7 +21,7 @@ def nominate(namespace: Namespace, pages: int) -> list[tuple[str, int]]:
 def named(namespace: Namespace, victims: list[Victim]) -> list[tuple[str, int]]:
     """Return victims with their nodes' letters."""
     width = namespace.index.width
-    return [(letters_of(node.edge, width), pages) for node, pages in victims]
+    return [(letters_of(each.leaf.node.edge, width), each.pages) for each in victims]
 
 
 def pin(namespace: Namespace, letters: str) -> Anchor:
@@ -37,15 +37,15 @@ def test_a_leaf_is_in_the_index_has_pages_and_no_children() -> None:
         plant(namespace, letters)
     leaf, inner = node_at(namespace.index, "abc"), node_at(namespace.index, "ab")
     plant(namespace, "abe")
-    assert is_leaf(leaf)
-    assert not is_leaf(inner)
-    assert not is_leaf(namespace.index.root)
+    assert leaf.is_leaf
+    assert not inner.is_leaf
+    assert not namespace.index.root.is_leaf
     gone = node_at(namespace.index, "x")
     namespace.index.detach(gone)
-    assert not is_leaf(gone)
+    assert not gone.is_leaf
     emptied = node_at(namespace.index, "abd")
     namespace.index.cut_tail(emptied, 1)
-    assert not is_leaf(emptied)
+    assert not emptied.is_leaf
 
 
 def test_of_nothing_nothing_is_nominated() -> None:

@@ -8,8 +8,9 @@ from core_builders import TENANT, make_holdings, make_namespace, node_at, plant
 from kvstore.core.arena import Arena, ArenaKey
 from kvstore.core.eviction import SWEEP_FROM, LeastRecentlyUsed
 from kvstore.core.holds import Hold
+from kvstore.core.leaf import Leaf
 from kvstore.core.namespace import Namespace
-from kvstore.core.node import Anchor, Node
+from kvstore.core.node import Anchor
 from kvstore.core.pages import evict, remove
 from kvstore.core.slots import ExtentSlots
 
@@ -24,7 +25,7 @@ class CountingPolicy(LeastRecentlyUsed):
         self.pops = 0
         self.sweeps = 0
 
-    def pop(self) -> tuple[int, Node] | None:
+    def pop(self) -> tuple[int, Leaf] | None:
         """Count, and take the first entry out."""
         self.pops += 1
         return super().pop()
@@ -76,7 +77,7 @@ def test_a_leaf_touched_many_times_is_looked_at_once_more(
     for _ in range(50):
         node_at(namespace.index, letter(0)).last_use = next(uses)
     (victim,) = policy.nominate(1)
-    assert victim.node is node_at(namespace.index, letter(1))
+    assert victim.leaf is node_at(namespace.index, letter(1))
     assert policy.pops == 2
 
 

@@ -236,4 +236,4 @@ def test_a_parent_inherits_the_use_of_what_was_removed() -> None:
     for letters in ("ab", "ac"):
         cut(namespace, letters)
     (victim,) = namespace.arena.policy.nominate(1)
-    assert victim.node is node_at(namespace.index, "d")
+    assert victim.leaf is node_at(namespace.index, "d")
