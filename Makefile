@@ -5,7 +5,8 @@
 #   make test-fast   unit, property and static tests with few examples, under 90 seconds
 #   make lint        ruff and mypy
 #   make bench       every benchmark, quickly
-#   make clean       removes .venv, caches and build outputs
+#   make bench-peers ours beside its peers, which it sets up in environments of their own
+#   make clean       removes .venv, .venv-peers, caches and build outputs
 #
 # PYTHON picks the interpreter of .venv, PIP_ARGS is handed to pip, ARGS to the demo or to pytest.
 
@@ -25,7 +26,7 @@ PIP = $(BIN)/python -m pip install --disable-pip-version-check --progress-bar of
     --constraint constraints.txt $(PIP_ARGS)
 PYTEST := $(BIN)/pytest -n 2
 
-.PHONY: venv demo test test-fast lint bench clean
+.PHONY: venv demo test test-fast lint bench bench-peers clean
 
 venv: $(STAMP)
 
@@ -63,6 +64,11 @@ bench: $(STAMP)
 	if [ $${#found[@]} -eq 0 ]; then echo "No benchmarks yet: benchmarks/ has no scripts."; fi; \
 	for script in "$${found[@]}"; do echo "== $$script"; $(BIN)/python "$$script" --quick; done
 
+# A peer that cannot be had is left out, and said so.
+bench-peers: $(STAMP)
+	@$(BIN)/python benchmarks/peers/lmcache_environment.py $(PIP_ARGS)
+	@$(BIN)/python benchmarks/fetch.py $(ARGS)
+
 clean:
-	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*
+	@rm -rf $(VENV) .venv-peers build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

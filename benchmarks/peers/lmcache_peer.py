@@ -1,0 +1,179 @@
+"""LMCache's standalone server, and a worker of it that is told what to do line by line."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from kvstore_client import PagedContent
+from support.fetch_workload import (
+    BYTES_TOKENS,
+    LARGE,
+    PAGE_TOKENS,
+    PAGES,
+    SMALL,
+    TOKENS,
+    Pace,
+    Times,
+)
+
+VERSION = "0.5.6"
+CHILD = Path(__file__).parent / "lmcache_child.py"
+START_TIMEOUT = 120.0
+LOOK_SECONDS = 0.2
+STOP_TIMEOUT = 20.0
+# Without these two options bytes travel as pickles.
+SHARED_MEMORY = ("--supported-transfer-mode", "engine_driven", "--no-l1-use-lazy")
+SCHEMES = {"zmq": "tcp", "grpc": "grpc"}
+QUIET = {"LMCACHE_DISABLE_BANNER": "1", "LMCACHE_LOG_LEVEL": "WARNING"}
+
+
+class LMCachePeer:
+    """A worker in a process of its own, of a server in another. One thread uses it."""
+
+    def __init__(self, child: "subprocess.Popen[str]", log: Path) -> None:
+        self._child = child
+        self._log = log
+        self.chunk_tokens = 0
+
+    def ask(self, what: str, **arguments: object) -> dict[str, Any]:
+        """Have one thing done; raises ``RuntimeError`` with the log where it does not come."""
+        requests, answers = self._child.stdin, self._child.stdout
+        assert requests
+        assert answers
+        requests.write(json.dumps({"do": what, **arguments}) + "\n")
+        requests.flush()
+        line = answers.readline()
+        if not line:
+            raise RuntimeError(f"LMCache's worker ended:\n{_tail(self._log)}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def open(self, url: str, payload: Path) -> str:
+        """Connect, have all prompts cached, and return a digest of what a fetch brings."""
+        engines = {
+            "large": _engine(LARGE, PAGES),
+            "small": _engine(SMALL, max(TOKENS) // PAGE_TOKENS),
+        }
+        self.chunk_tokens = self.ask("open", url=url, engines=engines)["chunk_tokens"]
+        self.ask("publish", engine="large", tokens=BYTES_TOKENS, payload=str(payload))
+        for token_count in TOKENS:
+            self.ask("publish", engine="small", tokens=token_count)
+        verified = self.ask("verify", engine="large", tokens=BYTES_TOKENS)
+        assert verified["tokens_hit"] == BYTES_TOKENS, verified
+        return str(verified["digest"])
+
+    def empty(self, pace: Pace) -> Times:
+        """Time round trips that do nothing."""
+        return self.ask("empty", **pace._asdict())
+
+    def hit(self, pace: Pace, token_count: int) -> Times:
+        """Time the control path of a hit: ``whole``, and ``lookup`` of it."""
+        return self.ask("hit", engine="small", tokens=token_count, **pace._asdict())
+
+    def fetch(self, pace: Pace) -> Times:
+        """Time a hit with its bytes copied into the engine's memory."""
+        return self.ask("fetch", engine="large", tokens=BYTES_TOKENS, **pace._asdict())
+
+    def store(self, pace: Pace) -> Times:
+        """Time storing as many bytes out of the engine's memory."""
+        return self.ask("store", engine="large", tokens=BYTES_TOKENS, **pace._asdict())
+
+
+@contextmanager
+def lmcache_peer(
+    python: Path, transport: str, chunk_tokens: int, torch_threads: int
+) -> Iterator[tuple[LMCachePeer, str]]:
+    """Run a server and a worker of it; yield the worker, not connected yet, and the server's url.
+
+    ``python`` is the environment's, ``transport`` "zmq" or "grpc". Raises ``RuntimeError`` with
+    the server's log where it does not come up.
+    """
+    port, http, metrics = _free_ports(3)
+    name = f"kvstore-bench-{os.getpid()}-{port}"
+    command = [
+        *(str(python.with_name("lmcache")), "server", "--transport", transport),
+        *("--host", "127.0.0.1", "--port", str(port), "--http-port", str(http)),
+        *("--prometheus-port", str(metrics), *SHARED_MEMORY, "--shm-name", name),
+        *("--l1-size-gb", "1", "--eviction-policy", "LRU", "--chunk-size", str(chunk_tokens)),
+    ]
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lmcache-")))
+        log_path = folder / "log"
+        log = stack.enter_context(log_path.open("wb"))
+        environment = {**os.environ, **QUIET, "OMP_NUM_THREADS": str(torch_threads)}
+        # Ours stands in front of it while we are developed.
+        environment.pop("PYTHONPATH", None)
+        stack.callback(Path("/dev/shm", name).unlink, missing_ok=True)  # noqa: S108  # its name
+        server = _start(stack, command, environment, log)
+        _wait_listening(server, port, log_path)
+        child = _start(stack, [str(python), str(CHILD)], environment, log, piped=True)
+        yield LMCachePeer(child, log_path), f"{SCHEMES[transport]}://127.0.0.1:{port}"
+
+
+def _engine(content: PagedContent, blocks: int) -> dict[str, int]:
+    return {
+        "layers": content.layer_count,
+        "heads": content.kv_head_count,
+        "head_dim": content.head_dim,
+        "blocks": blocks,
+    }
+
+
+def _start(
+    stack: ExitStack,
+    command: list[str],
+    environment: dict[str, str],
+    log: IO[bytes],
+    *,
+    piped: bool = False,
+) -> "subprocess.Popen[str]":
+    pipe = subprocess.PIPE if piped else None
+    process = subprocess.Popen(  # noqa: S603  # our own command line
+        command,
+        env=environment,
+        stdin=pipe or subprocess.DEVNULL,
+        stdout=pipe or log,
+        stderr=log,
+        text=True,
+    )
+    stack.callback(_stop, process)
+    return process
+
+
+def _stop(process: "subprocess.Popen[str]") -> None:
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(STOP_TIMEOUT)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def _wait_listening(server: "subprocess.Popen[str]", port: int, log: Path) -> None:
+    end = time.monotonic() + START_TIMEOUT
+    while server.poll() is None and time.monotonic() < end:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(LOOK_SECONDS)
+    raise RuntimeError(f"LMCache's server did not come up:\n{_tail(log)}")
+
+
+def _tail(log: Path) -> str:
+    return log.read_text(encoding="utf-8", errors="replace")[-4000:]

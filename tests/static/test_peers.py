@@ -1,0 +1,32 @@
+"""What the environments of peers are made of is pinned."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+REQUIREMENTS = sorted((ROOT / "benchmarks" / "peers").glob("*_requirements.txt"))
+
+
+def pins(path: Path) -> dict[str, str]:
+    """Return the version that each line names; raise for a line that names none exactly."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    matches = [re.fullmatch(r"([\w.-]+)==([\w.]+)", line) for line in lines if line[:1] != "#"]
+    assert all(matches), f"{path.name} has a line that is no pin"
+    return {match[1].lower(): match[2] for match in matches if match}
+
+
+@pytest.mark.parametrize("path", REQUIREMENTS, ids=lambda path: path.stem)
+def test_a_peer_s_requirements_are_pinned(path: Path) -> None:
+    """Every line names one version, and torch is the one that ours is measured with."""
+    peer = pins(path)
+    assert len(peer) > 1
+    assert peer.get("torch", "") in ("", pins(ROOT / "constraints.txt")["torch"])
+
+
+def test_lmcache_is_the_version_that_figures_name() -> None:
+    """The results say which LMCache was measured: it is the one that is installed."""
+    source = (ROOT / "benchmarks" / "peers" / "lmcache_peer.py").read_text(encoding="utf-8")
+    version = pins(ROOT / "benchmarks" / "peers" / "lmcache_requirements.txt")["lmcache"]
+    assert f'VERSION = "{version}"' in source
