@@ -1,0 +1,27 @@
+"""benchmarks/slab.py, with so little to do that its figures mean nothing."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "slab.py"
+SMALL = ("--rounds", "1", "--mib", "4", "--page-kib", "64", "--restart-pages", "300")
+
+
+def test_the_benchmark_prints_one_json_document(tmp_path: Path) -> None:
+    """Speeds beside plain copies, the time of a restart, and what a kill left."""
+    command = [sys.executable, str(SCRIPT), "--json", "--kills", "1", *SMALL]
+    command += ["--folder", str(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, result.stderr
+    document = json.loads(result.stdout)
+    [speed] = document["speeds"]
+    assert speed["pages"] == 64
+    for name in ("write", "read"):
+        assert speed[f"{name}_gb_per_s"] > 0
+        assert speed[f"{name}_to_plain"] > 0
+    assert document["restart"]["pages"] == 300
+    assert document["kills"]["kills"] == 1
+    assert document["kills"]["share_of_acknowledged"] == 1
+    assert list(tmp_path.iterdir()) == []

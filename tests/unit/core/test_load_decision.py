@@ -1,0 +1,83 @@
+"""Load or recompute: what is slower to load than to compute is a miss."""
+
+from kvstore.core.load_decision import MEMORY_SECONDS, PROBE_SECONDS, LoadDecision, Wanted
+
+MIB = 1 << 20
+# A thousand tokens in a tenth of a second, at this speed.
+SPEED = 10_000.0
+WANTED = Wanted(byte_count=100 * MIB, token_count=1000)
+
+
+def worth(decision: LoadDecision, *, queued: int = 0, now: float = 0.0) -> bool:
+    """Return what is decided of the pages that take a tenth of a second to compute."""
+    return decision.worth_loading(
+        WANTED, prefill_tokens_per_second=SPEED, queued_bytes=queued, now=now
+    )
+
+
+def test_what_was_never_measured_is_loaded() -> None:
+    """Before the first measurement a load is how one comes by it."""
+    decision = LoadDecision()
+    assert decision.bandwidth is None
+    assert worth(decision)
+
+
+def test_a_fast_tier_is_loaded_and_a_slow_one_is_not() -> None:
+    """1,000 MiB a second are what it takes for 100 MiB in a tenth of a second."""
+    fast, slow = LoadDecision(), LoadDecision()
+    fast.observe(1100 * MIB, 1.0, 0.0)
+    slow.observe(900 * MIB, 1.0, 0.0)
+    assert worth(fast)
+    assert not worth(slow)
+
+
+def test_what_is_loaded_before_counts() -> None:
+    """A line of loads makes a fast tier slow."""
+    decision = LoadDecision()
+    decision.observe(1100 * MIB, 1.0, 0.0)
+    assert worth(decision, queued=9 * MIB)
+    assert not worth(decision, queued=20 * MIB)
+
+
+def test_an_engine_that_states_no_speed_loads() -> None:
+    """Without a speed there is nothing to compare with."""
+    decision = LoadDecision()
+    decision.observe(1, 1.0, 0.0)
+    assert decision.worth_loading(WANTED, prefill_tokens_per_second=0, queued_bytes=0, now=0.0)
+
+
+def test_a_slow_tier_is_tried_again_once_in_a_while() -> None:
+    """One load is let through after a time, and no second one with it."""
+    decision = LoadDecision()
+    decision.observe(MIB, 1.0, 0.0)
+    assert not worth(decision, now=PROBE_SECONDS / 2)
+    assert worth(decision, now=PROBE_SECONDS)
+    assert not worth(decision, now=PROBE_SECONDS + 1)
+    decision.observe(10_000 * MIB, 1.0, PROBE_SECONDS + 2)
+    assert worth(decision, now=PROBE_SECONDS + 2)
+
+
+def test_large_loads_count_more_than_small_ones() -> None:
+    """One small read that was slow says little of the bandwidth."""
+    decision = LoadDecision()
+    decision.observe(1000 * MIB, 1.0, 0.0)
+    decision.observe(1, 0.01, 0.0)
+    assert decision.load_seconds(1000 * MIB) < 1.02
+
+
+def test_old_measurements_fade() -> None:
+    """A tier that became slow is slow soon, whatever it was before."""
+    decision = LoadDecision()
+    decision.observe(10_000 * MIB, 1.0, 0.0)
+    decision.observe(100 * MIB, 1.0, 10 * MEMORY_SECONDS)
+    bandwidth = decision.bandwidth
+    assert bandwidth is not None
+    assert 100 * MIB <= bandwidth < 101 * MIB
+
+
+def test_what_took_no_time_says_nothing() -> None:
+    """An empty load and a clock that stands still are no measurements."""
+    decision = LoadDecision()
+    decision.observe(0, 1.0, 0.0)
+    decision.observe(MIB, 0.0, 0.0)
+    assert decision.bandwidth is None

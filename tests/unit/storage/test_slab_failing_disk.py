@@ -1,0 +1,156 @@
+"""A disk that is full, ends, or refuses: misses and refusals, one alarm, and no exception."""
+
+import os
+import resource
+from collections.abc import Iterator, MutableMapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from slab_rig import LIMIT, PAGE_BYTES, SEGMENT_BYTES, SlabRig, config, key
+from structlog.testing import capture_logs
+
+from kvstore.storage.slab import Slab
+from kvstore.storage.slab_book import SlabState
+from kvstore.storage.slab_clock import SlabClock
+from kvstore.storage.slab_errors import SlabUnusable
+from kvstore.storage.slab_reader import MAX_FAILURES
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[SlabRig]:
+    """Provide a slab with pages 0 to 9."""
+    made = SlabRig(config(tmp_path / "slab"))
+    assert made.write(*range(10))
+    yield made
+    made.slab.close()
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """Have the kernel refuse to write files beyond ``size`` bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def replace_descriptor(rig: SlabRig, path: str, flags: int) -> None:
+    """Have the slab's descriptor lead somewhere else."""
+    other = os.open(path, flags)
+    os.dup2(other, rig.slab._file.descriptor, inheritable=False)
+    os.close(other)
+
+
+def alarms(logs: Sequence[MutableMapping[str, Any]]) -> int:
+    """Return how often the alarm was raised."""
+    return [each["event"] for each in logs].count("slab_failed")
+
+
+def assert_failed(rig: SlabRig) -> None:
+    """The slab takes nothing, gives nothing, and cannot forget."""
+    assert rig.slab.use().state is SlabState.FAILED
+    assert rig.begin(100) is None
+    assert rig.found(*range(10)) == []
+    assert not rig.slab.contains(key(1))
+    assert not rig.remove(1)
+
+
+def test_a_file_that_may_not_grow_fails_the_slab(rig: SlabRig) -> None:
+    """A limit met in the middle of a write: what was written is kept for the next start."""
+    with largest_file(SEGMENT_BYTES // 2), capture_logs() as logs:
+        begun = [rig.begin(number) for number in range(10, 100)]
+        assert not all(each is not None and each.result(LIMIT) for each in begun)
+        assert_failed(rig)
+    assert alarms(logs) == 1
+    rig.reopen()
+    assert set(rig.found(*range(100))) >= set(range(10))
+
+
+@pytest.mark.parametrize(
+    ("path", "flags"),
+    [("/dev/full", os.O_RDWR), ("/dev/null", os.O_RDONLY), ("/proc/self/maps", os.O_RDONLY)],
+    ids=["no space left", "bad descriptor", "read-only"],
+)
+def test_a_disk_that_refuses_writes_fails_the_slab(rig: SlabRig, path: str, flags: int) -> None:
+    """ENOSPC and a descriptor that is not ours any more are one alarm, and no exception."""
+    with capture_logs() as logs:
+        replace_descriptor(rig, path, flags)
+        begun = [rig.begin(number) for number in range(10, 20)]
+        assert [each.result(LIMIT) for each in begun if each is not None] == [False] * 10
+        assert_failed(rig)
+    assert alarms(logs) == 1
+
+
+def test_a_removal_that_is_not_durable_is_not_answered_as_one(rig: SlabRig) -> None:
+    """Where the header cannot be emptied the caller hears so; the page is a miss all the same."""
+    replace_descriptor(rig, "/dev/full", os.O_RDWR)
+    assert not rig.remove(3)
+    assert rig.found(3) == []
+
+
+def test_a_disk_that_loses_pages_loses_those_alone(rig: SlabRig) -> None:
+    """Pages behind the end of a truncated file are misses, and told; others are read."""
+    cut = rig.slot_offset(6)
+    os.truncate(rig.settings.path, cut)
+    with capture_logs() as logs:
+        assert rig.found(0) == [0]
+        assert rig.found(7) == []
+    assert [each["event"] for each in logs] == ["slab_pages_unreadable"]
+    assert rig.lost == [key(7)]
+    assert rig.slab.use().counters.unreadable_pages == 1
+    assert rig.found(1) == [1]
+    assert rig.slab.use().state is SlabState.OPEN
+
+
+def test_a_disk_that_reads_nothing_is_given_up(rig: SlabRig) -> None:
+    """After a few errors in a row the slab is FAILED; a good read in between starts over."""
+    os.truncate(rig.settings.path, rig.slot_offset(5))
+    for number in range(5, 5 + MAX_FAILURES - 1):
+        assert rig.found(number) == []
+    assert rig.found(0) == [0]
+    assert rig.write(20)
+    with capture_logs() as logs:
+        os.truncate(rig.settings.path, 4096)
+        for number in range(MAX_FAILURES):
+            assert rig.found(number) == []
+        assert_failed(rig)
+    assert alarms(logs) == 1
+
+
+def test_a_failure_in_the_middle_of_an_eviction_fails_the_slab(tmp_path: Path) -> None:
+    """A full slab whose disk refuses as it makes room answers what waits with False."""
+    rig = SlabRig(config(tmp_path / "slab"), SlabClock())
+    slots = 2 * rig.slab._book.room.layout(PAGE_BYTES).slot_count
+    assert rig.write(*range(slots))
+    with capture_logs() as logs:
+        replace_descriptor(rig, "/dev/full", os.O_RDWR)
+        begun = rig.begin(slots)
+        assert begun is not None
+        assert not begun.result(LIMIT)
+        assert_failed(rig)
+    assert alarms(logs) == 1
+    rig.slab.close()
+
+
+def test_what_waits_when_the_disk_fails_is_answered(rig: SlabRig) -> None:
+    """Every callback comes, of writes and of removals, whatever was under way."""
+    replace_descriptor(rig, "/dev/full", os.O_RDWR)
+    with rig.slab._book.mutex:
+        writes = [rig.begin(number) for number in range(10, 30)]
+        removal: Future[bool] = Future()
+        rig.slab.remove([key(1), key(15)], removal.set_result)
+    assert not any(each is None or each.result(LIMIT) for each in writes)
+    assert not removal.result(LIMIT)
+    assert rig.slab.use().queued_bytes == 0
+
+
+def test_a_slab_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    """A disk without the room says so at the start, and the next start tries again."""
+    with largest_file(SEGMENT_BYTES), pytest.raises(SlabUnusable, match="File too large"):
+        Slab(config(tmp_path / "slab"))
+    Slab(config(tmp_path / "slab")).close()

@@ -1,0 +1,91 @@
+"""Reads: each page is checked, and what is not what was written is a miss."""
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+from slab_rig import LIMIT, PAGE_BYTES, SlabRig, config, key, memory, page_bytes
+from structlog.testing import capture_logs
+from xxhash import xxh3_64_intdigest
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[SlabRig]:
+    """Provide a slab of two segments."""
+    made = SlabRig(config(tmp_path / "slab"))
+    yield made
+    made.slab.close()
+
+
+def test_too_much_to_read_is_a_miss(rig: SlabRig) -> None:
+    """Where the line of reads is full a page is a miss, and stays."""
+    assert rig.write(1)
+    rig.slab._book.reading_bytes = rig.settings.queue_bytes
+    assert rig.found(1) == []
+    rig.slab._book.reading_bytes = 0
+    assert rig.found(1) == [1]
+    assert rig.slab.use().counters.refused_reads == 1
+
+
+def test_a_page_that_changed_on_the_disk_is_a_miss(rig: SlabRig) -> None:
+    """A flipped byte is found, counted and logged; the page leaves, others stay."""
+    assert rig.write(*range(10))
+    rig.flip([rig.slot_offset(4) + 1000])
+    with capture_logs() as logs:
+        assert rig.found(*range(10)) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+    assert [each["event"] for each in logs] == ["slab_pages_corrupt"]
+    assert rig.lost == [key(4)]
+    assert rig.slab.use().counters.corrupt_pages == 1
+    assert rig.found(4) == []
+    assert rig.write(4)
+    assert rig.found(4) == [4]
+
+
+def test_what_was_wrong_before_it_was_written_is_never_served(rig: SlabRig) -> None:
+    """The writer's checksum is kept: bytes that changed since are found when they are read."""
+    assert rig.write(1, checksum=xxh3_64_intdigest(page_bytes(1)))
+    assert rig.write(2, checksum=xxh3_64_intdigest(page_bytes(1)))
+    assert rig.found(1, 2) == [1]
+
+
+def test_a_header_in_memory_that_is_another_s_is_a_miss(rig: SlabRig) -> None:
+    """What a slot's header says is compared with what was asked for, at each read."""
+    assert rig.write(1, 2)
+    segment = rig.slab._book.room.segments[0]
+    segment.raw(0)[:], segment.raw(1)[:] = bytes(segment.raw(1)), bytes(segment.raw(0))
+    assert rig.found(1, 2) == []
+
+
+def test_a_slot_is_not_written_while_it_is_read(rig: SlabRig) -> None:
+    """A page that is removed under its reader leaves its slot to nobody until the read ends."""
+    assert rig.write(1)
+    book = rig.slab._book
+    slot = book.index.find(key(1))
+    assert slot is not None
+    with book.mutex:
+        [begun] = rig.slab._reader._begin([_wanted(1)])
+    assert rig.remove(1)
+    assert rig.write(2)
+    assert book.index.find(key(2)) != slot
+    request: Future[object] = Future()
+    rig.slab._reader._read_run([begun], _Request(request))  # type: ignore[arg-type]
+    assert request.result(LIMIT) == [0]
+    assert rig.write(3)
+    assert book.index.find(key(3)) == slot
+
+
+class _Request:
+    """Takes in the numbers of the pages that were whole."""
+
+    def __init__(self, done: "Future[object]") -> None:
+        self._done = done
+
+    def finish(self, numbers: list[int], byte_count: int) -> None:
+        """Keep the numbers."""
+        assert byte_count == PAGE_BYTES * len(numbers)
+        self._done.set_result(numbers)
+
+
+def _wanted(number: int) -> tuple[object, list[memoryview]]:
+    return key(number), [memory(PAGE_BYTES)]
