@@ -10,6 +10,7 @@ from contextlib import suppress
 
 from kvstore.core.answers import grant_of
 from kvstore.core.caller import Caller
+from kvstore.core.hints import NO_HINT, Hint
 from kvstore.core.holds import Reservation
 from kvstore.core.inserting import (
     insert_range,
@@ -104,16 +105,15 @@ class PrefixCache(Verifying):
         *,
         next_token: int | None = None,
         checksums: Items[int] = (),
+        hint: Hint = NO_HINT,
     ) -> Inserted:
         """Publish the next pages of a reservation; what was inserted before is answered again.
 
         The last page may be partial; nothing follows it then. ``next_token`` is
         stored at the end of ``sequence``. ``checksums`` are one for each page that
         ``sequence`` has, zero where there is none, or empty; those of pages that
-        are published now are kept. ``now`` is unused yet: kept so that every
-        verb is called alike.
+        are published now are kept. ``hint`` is what is expected of those pages.
         """
-        del now
         lease = self.member(caller)
         reservation = lease.reservation(reservation_id)
         namespace = reservation.namespace
@@ -130,7 +130,10 @@ class PrefixCache(Verifying):
             if reservation.tail_token_count:
                 raise IdReused(id=reservation_id)
             fresh = checksums[reservation.whole_end - first :]
-            published = publish_next(lease, reservation, sequence, sequence.tokens[cut:], fresh)
+            namespace.arena.policy.now = now
+            published = publish_next(
+                lease, reservation, sequence, sequence.tokens[cut:], fresh, hint
+            )
             self._touch(published.at)
             if namespace.arena.retiring:
                 self.expel(published.at)
@@ -138,6 +141,7 @@ class PrefixCache(Verifying):
                 counters.inserted_page_count += published.inserted
                 counters.duplicate_page_count += published.duplicates
                 counters.superseded_page_count += published.superseded
+                counters.returned_page_count += published.returned
         if next_token is not None:
             store_next_token(lease, reservation, sequence, next_token)
         flags = reservation.published[first - reservation.start_page : end - reservation.start_page]
@@ -200,6 +204,7 @@ class PrefixCache(Verifying):
     ) -> list[Grant]:
         missing = [self._missing(lease, namespace, each) for each in requests]
         lease.require_room(sum(each.reservation_id not in lease.reservations for each in requests))
+        namespace.arena.policy.now = now
         slots = self._take(lease, namespace, sum(missing))
         cursor = 0
         for request, count in zip(requests, missing, strict=True):

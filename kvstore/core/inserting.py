@@ -4,6 +4,7 @@ from collections.abc import Sequence as Items
 from typing import NamedTuple
 
 from kvstore.core.ends import store_end
+from kvstore.core.hints import NO_HINT, Hint
 from kvstore.core.holds import Reservation
 from kvstore.core.lease import Lease
 from kvstore.core.lookup import base_of, covered_position, page_position
@@ -26,6 +27,7 @@ class Published(NamedTuple):
     inserted: int
     duplicates: int
     superseded: int
+    returned: int
 
 
 def insert_range(reservation: Reservation, sequence: Sequence, length: int) -> tuple[int, int]:
@@ -62,12 +64,13 @@ def publish_next(
     sequence: Sequence,
     tokens: bytes,
     checksums: Items[int] = (),
+    hint: Hint = NO_HINT,
 ) -> Published:
     """Insert ``tokens`` at the reservation's inserted end: whole pages, then a partial one.
 
     A page that is there already stays; so does one that begins with the partial
-    one. ``checksums`` are one for each page, or none. Raises ParentNotCovered or
-    ParentDetached, besides what ``base_of`` raises.
+    one. ``checksums`` are one for each page, or none; ``hint`` is of all. Raises
+    ParentNotCovered or ParentDetached, besides what ``base_of`` raises.
     """
     namespace = reservation.namespace
     index = namespace.index
@@ -80,23 +83,26 @@ def publish_next(
     at = index.descend(parent, tokens, pages)
     duplicates = at.depth - parent.depth
     flags = [False] * duplicates + [True] * (pages - duplicates)
-    superseded = 0
+    superseded = returned = 0
     if duplicates < pages:
         whole = tokens[duplicates * index.width : pages * index.width]
-        at, superseded = publish(namespace, at, whole, slots[duplicates:pages])
+        own = slots[duplicates:pages]
+        at, superseded, returned = publish(namespace, at, whole, own, hint)
     if rest:
         tail = tokens[pages * index.width :]
         fuller = index.beginning_with(at, tail)
         if fuller is None:
-            at, more = publish(namespace, at, tail, slots[pages : pages + 1])
+            own = slots[pages : pages + 1]
+            at, more, back = publish(namespace, at, tail, own, hint)
             superseded += more
+            returned += back
         else:
             at = fuller
         flags.append(fuller is None)
-    own = zip(slots, flags, checksums, strict=False)
-    namespace.arena.keep_checksums((slot, each) for slot, published, each in own if published)
+    marked = zip(slots, flags, checksums, strict=False)
+    namespace.arena.keep_checksums((slot, each) for slot, published, each in marked if published)
     reservation.record(flags, at, rest // TOKEN_BYTES)
-    return Published(at, sum(flags), len(flags) - sum(flags), superseded)
+    return Published(at, sum(flags), len(flags) - sum(flags), superseded, returned)
 
 
 def store_next_token(

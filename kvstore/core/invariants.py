@@ -222,7 +222,7 @@ def _check_reach(cache: PrefixCache, arena: Arena) -> None:
         if namespace.arena is arena:
             for node in namespace.index.nodes.values():
                 evictable = not node.children and node.held_pages < len(node.slots)
-                _law(node.queued or not evictable, "no page is beyond eviction", node.number)
+                _law(bool(node.queued) or not evictable, "no page is beyond eviction", node.number)
 
 
 def _check_counters(cache: PrefixCache) -> None:

@@ -9,11 +9,11 @@ if TYPE_CHECKING:
 class Leaf(Protocol):
     """A node in one tier, offered to that tier's policy as a leaf. For tier 1 the node itself.
 
-    A policy reads, and writes ``queued`` alone. ``last_use`` and ``hits`` are the
-    node's, whatever the tier that was read.
+    A policy reads, and writes ``queued`` alone: its own entry, or False. ``last_use``
+    and ``hits`` are the node's, whatever the tier that was read.
     """
 
-    queued: bool
+    queued: object
 
     @property
     def node(self) -> "Node":

@@ -10,6 +10,7 @@ from kvstore.core.named_pins import NamedPins
 from kvstore.core.namespace import Namespace
 from kvstore.core.node import Position
 from kvstore.core.requests import Match, MatchWishes, Sequence
+from kvstore.core.steps import note_use
 from kvstore.core.tokens import matchable_pages
 from kvstore.errors import IdReused
 
@@ -43,10 +44,10 @@ class Matching(NamedPins):
     def _own(self, lease: Lease, namespace_id: bytes) -> Namespace:
         return self.namespace(Identity(lease.tenant), namespace_id)
 
-    def _touch(self, at: Position) -> None:
-        """Make ``at``'s node the most recently used; its ancestors inherit when it goes."""
+    def _touch(self, at: Position, hits: int = 0) -> None:
+        """Make ``at``'s path the most recently used, asked for ``hits`` more times."""
         self._uses += 1
-        at.node.last_use = self._uses
+        note_use(at, self._uses, hits)
 
     def _require_alive(self, lease: Lease, wishes: MatchWishes) -> None:
         """Raise Tombstoned if a pin that a match wants was released already."""
@@ -84,8 +85,7 @@ class Matching(NamedPins):
         if found.last.depth == 0:
             self._count_lookup(lease, namespace, lookup)
             return Match(0, ())
-        self._touch(found.last)
-        found.last.node.hits += 1
+        self._touch(found.last, hits=1)
         pin = Pin(pin_id, namespace, found.at, fingerprint, now)
         lease.add_pin(pin)
         pin.next_token = found.next_token

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kvstore.core.children import Children
 from kvstore.core.ends import Ends
+from kvstore.core.hints import NO_HINT
 from kvstore.core.slots import Slots
 
 if TYPE_CHECKING:
     from kvstore.core.holds import Hold
     from kvstore.core.namespace import Namespace
+    from kvstore.core.steps import Step
 
 
 # Depths without an anchor that a heap may have, besides as many as with one.
@@ -99,7 +101,8 @@ class Node:
     page is a node of its own, whose edge is shorter than a page, and which nothing
     continues. The root has neither edge nor slots. A node out of the index has
     ``detached`` set and its pages belong to its anchors alone. ``ends`` are the
-    next tokens stored after its pages, None without any.
+    next tokens stored after its pages, None without any. ``last_use``, ``hits``,
+    ``hint`` and ``steps`` are explained, and written, in ``steps.py``.
     """
 
     __slots__ = (
@@ -108,6 +111,7 @@ class Node:
         "detached",
         "edge",
         "ends",
+        "hint",
         "hits",
         "last_use",
         "namespace",
@@ -116,6 +120,7 @@ class Node:
         "queued",
         "slots",
         "start",
+        "steps",
     )
 
     def __init__(
@@ -138,7 +143,9 @@ class Node:
         self.ends: Ends | None = None
         self.last_use = 0
         self.hits = 0
-        self.queued = False
+        self.hint = NO_HINT
+        self.steps: list[Step] | None = None
+        self.queued: object = False
         self.detached = False
 
     # What makes it a ``Leaf``, as which policies see it.

@@ -8,26 +8,34 @@ from collections.abc import Iterable
 
 from kvstore.core.children import Children
 from kvstore.core.eviction import Victim
+from kvstore.core.hints import NO_HINT, Hint
 from kvstore.core.named_pin import NamedPin
 from kvstore.core.namespace import Namespace
 from kvstore.core.node import Anchor, Node, Position
 from kvstore.core.radix import subtree, trim
 from kvstore.core.requests import Removed
 from kvstore.core.slots import Slots, SlotState
+from kvstore.core.steps import begin_pages, inherit_uses
 
 
 def publish(
-    namespace: Namespace, at: Position, tokens: bytes, slots: Slots
-) -> tuple[Position, int]:
+    namespace: Namespace, at: Position, tokens: bytes, slots: Slots, hint: Hint = NO_HINT
+) -> tuple[Position, int, int]:
     """Add reserved ``slots`` as the pages of ``tokens`` after ``at``. RESERVED to CACHED.
 
     Whole pages, or one partial page; as for ``RadixIndex.extend``, none of them is
-    there. A partial page that the first of them begins with is superseded. Returns
-    the last page's end, and how many pages were superseded.
+    there. A partial page that the first of them begins with is superseded. ``hint``
+    is what is expected of the pages. Returns the last page's end, how many pages were
+    superseded, and how many had been evicted lately.
     """
     superseded = supersede(at, tokens[: namespace.index.width])
-    namespace.arena.change(slots, SlotState.RESERVED, SlotState.CACHED)
-    return namespace.index.extend(at, tokens, slots), superseded
+    arena = namespace.arena
+    arena.change(slots, SlotState.RESERVED, SlotState.CACHED)
+    end = namespace.index.extend(at, tokens, slots)
+    start = end.pages - len(slots)
+    begin_pages(end.node, start, hint)
+    back = arena.policy.come_back(end.node, start, arena.slot_count)
+    return end, superseded, back
 
 
 def supersede(at: Position, page: bytes) -> int:
@@ -52,6 +60,7 @@ def evict(victims: Iterable[Victim]) -> int:
     for leaf, pages in victims:
         node = leaf.node
         namespace = node.namespace
+        namespace.arena.policy.leave(leaf, pages, namespace.arena.slot_count)
         namespace.arena.recycle(namespace.index.cut_tail(node, pages), SlotState.CACHED)
         namespace.counters.evicted_page_count += pages
         evicted += pages
@@ -66,7 +75,7 @@ def _inherit(gone: Node) -> None:
     """Let the parent of a node that was evicted whole take its place in the order."""
     parent = gone.parent
     assert parent is not None  # only the root has none, and it has no pages
-    parent.last_use = max(parent.last_use, gone.last_use)
+    inherit_uses(parent, gone)
     offer_leaf(parent)
 
 

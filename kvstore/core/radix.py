@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from kvstore.core.node import Node, Position
 from kvstore.core.slots import Slots
+from kvstore.core.steps import cut_uses, divide_uses
 from kvstore.core.tokens import TOKEN_BYTES, common_pages, common_tokens
 
 if TYPE_CHECKING:
@@ -117,8 +118,7 @@ class RadixIndex:
         parent = node.parent
         assert parent is not None  # the root has no pages to cut between
         upper = self._new_node(node.edge[:cut], node.slots[:pages], parent, node.start)
-        upper.last_use = node.last_use
-        upper.hits = node.hits
+        divide_uses(upper, node, pages)
         node.edge = node.edge[cut:]
         node.slots = node.slots[pages:]
         node.start += pages
@@ -185,6 +185,7 @@ def trim(leaf: Node, keep: int, width: int) -> Slots:
     A leaf without pages left is unhooked from its parent.
     """
     removed = leaf.slots[keep:]
+    cut_uses(leaf, keep)
     if leaf.ends is not None:
         leaf.ends.cut(leaf.start + keep, leaf.start + len(leaf.slots))
     if keep == 0 and leaf.parent is not None:

@@ -139,7 +139,7 @@ def prefixes(namespace: Namespace, *, after: int, count: int, max_tokens: int) -
             token_count=len(node.edge) // TOKEN_BYTES,
             child_count=len(node.children),
             pin_count=len(node.anchors),
-            hit_count=node.hits,
+            hit_count=node.hits + sum(each.hits for each in node.steps or ()),
             tokens=node.edge[: max_tokens * TOKEN_BYTES],
         )
         for node in later

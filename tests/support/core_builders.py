@@ -85,7 +85,7 @@ def plant(namespace: Namespace, letters: str, last_use: int = 0) -> Position:
     slots = array("Q")
     if at.depth < len(letters):
         arena.take(len(letters) - at.depth, arena.extents, into=slots)
-        at, _ = publish(namespace, at, tokens[at.depth * index.width :], slots)
+        at, _, _ = publish(namespace, at, tokens[at.depth * index.width :], slots)
     at.node.last_use = last_use
     if not at.node.children:
         arena.policy.offer(at.node)

@@ -22,9 +22,9 @@ MUTANTS = [
     ),
     Mutant(
         "eviction-ignores-pins",
-        "eviction.py",
-        "leaf.copy_count - leaf.held_pages",
-        "leaf.copy_count",
+        "eviction/nomination.py",
+        "tail.end - max(tail.start, leaf.held_pages)",
+        "tail.end - tail.start",
     ),
     Mutant(
         "slot-recycled-early",
@@ -169,9 +169,9 @@ MUTANTS = [
     ),
     Mutant(
         "failed-reserve-evicts",
-        "eviction.py",
-        "        if missing == 0:\n            return self._victims\n",
-        "        return self._victims\n",
+        "eviction/nomination.py",
+        "        if self._missing <= 0:\n",
+        "        if True:\n",
     ),
     Mutant(
         "slots-of-unmapped-extents-handed-out",

@@ -39,7 +39,7 @@ def test_publishing_makes_reserved_slots_cached() -> None:
     slots = array("Q")
     namespace.arena.take(3, [1], into=slots)
     top = Position(namespace.index.root, 0)
-    at, superseded = publish(namespace, top, paged("ab"), slots[:2])
+    at, superseded, _ = publish(namespace, top, paged("ab"), slots[:2])
     assert (at, superseded) == (Position(node_at(namespace.index, "ab"), 2), 0)
     assert states(namespace) == {"FREE": 1, "RESERVED": 1, "CACHED": 2}
 

@@ -5,6 +5,7 @@ from core_builders import letters_of, make_namespace, node_at, paged, plant, sha
 from kvstore.core.holds import Hold
 from kvstore.core.namespace import Namespace
 from kvstore.core.node import Anchor, Node
+from kvstore.core.pages import evict
 from kvstore.core.radix import path_slots, path_tokens, subtree
 
 
@@ -40,14 +41,16 @@ def test_a_split_changes_no_page() -> None:
     assert namespace.index.page_count == pages
 
 
-def test_the_upper_part_was_used_when_the_node_was() -> None:
-    """Recency and hits are those of the node that was cut."""
+def test_the_upper_part_inherits_when_the_lower_goes() -> None:
+    """What ended below the cut stays there; the upper part has it once nothing is below."""
     namespace = make_namespace()
     node = plant(namespace, "abcd", last_use=17).node
     node.hits = 5
     upper = namespace.index.split(node, 2)
-    assert (upper.last_use, upper.hits) == (17, 5)
+    assert (upper.last_use, upper.hits) == (0, 0)
     assert (node.last_use, node.hits) == (17, 5)
+    evict(namespace.arena.policy.nominate(2))
+    assert (upper.last_use, upper.hits) == (17, 5)
 
 
 def family(namespace: Namespace) -> tuple[Node, Node, Node, Node]:

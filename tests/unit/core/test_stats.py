@@ -180,7 +180,7 @@ def test_prefixes_show_the_tree() -> None:
     world.worker.match("abx", 1)
     listed = prefixes(world.namespace, after=0, count=10, max_tokens=100)
     assert listed == [
-        PrefixStats(1, 2, 2, 2, 4, 0, 0, 1, paged("cd")),
+        PrefixStats(1, 2, 2, 2, 4, 0, 0, 0, paged("cd")),
         PrefixStats(2, 0, 0, 2, 4, 2, 0, 1, paged("ab")),
         PrefixStats(3, 2, 2, 2, 4, 0, 1, 1, paged("xy")),
     ]

@@ -1,0 +1,92 @@
+"""What was evicted lately: runs of pages that may be asked for again."""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from kvstore.core.node import Node
+
+# Runs remembered at most, whatever their pages: some 20 MB.
+MAX_RUNS = 65_536
+# Pages remembered, as a multiple of the arena's slots.
+ARENAS = 2
+
+
+class Ghost(NamedTuple):
+    """A run of ``pages`` pages, of one kind to the policy that had it go.
+
+    ``digest`` tells its tokens, and ``number`` counts the pages that left before it.
+    """
+
+    pages: int
+    kind: int
+    digest: int
+    number: int
+
+
+class Return(NamedTuple):
+    """Pages of a node, from ``start`` on, that were evicted; so many left since."""
+
+    start: int
+    pages: int
+    kind: int
+    left_since: int
+
+
+class GhostList:
+    """Evicted runs by place and first page, the oldest first out; bounded.
+
+    A run's place is its depth, and its tokens are compared by a hash: two
+    namespaces' or prefixes' runs may rarely be taken for each other, by what only
+    orders evictions. Noting or finding a run costs a hash of its tokens.
+    """
+
+    def __init__(self) -> None:
+        self._runs: OrderedDict[tuple[int, int, int], Ghost] = OrderedDict()
+        self._left = 0
+        self._pages = 0
+        # Pages remembered of each kind.
+        self.by_kind: dict[int, int] = {}
+
+    def note(self, node: "Node", run: tuple[int, int], kind: int, slot_count: int) -> None:
+        """Remember that a node's pages from ``run[0]`` to ``run[1]`` leave."""
+        start, end = run
+        width = node.namespace.index.width
+        key = _key(node, start)
+        self._forget(self._runs.pop(key, None))
+        ghost = Ghost(end - start, kind, hash(node.edge[start * width : end * width]), self._left)
+        self._left += ghost.pages
+        self._runs[key] = ghost
+        self._pages += ghost.pages
+        self.by_kind[kind] = self.by_kind.get(kind, 0) + ghost.pages
+        while self._pages > ARENAS * slot_count or len(self._runs) > MAX_RUNS:
+            self._forget(self._runs.popitem(last=False)[1])
+
+    def find(self, node: "Node", start: int) -> Iterator[Return]:
+        """Yield what of a node's pages from ``start`` on was evicted, and forget it.
+
+        A run that is there in part, or goes on with other tokens, counts as its first page.
+        """
+        width, count = node.namespace.index.width, len(node.slots)
+        while start < count and self._runs:
+            ghost = self._runs.pop(_key(node, start), None)
+            if ghost is None:
+                return
+            self._forget(ghost)
+            end = start + ghost.pages
+            whole = end <= count and hash(node.edge[start * width : end * width]) == ghost.digest
+            pages = ghost.pages if whole else 1
+            yield Return(start, pages, ghost.kind, self._left - ghost.number)
+            start += pages
+
+    def _forget(self, ghost: Ghost | None) -> None:
+        if ghost is not None:
+            self._pages -= ghost.pages
+            self.by_kind[ghost.kind] -= ghost.pages
+
+
+def _key(node: "Node", start: int) -> tuple[int, int, int]:
+    width = node.namespace.index.width
+    page = hash(node.edge[start * width : (start + 1) * width])
+    return node.namespace.number, node.start + start, page

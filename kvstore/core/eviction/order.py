@@ -1,0 +1,175 @@
+"""The order that leaves stand in, whatever the policy: heaps with lazy deletion.
+
+A touch changes nothing here: an entry found out of date at the top is put back where
+it belongs, so that a nomination costs O(log leaves) a victim, whatever the number of
+leaves. Entries of what is a leaf no more are swept out whenever the order has doubled.
+"""
+
+from heapq import heapify, heappop, heappush
+from itertools import count
+from typing import NamedTuple
+
+from kvstore.core.eviction.ghosts import GhostList
+from kvstore.core.eviction.nomination import Nomination
+from kvstore.core.eviction.policy import Victim
+from kvstore.core.leaf import Leaf
+from kvstore.core.steps import Tail, begin_pages, tail_of
+
+# Below this many entries a sweep gains nothing worth its time.
+SWEEP_FROM = 64
+# The hot set: leaves hit so often, and last within so many uses. Nothing of it goes
+# while there is anything else, as long as its entries are at most this part of all.
+HOT_HITS = 8
+HOT_WINDOW = 256
+HOT_SHARE = 0.1
+HOT = 1 << 30
+# Uses are counted below this, so that a whole number of it and a use fit one exact float.
+USES = 1 << 34
+
+
+class Entry(NamedTuple):
+    """A leaf's place: in which queue, and how far behind the first. No two are equal."""
+
+    rank: float
+    number: int
+    queue: int
+    leaf: Leaf
+
+
+class LeafOrder:
+    """Leaves in queues, each by rank, the lowest first. A policy says which and where."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        # The latest use of any leaf that was looked at.
+        self.latest = 0
+        self.queues: dict[int, list[Entry]] = {}
+        self.ghosts = GhostList()
+        self._numbers = count()
+        self._size = 0
+        self._sweep_at = SWEEP_FROM
+
+    # What makes a policy.
+
+    def place(self, leaf: Leaf, tail: Tail) -> tuple[int, float]:
+        """Return the queue and the rank of a leaf that ends in ``tail``.
+
+        Later uses MUST NOT make it lower.
+        """
+        raise NotImplementedError
+
+    def choose(self, heads: list[Entry]) -> Entry:
+        """Return which of the queues' first entries goes; there is at least one."""
+        return min(heads, key=_queue_of)
+
+    def at_once(self, tail: Tail) -> int:
+        """Return how many of a tail's pages may go before another leaf's turn."""
+        return tail.end - tail.start
+
+    # What the cache calls.
+
+    def offer(self, leaf: Leaf) -> None:
+        """Put a leaf in the order, or further to the front if it belongs there now."""
+        queue, rank = self.find_place(leaf, tail_of(leaf.node, leaf.copy_count))
+        known = leaf.queued
+        if isinstance(known, Entry) and known.queue == queue and known.rank <= rank:
+            return
+        if self._size >= self._sweep_at:
+            self._sweep()
+        entry = leaf.queued = Entry(rank, next(self._numbers), queue, leaf)
+        self._size += 1
+        heappush(self.queues.setdefault(queue, []), entry)
+
+    def nominate(self, pages: int) -> list[Victim]:
+        """Return victims of exactly ``pages`` pages in total, or none at all."""
+        return Nomination(self, pages).run()
+
+    def leave(self, leaf: Leaf, pages: int, slot_count: int) -> None:
+        """Remember pages that are about to go."""
+        end = leaf.copy_count
+        last = end - pages
+        while end > last:
+            tail = tail_of(leaf.node, end)
+            run = max(tail.start, last), end
+            self.ghosts.note(leaf.node, run, self.place(leaf, tail)[0], slot_count)
+            end = run[0]
+
+    def come_back(self, leaf: Leaf, start: int, slot_count: int) -> int:
+        """Note of published pages which had been evicted; count those of late."""
+        node, count, hint = leaf.node, 0, leaf.node.hint
+        for each in self.ghosts.find(node, start):
+            if each.left_since <= slot_count:
+                count += each.pages
+            self.learn(each.kind, each.pages)
+            begin_pages(node, each.start, hint._replace(returned=True))
+            if each.start + each.pages < len(node.slots):
+                begin_pages(node, each.start + each.pages, hint)
+        return count
+
+    def learn(self, kind: int, pages: int) -> None:
+        """Take note that pages of a queue were evicted and came back."""
+
+    # What a nomination calls.
+
+    def find_place(self, leaf: Leaf, tail: Tail) -> tuple[int, float]:
+        """Return the queue and the rank of a leaf, the hot set's where it belongs there."""
+        last_use = tail.last_use
+        self.latest = max(self.latest, last_use)
+        if tail.hits >= HOT_HITS and self.latest - last_use <= HOT_WINDOW:
+            known = leaf.queued
+            hot = len(self.queues.get(HOT, ()))
+            if hot < HOT_SHARE * self._size or (isinstance(known, Entry) and known.queue == HOT):
+                return HOT, last_use
+        return self.place(leaf, tail)
+
+    def entry_of(self, leaf: Leaf, tail: Tail) -> Entry:
+        """Return the entry of a leaf that would end in ``tail``."""
+        queue, rank = self.find_place(leaf, tail)
+        return Entry(rank, next(self._numbers), queue, leaf)
+
+    def head(self, queue: int) -> Entry | None:
+        """Return the first entry of a queue that is as it should be; puts others right."""
+        entries = self.queues[queue]
+        while entries:
+            entry = entries[0]
+            leaf = entry.leaf
+            if leaf.queued is not entry:
+                self._drop(entries)
+            elif not leaf.is_leaf:
+                self.take(entry)
+            else:
+                place = self.find_place(leaf, tail_of(leaf.node, leaf.copy_count))
+                if place == (entry.queue, entry.rank):
+                    return entry
+                self.take(entry)
+                self.offer(leaf)
+        return None
+
+    def take(self, entry: Entry) -> None:
+        """Take the first entry of its queue out of the order."""
+        self._drop(self.queues[entry.queue])
+        entry.leaf.queued = False
+
+    def _drop(self, entries: list[Entry]) -> None:
+        heappop(entries)
+        self._size -= 1
+
+    def _sweep(self) -> None:
+        """Drop the entries of what is a leaf no more; it is offered again if it becomes one."""
+        for entries in self.queues.values():
+            kept = []
+            for entry in entries:
+                if entry.leaf.queued is not entry:
+                    continue
+                if entry.leaf.is_leaf:
+                    kept.append(entry)
+                else:
+                    entry.leaf.queued = False
+            entries[:] = kept
+            heapify(entries)
+        self._size = sum(len(entries) for entries in self.queues.values())
+        self._sweep_at = max(2 * self._size, SWEEP_FROM)
+
+
+def _queue_of(entry: Entry) -> int:
+    return entry.queue
