@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from kvstore.core.answers import grant_of
 from kvstore.core.caller import Caller
-from kvstore.core.hints import NO_HINT, Hint
+from kvstore.core.hints import NO_HINT, ReuseHint
 from kvstore.core.holds import Reservation
 from kvstore.core.inserting import (
     insert_range,
@@ -105,7 +105,7 @@ class PrefixCache(Verifying):
         *,
         next_token: int | None = None,
         checksums: Items[int] = (),
-        hint: Hint = NO_HINT,
+        hint: ReuseHint | None = None,
     ) -> Inserted:
         """Publish the next pages of a reservation; what was inserted before is answered again.
 
@@ -131,8 +131,9 @@ class PrefixCache(Verifying):
                 raise IdReused(id=reservation_id)
             fresh = checksums[reservation.whole_end - first :]
             namespace.arena.policy.now = now
+            expected = NO_HINT if hint is None else hint.at(now)
             published = publish_next(
-                lease, reservation, sequence, sequence.tokens[cut:], fresh, hint
+                lease, reservation, sequence, sequence.tokens[cut:], fresh, expected
             )
             self._touch(published.at)
             if namespace.arena.retiring:

@@ -34,11 +34,11 @@ class Counters:
     duplicate_page_count: int = 0
     superseded_page_count: int = 0
     evicted_page_count: int = 0
-    returned_page_count: int = 0
     removed_page_count: int = 0
     exhausted_count: int = 0
     verified_page_count: int = 0
     corrupt_page_count: int = 0
+    returned_page_count: int = 0
 
     def count_lookup(self, lookup: Lookup) -> None:
         """Count a match that was answered."""

@@ -28,3 +28,15 @@ class Hint(NamedTuple):
 
 
 NO_HINT = Hint()
+
+
+class ReuseHint(NamedTuple):
+    """A hint as a caller gives it: the expectation holds for ``horizon`` seconds from receipt."""
+
+    expected_reuse: ExpectedReuse = ExpectedReuse.UNKNOWN
+    horizon: float = inf
+    priority: int = 0
+
+    def at(self, now: float) -> Hint:
+        """Return the hint as it is kept, received at ``now``."""
+        return Hint(self.expected_reuse, now + self.horizon, self.priority)

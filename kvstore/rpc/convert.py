@@ -5,7 +5,9 @@ FeatureUnsupported, all before the store is asked anything.
 """
 
 from collections.abc import Iterable
+from math import inf
 
+from kvstore.core.hints import ExpectedReuse, ReuseHint
 from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PagedContent, PageLayout
 from kvstore.core.limits import Limits
 from kvstore.core.requests import (
@@ -24,6 +26,7 @@ from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore.v1 import types_pb2
 
 KEYS_AND_VALUES = 2
+EXPECTATIONS = {int(each): each for each in ExpectedReuse}
 
 
 def sequence_of(message: pb.Sequence, limits: Limits) -> Sequence:
@@ -60,8 +63,20 @@ def wishes_of(message: pb.MatchPrefixRequest | pb.AcquirePrefixRequest) -> Match
 
 
 def next_token_of(message: pb.InsertPrefixRequest) -> int | None:
-    """Return the next token to store. A reuse hint may be ignored."""
+    """Return the next token to store."""
     return message.next_token if message.HasField("next_token") else None
+
+
+def hint_of(message: pb.InsertPrefixRequest) -> ReuseHint | None:
+    """Return what is expected of the pages. An expectation that is not known is none."""
+    if not message.HasField("hint"):
+        return None
+    hint = message.hint
+    return ReuseHint(
+        EXPECTATIONS.get(hint.expected_reuse, ExpectedReuse.UNKNOWN),
+        hint.horizon_ms / 1000 if hint.horizon_ms else inf,
+        hint.priority,
+    )
 
 
 def namespace_identity_of(

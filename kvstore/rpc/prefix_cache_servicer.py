@@ -1,7 +1,4 @@
-"""PrefixCacheService: each method reads the request, makes one call, and answers.
-
-A reuse hint is only a hint, and is not acted on yet.
-"""
+"""PrefixCacheService: each method reads the request, makes one call, and answers."""
 
 import grpc
 
@@ -85,6 +82,7 @@ class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServiceServicer):
             convert.sequence_of(request.sequence, self._store.limits),
             next_token=next_token,
             checksums=request.page_checksums,
+            hint=convert.hint_of(request),
         )
         return convert.insert_response(inserted)
 

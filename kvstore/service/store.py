@@ -12,6 +12,7 @@ from threading import Lock
 
 from kvstore.core.cache import PrefixCache
 from kvstore.core.caller import Caller, Identity
+from kvstore.core.hints import ReuseHint
 from kvstore.core.layout import NamespaceIdentity, PageLayout
 from kvstore.core.limits import Limits
 from kvstore.core.namespace import Namespace
@@ -145,6 +146,7 @@ class KVStore(Matching):
         *,
         next_token: int | None = None,
         checksums: Items[int] = (),
+        hint: ReuseHint | None = None,
     ) -> Inserted:
         """Publish the next pages of a reservation; what was inserted before is answered again."""
         with self._mutex:
@@ -155,6 +157,7 @@ class KVStore(Matching):
                 self._clock(),
                 next_token=next_token,
                 checksums=checksums,
+                hint=hint,
             )
 
     def release(self, caller: Caller, pin_ids: Items[int]) -> None:

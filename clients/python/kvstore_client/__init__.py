@@ -16,6 +16,7 @@ from kvstore_client.namespace import Namespace
 from kvstore_client.page_ref import PageRef
 from kvstore_client.remote import RemoteStore
 from kvstore_client.reservation import Inserted, Reservation
+from kvstore_client.reuse_hint import ReuseHint
 from kvstore_client.runtime_dir import default_runtime_dir
 from kvstore_client.source import Source
 
@@ -34,6 +35,7 @@ __all__ = [
     "PagedContent",
     "RemoteStore",
     "Reservation",
+    "ReuseHint",
     "Source",
     "StoreBudget",
     "connect_admin",

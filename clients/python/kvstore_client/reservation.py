@@ -12,6 +12,7 @@ from kvstore_client.hold import Hold, end_holds, require_current
 from kvstore_client.match import Match
 from kvstore_client.opened_namespace import OpenedNamespace
 from kvstore_client.page_ref import PageRef, pages_of
+from kvstore_client.reuse_hint import ReuseHint
 from kvstore_client.session import Session
 from kvstore_client.tokens import TOKEN_BYTES, Tokens, pack_tokens
 
@@ -98,6 +99,7 @@ class Reservation:
         position: int,
         base: "Match | Reservation | None" = None,
         next_token: int | None = None,
+        hint: ReuseHint | None = None,
     ) -> Inserted:
         """Publish the pages of ``tokens``, which begin ``position`` tokens into the sequence.
 
@@ -107,6 +109,7 @@ class Reservation:
         same sequence, or a reservation that inserted them; None where there are
         none, or where this reservation inserted them. ``next_token`` is stored at
         the end of ``tokens``: the argmax of what follows them, never a sample.
+        ``hint`` is what is expected of these pages; it orders evictions alone.
         Waits for the device first, and looks whether this reservation's pages and
         every base's are what they were, so that nothing computed from others'
         bytes is published. Can be repeated, also with fewer tokens, to
@@ -123,6 +126,7 @@ class Reservation:
             reservation_id=self.reservation_id,
             sequence={"tokens": pack_tokens(tokens), "position": position},
             next_token=next_token,
+            hint=None if hint is None else hint.message(),
         )
         if base is not None and base.hold is not None:
             self._bases.add(base.hold)

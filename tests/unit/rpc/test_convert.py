@@ -4,6 +4,7 @@ from array import array
 
 import pytest
 
+from kvstore.core.hints import ExpectedReuse, ReuseHint
 from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PagedContent, PageLayout
 from kvstore.core.limits import Limits
 from kvstore.core.requests import Grant, Inserted, Match, ReservationRequest, Sequence, Source
@@ -70,8 +71,14 @@ def test_a_next_token_of_zero_is_one() -> None:
 
 
 def test_a_hint_is_no_reason_to_refuse() -> None:
-    """A reuse hint may be ignored, so it is let through."""
-    convert.next_token_of(pb.InsertPrefixRequest(hint=types_pb2.ReuseHint(priority=1)))
+    """A hint is read as far as it is known; one of a later version says nothing."""
+    assert convert.hint_of(pb.InsertPrefixRequest()) is None
+    known = types_pb2.ReuseHint(expected_reuse=2, horizon_ms=1500, priority=-1)  # type: ignore[arg-type]
+    assert convert.hint_of(pb.InsertPrefixRequest(hint=known)) == ReuseHint(
+        ExpectedReuse.ONE_SHOT, 1.5, -1
+    )
+    later = types_pb2.ReuseHint(expected_reuse=77)  # type: ignore[arg-type]
+    assert convert.hint_of(pb.InsertPrefixRequest(hint=later)) == ReuseHint()
 
 
 @pytest.mark.parametrize("layout", [PAGED, OPAQUE], ids=["paged", "opaque"])
