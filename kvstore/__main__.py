@@ -25,7 +25,10 @@ from kvstore import __version__, grpc_log  # noqa: F401  # comes before gRPC
 from kvstore.access import Access, read_access
 from kvstore.config import PROGRAM, Config, load_config
 from kvstore.core.cache import PrefixCache
+from kvstore.core.hash_index import HashIndex
+from kvstore.core.index import IndexFactory
 from kvstore.core.limits import Limits
+from kvstore.core.radix import RadixIndex
 from kvstore.instance_lock import InstanceLock, InstanceRunning
 from kvstore.log import configure_logging
 from kvstore.rpc.attach import AttachServer
@@ -55,6 +58,7 @@ from kvstore.storage.host_arena import HostMemory
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
+INDEXES: dict[str, IndexFactory] = {"hash": HashIndex, "radix": RadixIndex}
 EPOCH_BITS = 64
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # Seconds for calls under way to end, once the leases are gone or the grace is over.
@@ -115,7 +119,12 @@ def serve(config: Config, access: Access) -> None:
         stack.callback(arenas.close)
         recycled = arenas.poison if config.debug_poison_freed_slots else None
         cache = PrefixCache(
-            epoch, limits, quotas=access.known.quotas, arena_ids=random_ids(), recycled=recycled
+            epoch,
+            limits,
+            quotas=access.known.quotas,
+            arena_ids=random_ids(),
+            recycled=recycled,
+            index=INDEXES[config.prefix_cache_backend],
         )
         sampler = Sampler(config.verify_rate)
         store = KVStore(cache, arenas=arenas, clock=clock, sampler=sampler)

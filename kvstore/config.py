@@ -167,6 +167,13 @@ class StoreSettings(BaseSettings):
     processor time. Start with: half of `min_ttl`.
     """
 
+    prefix_cache_backend: Literal["radix", "hash"] = "radix"
+    """How cached prefixes are found: by a tree of runs of pages, or by a digest of each page.
+
+    Both answer the same; `hash` is vLLM's way, for comparison, and takes several times the
+    time and the memory for long prompts. Start with: radix.
+    """
+
     verify_rate: Annotated[float, Field(ge=0, le=1)] = 0.005
     """Which part of the pages that a match answers is read and compared with what was written.
 

@@ -8,14 +8,17 @@ from kvstore.core.caller import Caller, Identity
 from kvstore.core.counters import Counters
 from kvstore.core.eviction import LeastRecentlyUsed, PolicyFactory
 from kvstore.core.holdings import Holdings
+from kvstore.core.index import IndexFactory
 from kvstore.core.layout import NamespaceIdentity, PageLayout
 from kvstore.core.limits import Limits
 from kvstore.core.lookup import rest_of
 from kvstore.core.membership import Membership
+from kvstore.core.merging import compact
 from kvstore.core.namespace import Namespace
 from kvstore.core.node import Node, Position
 from kvstore.core.pages import remove
 from kvstore.core.quotas import QuotaTable
+from kvstore.core.radix import RadixIndex
 from kvstore.core.requests import Peeked, Removed, Sequence
 from kvstore.core.slots import ExtentSlots, Generations
 from kvstore.core.tokens import matchable_pages, token_count
@@ -26,9 +29,9 @@ class Directory(Membership):
     """Namespaces by id and by identity, and the arenas that their pages live in.
 
     Memory comes by ``add_extent``; a new arena has none. ``policy`` makes the
-    eviction policy of each arena. ``arena_ids`` are what arenas are
-    named by, counted from 1 if not given. ``counters`` are the totals. ``recycled``
-    is told of all slots that became FREE.
+    eviction policy of each arena, ``index`` the index of each namespace. ``arena_ids``
+    are what arenas are named by, counted from 1 if not given. ``counters`` are the
+    totals. ``recycled`` is told of all slots that became FREE.
     """
 
     def __init__(
@@ -40,6 +43,7 @@ class Directory(Membership):
         quotas: QuotaTable | None = None,
         arena_ids: Iterator[int] | None = None,
         recycled: Recycled | None = None,
+        index: IndexFactory = RadixIndex,
     ) -> None:
         super().__init__(epoch, limits, quotas)
         self.limits = limits
@@ -49,6 +53,7 @@ class Directory(Membership):
         self._policy = policy
         self._arena_ids = count(1) if arena_ids is None else arena_ids
         self._recycled = recycled
+        self._index = index
         self._by_identity: dict[tuple[str, bytes, bytes, bytes], Namespace] = {}
         self._by_arena_key: dict[ArenaKey, Arena] = {}
 
@@ -73,7 +78,7 @@ class Directory(Membership):
             lease.holdings.require_page_room(layout.page_bytes)
             arena = self._arena_of(lease.holdings, layout)
             number = len(self.namespaces) + 1
-            namespace = Namespace(number, fresh_id, identity, layout, arena, now)
+            namespace = Namespace(number, fresh_id, identity, layout, arena, now, self._index)
             self.namespaces[fresh_id] = self._by_identity[key] = namespace
             lease.holdings.namespaces[fresh_id] = namespace
         namespace.layout.require_equal(layout)
@@ -147,7 +152,11 @@ class Directory(Membership):
     def remove_all(self, namespace: Namespace, tops: list[Node]) -> Removed:
         """Take nodes and all below them out of a namespace's index, and count what went."""
         # From the end: 200,000 siblings go in 2.7 s, and in 6.7 s where each moves the rest up.
+        above = dict.fromkeys(top.parent for top in tops)
         removals = [remove(top) for top in reversed(tops)]
+        for node in above:
+            assert node is not None  # the root stays
+            compact(node)
         removed = Removed(
             sum(each.evicted_page_count for each in removals),
             sum(each.detached_page_count for each in removals),

@@ -68,6 +68,12 @@ class Ends:
             upper._at_depth[each] = self._at_depth.pop(each)
         return upper
 
+    def join(self, lower: "Ends | None") -> "Ends":
+        """Return these and those of the node that continues this one, whose are all below these."""
+        if lower is not None:
+            self._at_depth |= lower._at_depth  # noqa: SLF001 - one of its own kind
+        return self
+
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
         for depth, tails in self._at_depth.items():
             for tail in tails:

@@ -8,6 +8,7 @@ from kvstore.core.hints import NO_HINT, Hint
 from kvstore.core.holds import Reservation
 from kvstore.core.lease import Lease
 from kvstore.core.lookup import base_of, covered_position, page_position
+from kvstore.core.merging import compact
 from kvstore.core.node import Position
 from kvstore.core.pages import publish
 from kvstore.core.requests import Sequence
@@ -101,7 +102,10 @@ def publish_next(
         flags.append(fuller is None)
     marked = zip(slots, flags, checksums, strict=False)
     namespace.arena.keep_checksums((slot, each) for slot, published, each in marked if published)
+    left = [anchor.node for anchor in reservation.anchors[:1]]
     reservation.record(flags, at, rest // TOKEN_BYTES)
+    for node in left:
+        compact(node)
     return Published(at, sum(flags), len(flags) - sum(flags), superseded, returned)
 
 

@@ -13,9 +13,11 @@ from kvstore.core.cache import PrefixCache
 from kvstore.core.counters import Counters
 from kvstore.core.holdings import Holdings
 from kvstore.core.holds import Hold
+from kvstore.core.index import Index
 from kvstore.core.lease import Lease, LeaseState
+from kvstore.core.merging import continuation
 from kvstore.core.node import Node, Position
-from kvstore.core.radix import RadixIndex, subtree
+from kvstore.core.radix import subtree
 from kvstore.core.slots import INDEX_BITS, INDEX_MASK, SlotState
 
 
@@ -48,6 +50,8 @@ class Laws:
         _check_leases(self._cache)
         _check_holdings(self._cache)
         _check_handouts(self._cache)
+        for namespace in self._cache.namespaces.values():
+            _check_joined(namespace.index)
 
     def _check_generations(self, arena: Arena) -> None:
         for extent in arena.extents.values():
@@ -80,7 +84,7 @@ def _holds(cache: PrefixCache) -> Iterator[Hold]:
         yield from namespace.named_pins.values()
 
 
-def _check_tree(index: RadixIndex) -> None:
+def _check_tree(index: Index) -> None:
     nodes = list(subtree(index.root))[1:]
     _law({n.number for n in nodes} == set(index.nodes), "only nodes of the tree are listed")
     for node in nodes:
@@ -107,6 +111,11 @@ def _check_tree(index: RadixIndex) -> None:
     _law(pages == index.page_count, "the index counts its pages", pages, index.page_count)
 
 
+def _check_joined(index: Index) -> None:
+    for node in index.nodes.values() if index.joins_nodes else ():
+        _law(continuation(node) is None, "two nodes are not where one would do", node.number)
+
+
 def _check_siblings(parent: Node) -> None:
     keys = sorted(parent.children)
     _law(
@@ -118,7 +127,7 @@ def _check_siblings(parent: Node) -> None:
         _law(not after.startswith(before), "no page begins with a sibling", parent.number)
 
 
-def _check_ends(index: RadixIndex, node: Node) -> None:
+def _check_ends(index: Index, node: Node) -> None:
     for depth, tail in node.ends or ():
         first = node.start + 1 if node.parent else 0
         here = first <= depth <= node.start + len(node.slots)

@@ -9,7 +9,7 @@ from kvstore.core.holds import Pin, Reservation, SourcePin
 from kvstore.core.lease import Lease, LeaseChange, LeaseState, Process
 from kvstore.core.lease_table import LeaseTable
 from kvstore.core.limits import Limits
-from kvstore.core.pages import let_go
+from kvstore.core.pages import release
 from kvstore.core.quotas import QuotaTable
 from kvstore.core.slots import SlotState
 from kvstore.errors import InvalidField, LeaseNotFound, StaleEpoch
@@ -192,7 +192,7 @@ class Membership:
     def drop_pin(self, lease: Lease, pin: Pin | SourcePin) -> None:
         """Release a pin."""
         lease.drop_pin(pin)
-        let_go(pin.anchors)
+        release(pin.anchors)
 
     def drop_reservation(self, lease: Lease, reservation: Reservation) -> None:
         """End a reservation: unpublished slots go back, published pages stay."""
@@ -200,7 +200,7 @@ class Membership:
         expired = lease.state is LeaseState.EXPIRED
         state = SlotState.QUARANTINED if expired else SlotState.RESERVED
         reservation.namespace.arena.recycle(reservation.unpublished(), state)
-        let_go(reservation.anchors)
+        release(reservation.anchors)
 
     def _expire_lease(self, lease: Lease, now: float) -> list[LeaseChange]:
         """Past the TTL: the end, unless a process might use what it was given; else quarantine."""

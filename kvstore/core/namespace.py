@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from kvstore.core.arena import Arena
 from kvstore.core.counters import Counters
+from kvstore.core.index import IndexFactory
 from kvstore.core.layout import NamespaceIdentity, PageLayout
 from kvstore.core.radix import RadixIndex
 
@@ -26,6 +27,7 @@ class Namespace:
         layout: PageLayout,
         arena: Arena,
         now: float,
+        index: IndexFactory = RadixIndex,
     ) -> None:
         self.number = number
         self.namespace_id = namespace_id
@@ -33,7 +35,7 @@ class Namespace:
         self.layout = layout
         self.arena = arena
         self.created_at = now
-        self.index = RadixIndex(self, layout.page_tokens)
+        self.index = index(self, layout.page_tokens)
         self.counters = Counters()
         self.detached_page_count = 0
         self.named_pins: dict[str, NamedPin] = {}

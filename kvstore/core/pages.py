@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from kvstore.core.children import Children
 from kvstore.core.eviction import Victim
 from kvstore.core.hints import NO_HINT, Hint
+from kvstore.core.merging import compact
 from kvstore.core.named_pin import NamedPin
 from kvstore.core.namespace import Namespace
 from kvstore.core.node import Anchor, Node, Position
@@ -31,11 +32,33 @@ def publish(
     superseded = supersede(at, tokens[: namespace.index.width])
     arena = namespace.arena
     arena.change(slots, SlotState.RESERVED, SlotState.CACHED)
+    cut = at.node if at.pages < len(at.node.slots) else None
     end = namespace.index.extend(at, tokens, slots)
-    start = end.pages - len(slots)
-    begin_pages(end.node, start, hint)
-    back = arena.policy.come_back(end.node, start, arena.slot_count)
+    back = 0
+    for node, start in _fresh(end, len(slots)):
+        begin_pages(node, start, hint)
+        back += arena.policy.come_back(node, start, arena.slot_count)
+    if cut is not None:
+        # Holds went to one part or the other, so that each may be one with its neighbour.
+        upper = cut.parent
+        assert upper is not None  # the part above the cut
+        compact(cut)
+        compact(upper)
     return end, superseded, back
+
+
+def _fresh(end: Position, pages: int) -> list[tuple[Node, int]]:
+    """Return the nodes that the last ``pages`` pages through ``end`` are in, and from where on."""
+    found = []
+    node = end.node
+    while True:
+        start = max(len(node.slots) - pages, 0)
+        found.append((node, start))
+        pages -= len(node.slots) - start
+        if not pages:
+            return found[::-1]
+        assert node.parent is not None  # there are as many pages
+        node = node.parent
 
 
 def supersede(at: Position, page: bytes) -> int:
@@ -57,6 +80,7 @@ def supersede(at: Position, page: bytes) -> int:
 def evict(victims: Iterable[Victim]) -> int:
     """Carry out nominations in their order and return the pages evicted. CACHED to FREE."""
     evicted = 0
+    bereaved: list[Node] = []
     for leaf, pages in victims:
         node = leaf.node
         namespace = node.namespace
@@ -67,16 +91,20 @@ def evict(victims: Iterable[Victim]) -> int:
         if node.slots:
             namespace.arena.policy.offer(node)
         else:
-            _inherit(node)
+            bereaved.append(_inherit(node))
+    # Not before all are out: what is merged is no victim that was nominated any more.
+    for parent in bereaved:
+        compact(parent)
     return evicted
 
 
-def _inherit(gone: Node) -> None:
-    """Let the parent of a node that was evicted whole take its place in the order."""
+def _inherit(gone: Node) -> Node:
+    """Let the parent of a node that was evicted whole take its place in the order; return it."""
     parent = gone.parent
     assert parent is not None  # only the root has none, and it has no pages
     inherit_uses(parent, gone)
     offer_leaf(parent)
+    return parent
 
 
 def offer_leaf(node: Node) -> None:
@@ -98,7 +126,8 @@ def remove(top: Node) -> Removed:
     anchors = [anchor for node in subtree(top) for anchor in node.anchors]
     for anchor in anchors:
         if isinstance(anchor.hold, NamedPin):
-            end_named_pin(anchor.hold)
+            anchor.hold.namespace.drop_named_pin(anchor.hold)
+            let_go(anchor.hold.anchors)
     nodes = namespace.index.detach(top)
     for node in nodes:
         for anchor in node.anchors:
@@ -132,13 +161,25 @@ def remove_corrupt(at: Position) -> Removed:
     removed = remove(top)
     if above.ends is not None:
         above.ends.forget(top.start, page, Children())
+    compact(above)
     return removed
 
 
 def end_named_pin(pin: NamedPin) -> None:
     """Take a named pin out of its namespace's table and let go of its path."""
     pin.namespace.drop_named_pin(pin)
-    let_go(pin.anchors)
+    release(pin.anchors)
+
+
+def release(anchors: list[Anchor]) -> None:
+    """Let go of a hold's anchors, and merge what they alone had told apart. Empties the list.
+
+    Whoever calls it has no place in the tree in mind.
+    """
+    nodes = [anchor.node for anchor in anchors]
+    let_go(anchors)
+    for node in nodes:
+        compact(node)
 
 
 def let_go(anchors: list[Anchor]) -> None:

@@ -10,9 +10,10 @@ from array import array
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from kvstore.core.children import Children
 from kvstore.core.node import Node, Position
 from kvstore.core.slots import Slots
-from kvstore.core.steps import cut_uses, divide_uses
+from kvstore.core.steps import cut_uses, divide_uses, join_uses
 from kvstore.core.tokens import TOKEN_BYTES, common_pages, common_tokens
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 class RadixIndex:
     """The tree of one namespace. Not thread-safe; knows no leases and no slots' states."""
+
+    # A node may have many pages, and one is made of two where nothing tells them apart.
+    joins_nodes = True
 
     def __init__(self, namespace: "Namespace", page_tokens: int) -> None:
         self.width = page_tokens * TOKEN_BYTES
@@ -132,6 +136,30 @@ class RadixIndex:
             else:
                 anchor.move(node, anchor.pages - pages)
         return upper
+
+    def merge(self, node: Node) -> Node:
+        """Join ``node`` with its only child and return that child, which has all pages now.
+
+        Nobody may hold either, and the child MUST NOT be a partial page, nor ``node``
+        the root. Whoever still knows ``node`` finds it without pages, after the end of
+        its former child, and below it. Costs a copy of both nodes' tokens and slots.
+        """
+        [child] = node.children.values()
+        parent = node.parent
+        assert parent is not None  # the root stays
+        join_uses(node, len(node.slots), child)
+        child.edge = node.edge + child.edge
+        child.slots = node.slots + child.slots
+        child.start = node.start
+        child.parent = parent
+        if node.ends is not None:
+            child.ends = node.ends.join(child.ends)
+        parent.children.add(child.edge[: self.width], child)
+        self._forget(node)
+        node.edge, node.slots, node.ends, node.steps = b"", array("Q"), None, None
+        node.children = Children()
+        node.parent, node.start = child, child.start + len(child.slots)
+        return child
 
     def cut_tail(self, node: Node, pages: int) -> Slots:
         """Remove the last ``pages`` pages of a leaf and return their slots.

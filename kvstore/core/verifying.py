@@ -197,7 +197,8 @@ def _forget_ends(lease: Lease, pin: Pin, page: PageCheck) -> None:
 def _place_of(page: PageCheck) -> Position | None:
     """Return where the page of a check stands in the index now, or None where it does not.
 
-    A node's pages only ever move to nodes that a split puts above it.
+    A node's pages only ever move to nodes that a split puts above it, or to the one
+    that it was merged with, which it is below since.
     """
     node: Node | None = page.node
     extent = page.node.namespace.arena.extents.get(page.slot >> INDEX_BITS)

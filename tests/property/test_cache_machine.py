@@ -1,4 +1,4 @@
-"""The cache against the naive model, at three page sizes."""
+"""The cache against the naive model, at three page sizes, and with either index."""
 
 from collections.abc import Callable
 
@@ -15,16 +15,23 @@ pytestmark = pytest.mark.no_cover
 
 
 @pytest.mark.parametrize(
-    "machine",
-    [cache_machine.OneTokenPages, cache_machine.CacheMachine, cache_machine.SixteenTokenPages],
-    ids=["page-1", "page-2", "page-16"],
+    ("machine", "share"),
+    [
+        (cache_machine.OneTokenPages, SHARE),
+        (cache_machine.CacheMachine, SHARE),
+        (cache_machine.SixteenTokenPages, SHARE),
+        (cache_machine.HashedPages, SHARE / 3),
+    ],
+    ids=["page-1", "page-2", "page-16", "hash"],
 )
 def test_cache_is_the_naive_model(
-    machine: type[cache_machine.CacheMachine], record_property: Callable[[str, object], None]
+    machine: type[cache_machine.CacheMachine],
+    share: float,
+    record_property: Callable[[str, object], None],
 ) -> None:
     """Whatever the order of calls, the cache answers as the model and keeps every law."""
     cache_machine.COUNTS.clear()
-    examples = int(settings().max_examples * SHARE)
+    examples = int(settings().max_examples * share)
     chosen = settings(stateful_step_count=50, max_examples=examples)
     run_state_machine_as_test(machine, settings=chosen)
     counts = ", ".join(f"{rule} {n}" for rule, n in sorted(cache_machine.COUNTS.items()))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from core_mutants import MUTANTS, Mutant
+from index_mutants import INDEX_MUTANTS
 from mutants import put_in
 from verifying_mutants import VERIFYING_MUTANTS
 
@@ -41,7 +42,9 @@ def run(mutant: Mutant, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutant", [*MUTANTS, *VERIFYING_MUTANTS], ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize(
+    "mutant", [*MUTANTS, *INDEX_MUTANTS, *VERIFYING_MUTANTS], ids=lambda mutant: mutant.name
+)
 def test_a_fault_in_the_core_is_caught(mutant: Mutant, tmp_path: Path) -> None:
     """The cache machine fails on each mutant, and passes on the core as it is."""
     outcome = run(mutant, tmp_path)

@@ -5,6 +5,8 @@ is compared with the model's dictionary, and the bytes behind every held slot
 are compared with what its page was written as.
 """
 
+from functools import partial
+
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 from machine_matching import MatchRules
@@ -17,6 +19,7 @@ from machine_verifying import VerifyRules
 
 from kvstore import errors
 from kvstore.core.caller import Caller, Identity
+from kvstore.core.hash_index import HashIndex, blake2b_128
 from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.requests import MatchWishes, Sequence
 
@@ -119,6 +122,12 @@ class OneTokenPages(CacheMachine):
     """Pages of one token."""
 
     page_tokens = 1
+
+
+class HashedPages(CacheMachine):
+    """Pages of two tokens, found by their digests, of which there are so few that many collide."""
+
+    index = partial(HashIndex, digest=lambda content: bytes([blake2b_128(content)[0] % 8]))
 
 
 class SixteenTokenPages(CacheMachine):

@@ -14,6 +14,7 @@ from kvstore.core.cache import PrefixCache
 from kvstore.core.caller import Caller, Identity
 from kvstore.core.eviction import LeastRecentlyUsed
 from kvstore.core.holdings import Holdings
+from kvstore.core.index import Index, IndexFactory
 from kvstore.core.invariants import Laws
 from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.lease import Lease
@@ -35,6 +36,12 @@ ADMIN = Identity("root", admin=True)
 NAMESPACE_ID = b"namespace a 16 b"
 # What begins a page, and what follows a sequence's last whole page.
 FILLER = (7).to_bytes(4, "little")
+
+
+class Backend:
+    """Which index the namespaces and caches made here have: a test's fixture chooses."""
+
+    index: IndexFactory = RadixIndex
 
 
 def paged(letters: str, page_tokens: int = PAGE_TOKENS) -> bytes:
@@ -74,7 +81,9 @@ def make_namespace(
     """Return an empty namespace with an arena of one extent, unless one is given."""
     layout = make_layout(page_tokens=page_tokens)
     identity = NamespaceIdentity(b"model")
-    return Namespace(1, NAMESPACE_ID, identity, layout, arena or make_arena(slots), 100.0)
+    return Namespace(
+        1, NAMESPACE_ID, identity, layout, arena or make_arena(slots), 100.0, Backend.index
+    )
 
 
 def plant(namespace: Namespace, letters: str, last_use: int = 0) -> Position:
@@ -92,7 +101,7 @@ def plant(namespace: Namespace, letters: str, last_use: int = 0) -> Position:
     return at
 
 
-def node_at(index: RadixIndex, letters: str) -> Node:
+def node_at(index: Index, letters: str) -> Node:
     """Return the node that the last page of ``letters``, which is cached, lies in."""
     tokens = paged(letters, index.width // 4)
     at = index.descend(Position(index.root, 0), tokens, len(letters))
@@ -100,17 +109,27 @@ def node_at(index: RadixIndex, letters: str) -> Node:
     return at.node
 
 
-def shape(index: RadixIndex) -> dict[str, object]:
-    """Return the tree in letters: each edge, and below it the edges that continue it."""
+def shape(index: Index) -> dict[str, object]:
+    """Return the tree in letters: each edge, and below it the edges that continue it.
+
+    Where nodes have one page each, those without a fork between them are one edge.
+    """
+
+    def run(node: Node) -> tuple[str, Node]:
+        letters = letters_of(node.edge, index.width)
+        while not index.joins_nodes and len(node.children) == 1:
+            [node] = node.children.values()
+            letters += letters_of(node.edge, index.width)
+        return letters, node
 
     def below(node: Node) -> dict[str, object]:
-        children = node.children.values()
-        return {letters_of(each.edge, index.width): below(each) for each in children}
+        runs = [run(each) for each in node.children.values()]
+        return {letters: below(last) for letters, last in runs}
 
     return below(index.root)
 
 
-def picture(index: RadixIndex) -> list[tuple[object, ...]]:
+def picture(index: Index) -> list[tuple[object, ...]]:
     """Return the tree's whole structure, to be compared with a later one."""
     return [
         (
@@ -141,7 +160,12 @@ class CoreWorld:
         self.now = 100.0
         self.page_tokens = page_tokens
         self.layout = make_layout(page_tokens=page_tokens, divides_by_token=divides_by_token)
-        self.cache = PrefixCache(EPOCH, limits or Limits(), quotas=QuotaTable(quotas or Quotas()))
+        self.cache = PrefixCache(
+            EPOCH,
+            limits or Limits(),
+            quotas=QuotaTable(quotas or Quotas()),
+            index=Backend.index,
+        )
         self.laws = Laws(self.cache)
         self._numbers = count(1)
         self.worker = self.join("first")

@@ -213,8 +213,8 @@ MUTANTS = [
     Mutant(
         "source-sought-on-one-side",
         "children.py",
-        "order[max(place - 1, 0) : place + 1]",
-        "order[place : place + 1]",
+        "        for key in self._order.around(tokens):\n",
+        "        for key in self._order.around(tokens)[1:]:\n",
     ),
     Mutant(
         "path-continued-from-a-source",

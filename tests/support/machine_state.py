@@ -11,11 +11,12 @@ from naive_model import Expected, Model, ModelHold, ModelLease, ModelPin, ModelR
 from kvstore import errors
 from kvstore.core.cache import PrefixCache
 from kvstore.core.caller import Caller, Identity
+from kvstore.core.index import IndexFactory
 from kvstore.core.invariants import Laws
 from kvstore.core.limits import Limits
 from kvstore.core.node import Position
 from kvstore.core.quotas import QuotaTable
-from kvstore.core.radix import path_tokens, subtree
+from kvstore.core.radix import RadixIndex, path_tokens, subtree
 from kvstore.core.requests import Grant, Match, MatchWishes, Sequence
 from kvstore.core.runs import Run
 
@@ -40,13 +41,14 @@ class MachineState(RuleBasedStateMachine):
 
     page_tokens = 2
     slot_count = 12
+    index: IndexFactory = RadixIndex
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 100.0
         limits = Limits(min_ttl=1.0, default_ttl=10.0, max_ttl=20.0)
         quotas = QuotaTable(by_tenant={NEIGHBOUR.tenant: QUOTAS})
-        self.cache = PrefixCache(EPOCH, limits, quotas=quotas)
+        self.cache = PrefixCache(EPOCH, limits, quotas=quotas, index=type(self).index)
         self.neighbour = Neighbour(self.cache)
         self.laws = Laws(self.cache)
         self.model = Model(self.page_tokens * 4)

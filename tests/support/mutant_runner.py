@@ -12,7 +12,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 
 def main() -> int:
-    """Run the machines of page size 1 and 2."""
+    """Run the machines of page size 1 and 2, and the one of the other index."""
     number, examples = int(sys.argv[1]), int(sys.argv[2])
     chosen = settings(
         max_examples=examples,
@@ -23,7 +23,12 @@ def main() -> int:
         report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),
     )
-    for machine in (cache_machine.CacheMachine, cache_machine.OneTokenPages):
+    machines = (
+        cache_machine.CacheMachine,
+        cache_machine.OneTokenPages,
+        cache_machine.HashedPages,
+    )
+    for machine in machines:
         # A class of its own for each: the seed is set on it.
         seeded = seed(number)(type(machine.__name__, (machine,), {}))
         run_state_machine_as_test(seeded, settings=chosen)

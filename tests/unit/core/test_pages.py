@@ -97,10 +97,12 @@ def test_a_parent_stands_in_the_order_once_it_is_a_leaf() -> None:
     for letters in ("abc", "abd"):
         plant(namespace, letters, 1)
     parent = node_at(namespace.index, "ab")
+    hold = pin(namespace, "ab")
     evict([Victim(node_at(namespace.index, "abc"), 1)])
     assert not parent.queued
     evict([Victim(node_at(namespace.index, "abd"), 1)])
     assert parent.queued
+    let_go(hold.anchors)
     evict([Victim(parent, 2)])
     assert not namespace.index.root.queued
 

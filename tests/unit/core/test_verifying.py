@@ -68,7 +68,7 @@ def test_a_bad_page_leaves_with_all_below_it() -> None:
     publish(world.worker, "ax", 902)
     _, inspection = ask(world.worker, "abcd")
     assert not conclude(world.worker, inspection, "b")
-    assert world.shape() == {"a": {"x": {}}}
+    assert world.shape() == {"ax": {}}
     assert world.states() == {"FREE": 10, "CACHED": 2}
     match, again = ask(world.worker, "abcd")
     assert match.matched_token_count == 2

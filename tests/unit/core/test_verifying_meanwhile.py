@@ -57,7 +57,7 @@ def test_who_did_not_look_at_the_bad_page_asks_again_too() -> None:
 
 def test_a_page_is_found_where_a_split_put_it() -> None:
     """Between the look and the verdict others insert; the page is above or below the cut then."""
-    for bad, left in (("a", {}), ("c", {"ab": {"x": {}}})):
+    for bad, left in (("a", {}), ("c", {"abx": {}})):
         world = CoreWorld()
         publish(world.worker, "abc")
         _, inspection = ask(world.worker, "abc")
