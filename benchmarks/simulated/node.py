@@ -12,7 +12,8 @@ import grpc
 from google.rpc import error_details_pb2, status_pb2
 
 from kvstore.core.cache import PrefixCache
-from kvstore.core.invariants import LawBroken, Laws
+from kvstore.core.invariants import Laws
+from kvstore.core.law import LawBroken
 from kvstore.core.lease import Lease
 from kvstore.core.limits import Limits
 from kvstore.core.slots import SlotState

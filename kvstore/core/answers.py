@@ -12,21 +12,20 @@ def match_of(lease: Lease, pin: Pin) -> Match:
 
     Raises Tombstoned where the source page was released, however long ago.
     """
-    arena, slots = pin.namespace.arena, pin.slots()
+    extents, slots = pin.namespace.extents, pin.slots()
     source = None
     if pin.source_id is not None:
         held = lease.pins.get(pin.source_id)
         if not isinstance(held, SourcePin):
             raise Tombstoned(id=pin.source_id)
-        page = runs_of(held.slots()[-1:], arena.extents, arena.tier)[0]
+        page = runs_of(held.slots()[-1:], extents)[0]
         source = Source(held.hold_id, page, held.valid_token_count)
-    runs = runs_of(slots, arena.extents, arena.tier)
+    runs = runs_of(slots, extents)
     matched = len(slots) * pin.namespace.layout.page_tokens
     return Match(matched, runs, source, pin.next_token)
 
 
 def grant_of(reservation: Reservation) -> Grant:
     """Return what a reserve answers: all slots of the reservation."""
-    arena = reservation.namespace.arena
-    runs = runs_of(reservation.reserved, arena.extents, arena.tier)
+    runs = runs_of(reservation.reserved, reservation.namespace.arena.extents)
     return Grant(reservation.hold_id, reservation.start_page, runs)

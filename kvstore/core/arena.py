@@ -17,6 +17,7 @@ class ArenaKey(NamedTuple):
     tenant: str
     page_bytes: int
     tensor_parallel_size: int
+    tier: int = 1
 
 
 class Arena:
@@ -27,8 +28,6 @@ class Arena:
     are handed out no more. ``recycled`` is told of slots that became FREE, before
     anybody can reserve them.
     """
-
-    tier = 1
 
     def __init__(
         self,
@@ -51,6 +50,11 @@ class Arena:
     def tenant(self) -> str:
         """The tenant whose pages these are."""
         return self.key.tenant
+
+    @property
+    def tier(self) -> int:
+        """The tier that its memory is in."""
+        return self.key.tier
 
     @property
     def slot_bytes(self) -> int:
@@ -80,8 +84,11 @@ class Arena:
 
     @property
     def quota_slots(self) -> int | None:
-        """Number of slots that its tenant's quota still lets it grow by; None: no quota."""
-        left = self.holdings.bytes_left
+        """Number of slots that its tenant's quota still lets it grow by; None: no quota.
+
+        A quota is of bytes in tier 1.
+        """
+        left = self.holdings.bytes_left if self.tier == 1 else None
         return None if left is None else left // self.slot_bytes
 
     def add_extent(self, extent: ExtentSlots) -> None:
@@ -99,10 +106,16 @@ class Arena:
         self.retiring.remove(extent_id)
         self.counts[SlotState.FREE] -= extent.slot_count
 
-    def take(self, count: int, extent_ids: Collection[int], into: Slots) -> None:
-        """Reserve ``count`` slots of the given extents, earlier extents first.
+    def take(
+        self,
+        count: int,
+        extent_ids: Collection[int],
+        into: Slots,
+        state: SlotState = SlotState.RESERVED,
+    ) -> None:
+        """Take ``count`` slots of the given extents, earlier extents first.
 
-        None of them may be retiring. FREE to RESERVED. Raises :class:`PoolExhausted`
+        None of them may be retiring. FREE to ``state``. Raises :class:`PoolExhausted`
         and changes nothing where they are not available.
         """
         usable = [extent for each, extent in self.extents.items() if each in extent_ids]
@@ -110,11 +123,11 @@ class Arena:
         if available < count:
             raise PoolExhausted(requested=count, available=available)
         self.counts[SlotState.FREE] -= count
-        self.counts[SlotState.RESERVED] += count
+        self.counts[state] += count
         for extent in usable:
             part = min(count, len(extent.available))
             if part:
-                into.extend(extent.take(part))
+                into.extend(extent.take(part, state))
                 count -= part
 
     def change(self, slots: Slots, before: SlotState, after: SlotState) -> None:

@@ -31,12 +31,12 @@ from kvstore.core.requests import (
 )
 from kvstore.core.runs import runs_of
 from kvstore.core.slots import Slots, SlotState
+from kvstore.core.tiering import Tiering
 from kvstore.core.tokens import TOKEN_BYTES
-from kvstore.core.verifying import Verifying
 from kvstore.errors import IdReused, InvalidField, LimitExceeded, PoolExhausted
 
 
-class PrefixCache(Verifying):
+class PrefixCache(Tiering):
     """One epoch's cache: match, reserve, insert, release."""
 
     def reserve(
@@ -136,6 +136,8 @@ class PrefixCache(Verifying):
                 lease, reservation, sequence, sequence.tokens[cut:], fresh, expected
             )
             self._touch(published.at)
+            if self.wanted is not None:
+                self.wanted.inserted(published.at)
             if namespace.arena.retiring:
                 self.expel(published.at)
             for counters in (self.counters, namespace.counters, lease.counters):
@@ -146,8 +148,7 @@ class PrefixCache(Verifying):
         if next_token is not None:
             store_next_token(lease, reservation, sequence, next_token)
         flags = reservation.published[first - reservation.start_page : end - reservation.start_page]
-        extents = namespace.arena.extents
-        runs = runs_of(reservation.slots()[first:end], extents, namespace.arena.tier)
+        runs = runs_of(reservation.slots()[first:end], namespace.extents)
         return Inserted(runs, sum(flags))
 
     def release(self, caller: Caller, pin_ids: Items[int], now: float) -> None:
@@ -228,6 +229,8 @@ class PrefixCache(Verifying):
             self.counters.evicted_page_count += evicted
             lease.counters.evicted_page_count += evicted
         slots = array("Q")
+        if self.wanted is not None:
+            self.wanted.reserved(arena, count)
         try:
             arena.take(count, usable, into=slots)
         except PoolExhausted:

@@ -39,6 +39,8 @@ class Counters:
     verified_page_count: int = 0
     corrupt_page_count: int = 0
     returned_page_count: int = 0
+    demoted_page_count: int = 0
+    promoted_page_count: int = 0
 
     def count_lookup(self, lookup: Lookup) -> None:
         """Count a match that was answered."""

@@ -14,6 +14,7 @@ from kvstore.core.limits import Limits
 from kvstore.core.lookup import rest_of
 from kvstore.core.membership import Membership
 from kvstore.core.merging import compact
+from kvstore.core.moving import Move
 from kvstore.core.namespace import Namespace
 from kvstore.core.node import Node, Position
 from kvstore.core.pages import remove
@@ -21,7 +22,9 @@ from kvstore.core.quotas import QuotaTable
 from kvstore.core.radix import RadixIndex
 from kvstore.core.requests import Peeked, Removed, Sequence
 from kvstore.core.slots import ExtentSlots, Generations
+from kvstore.core.tiers import FIRST, LOWER, nearest, page_counts
 from kvstore.core.tokens import matchable_pages, token_count
+from kvstore.core.wanted_moves import TierPolicy, WantedMoves
 from kvstore.errors import InvalidField, LimitExceeded, NamespaceNotFound
 
 
@@ -31,7 +34,8 @@ class Directory(Membership):
     Memory comes by ``add_extent``; a new arena has none. ``policy`` makes the
     eviction policy of each arena, ``index`` the index of each namespace. ``arena_ids``
     are what arenas are named by, counted from 1 if not given. ``counters`` are the
-    totals. ``recycled`` is told of all slots that became FREE.
+    totals. ``recycled`` is told of all slots that became FREE. With
+    a ``tier_policy`` namespaces have an arena in tier 2 too.
     """
 
     def __init__(
@@ -44,8 +48,13 @@ class Directory(Membership):
         arena_ids: Iterator[int] | None = None,
         recycled: Recycled | None = None,
         index: IndexFactory = RadixIndex,
+        tier_policy: TierPolicy | None = None,
     ) -> None:
         super().__init__(epoch, limits, quotas)
+        self.wanted = None if tier_policy is None else WantedMoves(tier_policy)
+        # Moves under way, and the slots that they copy from.
+        self.moves: dict[Move, None] = {}
+        self.moving: set[int] = set()
         self.limits = limits
         self.counters = Counters()
         self.namespaces: dict[bytes, Namespace] = {}
@@ -76,17 +85,31 @@ class Directory(Membership):
         if namespace is None:
             lease.holdings.require_namespace_room()
             lease.holdings.require_page_room(layout.page_bytes)
-            arena = self._arena_of(lease.holdings, layout)
+            arenas = [self._arena_of(lease.holdings, layout, tier) for tier in self.tiers]
             number = len(self.namespaces) + 1
-            namespace = Namespace(number, fresh_id, identity, layout, arena, now, self._index)
+            namespace = Namespace(
+                number, fresh_id, identity, layout, arenas[0], now, self._index, *arenas[1:]
+            )
             self.namespaces[fresh_id] = self._by_identity[key] = namespace
             lease.holdings.namespaces[fresh_id] = namespace
         namespace.layout.require_equal(layout)
-        lease.arenas[namespace.arena.arena_id] = namespace.arena
+        for each in namespace.arenas():
+            if each.tier == FIRST or self.tier_policy.in_place:
+                lease.arenas[each.arena_id] = each
         return namespace
 
-    def _arena_of(self, holdings: Holdings, layout: PageLayout) -> Arena:
-        key = ArenaKey(holdings.tenant, layout.page_bytes, layout.tensor_parallel_size)
+    @property
+    def tiers(self) -> tuple[int, ...]:
+        """The tiers that a namespace has arenas in."""
+        return (FIRST,) if self.wanted is None else (FIRST, LOWER)
+
+    @property
+    def tier_policy(self) -> TierPolicy:
+        """How the tiers work together; the default where there is only one."""
+        return TierPolicy() if self.wanted is None else self.wanted.policy
+
+    def _arena_of(self, holdings: Holdings, layout: PageLayout, tier: int) -> Arena:
+        key = ArenaKey(holdings.tenant, layout.page_bytes, layout.tensor_parallel_size, tier)
         if key not in self._by_arena_key:
             arena = Arena(next(self._arena_ids), key, self._policy(), holdings, self._recycled)
             self.arenas[arena.arena_id] = self._by_arena_key[key] = arena
@@ -101,7 +124,8 @@ class Directory(Membership):
         generations: Generations | None = None,
     ) -> None:
         """Give an arena ``slot_count`` more slots, all FREE, whose ``generations`` are zero."""
-        self.arenas[arena_id].add_extent(ExtentSlots(extent_id, slot_count, generations))
+        arena = self.arenas[arena_id]
+        arena.add_extent(ExtentSlots(extent_id, slot_count, generations, arena.tier))
 
     def namespace(self, identity: Identity, namespace_id: bytes) -> Namespace:
         """Return a namespace that the identity may see; raises NamespaceNotFound."""
@@ -130,7 +154,7 @@ class Directory(Membership):
         rest = rest_of(at, Sequence(tokens), length - 1)
         found = index.nearest(at, rest) if rest and layout.divides_by_token else None
         matched, copied = at.depth * layout.page_tokens, found[1] if found else 0
-        return Peeked(matched, at.depth, namespace.arena.tier, copied)
+        return Peeked(matched, tuple(page_counts(nearest(at), at.depth)), copied)
 
     def evict_prefix(self, identity: Identity, namespace_id: bytes, tokens: bytes) -> Removed:
         """Remove all pages that hold a prefix's last token, and all that continues them.

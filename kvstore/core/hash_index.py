@@ -69,11 +69,14 @@ class HashIndex(RadixIndex):
         As ``RadixIndex.extend``, but that each page is a node.
         """
         node, width = at.node, self.width
+        was_bare = node.is_bare
         for number, slot in enumerate(slots):
             page = tokens[number * width : (number + 1) * width]
             start = node.start + len(node.slots)
             node = self._new_node(page, array("Q", [slot]), node, start)
         self.page_count += len(slots)
+        if was_bare:
+            at.node.cover()
         return Position(node, len(node.slots))
 
     def _new_node(self, edge: bytes, slots: Slots, parent: Node, start: int) -> Node:

@@ -48,8 +48,9 @@ class Holdings:
 
     @property
     def tier1_bytes(self) -> int:
-        """Bytes of all slots of its arenas."""
-        return sum(each.slot_count * each.slot_bytes for each in self.arenas.values())
+        """Bytes of all slots of its arenas in tier 1."""
+        first = (each for each in self.arenas.values() if each.tier == 1)
+        return sum(each.slot_count * each.slot_bytes for each in first)
 
     @property
     def bytes_left(self) -> int | None:

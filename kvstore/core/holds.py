@@ -1,31 +1,36 @@
 """Holds on paths: pins and reservations of a lease.
 
 A hold protects a path by one anchor at its deepest page, since only tails of
-leaf edges are evicted. When an operator removes a part of the path, the hold
-keeps an anchor on the removed part and gets another on what remains above.
+leaf edges are evicted; where copies of both tiers were handed out, by another at
+the deepest of the other tier. When an operator removes a part of the path, the hold
+keeps its anchors on the removed part and gets others on what remains above.
 """
 
 from array import array
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from kvstore.core.anchors import Anchor
 from kvstore.core.counters import Lookup
 from kvstore.core.namespace import Namespace
-from kvstore.core.node import Anchor, Position
-from kvstore.core.radix import ancestor, path_slots, path_tokens
+from kvstore.core.node import Position
+from kvstore.core.radix import ancestor, path_tokens
 from kvstore.core.slots import Slots
+from kvstore.core.tiers import Tiers, end_of_other, slots_in, tier_at
 
 
 class Hold:
     """A hold on a path. ``anchors`` are its ends, the deepest first.
 
-    ``number`` counts its lease's holds as they are taken; zero before that.
+    ``number`` counts its lease's holds as they are taken; zero before that. ``tiers``
+    says which copy of each page is held: at the beginning, the one that was handed out.
     """
 
-    __slots__ = ("anchors", "hold_id", "namespace", "number", "taken_at")
+    __slots__ = ("anchors", "hold_id", "namespace", "number", "taken_at", "tiers")
 
-    def __init__(self, hold_id: int, namespace: Namespace, now: float) -> None:
+    def __init__(self, hold_id: int, namespace: Namespace, now: float, tiers: Tiers = None) -> None:
         self.hold_id = hold_id
+        self.tiers = tiers
         self.number = 0
         self.namespace = namespace
         self.taken_at = now
@@ -69,12 +74,34 @@ class Hold:
         anchor = next(each for each in reversed(self.anchors) if each.end >= depth)
         return ancestor(Position(anchor.node, anchor.pages), depth)
 
+    def stand_at(self, at: Position, top: int = 0) -> None:
+        """Hold the path to ``at`` too, from ``top`` on, which is where its tree begins."""
+        anchor = Anchor(self, at.node, at.pages, tier_at(self.tiers, at.depth))
+        self.anchors.append(anchor)
+        end = end_of_other(self.tiers, at.depth)
+        if end > top:
+            node, pages = ancestor(at, end)
+            anchor.other = Anchor(self, node, pages, tier_at(self.tiers, end))
+
+    def stand_above(self, anchor: Anchor, above: Position) -> None:
+        """Go on holding what remains above, after the end of ``anchor``'s path was cut off."""
+        other = anchor.other
+        if other is not None and other.end <= above.depth:
+            other.leave()
+            anchor.other = None
+        if above.depth:
+            self.stand_at(above)
+
     def slots(self) -> Slots:
         """Return all slots of the held path, in prefix order."""
         slots = array("Q")
         for anchor in reversed(self.anchors):
-            slots.extend(path_slots(Position(anchor.node, anchor.pages)))
+            slots.extend(slots_in(self.tiers, Position(anchor.node, anchor.pages), len(slots)))
         return slots
+
+    def slot_at(self, at: Position) -> int:
+        """Return the slot of the held page that ends at ``at``."""
+        return at.node.copies_in(tier_at(self.tiers, at.depth)).slots[at.pages - 1]
 
     def tokens(self) -> bytes:
         """Return the token bytes of the held path."""
@@ -104,15 +131,21 @@ class Pin(Hold):
     __slots__ = ("fingerprint", "next_token", "source_id", "unanswered")
 
     def __init__(
-        self, hold_id: int, namespace: Namespace, at: Position, fingerprint: object, now: float
+        self,
+        hold_id: int,
+        namespace: Namespace,
+        at: Position,
+        fingerprint: object,
+        now: float,
+        tiers: Tiers = None,
     ) -> None:
-        super().__init__(hold_id, namespace, now)
+        super().__init__(hold_id, namespace, now, tiers)
         self.fingerprint = fingerprint
         self.source_id: int | None = None
         self.next_token: int | None = None
         self.unanswered: Unanswered | None = None
         if at.pages:
-            self.anchors.append(Anchor(self, at.node, at.pages))
+            self.stand_at(at)
 
 
 class SourcePin(Hold):
@@ -125,11 +158,17 @@ class SourcePin(Hold):
     __slots__ = ("valid_token_count",)
 
     def __init__(
-        self, hold_id: int, namespace: Namespace, at: Position, valid_token_count: int, now: float
+        self,
+        hold_id: int,
+        namespace: Namespace,
+        at: Position,
+        valid_token_count: int,
+        now: float,
+        tiers: Tiers = None,
     ) -> None:
-        super().__init__(hold_id, namespace, now)
+        super().__init__(hold_id, namespace, now, tiers)
         self.valid_token_count = valid_token_count
-        self.anchors.append(Anchor(self, at.node, at.pages))
+        self.stand_at(at)
 
     @property
     def covered_end(self) -> int:
@@ -200,13 +239,23 @@ class Reservation(Hold):
         self.reserved.extend(slots)
         self.published.extend(bytes(len(self.reserved) - len(self.published)))
 
-    def record(self, published: Iterable[bool], at: Position, tail_token_count: int = 0) -> None:
+    def record(
+        self,
+        published: Iterable[bool],
+        at: Position,
+        tail_token_count: int = 0,
+        tiers: Tiers = None,
+    ) -> None:
         """Note that the next pages were inserted, ending at ``at``, and hold the path."""
         self.tail_token_count = tail_token_count
         for flag in published:
             self.published[self.inserted] = flag
             self.inserted += 1
-        if self.anchors:
-            self.anchors[0].move(at.node, at.pages)
-        else:
-            self.anchors.append(Anchor(self, at.node, at.pages))
+        self.tiers = tiers
+        # What it held of the path is all in the index, or nothing more could be inserted.
+        for anchor in self.anchors:
+            anchor.leave()
+            if anchor.other is not None:
+                anchor.other.leave()
+        self.anchors.clear()
+        self.stand_at(at)

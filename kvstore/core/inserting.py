@@ -12,6 +12,7 @@ from kvstore.core.merging import compact
 from kvstore.core.node import Position
 from kvstore.core.pages import publish
 from kvstore.core.requests import Sequence
+from kvstore.core.tiers import joined, nearest
 from kvstore.core.tokens import TOKEN_BYTES
 from kvstore.errors import (
     InsertExceedsReservation,
@@ -100,10 +101,13 @@ def publish_next(
         else:
             at = fuller
         flags.append(fuller is None)
+    held = None if base is None else base.tiers
+    tiers = joined(held, reservation.whole_end, nearest(at), at.depth)
     marked = zip(slots, flags, checksums, strict=False)
     namespace.arena.keep_checksums((slot, each) for slot, published, each in marked if published)
-    left = [anchor.node for anchor in reservation.anchors[:1]]
-    reservation.record(flags, at, rest // TOKEN_BYTES)
+    anchors = [*reservation.anchors, *(each.other for each in reservation.anchors)]
+    left = [anchor.node for anchor in anchors if anchor is not None]
+    reservation.record(flags, at, rest // TOKEN_BYTES, tiers)
     for node in left:
         compact(node)
     return Published(at, sum(flags), len(flags) - sum(flags), superseded, returned)

@@ -16,6 +16,11 @@ class Leaf(Protocol):
     queued: object
 
     @property
+    def tier(self) -> int:
+        """The tier."""
+        ...
+
+    @property
     def node(self) -> "Node":
         """The node."""
         ...

@@ -7,9 +7,10 @@ from kvstore.core.holds import Hold
 from kvstore.core.lease import Lease
 from kvstore.core.namespace import Namespace
 from kvstore.core.node import Position
-from kvstore.core.radix import ancestor, path_slots
+from kvstore.core.radix import ancestor
 from kvstore.core.requests import Sequence
 from kvstore.core.slots import INDEX_BITS
+from kvstore.core.tiers import Tiers, extended, nearest, nearest_usable
 from kvstore.core.tokens import TOKEN_BYTES, matchable_pages
 from kvstore.errors import InvalidField, ParentNotCovered
 
@@ -18,13 +19,14 @@ class Found(NamedTuple):
     """What is cached of a sequence: whole pages through ``at``, and what lies beyond.
 
     ``source`` is the end of the page to copy from, of which ``valid_token_count``
-    tokens belong to the sequence.
+    tokens belong to the sequence. ``tiers`` are those of all pages through the last.
     """
 
     at: Position
     source: Position | None = None
     valid_token_count: int = 0
     next_token: int | None = None
+    tiers: Tiers = None
 
     @property
     def last(self) -> Position:
@@ -86,29 +88,30 @@ def longest(
     wants_source = wants_source and namespace.layout.divides_by_token
     page_tokens = namespace.layout.page_tokens
     length = sequence.position + len(sequence.tokens) // TOKEN_BYTES
-    at = _reach(lease, namespace, sequence, length // page_tokens)
+    at, tiers = _clip(lease, cached_end(lease, namespace, sequence, length // page_tokens))
     if wants_next_token:
-        found = _whole(lease, at, sequence, length)
+        found = _whole(lease, at, tiers, sequence, length)
         if found is not None and (wants_source or found.source is None):
             return found
     matchable = matchable_pages(length, page_tokens)
     if at.depth > matchable:
         at = ancestor(at, matchable)
     if not wants_source:
-        return Found(at)
-    return _with_source(lease, at, rest_of(at, sequence, length - 1))
+        return Found(at, tiers=tiers)
+    return _with_source(lease, at, tiers, rest_of(at, sequence, length - 1))
 
 
-def _reach(lease: Lease, namespace: Namespace, sequence: Sequence, pages: int) -> Position:
-    """Return the end of the cached whole pages among the first ``pages`` of a sequence."""
+def cached_end(lease: Lease, namespace: Namespace, sequence: Sequence, pages: int) -> Position:
+    """Return the end of the cached whole pages among the first ``pages`` of a sequence.
+
+    In whatever memory; raises as ``base_of`` and ``covered_position`` do.
+    """
     base = base_of(lease, namespace, sequence)
     depth = page_position(namespace, sequence.position)
     start = covered_position(namespace, base, depth)
     if base is not None and start.node.detached:
-        at = _attached_end(base, namespace)
-    else:
-        at = namespace.index.descend(start, sequence.tokens, pages - depth)
-    return _clip(lease, namespace, at)
+        return _attached_end(base, namespace)
+    return namespace.index.descend(start, sequence.tokens, pages - depth)
 
 
 def _attached_end(hold: Hold, namespace: Namespace) -> Position:
@@ -119,15 +122,26 @@ def _attached_end(hold: Hold, namespace: Namespace) -> Position:
     return Position(last.node, last.pages)
 
 
-def _clip(lease: Lease, namespace: Namespace, at: Position) -> Position:
-    """Shorten a path to what all processes of the lease have mapped."""
-    usable = lease.usable_extents(namespace.arena)
-    if usable == namespace.arena.lasting:
-        return at
-    for depth, slot in enumerate(path_slots(at)):
-        if slot >> INDEX_BITS not in usable:
-            return ancestor(at, depth)
-    return at
+def _clip(lease: Lease, at: Position) -> tuple[Position, Tiers]:
+    """Shorten a path to what all processes of the lease have mapped, each page in its tier.
+
+    Of several the nearest.
+    """
+    namespace = at.node.namespace
+    first, lower = _usable(lease, namespace)
+    lasting = [each.lasting for each in namespace.arenas()]
+    if [first, lower][: len(lasting)] == lasting:
+        return at, nearest(at)
+    return nearest_usable(at, first, lower)
+
+
+def _usable(lease: Lease, namespace: Namespace) -> tuple[set[int], set[int]]:
+    """Return the extents of tier 1, and those of tier 2, that the lease has mapped."""
+    lower = namespace.lower_arena
+    return (
+        lease.usable_extents(namespace.arena),
+        set() if lower is None else lease.usable_extents(lower),
+    )
 
 
 def rest_of(at: Position, sequence: Sequence, end: int) -> bytes:
@@ -141,21 +155,29 @@ def rest_of(at: Position, sequence: Sequence, end: int) -> bytes:
     return sequence.tokens[start * TOKEN_BYTES : stop * TOKEN_BYTES] if 0 <= start < stop else b""
 
 
-def _with_source(lease: Lease, at: Position, rest: bytes) -> Found:
+def _with_source(lease: Lease, at: Position, tiers: Tiers, rest: bytes) -> Found:
     """Add the page to copy ``rest``'s leading tokens from, if the lease can read one."""
     namespace = at.node.namespace
     found = namespace.index.nearest(at, rest) if rest else None
-    if found is None or not _is_usable(lease, found[0]):
-        return Found(at)
-    return Found(at, *found)
+    tier = None if found is None else _tier_of(lease, found[0])
+    if found is None or tier is None:
+        return Found(at, tiers=tiers)
+    page, valid = found
+    return Found(at, page, valid, tiers=extended(tiers, at.depth, page.depth, tier))
 
 
-def _is_usable(lease: Lease, page: Position) -> bool:
-    extent_id = page.node.slots[page.pages - 1] >> INDEX_BITS
-    return extent_id in lease.usable_extents(page.node.namespace.arena)
+def _tier_of(lease: Lease, page: Position) -> int | None:
+    """Return the nearest tier in which the lease can read a page, or None."""
+    usable = _usable(lease, page.node.namespace)
+    for copies, extents in zip(page.node.leaves(), usable, strict=False):
+        if copies.slots[page.pages - 1] >> INDEX_BITS in extents:
+            return copies.tier
+    return None
 
 
-def _whole(lease: Lease, at: Position, sequence: Sequence, length: int) -> Found | None:
+def _whole(
+    lease: Lease, at: Position, tiers: Tiers, sequence: Sequence, length: int
+) -> Found | None:
     """Return the whole sequence, if it is cached and its next token is stored."""
     page_tokens = at.node.namespace.layout.page_tokens
     if at.depth != length // page_tokens:
@@ -165,8 +187,8 @@ def _whole(lease: Lease, at: Position, sequence: Sequence, length: int) -> Found
     if next_token is None:
         return None
     if not tail:
-        return Found(at, next_token=next_token)
-    found = _with_source(lease, at, tail)
+        return Found(at, next_token=next_token, tiers=tiers)
+    found = _with_source(lease, at, tiers, tail)
     if found.valid_token_count * TOKEN_BYTES != len(tail):
         return None
     return found._replace(next_token=next_token)

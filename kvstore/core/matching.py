@@ -86,7 +86,9 @@ class Matching(NamedPins):
             self._count_lookup(lease, namespace, lookup)
             return Match(0, ())
         self._touch(found.last, hits=1)
-        pin = Pin(pin_id, namespace, found.at, fingerprint, now)
+        if self.wanted is not None:
+            self.wanted.matched(found.last, found.tiers)
+        pin = Pin(pin_id, namespace, found.at, fingerprint, now, found.tiers)
         lease.add_pin(pin)
         pin.next_token = found.next_token
         pin.unanswered = Unanswered(lookup)
@@ -94,7 +96,8 @@ class Matching(NamedPins):
             assert source_pin_id is not None  # or no source was looked for
             valid = found.valid_token_count
             pin.source_id = source_pin_id
-            lease.add_pin(SourcePin(source_pin_id, namespace, found.source, valid, now))
+            source = SourcePin(source_pin_id, namespace, found.source, valid, now, found.tiers)
+            lease.add_pin(source)
         return match_of(lease, pin)
 
     def _tell(self, lease: Lease, pin_id: int) -> None:

@@ -13,13 +13,19 @@ def continuation(node: Node) -> Node | None:
     """Return the node that ``node`` is to be merged with: what alone continues it, or None.
 
     A hold tells nodes apart, since it may stand in the middle of the whole, and so that
-    whoever holds a place finds it; which pages were used when is kept (``steps.py``).
+    whoever holds a place finds it; which pages were used when is kept (``steps.py``). So does
+    a child with copies in tier 1 where ``node`` has pages without: a node's are of its first.
     """
-    if node.parent is None or node.detached or len(node.children) != 1 or node.anchors:
+    if node.parent is None or node.detached or len(node.children) != 1 or _is_held(node):
         return None
     [child] = node.children.values()
     whole = len(child.edge) >= node.namespace.index.width
-    return None if child.anchors or not whole else child
+    follows = not (node.missing and child.copy_count)
+    return child if whole and follows and not _is_held(child) else None
+
+
+def _is_held(node: Node) -> bool:
+    return any(copies.anchors for copies in node.leaves())
 
 
 def compact(node: Node) -> None:

@@ -4,7 +4,8 @@ from math import inf
 
 from kvstore.core.holds import Hold
 from kvstore.core.namespace import Namespace
-from kvstore.core.node import Anchor, Position
+from kvstore.core.node import Position
+from kvstore.core.tiers import Tiers
 
 
 class NamedPin(Hold):
@@ -25,12 +26,13 @@ class NamedPin(Hold):
         name: str,
         fingerprint: object,
         now: float,
+        tiers: Tiers = None,
     ) -> None:
-        super().__init__(hold_id, namespace, now)
+        super().__init__(hold_id, namespace, now, tiers)
         self.name = name
         self.fingerprint = fingerprint
         self.due = inf
-        self.anchors.append(Anchor(self, at.node, at.pages))
+        self.stand_at(at)
 
     @property
     def token_count(self) -> int:

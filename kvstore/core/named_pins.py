@@ -9,6 +9,7 @@ from kvstore.core.node import Position
 from kvstore.core.pages import end_named_pin
 from kvstore.core.requests import NamedPinRequest
 from kvstore.core.retirement import Retirement
+from kvstore.core.tiers import nearest
 from kvstore.errors import IdReused, InvalidField, PrefixNotCached
 
 
@@ -48,7 +49,8 @@ class NamedPins(Retirement):
         if pin is None:
             namespace.arena.holdings.require_named_pin_room()
             self._named += 1
-            pin = NamedPin(self._named, namespace, at, request.name, fingerprint, now)
+            tiers = nearest(at)
+            pin = NamedPin(self._named, namespace, at, request.name, fingerprint, now, tiers)
             namespace.add_named_pin(pin)
         pin.due = inf if request.ttl is None else now + request.ttl
         return pin.token_count

@@ -1,19 +1,23 @@
 """A namespace: who shares, how pages are laid out, and their index."""
 
+from collections import ChainMap
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from kvstore.core.arena import Arena
 from kvstore.core.counters import Counters
 from kvstore.core.index import IndexFactory
 from kvstore.core.layout import NamespaceIdentity, PageLayout
+from kvstore.core.node import Node
 from kvstore.core.radix import RadixIndex
+from kvstore.core.slots import ExtentSlots
 
 if TYPE_CHECKING:
     from kvstore.core.named_pin import NamedPin
 
 
 class Namespace:
-    """One tree of pages, and the arena that they live in.
+    """One tree of pages, and the arenas that they live in, of tier 1 and perhaps of tier 2.
 
     ``number`` counts namespaces by creation. ``detached_page_count`` counts
     pages that left the tree and are still held. ``named_pins`` stand by name.
@@ -28,12 +32,14 @@ class Namespace:
         arena: Arena,
         now: float,
         index: IndexFactory = RadixIndex,
+        lower_arena: Arena | None = None,
     ) -> None:
         self.number = number
         self.namespace_id = namespace_id
         self.identity = identity
         self.layout = layout
         self.arena = arena
+        self.lower_arena = lower_arena
         self.created_at = now
         self.index = index(self, layout.page_tokens)
         self.counters = Counters()
@@ -44,6 +50,35 @@ class Namespace:
     def tenant(self) -> str:
         """The tenant that it belongs to."""
         return self.arena.tenant
+
+    @property
+    def extents(self) -> Mapping[int, ExtentSlots]:
+        """The extents of both tiers."""
+        if self.lower_arena is None:
+            return self.arena.extents
+        return ChainMap(self.arena.extents, self.lower_arena.extents)
+
+    @property
+    def slot_count(self) -> int:
+        """Number of slots in both tiers."""
+        return sum(each.slot_count for each in self.arenas())
+
+    def arena_in(self, tier: int) -> Arena:
+        """Return its arena in a tier, which MUST be there."""
+        if tier == self.arena.tier:
+            return self.arena
+        assert self.lower_arena is not None  # who asks knows of a copy there
+        return self.lower_arena
+
+    def arenas(self) -> list[Arena]:
+        """Return its arenas, the nearest first."""
+        return [self.arena] if self.lower_arena is None else [self.arena, self.lower_arena]
+
+    def offer_leaves(self, node: Node) -> None:
+        """Offer a node to the policy of each tier that it is a leaf in."""
+        for leaf in node.leaves():
+            if leaf.is_leaf:
+                self.arena_in(leaf.tier).policy.offer(leaf)
 
     def add_named_pin(self, pin: "NamedPin") -> None:
         """Take in a named pin, under its name."""

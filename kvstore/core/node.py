@@ -1,102 +1,25 @@
-"""A node of the radix tree, and how holds stand on it."""
+"""A node of the radix tree, which is its own copies in tier 1 too."""
 
-from collections.abc import Iterator
-from collections.abc import Set as AbstractSet
-from heapq import heappop, heappush
-from typing import TYPE_CHECKING, NamedTuple
+from array import array
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from kvstore.core.children import Children
+from kvstore.core.copies import Copies, Lower
 from kvstore.core.ends import Ends
 from kvstore.core.hints import NO_HINT
 from kvstore.core.slots import Slots
 
 if TYPE_CHECKING:
-    from kvstore.core.holds import Hold
     from kvstore.core.namespace import Namespace
     from kvstore.core.steps import Step
 
 
-# Depths without an anchor that a heap may have, besides as many as with one.
-SWEEP_FROM = 16
-
-
-class Anchor:
-    """Where a hold stands: on the first ``pages`` pages of ``node``, and all above."""
-
-    __slots__ = ("hold", "node", "pages")
-
-    def __init__(self, hold: "Hold", node: "Node", pages: int) -> None:
-        self.hold = hold
-        self.node = node
-        self.pages = pages
-        node.anchors.add(self)
-
-    @property
-    def end(self) -> int:
-        """Pages from the sequence's beginning through the last one held."""
-        return self.node.start + self.pages
-
-    def move(self, node: "Node", pages: int) -> None:
-        """Stand elsewhere from now on."""
-        self.node.anchors.discard(self)
-        self.node = node
-        self.pages = pages
-        node.anchors.add(self)
-
-
-class AnchorSet(AbstractSet["Anchor"]):
-    """The anchors on one node, by depth: the deepest is found without looking at all.
-
-    Thousands may stand on the node of a system prompt, and go one by one; or one
-    deep down for ever, above which they come and go. Empty, it is smaller than a set.
-    """
-
-    __slots__ = ("_at_depth", "_depths")
-
-    def __init__(self) -> None:
-        self._at_depth: dict[int, set[Anchor]] = {}
-        # A heap of negated depths; one that has no anchor any more is dropped when it is met
-        # at the top, or with all such once they are the most of it.
-        self._depths: list[int] = []
-
-    def add(self, anchor: Anchor) -> None:
-        """Add an anchor at its depth."""
-        if anchor.pages not in self._at_depth:
-            if len(self._depths) > 2 * len(self._at_depth) + SWEEP_FROM:
-                self._depths = sorted(-depth for depth in self._at_depth)
-            self._at_depth[anchor.pages] = set()
-            heappush(self._depths, -anchor.pages)
-        self._at_depth[anchor.pages].add(anchor)
-
-    def discard(self, anchor: Anchor) -> None:
-        """Remove an anchor, which MUST stand here at its depth."""
-        standing = self._at_depth[anchor.pages]
-        standing.remove(anchor)
-        if not standing:
-            del self._at_depth[anchor.pages]
-
-    @property
-    def deepest(self) -> int:
-        """Pages that the deepest anchor holds; zero without one."""
-        while self._depths and -self._depths[0] not in self._at_depth:
-            heappop(self._depths)
-        return -self._depths[0] if self._depths else 0
-
-    def __len__(self) -> int:
-        return sum(len(standing) for standing in self._at_depth.values())
-
-    def __iter__(self) -> Iterator[Anchor]:
-        for standing in self._at_depth.values():
-            yield from standing
-
-    def __contains__(self, anchor: object) -> bool:
-        return isinstance(anchor, Anchor) and anchor in self._at_depth.get(anchor.pages, ())
-
-
-class Node:
+class Node(Copies):
     """A run of pages: their tokens, their slots, and what continues them.
 
-    ``edge`` holds the tokens of ``slots``'s pages, ``start`` the pages above.
+    ``edge`` holds the pages' tokens, ``start`` the pages above. ``slots`` and what
+    else it has as ``Copies`` are of tier 1, ``lower`` are its copies in tier 2, if any.
+    ``bare`` counts the children of whose pages none has a copy in tier 1, nor any below.
     ``children`` is keyed by the first page's bytes of the child's edge. A partial
     page is a node of its own, whose edge is shorter than a page, and which nothing
     continues. The root has neither edge nor slots. A node out of the index has
@@ -106,7 +29,7 @@ class Node:
     """
 
     __slots__ = (
-        "anchors",
+        "bare",
         "children",
         "detached",
         "edge",
@@ -114,11 +37,10 @@ class Node:
         "hint",
         "hits",
         "last_use",
+        "lower",
         "namespace",
         "number",
         "parent",
-        "queued",
-        "slots",
         "start",
         "steps",
     )
@@ -132,23 +54,21 @@ class Node:
         parent: "Node | None",
         start: int,
     ) -> None:
+        super().__init__(slots)
         self.namespace = namespace
         self.number = number
         self.edge = edge
-        self.slots = slots
         self.parent = parent
         self.start = start
         self.children = Children()
-        self.anchors = AnchorSet()
+        self.lower: Lower | None = None
+        self.bare = 0
         self.ends: Ends | None = None
         self.last_use = 0
         self.hits = 0
         self.hint = NO_HINT
         self.steps: list[Step] | None = None
-        self.queued: object = False
         self.detached = False
-
-    # What makes it a ``Leaf``, as which policies see it.
 
     @property
     def node(self) -> "Node":
@@ -156,24 +76,118 @@ class Node:
         return self
 
     @property
-    def copy_count(self) -> int:
-        """How many of its pages have a copy."""
-        return len(self.slots)
-
-    @property
-    def held_pages(self) -> int:
-        """Leading pages that anchors on this very node hold."""
-        return self.anchors.deepest
-
-    @property
     def child_count(self) -> int:
-        """How many children it has."""
-        return len(self.children)
+        """How many children have copies in tier 1, themselves or below."""
+        return len(self.children) - self.bare
 
     @property
     def is_leaf(self) -> bool:
-        """Whether it is in the index, has pages and nothing continues it."""
-        return bool(self.copy_count) and not self.detached and not self.child_count
+        """Whether it is in the index, has copies in tier 1 and no child has any."""
+        return self.copy_count > 0 and not self.detached and not self.child_count
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether neither it nor anything below has a copy in tier 1."""
+        return not self.copy_count and not self.child_count
+
+    @property
+    def copied_pages(self) -> int:
+        """How many of its pages have a copy in some tier: the first ones."""
+        lower = 0 if self.lower is None else self.lower.copy_count
+        return max(self.copy_count, lower)
+
+    @property
+    def lower_count(self) -> int:
+        """How many of its pages have a copy in tier 2: the first ones."""
+        return 0 if self.lower is None else self.lower.copy_count
+
+    def copied_pages_beside(self, tier: int) -> int:
+        """How many of its pages have a copy in the other tier."""
+        return self.lower_count if tier == self.tier else self.copy_count
+
+    def copies_in(self, tier: int) -> "Node | Lower":
+        """Return its copies in a tier, which MUST be there."""
+        if tier == 1:
+            return self
+        assert self.lower is not None  # who asks knows of a copy there
+        return self.lower
+
+    def leaves(self) -> "list[Node | Lower]":
+        """Return what policies see of it: one for each tier that it has copies in."""
+        return [self] if self.lower is None else [self, self.lower]
+
+    def add_pages(self, slots: Slots) -> None:
+        """Grow by pages with these slots in tier 1; all pages before MUST have a copy there."""
+        super().add_pages(slots)
+        if self.lower is not None:
+            self.lower.add_pages(array("Q", bytes(8 * len(slots))))
+            self.lower.missing += len(slots)
+
+    def cut_pages(self, keep: int) -> None:
+        """Leave the first ``keep`` pages."""
+        super().cut_pages(keep)
+        if self.lower is not None:
+            self.lower.cut_pages(keep)
+
+    def give_upper(self, upper: "Node", pages: int) -> None:
+        """Give the copies and anchors of the first ``pages`` pages to the new node above."""
+        upper.slots, upper.missing = self.divide(pages)
+        upper.bare = int(self.is_bare)
+        if self.lower is not None:
+            upper.lower = Lower(upper, *self.lower.divide(pages))
+            upper.lower.uses = self.lower.uses
+            upper.lower.below = int(self.lower.copy_count > 0)
+            self.lower.divide_anchors(upper, self, pages)
+            if not self.lower.copy_count:
+                self.lower = None
+        self.divide_anchors(upper, self, pages)
+
+    def take_upper(self, upper: "Node") -> None:
+        """Take the copies of the node above, which nobody holds, before its own.
+
+        Where that one lacks some, it has none after them. That one is left without pages.
+        """
+        if upper.lower is not None:
+            width = len(self.slots)
+            lower = self.lower or Lower(self, array("Q", bytes(8 * width)), width)
+            lower.join(upper.lower)
+            upper.lower.clear()
+            self.lower, upper.lower = lower, None
+        self.join(upper)
+        upper.clear()
+        upper.bare = 0
+
+    def cover(self) -> None:
+        """Note that it, or something below, has a first copy in tier 1: it is bare no more."""
+        node = self.parent
+        while node is not None:
+            was_bare = node.is_bare
+            node.bare -= 1
+            if not was_bare:
+                return
+            node = node.parent
+
+    def emptied(self) -> None:
+        """Note that it has no copy in tier 1 any more, nor anything below: it is bare."""
+        node = self.parent
+        while node is not None:
+            node.bare += 1
+            if not node.is_bare:
+                return
+            node = node.parent
+
+    def forget_child(self, child: "Node") -> None:
+        """Leave a child that was just unhooked out of the counts."""
+        if child.is_bare:
+            self.bare -= 1
+        elif self.is_bare:
+            self.emptied()
+        if child.lower is not None and self.lower is not None:
+            self.lower.below -= 1
+
+
+# A node's copies in one tier or the other.
+AnyCopies: TypeAlias = Node | Lower
 
 
 class Position(NamedTuple):

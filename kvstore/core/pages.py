@@ -6,13 +6,15 @@ states and the policy's order change together.
 
 from collections.abc import Iterable
 
+from kvstore.core.anchors import Anchor
 from kvstore.core.children import Children
 from kvstore.core.eviction import Victim
 from kvstore.core.hints import NO_HINT, Hint
+from kvstore.core.leaf import Leaf
 from kvstore.core.merging import compact
 from kvstore.core.named_pin import NamedPin
 from kvstore.core.namespace import Namespace
-from kvstore.core.node import Anchor, Node, Position
+from kvstore.core.node import AnyCopies, Node, Position
 from kvstore.core.radix import subtree, trim
 from kvstore.core.requests import Removed
 from kvstore.core.slots import Slots, SlotState
@@ -37,7 +39,7 @@ def publish(
     back = 0
     for node, start in _fresh(end, len(slots)):
         begin_pages(node, start, hint)
-        back += arena.policy.come_back(node, start, arena.slot_count)
+        back += arena.policy.come_back(node, start, namespace.slot_count)
     if cut is not None:
         # Holds went to one part or the other, so that each may be one with its neighbour.
         upper = cut.parent
@@ -78,73 +80,113 @@ def supersede(at: Position, page: bytes) -> int:
 
 
 def evict(victims: Iterable[Victim]) -> int:
-    """Carry out nominations in their order and return the pages evicted. CACHED to FREE."""
+    """Carry out nominations in their order. CACHED to FREE.
+
+    Of a page with a copy in another tier only this one goes; returns how many pages had
+    none, and left the index. A nomination of tier 2 that another tier's pages stand
+    against by now is passed over; in tier 1 there is none.
+    """
     evicted = 0
-    bereaved: list[Node] = []
+    touched: dict[Node, None] = {}
     for leaf, pages in victims:
+        if not leaf.is_leaf:
+            continue
         node = leaf.node
-        namespace = node.namespace
-        namespace.arena.policy.leave(leaf, pages, namespace.arena.slot_count)
-        namespace.arena.recycle(namespace.index.cut_tail(node, pages), SlotState.CACHED)
-        namespace.counters.evicted_page_count += pages
-        evicted += pages
-        if node.slots:
-            namespace.arena.policy.offer(node)
-        else:
-            bereaved.append(_inherit(node))
+        copies, namespace = node.copies_in(leaf.tier), node.namespace
+        keep = copies.copy_count - pages
+        leaving = len(node.slots) - max(keep, node.copied_pages_beside(leaf.tier))
+        if leaving > 0:
+            namespace.arena.policy.leave(leaf, leaving, namespace.slot_count)
+        slots, gone = drop(copies, keep)
+        namespace.arena_in(leaf.tier).recycle(slots, SlotState.CACHED)
+        namespace.counters.evicted_page_count += gone
+        evicted += gone
+        if not node.slots:
+            assert node.parent is not None  # only the root has none, and it has no pages
+            inherit_uses(node.parent, node)
+            namespace.offer_leaves(node.parent)
+            touched[node.parent] = None
+        elif namespace.lower_arena is not None:
+            touched[node] = None
+        if not copies.copy_count:
+            _succeed(leaf.parent, node.last_use)
+        namespace.offer_leaves(node)
     # Not before all are out: what is merged is no victim that was nominated any more.
-    for parent in bereaved:
-        compact(parent)
+    for node in touched:
+        compact(node)
     return evicted
 
 
-def _inherit(gone: Node) -> Node:
-    """Let the parent of a node that was evicted whole take its place in the order; return it."""
-    parent = gone.parent
-    assert parent is not None  # only the root has none, and it has no pages
-    inherit_uses(parent, gone)
-    offer_leaf(parent)
-    return parent
+def drop(copies: AnyCopies, keep: int) -> tuple[Slots, int]:
+    """Cut a leaf of a tier down to its first ``keep`` copies.
+
+    Pages that have no other copy leave the tree. Returns the slots cut off, in the state that
+    they were in, and how many pages left.
+    """
+    node = copies.node
+    if node.lower is None and not node.detached:
+        gone = len(node.slots) - keep
+        return node.namespace.index.cut_tail(node, gone), gone
+    slots = copies.cut_copies(keep)
+    if slots and not keep:
+        copies.emptied()
+    gone = len(node.slots) - node.copied_pages
+    if gone and node.detached:
+        trim(node, node.copied_pages, node.namespace.index.width)
+    elif gone:
+        node.namespace.index.cut_tail(node, gone)
+    return slots, gone
 
 
-def offer_leaf(node: Node) -> None:
-    """Offer ``node`` to its arena's policy if it is a leaf."""
-    if node.is_leaf:
-        node.namespace.arena.policy.offer(node)
+def _succeed(above: Leaf | None, last_use: int) -> None:
+    """Let the nearest copies above those that went whole take their place in the order."""
+    while above is not None:
+        node = above.node
+        node.last_use = max(node.last_use, last_use)
+        node.namespace.offer_leaves(node)
+        if above.copy_count or above.child_count:
+            return
+        above = above.parent
 
 
 def remove(top: Node) -> Removed:
     """Take ``top`` and everything below it out of the index.
 
-    Pages that nobody holds go at once (CACHED to FREE); the others are detached
+    Copies that nobody holds go at once (CACHED to FREE); the others are detached
     and go at their last release. A hold that reaches into them keeps what is
-    above by another anchor there; a named pin that does ends altogether.
+    above by other anchors there; a named pin that does ends altogether.
     """
     above = top.parent
     assert above is not None  # the root stays
     namespace = top.namespace
-    anchors = [anchor for node in subtree(top) for anchor in node.anchors]
-    for anchor in anchors:
-        if isinstance(anchor.hold, NamedPin):
-            anchor.hold.namespace.drop_named_pin(anchor.hold)
-            let_go(anchor.hold.anchors)
+    for hold in dict.fromkeys(a.hold for node in subtree(top) for a in _anchors(node)):
+        if isinstance(hold, NamedPin):
+            namespace.drop_named_pin(hold)
+            let_go(hold.anchors)
     nodes = namespace.index.detach(top)
+    end = Position(above, len(above.slots))
     for node in nodes:
-        for anchor in node.anchors:
-            if above.parent is not None:
-                anchor.hold.anchors.append(Anchor(anchor.hold, above, len(above.slots)))
+        for anchor in _anchors(node):
+            if anchor in anchor.hold.anchors:
+                anchor.hold.stand_above(anchor, end)
     given_back, kept = 0, 0
     for node in reversed(nodes):
-        keep = len(node.slots) if node.children else node.held_pages
-        slots = trim(node, keep, namespace.index.width)
-        namespace.arena.recycle(slots, SlotState.CACHED)
-        namespace.arena.change(node.slots, SlotState.CACHED, SlotState.DETACHED)
-        given_back += len(slots)
-        kept += keep
+        for copies in node.leaves():
+            keep = copies.copy_count if copies.child_count else copies.held_pages
+            slots, gone = drop(copies, keep)
+            given_back += gone
+            arena = namespace.arena_in(copies.tier)
+            arena.recycle(slots, SlotState.CACHED)
+            arena.change(copies.copied(), SlotState.CACHED, SlotState.DETACHED)
+        kept += len(node.slots)
     namespace.detached_page_count += kept
-    above.last_use = max(above.last_use, *(node.last_use for node in nodes))
-    offer_leaf(above)
+    last_use = max(node.last_use for node in nodes)
+    _succeed(above, last_use)
     return Removed(given_back, kept)
+
+
+def _anchors(node: Node) -> list[Anchor]:
+    return [anchor for copies in node.leaves() for anchor in copies.anchors]
 
 
 def remove_corrupt(at: Position) -> Removed:
@@ -176,7 +218,8 @@ def release(anchors: list[Anchor]) -> None:
 
     Whoever calls it has no place in the tree in mind.
     """
-    nodes = [anchor.node for anchor in anchors]
+    every = [*anchors, *(each.other for each in anchors)]
+    nodes = [anchor.node for anchor in every if anchor is not None]
     let_go(anchors)
     for node in nodes:
         compact(node)
@@ -185,21 +228,25 @@ def release(anchors: list[Anchor]) -> None:
 def let_go(anchors: list[Anchor]) -> None:
     """Drop a hold's anchors; detached pages that nobody holds any more go. Empties the list."""
     for anchor in anchors:
-        anchor.node.anchors.discard(anchor)
-        if anchor.node.detached:
-            _give_back(anchor.node)
-        else:
-            offer_leaf(anchor.node)
+        for each in (anchor,) if anchor.other is None else (anchor, anchor.other):
+            each.leave()
+            if each.node.detached:
+                _give_back(each.node)
+            else:
+                each.node.namespace.offer_leaves(each.node)
     anchors.clear()
 
 
 def _give_back(leaf: Node | None) -> None:
-    """Free the unheld tail of a detached path, upward from its end. DETACHED to FREE."""
-    while leaf is not None and not leaf.children:
-        namespace = leaf.namespace
-        slots = trim(leaf, leaf.held_pages, namespace.index.width)
-        namespace.arena.recycle(slots, SlotState.DETACHED)
-        namespace.detached_page_count -= len(slots)
-        if leaf.slots:
+    """Free the unheld copies at the end of a detached path, upward. DETACHED to FREE."""
+    while leaf is not None:
+        namespace, emptied = leaf.namespace, False
+        for copies in leaf.leaves():
+            if not copies.child_count:
+                slots, gone = drop(copies, copies.held_pages)
+                namespace.arena_in(copies.tier).recycle(slots, SlotState.DETACHED)
+                namespace.detached_page_count -= gone
+                emptied = emptied or not copies.copy_count
+        if not emptied:
             break
         leaf = leaf.parent

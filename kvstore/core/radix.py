@@ -92,11 +92,15 @@ class RadixIndex:
         if depth < len(node.slots):
             node = self.split(node, depth)
         self.page_count += len(slots)
-        if node.parent is not None and not node.children and len(tokens) >= self.width:
+        grows = node.parent is not None and not (node.children or node.missing)
+        if grows and len(tokens) >= self.width:
             node.edge += tokens
-            node.slots.extend(slots)
+            node.add_pages(slots)
             return Position(node, len(node.slots))
+        was_bare = node.is_bare
         child = self._new_node(tokens, slots, node, node.start + len(node.slots))
+        if was_bare:
+            node.cover()
         return Position(child, len(slots))
 
     def tops_beginning_with(self, at: Position, tokens: bytes) -> list[Node]:
@@ -121,20 +125,16 @@ class RadixIndex:
         cut = pages * self.width
         parent = node.parent
         assert parent is not None  # the root has no pages to cut between
-        upper = self._new_node(node.edge[:cut], node.slots[:pages], parent, node.start)
+        upper = self._new_node(node.edge[:cut], array("Q"), parent, node.start)
         divide_uses(upper, node, pages)
         node.edge = node.edge[cut:]
-        node.slots = node.slots[pages:]
         node.start += pages
         node.parent = upper
         upper.children.add(node.edge[: self.width], node)
         if node.ends is not None:
             upper.ends = node.ends.divide(node.start)
-        for anchor in list(node.anchors):
-            if anchor.pages <= pages:
-                anchor.move(upper, anchor.pages)
-            else:
-                anchor.move(node, anchor.pages - pages)
+        node.give_upper(upper, pages)
+        node.namespace.offer_leaves(upper)
         return upper
 
     def merge(self, node: Node) -> Node:
@@ -149,16 +149,17 @@ class RadixIndex:
         assert parent is not None  # the root stays
         join_uses(node, len(node.slots), child)
         child.edge = node.edge + child.edge
-        child.slots = node.slots + child.slots
+        child.take_upper(node)
         child.start = node.start
         child.parent = parent
         if node.ends is not None:
             child.ends = node.ends.join(child.ends)
         parent.children.add(child.edge[: self.width], child)
         self._forget(node)
-        node.edge, node.slots, node.ends, node.steps = b"", array("Q"), None, None
+        node.edge, node.ends, node.steps = b"", None, None
         node.children = Children()
         node.parent, node.start = child, child.start + len(child.slots)
+        node.namespace.offer_leaves(child)
         return child
 
     def cut_tail(self, node: Node, pages: int) -> Slots:
@@ -219,7 +220,7 @@ def trim(leaf: Node, keep: int, width: int) -> Slots:
     if keep == 0 and leaf.parent is not None:
         _unhook(leaf, width)
     leaf.edge = leaf.edge[: keep * width]
-    del leaf.slots[keep:]
+    leaf.cut_pages(keep)
     return removed
 
 
@@ -229,6 +230,7 @@ def _unhook(node: Node, width: int) -> None:
     assert parent is not None  # the root stays
     page = node.edge[:width]
     parent.children.drop(page)
+    parent.forget_child(node)
     if parent.ends is not None:
         parent.ends.forget(node.start, page, parent.children)
 
@@ -244,17 +246,21 @@ def ancestor(at: Position, depth: int) -> Position:
     return Position(node, depth - node.start)
 
 
-def path_slots(at: Position) -> Slots:
-    """Return the slots from the top of ``at``'s tree through ``at``, in prefix order."""
+def path_slots(at: Position, tier: int = 1) -> Slots:
+    """Return the slots in a tier from the top of ``at``'s tree through ``at``, in prefix order.
+
+    Zero for pages without a copy there.
+    """
     path = []
-    node: Node | None = at.node.parent
+    node: Node | None = at.node
     while node is not None:
-        path.append(node.slots)
+        copies = node if tier == 1 else node.lower
+        path.append(array("Q", bytes(8 * len(node.slots))) if copies is None else copies.slots)
         node = node.parent
+    path[0] = path[0][: at.pages]
     slots = array("Q")
     for part in reversed(path):
         slots.extend(part)
-    slots.extend(at.node.slots[: at.pages])
     return slots
 
 

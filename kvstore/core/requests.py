@@ -76,12 +76,19 @@ class Match:
 
 @dataclass(frozen=True)
 class Peeked:
-    """What a match would cover: tokens in place, their pages' tier, tokens to copy."""
+    """What a match would cover: tokens in place, their pages by tier, tokens to copy.
+
+    ``tiers`` are (the nearest tier that has a copy, number of pages).
+    """
 
     matched_token_count: int
-    page_count: int
-    tier: int
+    tiers: tuple[tuple[int, int], ...]
     source_token_count: int = 0
+
+    @property
+    def page_count(self) -> int:
+        """Pages that would be used in place."""
+        return sum(count for _, count in self.tiers)
 
 
 @dataclass(frozen=True)

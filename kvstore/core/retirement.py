@@ -16,6 +16,7 @@ from kvstore.core.arena import Arena
 from kvstore.core.directory import Directory
 from kvstore.core.namespace import Namespace
 from kvstore.core.node import Node, Position
+from kvstore.core.radix import path_slots
 from kvstore.core.requests import Removed
 from kvstore.core.slots import INDEX_BITS, Slots, SlotState
 
@@ -43,7 +44,9 @@ class Retirement(Directory):
         arena.withdraw(extent_id)
         evicted, detached = 0, 0
         for namespace in self._namespaces_of(arena):
-            tops = [_cut(*each) for each in _first_pages(namespace.index.root, {extent_id})]
+            tops = [
+                _cut(*each) for each in _first_pages(namespace.index.root, {extent_id}, arena.tier)
+            ]
             removed = self.remove_all(namespace, tops)
             evicted += removed.evicted_page_count
             detached += removed.detached_page_count
@@ -52,13 +55,14 @@ class Retirement(Directory):
     def expel(self, at: Position) -> None:
         """Take pages of retiring extents on the path to ``at``, just published, out again."""
         namespace = at.node.namespace
+        arena = namespace.arena
         path: list[Node] = []
         node: Node | None = at.node
         while node is not None:
             path.append(node)
             node = node.parent
         for each in reversed(path):
-            first = _first_page(each.slots, namespace.arena.retiring)
+            first = _first_page(_slots(each, arena.tier), arena.retiring)
             if first is not None:
                 self.remove_all(namespace, [_cut(each, first)])
                 return
@@ -71,12 +75,13 @@ class Retirement(Directory):
         """
         arena, namespaces = self.arenas[arena_id], self._namespaces_of(self.arenas[arena_id])
         pins = [pin for each in namespaces for pin in each.named_pins.values()]
-        pinned = {slot >> INDEX_BITS for pin in pins for slot in pin.slots()}
+        ends = [Position(anchor.node, anchor.pages) for pin in pins for anchor in pin.anchors]
+        pinned = {slot >> INDEX_BITS for at in ends for slot in path_slots(at, arena.tier)}
         losses = {each: _loss_by_state(arena, each) for each in among if each not in pinned}
         if not losses:
             return None
         for namespace in namespaces:
-            _add_losses(namespace.index.root, losses)
+            _add_losses(namespace.index.root, losses, arena.tier)
         return min(losses.values()).extent_id
 
     def emptied_extents(self) -> list[int]:
@@ -107,7 +112,7 @@ class Retirement(Directory):
         return False
 
     def _namespaces_of(self, arena: Arena) -> list[Namespace]:
-        return [each for each in self.namespaces.values() if each.arena is arena]
+        return [each for each in self.namespaces.values() if arena in each.arenas()]
 
 
 def _owners(slots: Slots) -> Slots:
@@ -121,12 +126,19 @@ def _first_page(slots: Slots, extent_ids: set[int]) -> int | None:
     return min((owners.index(each) for each in extent_ids if each in owners), default=None)
 
 
-def _first_pages(root: Node, extent_ids: set[int]) -> Iterator[tuple[Node, int]]:
+def _slots(node: Node, tier: int) -> Slots:
+    """Return a node's slots in a tier; zero, or none, for pages without a copy there."""
+    if tier == node.tier:
+        return node.slots
+    return array("Q") if node.lower is None else node.lower.slots
+
+
+def _first_pages(root: Node, extent_ids: set[int], tier: int) -> Iterator[tuple[Node, int]]:
     """Yield where pages of some extents begin: no page of theirs is above, all others below."""
     stack = [root]
     while stack:
         node = stack.pop()
-        first = _first_page(node.slots, extent_ids)
+        first = _first_page(_slots(node, tier), extent_ids)
         if first is None:
             stack.extend(node.children.values())
         else:
@@ -147,14 +159,14 @@ def _loss_by_state(arena: Arena, extent_id: int) -> Loss:
     return Loss(held, 0, 0, extent_id)
 
 
-def _add_losses(root: Node, losses: dict[int, Loss]) -> None:
+def _add_losses(root: Node, losses: dict[int, Loss], tier: int) -> None:
     """Add to each extent's loss the pages that would go with it, and those that are held."""
     stack: list[tuple[Node, tuple[Loss, ...]]] = [(root, ())]
     while stack:
         node, above = stack.pop()
-        slots, held = node.slots, node.held_pages
+        slots, held = _slots(node, tier), max(each.held_pages for each in node.leaves())
         for loss in above:
-            loss.page_count += len(slots)
+            loss.page_count += len(node.slots)
             loss.is_held = loss.is_held or held > 0
             loss.last_use = max(loss.last_use, node.last_use)
         here = above
@@ -162,7 +174,7 @@ def _add_losses(root: Node, losses: dict[int, Loss]) -> None:
             fresh = losses[extent_id]
             if fresh not in above:
                 first = _owners(slots).index(extent_id)
-                fresh.page_count += len(slots) - first
+                fresh.page_count += len(node.slots) - first
                 fresh.is_held = fresh.is_held or held > first
                 fresh.last_use = max(fresh.last_use, node.last_use)
                 here = (*here, fresh)

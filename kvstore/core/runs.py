@@ -18,7 +18,7 @@ class Run(NamedTuple):
     generations: Sequence[int]
 
 
-def runs_of(slots: Slots, extents: Mapping[int, ExtentSlots], tier: int) -> tuple[Run, ...]:
+def runs_of(slots: Slots, extents: Mapping[int, ExtentSlots]) -> tuple[Run, ...]:
     """Return ``slots``, all of ``extents``, as runs in the same order.
 
     The common case of a path in one extent takes no Python step a page: the
@@ -29,10 +29,8 @@ def runs_of(slots: Slots, extents: Mapping[int, ExtentSlots], tier: int) -> tupl
     pairs = array("I", slots.tobytes())
     indexes, owners = pairs[0::2], pairs[1::2]
     if owners.count(owners[0]) == len(owners):
-        return (_run(indexes, extents[owners[0]], tier),)
-    return tuple(
-        _run(indexes[start:stop], extents[owner], tier) for owner, start, stop in _spans(owners)
-    )
+        return (_run(indexes, extents[owners[0]]),)
+    return tuple(_run(indexes[start:stop], extents[owner]) for owner, start, stop in _spans(owners))
 
 
 def _spans(owners: Sequence[int]) -> Iterator[tuple[int, int, int]]:
@@ -43,12 +41,12 @@ def _spans(owners: Sequence[int]) -> Iterator[tuple[int, int, int]]:
         start = stop
 
 
-def _run(indexes: Sequence[int], extent: ExtentSlots, tier: int) -> Run:
+def _run(indexes: Sequence[int], extent: ExtentSlots) -> Run:
     if len(indexes) == 1:
         generations: Sequence[int] = (extent.generations[indexes[0]],)
     else:
         generations = itemgetter(*indexes)(extent.generations)
-    return Run(extent.extent_id, tier, indexes, generations)
+    return Run(extent.extent_id, extent.tier, indexes, generations)
 
 
 def extent_of(slot: int) -> int:

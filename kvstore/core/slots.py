@@ -49,12 +49,25 @@ class ExtentSlots:
     Not thread-safe. Knows nothing of pages, pins or memory.
     """
 
-    __slots__ = ("available", "checksums", "extent_id", "generations", "slot_count", "states")
+    __slots__ = (
+        "available",
+        "checksums",
+        "extent_id",
+        "generations",
+        "slot_count",
+        "states",
+        "tier",
+    )
 
     def __init__(
-        self, extent_id: int, slot_count: int, generations: Generations | None = None
+        self,
+        extent_id: int,
+        slot_count: int,
+        generations: Generations | None = None,
+        tier: int = 1,
     ) -> None:
         self.extent_id = extent_id
+        self.tier = tier
         self.slot_count = slot_count
         self.states = bytearray(slot_count)
         self.generations: Generations = (
@@ -69,14 +82,14 @@ class ExtentSlots:
         """Whether all slots are FREE."""
         return len(self.available) == self.slot_count
 
-    def take(self, count: int) -> Iterator[int]:
-        """Reserve ``count`` available slots and yield them. FREE to RESERVED."""
+    def take(self, count: int, state: SlotState = SlotState.RESERVED) -> Iterator[int]:
+        """Yield ``count`` available slots, no longer available. FREE to ``state``."""
         base = self.extent_id << INDEX_BITS
         split = len(self.available) - count
         taken = self.available[split:]
         del self.available[split:]
         for index in reversed(taken):
-            self.states[index] = SlotState.RESERVED
+            self.states[index] = state
             yield base | index
 
     def recycle(self, index: int) -> None:

@@ -152,14 +152,14 @@ def _checks(lease: Lease, pin: Pin, pick: Pick) -> Iterator[PageCheck]:
     source = lease.pins.get(pin.source_id or 0)
     count = pin.held_end
     picked = [each + 1 for each in pick(count + (source is not None))]
-    places: list[Position] = []
+    places: list[tuple[Hold, Position]] = []
     if source is not None and picked and picked[-1] > count:
         picked.pop()
-        places += _places(source, [source.held_end])
-    places += _places(pin, picked)
-    extents = pin.namespace.arena.extents
-    for at in places:
-        slot = at.node.slots[at.pages - 1]
+        places += [(source, at) for at in _places(source, [source.held_end])]
+    places += [(pin, at) for at in _places(pin, picked)]
+    extents = pin.namespace.extents
+    for hold, at in places:
+        slot = hold.slot_at(at)
         extent, index = extents[slot >> INDEX_BITS], slot & INDEX_MASK
         checksum = extent.checksums[index]
         if checksum != NO_CHECKSUM:
@@ -201,7 +201,7 @@ def _place_of(page: PageCheck) -> Position | None:
     that it was merged with, which it is below since.
     """
     node: Node | None = page.node
-    extent = page.node.namespace.arena.extents.get(page.slot >> INDEX_BITS)
+    extent = page.node.namespace.extents.get(page.slot >> INDEX_BITS)
     if extent is None or extent.generations[page.slot & INDEX_MASK] != page.generation:
         return None
     while node is not None and node.start >= page.end:

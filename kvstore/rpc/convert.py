@@ -202,10 +202,13 @@ def _fill_run(message: types_pb2.PageRun, run: Run) -> None:
 
 def peek_message(peeked: Peeked) -> pb.PeekPrefixResponse:
     """Return what would match as a message."""
-    tiers = [pb.TierPages(tier=types_pb2.Tier.Name(peeked.tier), page_count=peeked.page_count)]
+    tiers = [
+        pb.TierPages(tier=types_pb2.Tier.Name(tier), page_count=count)
+        for tier, count in peeked.tiers
+    ]
     return pb.PeekPrefixResponse(
         matched_token_count=peeked.matched_token_count,
-        tiers=tiers if peeked.page_count else [],
+        tiers=tiers,
         source_token_count=peeked.source_token_count,
     )
 

@@ -21,8 +21,10 @@ pytestmark = pytest.mark.no_cover
         (cache_machine.CacheMachine, SHARE),
         (cache_machine.SixteenTokenPages, SHARE),
         (cache_machine.HashedPages, SHARE / 3),
+        (cache_machine.TwoTiers, SHARE),
+        (cache_machine.TwoTiersOfHashedPages, SHARE / 3),
     ],
-    ids=["page-1", "page-2", "page-16", "hash"],
+    ids=["page-1", "page-2", "page-16", "hash", "two-tiers", "two-tiers-hash"],
 )
 def test_cache_is_the_naive_model(
     machine: type[cache_machine.CacheMachine],

@@ -11,25 +11,32 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 from machine_matching import MatchRules
 from machine_members import MemberRules
+from machine_moving import POLICIES, MoveRules
 from machine_named_pins import NamedPinRules
 from machine_retiring import RetireRules
 from machine_state import COUNTS, EPOCH, OWNER, TAILS
 from machine_tenants import TenantRules
 from machine_verifying import VerifyRules
+from naive_copies import FIRST, LOWER
 
 from kvstore import errors
 from kvstore.core.caller import Caller, Identity
 from kvstore.core.hash_index import HashIndex, blake2b_128
 from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.requests import MatchWishes, Sequence
+from kvstore.core.wanted_moves import TierPolicy, WantedMoves
 
 
-class CacheMachine(MemberRules, MatchRules, VerifyRules, NamedPinRules, RetireRules, TenantRules):
+class CacheMachine(
+    MoveRules, MemberRules, MatchRules, VerifyRules, NamedPinRules, RetireRules, TenantRules
+):
     """All verbs of the cache by several leases, in any order."""
 
-    @initialize()
-    def begin(self) -> None:
-        """Start with one lease, its process, a namespace and an extent."""
+    @initialize(policy=POLICIES)
+    def begin(self, policy: TierPolicy) -> None:
+        """Start with one lease, its process, a namespace and an extent a tier."""
+        if self.tier_count > 1:
+            self.cache.wanted = WantedMoves(policy)
         lease = self.grant_one()
         self.attach_one(lease)
         content = OpaqueContent(b"layout", divides_by_token=True)
@@ -40,7 +47,8 @@ class CacheMachine(MemberRules, MatchRules, VerifyRules, NamedPinRules, RetireRu
             self.namespace_id,
             self.now,
         )
-        self.add_extent()
+        for tier in self.cache.tiers:
+            self.add_extent(tier)
         self.acknowledge_all(lease)
         self.open_and_map(self.grant_one())
         self.neighbour.arrive(lease.lease_id, self.fresh(), self.now)
@@ -101,21 +109,30 @@ class CacheMachine(MemberRules, MatchRules, VerifyRules, NamedPinRules, RetireRu
     def index_is_the_model(self) -> None:
         """The index has the model's prefixes and slots, and the arena its free slots."""
         if self.model.extents:
-            assert self.cached_now() == self.model.cached, "the index is not the model's"
+            for tier in (FIRST, LOWER):
+                now = self.cached_now(tier)
+                assert now == self.model.in_tier(tier), "the index is not the model's"
             assert self.ends_now() == self.model.ends, "next tokens are not the model's"
             assert self.cache.counters.superseded_page_count == self.model.superseded
-            free = self.cache.arenas[1].free_count
-            assert free == len(self.model.free_slots()), "slots leaked or given twice"
+            for tier in self.cache.tiers:
+                free = self.cache.arenas[tier].free_count
+                assert free == len(self.model.free_slots(tier)), "slots leaked or given twice"
 
     @invariant()
     def held_pages_keep_their_bytes(self) -> None:
         """Behind every cached or held slot are the bytes that were written for its page."""
-        for prefix, slot in self.model.cached.items():
+        for prefix, slot in [*self.model.first.items(), *self.model.lower.items()]:
             assert self.model.memory[slot] == prefix, "a cached page was written over"
         for lease in self.model.leases.values():
             for path in lease.holds():
                 for prefix, slot in path:
                     assert self.model.memory[slot] == prefix, "a held page was written over"
+
+
+class TwoTiers(CacheMachine):
+    """Pages in two tiers, of two tokens."""
+
+    tier_count = 2
 
 
 class OneTokenPages(CacheMachine):
@@ -128,6 +145,12 @@ class HashedPages(CacheMachine):
     """Pages of two tokens, found by their digests, of which there are so few that many collide."""
 
     index = partial(HashIndex, digest=lambda content: bytes([blake2b_128(content)[0] % 8]))
+
+
+class TwoTiersOfHashedPages(HashedPages):
+    """Pages in two tiers, found by their digests."""
+
+    tier_count = 2
 
 
 class SixteenTokenPages(CacheMachine):

@@ -5,7 +5,8 @@ from zlib import crc32
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 from machine_state import COUNTS, PAGES, TAILS, MachineState, slots_of
-from naive_model import ModelLease, ModelReservation, Path
+from naive_copies import Path
+from naive_holds import ModelLease, ModelReservation
 
 from kvstore import errors
 from kvstore.core.requests import Inserted, Sequence

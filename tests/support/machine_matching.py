@@ -3,7 +3,8 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 from machine_state import COUNTS, OWNER, PAGES, TAILS, MachineState
-from naive_model import ModelLease, Path
+from naive_copies import Path
+from naive_holds import ModelLease
 
 from kvstore import errors
 from kvstore.core.requests import MatchWishes, Sequence

@@ -3,7 +3,8 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 from machine_state import ADMIN, COUNTS, OWNER, SELDOM, MachineState
-from naive_model import ModelLease
+from naive_copies import FIRST
+from naive_holds import ModelLease
 
 from kvstore import errors
 from kvstore.core.caller import Caller
@@ -48,11 +49,12 @@ class MemberRules(MachineState):
             if owed:
                 self.model.given.setdefault(process_id, set()).update(owed)
 
-    def add_extent(self) -> None:
-        """Give the arena more slots."""
+    def add_extent(self, tier: int = FIRST) -> None:
+        """Give the arena of a tier, which has the tier's number, more slots."""
         extent_id = self.fresh()
-        self.cache.add_extent(1, extent_id, self.slot_count)
+        self.cache.add_extent(tier, extent_id, self.slot_count)
         self.model.extents[extent_id] = self.slot_count
+        self.model.tiers[extent_id] = tier
 
     @precondition(lambda self: len(self.model.leases) < 3)
     @rule(bare=SELDOM)
@@ -72,8 +74,9 @@ class MemberRules(MachineState):
         self.acknowledge_all(lease)
         if another and not lease.expired and len(lease.processes) < 2:
             self.attach_one(lease)
-        if grow and len(self.model.lasting) < 3:
-            self.add_extent()
+        for tier in self.cache.tiers:
+            if grow and len(self.model.lasting_in(tier)) < 3:
+                self.add_extent(tier)
 
     @rule(seconds=st.sampled_from([1.0, 4.0, 11.0]), late=SELDOM)
     def advance(self, seconds: float, *, late: bool) -> None:

@@ -5,7 +5,7 @@ from math import inf
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 from machine_state import ADMIN, COUNTS, OWNER, PAGES, SELDOM, TAILS, MachineState
-from naive_model import ModelNamedPin
+from naive_holds import ModelNamedPin
 
 from kvstore import errors
 from kvstore.core.caller import Identity

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 from machine_inserting import InsertSteps
 from machine_state import COUNTS, OWNER, PAGES, SELDOM, TAILS
-from naive_model import ModelLease, ModelReservation
+from naive_holds import ModelLease, ModelReservation
 
 from kvstore import errors
 from kvstore.core.requests import MatchWishes, ReservationRequest, Sequence
@@ -28,7 +28,7 @@ class ReserveRules(InsertSteps):
             )
             return False
         grants = self.cache.reserve(self.caller(lease), self.namespace_id, requests, self.now)
-        self.model.judge_eviction(self.cached_now(), evictions)
+        self.model.judge_eviction(self.cached_now, evictions)
         for grant in grants:
             self.take_grant(lease, grant)
         return True
@@ -120,7 +120,7 @@ class ReserveRules(InsertSteps):
         possible, evictions = self.forecast(lease, missing)
         assert (grant is not None) == possible
         if grant is not None:
-            self.model.judge_eviction(self.cached_now(), evictions)
+            self.model.judge_eviction(self.cached_now, evictions)
             assert grant.start_page == len(expected.path)
             self.take_grant(lease, grant)
             again = self.cache.acquire(caller, self.namespace_id, sequence, **args)

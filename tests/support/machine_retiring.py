@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 from machine_reserving import ReserveRules
 from machine_state import COUNTS, SELDOM
-from naive_model import ModelLease
+from naive_holds import ModelLease
 
 from kvstore.core.requests import ReservationRequest
 
@@ -40,15 +40,18 @@ class RetireRules(ReserveRules):
 
     def retire(self, data: st.DataObject, extent_id: int) -> None:
         """Retire an extent, after asking which is the cheapest of some."""
-        lasting = sorted(self.model.lasting)
+        tier = self.model.tiers[extent_id]
+        lasting = sorted(self.model.lasting_in(tier))
         among = data.draw(st.sets(st.sampled_from(lasting)))
-        cheapest = self.cache.cheapest_extent(1, among)
-        named = {slot[0] for pin in self.model.named.values() for _, slot in pin.path}
+        cheapest = self.cache.cheapest_extent(tier, among)
+        copies = self.model.in_tier(tier)
+        pins = self.model.named.values()
+        named = {copies[p][0] for pin in pins for p, _ in pin.path if p in copies}
         assert (cheapest in among - named) if among - named else cheapest is None
         held_before = self.model.held_by_leases()
         self.model.retiring.add(extent_id)
         gone = self.model.expel()
-        removed = self.cache.retire_extent(1, extent_id)
+        removed = self.cache.retire_extent(tier, extent_id)
         assert removed.evicted_page_count + removed.detached_page_count == gone
         kept = sum(prefix not in self.model.cached for prefix in held_before)
         assert removed.detached_page_count == kept
@@ -83,7 +86,7 @@ class RetireRules(ReserveRules):
             if gone:
                 COUNTS["destroyed extents"] += 1
                 self.model.retiring.remove(extent_id)
-                del self.model.extents[extent_id]
+                del self.model.extents[extent_id], self.model.tiers[extent_id]
 
     @precondition(lambda self: self.departed())
     @rule(data=st.data())

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine
 from machine_neighbour import NEIGHBOUR, QUOTAS, Neighbour
-from naive_model import Expected, Model, ModelHold, ModelLease, ModelPin, ModelReservation, Slot
+from naive_copies import FIRST, Slot
+from naive_holds import Expected, ModelHold, ModelLease, ModelPin, ModelReservation
+from naive_model import Model
 
 from kvstore import errors
 from kvstore.core.cache import PrefixCache
@@ -42,6 +44,7 @@ class MachineState(RuleBasedStateMachine):
     page_tokens = 2
     slot_count = 12
     index: IndexFactory = RadixIndex
+    tier_count = 1
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +54,7 @@ class MachineState(RuleBasedStateMachine):
         self.cache = PrefixCache(EPOCH, limits, quotas=quotas, index=type(self).index)
         self.neighbour = Neighbour(self.cache)
         self.laws = Laws(self.cache)
-        self.model = Model(self.page_tokens * 4)
+        self.model = Model(width=self.page_tokens * 4)
         self.next_id = 1
         self.namespace_id = b"n" * 16
         # Every (slot, generation) that was ever granted: none comes twice.
@@ -143,15 +146,21 @@ class MachineState(RuleBasedStateMachine):
             return
         raise AssertionError(f"{verb.__name__} was not refused with {error.__name__}")
 
-    def cached_now(self) -> dict[bytes, Slot]:
-        """Read the index: every prefix and its slot."""
+    def cached_now(self, tier: int = FIRST) -> dict[bytes, Slot]:
+        """Read the index: every prefix with a copy in a tier, and its slot."""
         index = self.cache.namespaces[self.namespace_id].index
         found: dict[bytes, Slot] = {}
         above: dict[int, bytes] = {0: b""}
         for node in subtree(index.root):
             base = above[node.parent.number] if node.parent else b""
-            for k, slot in enumerate(node.slots):
-                found[base + node.edge[: (k + 1) * index.width]] = (slot >> 32, slot & 0xFFFFFFFF)
+            for copies in node.leaves():
+                if copies.tier != tier:
+                    continue
+                for k, slot in enumerate(copies.copied()):
+                    found[base + node.edge[: (k + 1) * index.width]] = (
+                        slot >> 32,
+                        slot & 0xFFFFFFFF,
+                    )
             above[node.number] = base + node.edge
         return found
 
@@ -171,10 +180,11 @@ class MachineState(RuleBasedStateMachine):
     def forecast(self, lease: ModelLease, count: int) -> tuple[bool, int]:
         """Return whether ``count`` slots can be had, and how many pages must go for them."""
         free = self.model.free_slots()
-        usable = lease.usable(self.model.lasting)
-        if len(usable) < len(self.model.lasting):
+        lasting = self.model.lasting_in(FIRST)
+        usable = lease.usable(lasting)
+        if len(usable) < len(lasting):
             return count <= sum(slot[0] in usable for slot in free), 0
-        evictable = len(set(self.model.cached) - self.model.held())
+        evictable = len(set(self.model.first) - self.model.held(FIRST))
         return count <= len(free) + evictable, max(count - len(free), 0)
 
     def take_grant(self, lease: ModelLease, grant: Grant) -> None:

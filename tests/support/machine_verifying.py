@@ -3,7 +3,8 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 from machine_state import COUNTS, OWNER, PAGES, TAILS, MachineState, slots_of
-from naive_model import Expected, ModelLease, Slot
+from naive_copies import Slot
+from naive_holds import Expected, ModelLease
 
 from kvstore import errors
 from kvstore.core.requests import Match, MatchWishes, Sequence
@@ -93,7 +94,7 @@ class VerifyRules(MachineState):
         assert set(looked) == set(prefixes), "other pages were looked at than are answered"
         bad = [page for slot, page in looked.items() if page.checksum != self.digests[slot]]
         assert {_slot_of(page) for page in bad} == self.flipped & set(looked), "a good page is bad"
-        there = {slot for slot, prefix in prefixes.items() if self.model.cached.get(prefix) == slot}
+        there = {slot for slot, prefix in prefixes.items() if self.model.has(prefix, slot)}
         removed = self.cache.remove_corrupt(inspection, bad, len(looked))
         assert {_slot_of(page) for page in removed} == {_slot_of(page) for page in bad} & there
         for page in bad:
@@ -101,7 +102,7 @@ class VerifyRules(MachineState):
                 self.model.remove(prefixes[_slot_of(page)])
             self.forget_ends_within(prefixes[_slot_of(page)])
         COUNTS["corrupt pages"] += len(removed)
-        gone = any(self.model.cached.get(prefix) != slot for slot, prefix in prefixes.items())
+        gone = any(not self.model.has(prefix, slot) for slot, prefix in prefixes.items())
         try:
             settled = self.cache.settle(inspection, bad)
         except errors.PageCorrupt:

@@ -7,114 +7,26 @@ nothing more than was needed. Which of several pages that agree equally long a
 sequence is copied from, it leaves to the cache too.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from kvstore.core.requests import Match, MatchWishes, Sequence
+from naive_copies import FIRST, LOWER, Copies, Held, Path, Slot
+from naive_holds import Expected, ModelLease, ModelNamedPin
 
-Slot = tuple[int, int]
-Path = list[tuple[bytes, Slot]]
-
-
-@dataclass
-class ModelHold:
-    """A path that may not be recycled: prefixes and the slots that held them."""
-
-    path: Path
+from kvstore.core.requests import MatchWishes, Sequence
 
 
 @dataclass
-class ModelPin(ModelHold):
-    """A match: what was asked, and what it answered besides its path."""
-
-    sequence: Sequence
-    wishes: MatchWishes
-    match: Match
-
-
-@dataclass
-class Expected:
-    """What a match has to find.
-
-    ``sources`` are the slots of the pages that agree longest, for ``valid`` tokens;
-    one of them is answered, unless ``may_lack`` says that it may be unmapped.
-    """
-
-    path: Path
-    sources: dict[Slot, bytes] = field(default_factory=dict)
-    valid: int = 0
-    may_lack: bool = False
-    next_token: int | None = None
-
-
-@dataclass
-class ModelReservation:
-    """Slots granted in page order; ``own[k]`` while slot k was not published.
-
-    ``tokens`` are all of the sequence through what was inserted, of which the last
-    page may be partial.
-    """
-
-    start: int
-    slots: list[Slot]
-    own: list[bool]
-    inserted: int = 0
-    tokens: bytes = b""
-    path: Path = field(default_factory=list)
-
-    def unpublished(self) -> list[Slot]:
-        """Return the slots that are still the reservation's own."""
-        return [slot for slot, own in zip(self.slots, self.own, strict=True) if own]
-
-
-@dataclass
-class ModelLease:
-    """A lease: what it holds and what it released."""
-
-    lease_id: bytes
-    secret: bytes
-    ttl: float
-    renewed_at: float
-    expired: bool = False
-    processes: dict[int, set[int]] = field(default_factory=dict)
-    pins: dict[int, ModelPin] = field(default_factory=dict)
-    sources: dict[int, ModelHold] = field(default_factory=dict)
-    reservations: dict[int, ModelReservation] = field(default_factory=dict)
-    dead_pins: set[int] = field(default_factory=set)
-    dead_reservations: set[int] = field(default_factory=set)
-
-    def holds(self) -> list[Path]:
-        """Return all paths that it holds."""
-        holds = [*self.pins.values(), *self.sources.values(), *self.reservations.values()]
-        return [hold.path for hold in holds]
-
-    def usable(self, extents: dict[int, int]) -> set[int]:
-        """Return the extents that every process has mapped."""
-        usable = set(extents)
-        for mapped in self.processes.values():
-            usable &= mapped
-        return usable
-
-
-@dataclass
-class ModelNamedPin:
-    """A hold of an operator: whole pages asked for, those that it has, and until when."""
-
-    asked: bytes
-    path: Path
-    due: float
-
-
-@dataclass
-class Model:
+class Model(Copies):
     """Everything cached and everything held."""
 
-    width: int
-    cached: dict[bytes, Slot] = field(default_factory=dict)
+    width: int = field(kw_only=True)
     leases: dict[bytes, ModelLease] = field(default_factory=dict)
     named: dict[str, ModelNamedPin] = field(default_factory=dict)
     ended: set[bytes] = field(default_factory=set)
     extents: dict[int, int] = field(default_factory=dict)
+    tiers: dict[int, int] = field(default_factory=dict)
     # Extents on their way out, and what each living process was given.
     retiring: set[int] = field(default_factory=set)
     given: dict[int, set[int]] = field(default_factory=dict)
@@ -128,6 +40,10 @@ class Model:
     def lasting(self) -> dict[int, int]:
         """The extents that are not on their way out."""
         return {each: n for each, n in self.extents.items() if each not in self.retiring}
+
+    def lasting_in(self, tier: int) -> dict[int, int]:
+        """Return those of a tier."""
+        return {each: n for each, n in self.lasting.items() if self.tiers[each] == tier}
 
     def prefixes(self, tokens: bytes) -> list[bytes]:
         """Return the prefixes of whole pages of ``tokens``, shortest first."""
@@ -170,15 +86,16 @@ class Model:
         """
         usable = lease.usable(self.lasting)
         tokens = above + sequence.tokens
-        path = list(takewhile(lambda page: page[1][0] in usable, path[: len(tokens) // self.width]))
+        path = self._usable_path(path[: len(tokens) // self.width], usable)
         depth = len(tokens) // self.width
         tail = tokens[depth * self.width :]
         if wishes.accept_next_token and tokens in self.ends and len(path) == depth:
             if not tail:
                 return Expected(path, next_token=self.ends[tokens])
             first = min(self.covering(tokens))
-            if wishes.source_pin_id is not None and self.cached[first][0] in usable:
-                sources = {self.cached[first]: first}
+            slot = self.usable_copy(first, usable)
+            if wishes.source_pin_id is not None and slot is not None:
+                sources = {slot: first}
                 return Expected(path, sources, len(tail) // 4, next_token=self.ends[tokens])
         path = path[: max(len(tokens) - 4, 0) // self.width]
         start = len(path) * self.width
@@ -187,9 +104,20 @@ class Model:
         rest = tokens[start : min(start + self.width, len(tokens) - 4)]
         return self._sourced(path, tokens[:start], rest, usable)
 
+    def _usable_path(self, path: Path, usable: set[int]) -> Path:
+        """Return a path as far as the nearest copies in some extents go."""
+        found: Path = []
+        for prefix, _ in path:
+            slot = self.usable_copy(prefix, usable)
+            if slot is None:
+                break
+            found.append((prefix, slot))
+        return found
+
     def _sourced(self, path: Path, above: bytes, rest: bytes, usable: set[int]) -> Expected:
         valid, sources = self.nearest(above, rest)
-        mapped = {slot: page for slot, page in sources.items() if slot[0] in usable}
+        copies = {self.usable_copy(page, usable): page for page in sources.values()}
+        mapped = {slot: page for slot, page in copies.items() if slot is not None}
         if not mapped:
             return Expected(path)
         return Expected(path, mapped, valid, may_lack=len(mapped) < len(sources))
@@ -208,9 +136,9 @@ class Model:
         above = prefix[: (len(prefix) - 1) // self.width * self.width]
         for each in self.continuing(above):
             if prefix.startswith(each):
-                del self.cached[each]
+                self.take_out([each], self.every_hold())
                 self.superseded += 1
-        self.cached[prefix] = slot
+        self.first[prefix] = slot
 
     def longest(self, tokens: bytes, pages: int) -> Path:
         """Return the cached path of at most ``pages`` pages."""
@@ -221,23 +149,21 @@ class Model:
             path.append((prefix, self.cached[prefix]))
         return path
 
-    def attached(self, path: Path) -> Path:
-        """Return the leading part of a held path that the index still has."""
-        kept: Path = []
-        for prefix, slot in path:
-            if self.cached.get(prefix) != slot:
-                break
-            kept.append((prefix, slot))
-        return kept
+    def every_hold(self) -> list[Held]:
+        """Return all holds of leases, and the moves under way."""
+        return [
+            *(hold for lease in self.leases.values() for hold in lease.every_hold()),
+            *self.moves.values(),
+        ]
 
-    def held(self) -> set[bytes]:
-        """Return the cached prefixes that some hold protects, a lease's or a named one."""
-        named = {prefix for pin in self.named.values() for prefix, _ in pin.path}
-        return self.held_by_leases() | named
+    def held(self, tier: int) -> set[bytes]:
+        """Return the pages whose copies in a tier some hold protects, a lease's or a named one."""
+        paths = [hold.path for hold in self.every_hold()]
+        return self.held_in([*paths, *(pin.path for pin in self.named.values())], tier)
 
     def held_by_leases(self) -> set[bytes]:
-        """Return the cached prefixes that some hold of a lease protects."""
-        paths = [path for lease in self.leases.values() for path in lease.holds()]
+        """Return the cached prefixes that some hold of a lease, or a move, protects."""
+        paths = [hold.path for hold in self.every_hold()]
         return {prefix for path in paths for prefix, _ in self.attached(path)}
 
     def reserved(self) -> set[Slot]:
@@ -251,27 +177,24 @@ class Model:
 
     def detached(self) -> set[Slot]:
         """Return the slots that holds keep and the index has no more."""
-        paths = [path for lease in self.leases.values() for path in lease.holds()]
-        slots = {slot for path in paths for _, slot in path}
-        return slots - set(self.cached.values())
+        return {slot for hold in self.every_hold() for slot in hold.kept}
 
-    def free_slots(self, *, retiring: bool = False) -> set[Slot]:
-        """Return the slots that nothing has, of lasting extents or of those that retire."""
-        extents = self.retiring if retiring else self.lasting
+    def targets(self) -> set[Slot]:
+        """Return the slots that moves under way copy into."""
+        return {target for move in self.moves.values() for _, _, target in move.pages}
+
+    def free_slots(self, tier: int = FIRST, *, retiring: bool = False) -> set[Slot]:
+        """Return the slots that nothing has, of a tier's lasting extents or of any that retire."""
+        extents = self.retiring if retiring else self.lasting_in(tier)
         every = {(e, i) for e in extents for i in range(self.extents[e])}
-        return every - set(self.cached.values()) - self.reserved() - self.detached()
+        cached = {*self.first.values(), *self.lower.values()}
+        return every - cached - self.reserved() - self.detached() - self.targets()
 
-    def judge_eviction(self, cached_now: dict[bytes, Slot], needed: int) -> None:
-        """Take over what an eviction left, after judging it."""
-        gone = set(self.cached) - set(cached_now)
+    def judge_eviction(self, read: Callable[[int], dict[bytes, Slot]], needed: int) -> None:
+        """Take over what an eviction in tier 1 left, after judging it; ``read`` reads a tier."""
+        gone = self.judge_dropped(read(FIRST), FIRST, self.held(FIRST))
         assert len(gone) == needed, f"evicted {len(gone)} pages where {needed} were needed"
-        assert not gone & self.held(), "a held page was evicted"
-        for prefix, slot in cached_now.items():
-            assert self.cached.get(prefix) == slot, "eviction changed a page"
-            assert not any(len(p) < len(prefix) and prefix.startswith(p) for p in gone), (
-                "a page was evicted before its continuation"
-            )
-        self.cached = dict(cached_now)
+        assert read(LOWER) == self.lower, "an eviction in tier 1 changed tier 2"
         self.forget_ends()
 
     def remove(self, prefix: bytes) -> int:
@@ -283,14 +206,14 @@ class Model:
         for name, pin in list(self.named.items()):
             if {each for each, _ in pin.path}.intersection(gone):
                 del self.named[name]
-        for each in gone:
-            del self.cached[each]
+        self.take_out(gone, self.every_hold())
         self.forget_ends()
         return len(gone)
 
     def expel(self) -> int:
         """Remove the pages of extents that retire; return how many pages went."""
-        gone = [prefix for prefix, slot in self.cached.items() if slot[0] in self.retiring]
+        every = [*self.first.items(), *self.lower.items()]
+        gone = {prefix for prefix, slot in every if slot[0] in self.retiring}
         return sum(self.remove(prefix) for prefix in sorted(gone))
 
     def end(self, lease: ModelLease) -> None:

@@ -169,7 +169,7 @@ def test_a_peek_is_what_a_match_would_be(page_tokens: int) -> None:
     for count in range(len(tokens) // 4 + 1):
         peeked = world.cache.peek(OWNER, NAMESPACE_ID, tokens[: 4 * count])
         pages = min(max(count - 1, 0) // page_tokens, 4)
-        assert peeked == Peeked(pages * page_tokens, pages, 1)
+        assert peeked == Peeked(pages * page_tokens, ((1, pages),) if pages else ())
 
 
 def test_a_peek_has_no_effect() -> None:

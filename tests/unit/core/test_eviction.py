@@ -6,10 +6,10 @@ from random import Random
 import pytest
 from core_builders import letters_of, make_namespace, node_at, paged, picture, plant
 
+from kvstore.core.anchors import Anchor
 from kvstore.core.eviction import SWEEP_FROM, Victim
 from kvstore.core.holds import Hold
 from kvstore.core.namespace import Namespace
-from kvstore.core.node import Anchor
 from kvstore.core.pages import evict
 
 

@@ -9,7 +9,8 @@ import pytest
 from core_builders import OWNER, CoreWorld, make_layout, node_at
 
 from kvstore.core.caller import Caller
-from kvstore.core.invariants import LawBroken, Laws
+from kvstore.core.invariants import Laws
+from kvstore.core.law import LawBroken
 from kvstore.core.layout import NamespaceIdentity
 from kvstore.core.lease import Process
 from kvstore.core.requests import ReservationRequest

@@ -8,7 +8,7 @@ from kvstore.core.eviction import Victim
 from kvstore.core.holds import Pin
 from kvstore.core.namespace import Namespace
 from kvstore.core.node import Position
-from kvstore.core.pages import evict, let_go, offer_leaf, publish, remove
+from kvstore.core.pages import evict, let_go, publish, remove
 from kvstore.core.requests import Removed
 from kvstore.core.slots import SlotState
 
@@ -116,7 +116,7 @@ def test_only_leaves_are_offered() -> None:
     namespace.index.detach(gone)
     gone.queued = False
     for node in (namespace.index.root, inner, gone):
-        offer_leaf(node)
+        namespace.offer_leaves(node)
         assert not node.queued
 
 

@@ -44,23 +44,23 @@ def contents(runs: Iterable[Run]) -> list[tuple[int, list[int], list[int]]]:
 
 def test_no_slots_are_no_runs(extents: CountingExtents) -> None:
     """An empty path is an empty answer."""
-    assert runs_of(array("Q"), extents, tier=1) == ()
+    assert runs_of(array("Q"), extents) == ()
 
 
 def test_one_extent_is_one_run(extents: CountingExtents) -> None:
     """Slots of one extent are one run in their own order, each with its generation."""
-    runs = runs_of(slots((1, 9), (1, 3), (1, 4)), extents, tier=1)
+    runs = runs_of(slots((1, 9), (1, 3), (1, 4)), extents)
     assert contents(runs) == [(1, [9, 3, 4], [1009, 1003, 1004])]
 
 
 def test_a_single_page_is_a_run(extents: CountingExtents) -> None:
     """A run of one page has one index and one generation."""
-    assert contents(runs_of(slots((2, 5)), extents, tier=1)) == [(2, [5], [1005])]
+    assert contents(runs_of(slots((2, 5)), extents)) == [(2, [5], [1005])]
 
 
 def test_runs_follow_the_path_from_extent_to_extent(extents: CountingExtents) -> None:
     """Each change of extent begins a run, also back to one that was there before."""
-    runs = runs_of(slots((1, 0), (1, 1), (2, 7), (1, 2), (1, 3)), extents, tier=1)
+    runs = runs_of(slots((1, 0), (1, 1), (2, 7), (1, 2), (1, 3)), extents)
     assert contents(runs) == [
         (1, [0, 1], [1000, 1001]),
         (2, [7], [1007]),
@@ -69,21 +69,22 @@ def test_runs_follow_the_path_from_extent_to_extent(extents: CountingExtents) ->
 
 
 def test_a_run_names_its_tier(extents: CountingExtents) -> None:
-    """The tier given stands in every run."""
-    runs = runs_of(slots((1, 0), (2, 0)), extents, tier=2)
-    assert [run.tier for run in runs] == [2, 2]
+    """Each run has its extent's tier."""
+    extents[2].tier = 2
+    runs = runs_of(slots((1, 0), (2, 0)), extents)
+    assert [run.tier for run in runs] == [1, 2]
 
 
 def test_large_extent_numbers_survive(extents: CountingExtents) -> None:
     """All 32 bits of an extent's number are kept."""
     last = (1 << 32) - 1
-    runs = runs_of(slots((last, 99), (1, 0)), extents, tier=1)
+    runs = runs_of(slots((last, 99), (1, 0)), extents)
     assert [run.extent_id for run in runs] == [last, 1]
 
 
 def test_a_path_in_one_extent_looks_it_up_once(extents: CountingExtents) -> None:
     """The number of lookups is that of runs, not of pages."""
-    runs_of(slots(*((1, index) for index in range(100))), extents, tier=1)
+    runs_of(slots(*((1, index) for index in range(100))), extents)
     assert extents.lookups == 1
 
 

@@ -24,7 +24,7 @@ from kvstore.rpc import report
 from kvstore.service.traffic import Requests
 from kvstore.v1 import lease_pb2, store_pb2, types_pb2
 
-COUNTERS = Counters(*range(1, 18))
+COUNTERS = Counters(*range(1, 20))
 # Told by another field, or the place in a list and no more.
 NOT_SENT = {"epoch", "expired", "number"}
 LEASE = LeaseStats(

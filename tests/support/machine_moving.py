@@ -1,0 +1,204 @@
+"""The cache machine's rules about moves between tiers: begun, finished late, or given up."""
+
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant, precondition, rule
+from machine_state import COUNTS, SELDOM, MachineState
+from naive_copies import FIRST, LOWER, ModelMove, Slot
+
+from kvstore.core.moving import Move
+from kvstore.core.requests import MatchWishes, Sequence
+from kvstore.core.wanted_moves import TierPolicy, WritePolicy
+
+POLICIES = st.builds(
+    TierPolicy,
+    write=st.sampled_from(WritePolicy),
+    in_place=st.sampled_from([True, True, False]),
+    promote=st.booleans(),
+    low=st.sampled_from([0.4, 1.0]),
+    high=st.just(1.0),
+)
+
+
+def pair(slot: int) -> Slot:
+    """Return a slot as the model names it."""
+    return slot >> 32, slot & 0xFFFFFFFF
+
+
+class MoveRules(MachineState):
+    """Copies come and go between two tiers, while everything else happens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.under_way: list[Move] = []
+
+    @property
+    def has_tiers(self) -> bool:
+        """Whether there are two."""
+        return len(self.cache.tiers) > 1
+
+    @precondition(lambda self: self.has_tiers)
+    @rule(most=st.integers(1, 6), late=SELDOM, idle=st.booleans())
+    def plan_moves(self, most: int, *, late: bool, idle: bool) -> None:
+        """The mover looks what there is to do; copies at once, or while other things happen.
+
+        Perhaps after all engines gave back what they held.
+        """
+        COUNTS["plan_moves"] += 1
+        for lease in self.model.leases.values():
+            if idle:
+                self.cache.release(self.caller(lease), [*lease.pins, *lease.sources], self.now)
+                self.cache.abort(self.caller(lease), [*lease.reservations], self.now)
+                lease.dead_pins.update(lease.pins)
+                lease.dead_reservations.update(lease.reservations)
+                for held in (lease.pins, lease.sources, lease.reservations):
+                    held.clear()
+        # The second time what was copied is dropped.
+        for _ in range(2):
+            self.plan_once(most)
+            if not late:
+                self.finish_all(copied=True)
+
+    @precondition(lambda self: self.far() and self.model.leases)
+    @rule(data=st.data(), late=SELDOM)
+    def promote_for_a_match(self, data: st.DataObject, *, late: bool) -> None:
+        """What a match would find in tier 2 is copied first."""
+        COUNTS["promote_for_a_match"] += 1
+        lease = self.member(data)
+        if lease is None:
+            return
+        tokens = data.draw(st.sampled_from(self.far()))
+        caller = self.caller(lease)
+        moves = self.cache.plan_promotion(caller, self.namespace_id, Sequence(tokens))
+        assert self.cache.tier_policy.promote or not moves
+        self.judge_plan(moves, evicts_first=self.cache.tier_policy.promote)
+        if not late:
+            self.finish_all(copied=True)
+
+    @precondition(lambda self: self.far() and self.model.leases)
+    @rule(data=st.data(), again=st.booleans())
+    def read_in_place(self, data: st.DataObject, *, again: bool) -> None:
+        """What lies in tier 2 is matched, once or twice, and released; the mover looks."""
+        COUNTS["read_in_place"] += 1
+        lease = self.member(data)
+        if lease is None:
+            return
+        tokens = data.draw(st.sampled_from(self.far())) + self.tokens([0])
+        for _ in range(2 if again else 1):
+            pin_id = self.fresh()
+            wishes = MatchWishes(pin_id)
+            asked = Sequence(tokens)
+            path = self.model.longest(tokens, len(tokens) // self.model.width)
+            expected = self.model.expect(lease, asked, b"", wishes, path)
+            caller = self.caller(lease)
+            match = self.cache.match(caller, self.namespace_id, asked, wishes, self.now)
+            self.check_match(lease, expected, (asked, wishes), match)
+            COUNTS["read in place"] += any(run.tier == LOWER for run in match.runs)
+            self.cache.release(caller, [pin_id], self.now)
+            lease.pins.pop(pin_id, None)
+            lease.dead_pins.add(pin_id)
+        self.plan_once(6)
+        self.finish_all(copied=True)
+
+    def far(self) -> list[bytes]:
+        """Return the pages that are in tier 2 alone."""
+        return sorted(self.model.lower.keys() - self.model.first.keys())
+
+    def plan_once(self, most: int) -> None:
+        """Let the mover plan."""
+        moves = self.cache.plan_moves(most)
+        assert sum(len(move.transfers) for move in moves) <= most
+        self.judge_plan(moves, evicts_first=self.cache.tier_policy.promote)
+
+    @precondition(lambda self: self.under_way)
+    @rule(copied=st.sampled_from([True, True, True, False]))
+    def finish_moves(self, *, copied: bool) -> None:
+        """What was begun before is done, or failed."""
+        COUNTS["finish_moves"] += 1
+        self.finish_all(copied=copied)
+
+    def judge_plan(self, moves: list[Move], *, evicts_first: bool) -> None:
+        """Compare what began, and what went for it, with what may."""
+        free = {tier: self.model.free_slots(tier) for tier in (FIRST, LOWER)}
+        begun = [self.as_model(move) for move in moves]
+        self.judge_what_went(begun, evicts_first=evicts_first)
+        for move, known in zip(moves, begun, strict=True):
+            assert self.model.attached(known.path) == known.path, "a move holds what is not there"
+            copies = self.model.in_tier(known.tier)
+            held = {slot for _, slot in known.path}
+            for prefix, source, target in known.pages:
+                assert prefix not in copies, "a page moves to where it is"
+                assert source in held, "a move does not hold its source"
+                assert target in free[known.tier] | self.model.free_slots(known.tier)
+            self.model.moves[id(move)] = known
+            self.under_way.append(move)
+            COUNTS["pages moving"] += len(known.pages)
+
+    def as_model(self, move: Move) -> ModelMove:
+        """Return a move as the model has it."""
+        prefixes = self.model.pages_of(move.tokens())
+        path = [(p, pair(slot)) for p, slot in zip(prefixes, move.slots(), strict=True)]
+        pages = [
+            (prefixes[end - 1], pair(source), pair(target))
+            for end, source, target in move.transfers
+        ]
+        return ModelMove(move.tier, path, pages)
+
+    def judge_what_went(self, begun: list[ModelMove], *, evicts_first: bool) -> None:
+        """Take over what moves evicted: copies in tier 2, and in tier 1 those with another."""
+        paths = [move.path for move in begun]
+        gone_below: set[bytes] = set()
+        for tier in (LOWER, FIRST):
+            before = set(self.model.cached)
+            held = self.model.held(tier) | self.model.held_in(paths, tier)
+            gone = self.model.judge_dropped(self.cached_now(tier), tier, held)
+            COUNTS[f"copies dropped in tier {tier}"] += len(gone)
+            lost = before - set(self.model.cached)
+            if tier == FIRST and not evicts_first:
+                # Its copy in tier 2 may have gone after that in tier 1 did.
+                assert lost <= gone_below, "a page without another copy was dropped"
+            gone_below = gone
+            for page in self.model.cached:
+                assert not any(len(p) < len(page) and page.startswith(p) for p in lost)
+        self.model.forget_ends()
+
+    def finish_all(self, *, copied: bool) -> None:
+        """Finish all moves under way, and compare."""
+        for move in self.under_way:
+            known = self.model.moves[id(move)]
+            if copied:
+                for _, source, target in known.pages:
+                    self.model.memory[target] = self.model.memory[source]
+                    self.digests[target] = self.digests[source]
+                    self.flipped -= {target}
+                    self.flipped |= {target} if source in self.flipped else set()
+            published = self.cache.finish_moves([move], copied=copied)
+            del self.model.moves[id(move)]
+            now, expected = self.cached_now(move.tier), 0
+            copies = self.model.in_tier(move.tier)
+            for prefix, source, target in known.pages:
+                may = copied and self.may_follow(move.tier, prefix, source, target)
+                if now.get(prefix) == target:
+                    assert may, "a copy was published that may not be"
+                    copies[prefix] = target
+                    expected += 1
+                else:
+                    assert move.tier == FIRST or not may, "a copy was not published"
+            assert published == expected
+            COUNTS[f"copies published in tier {move.tier}"] += published
+        self.under_way.clear()
+
+    def may_follow(self, tier: int, prefix: bytes, source: Slot, target: Slot) -> bool:
+        """Return whether a page may be given a copy: it is there, lacks one, as its parent not."""
+        lasting = target[0] in self.model.lasting
+        above = prefix[: (len(prefix) - 1) // self.model.width * self.model.width]
+        follows = tier == FIRST or not above or above in self.model.lower
+        lacks = prefix not in self.model.in_tier(tier)
+        return lasting and follows and lacks and self.model.has(prefix, source)
+
+    @invariant()
+    def tiers_hold_together(self) -> None:
+        """Every page of tier 2 has its parent there, and every page one in some tier."""
+        for copies in (self.model.lower, self.model.cached):
+            for prefix in copies:
+                above = prefix[: (len(prefix) - 1) // self.model.width * self.model.width]
+                assert not above or above in copies
