@@ -1,6 +1,6 @@
 """Tier 3 on a disk: pages in one preallocated file, found again after a restart."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -145,20 +145,18 @@ class Slab:
             return self._book.state is SlabState.OPEN and self._book.index.find(key) is not None
 
     def remove(self, keys: Sequence[PageKey], done: Done) -> None:
-        """Remove pages, those on their way too. Nobody finds them from here on.
+        """Remove pages and all that comes after them. Nobody finds them from here on.
 
         ``done`` is called once: with True once they cannot return, whatever happens to
-        this machine, with False where the disk refuses to forget them. A page of which
-        nothing is there is removed. Whoever removes a page removes what comes after it.
+        this machine, with False where the disk refuses to forget them. Of what is on its
+        way nothing comes; a page of which nothing is there is removed. Where pages come
+        after them that were not named it takes O(pages of the namespace).
         """
         book = self._book
         with book.mutex:
             taken = book.state is SlabState.OPEN
             if taken:
-                writes = [write for key in keys if (write := book.pending.get(key)) is not None]
-                for write in writes:
-                    write.cancelled = True
-                book.removals.append(PendingRemoval(book.leave(keys), writes, done))
+                book.removals.append(PendingRemoval(*book.doom(keys), done))
                 book.mutex.notify_all()
         if not taken:
             call_out(done, value=False)
@@ -170,10 +168,37 @@ class Slab:
             keys += [key for key in self._book.pending if key.namespace == namespace]
             self.remove(keys, done)
 
+    def leading(self, keys: Iterable[PageKey]) -> int:
+        """Return how many of a sequence's pages would be found now, up to the first that is not.
+
+        Asks for no more keys than that, so that digests can be computed as they are needed.
+        """
+        count = 0
+        for key in keys:
+            if not self.contains(key):
+                break
+            count += 1
+        return count
+
+    def page(self, key: PageKey) -> SlabPage | None:
+        """Return what a page's header says, or None where there is no such page."""
+        with self._book.mutex:
+            slot = self._book.index.find(key)
+            if slot is None:
+                return None
+            segment, index = self._book.room.at(slot)
+            header = segment.read_header(index)
+            return header and SlabPage(header.key, header.parent, header.valid_tokens)
+
     def keys(self, namespace: bytes) -> list[PageKey]:
         """Return the pages of a namespace, in no order."""
         with self._book.mutex:
             return self._book.index.keys(namespace)
+
+    def namespaces(self) -> dict[bytes, int]:
+        """Return how many pages each namespace has, by its digest."""
+        with self._book.mutex:
+            return self._book.index.namespaces()
 
     def use(self) -> SlabUse:
         """Return what is in the slab, as one snapshot."""

@@ -128,6 +128,33 @@ class SlabBook:
             segment.move(index, SlotState.LEAVING)
         return slots
 
+    def doom(self, keys: Iterable[PageKey]) -> tuple[list[int], list[PendingWrite]]:
+        """Drop pages and all that comes after them, on the disk or on its way there.
+
+        Returns the slots, LEAVING, and the writes, which are cancelled.
+        """
+        gone = set(keys)
+        slots: list[int] = []
+        writes: dict[PageKey, PendingWrite] = {}
+        fresh = gone
+        while fresh:
+            slots += self.leave(fresh)
+            after = self.index.after(fresh)
+            slots += self.leave(after)
+            gone = gone.union(after)
+            pending = {
+                key: write
+                for key, write in self.pending.items()
+                if key not in writes
+                and (key in gone or PageKey(key.namespace, write.page.parent) in gone)
+            }
+            writes |= pending
+            fresh = pending.keys() - gone
+            gone |= fresh
+        for write in writes.values():
+            write.cancelled = True
+        return slots, list(writes.values())
+
     def settle(self, slots: Iterable[int]) -> None:
         """Make slots FREE whose headers the disk does not have any more."""
         for slot in slots:

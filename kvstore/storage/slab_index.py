@@ -10,7 +10,7 @@ from kvstore.storage.slab_segment import Segment
 class SlabIndex:
     """Pages by their key, and how many pages cached come right after each. Not thread-safe.
 
-    Some 280 bytes a page with the table of headers. ``segments`` stand by their number;
+    Some 300 bytes a page with the table of headers. ``segments`` stand by their number;
     whoever adds a page has written its header there before, and leaves it there until
     the page is dropped.
     """
@@ -81,32 +81,55 @@ class SlabIndex:
         """Return every page of a namespace."""
         return [PageKey(namespace, digest) for digest in self._namespaces.get(namespace, ())]
 
+    def namespaces(self) -> dict[bytes, int]:
+        """Return how many pages each namespace has, by its digest."""
+        return {namespace: len(pages) for namespace, pages in self._namespaces.items()}
+
     def orphans(self) -> list[PageKey]:
         """Return every page that no chain of pages leads to from its namespace's root.
 
-        O(pages): for after a restart, and after a segment was cut anew.
+        O(pages): for after a restart.
         """
         found: list[PageKey] = []
         for namespace, pages in self._namespaces.items():
-            rooted = {namespace: True}
-            for digest in pages:
-                if digest not in rooted:
-                    self._walk_up(digest, pages, rooted)
-            found += [PageKey(namespace, digest) for digest in pages if not rooted[digest]]
+            known = {namespace: False}
+            self._walk_up(pages, known, missing=True)
+            found += [PageKey(namespace, digest) for digest in pages if known[digest]]
         return found
 
-    def _walk_up(self, digest: bytes, pages: dict[bytes, int], rooted: dict[bytes, bool]) -> None:
-        """Find out of a page and all above it whether they hang on the root."""
-        path = []
-        while digest not in rooted:
-            # Until it is known, and for good where a forged header makes its own ancestor of it.
-            rooted[digest] = False
-            if digest not in pages:
-                break
-            path.append(digest)
-            slot = pages[digest]
-            digest = self._segments[slot >> INDEX_BITS].parent_digest(slot & INDEX_MASK)
-        rooted.update(dict.fromkeys(path, rooted[digest]))
+    def after(self, keys: Iterable[PageKey]) -> list[PageKey]:
+        """Return every page that comes after one of those, which are dropped already.
+
+        O(pages of their namespaces) where there are any, else O(keys).
+        """
+        tops: dict[bytes, dict[bytes, bool]] = {}
+        for key in keys:
+            if key in self._waiting:
+                tops.setdefault(key.namespace, {})[key.digest] = True
+        found: list[PageKey] = []
+        for namespace, known in tops.items():
+            pages = self._namespaces.get(namespace, {})
+            known[namespace] = False
+            self._walk_up(pages, known, missing=False)
+            found += [PageKey(namespace, digest) for digest in pages if known[digest]]
+        return found
+
+    def _walk_up(self, pages: dict[bytes, int], known: dict[bytes, bool], *, missing: bool) -> None:
+        """Give each page what is known of the nearest page above it, itself included.
+
+        Where the way up ends at a page that is not there, or in a circle, that is ``missing``.
+        """
+        for page in pages:
+            digest, path = page, []
+            while digest not in known:
+                known[digest] = missing
+                slot = pages.get(digest)
+                if slot is None:
+                    break
+                path.append(digest)
+                segment, index = self._at(slot)
+                digest = segment.parent_digest(index)
+            known.update(dict.fromkeys(path, known[digest]))
 
     def _count(self, parent: PageKey, change: int) -> None:
         """Count a page that came or went, at its parent or for when that one comes."""

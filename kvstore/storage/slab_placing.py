@@ -111,11 +111,11 @@ class SlabPlacing:
                 if state == SlotState.CACHED and (header := segment.read_header(index)) is not None
             ]
             slots = book.leave(keys)
-            orphans = book.index.orphans()
-            slots += book.leave(orphans)
+            after = book.index.after(keys)
+            slots += book.leave(after)
             book.counters.evicted_pages += len(slots)
         self._empty(slots)
-        book.tell_lost([*keys, *orphans])
+        book.tell_lost([*keys, *after])
         self._cut(segment.header.number, page_bytes)
         return True
 

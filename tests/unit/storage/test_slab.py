@@ -9,8 +9,7 @@ from slab_rig import LIMIT, NAMESPACE, PAGE_BYTES, SlabRig, config, key
 from structlog.testing import capture_logs
 
 from kvstore.storage.slab import Slab
-from kvstore.storage.slab_book import SlabState
-from kvstore.storage.slab_clock import SlabClock
+from kvstore.storage.slab_book import SlabPage, SlabState
 from kvstore.storage.slab_errors import SlabInUse
 
 OTHER = bytes(range(32))
@@ -68,50 +67,22 @@ def test_a_page_is_found_in_its_own_namespace_only(rig: SlabRig) -> None:
     assert rig.found(1, namespace=OTHER) == [1]
 
 
-def test_a_removed_page_never_returns(rig: SlabRig) -> None:
-    """Once a removal is answered, no restart brings the page back."""
-    assert rig.write(*range(10))
-    assert rig.remove(8, 9)
-    assert rig.found(*range(10)) == list(range(8))
+def test_a_page_says_what_is_known_of_it(rig: SlabRig) -> None:
+    """Parent and valid tokens come back after a restart, for whoever builds a tree of them."""
+    assert rig.write(0, 1, 2)
     rig.reopen()
-    assert rig.found(*range(10)) == list(range(8))
-    assert rig.write(8, 9)
-    assert rig.found(8, 9) == [8, 9]
+    page = rig.slab.page(key(1))
+    assert page == SlabPage(key(1), key(0).digest, 2)
+    assert rig.slab.page(key(9)) is None
+    assert rig.slab.namespaces() == {NAMESPACE: 3}
 
 
-def test_a_page_is_removed_before_it_is_answered(rig: SlabRig) -> None:
-    """Nobody finds a page any more as soon as its removal was asked for."""
-    assert rig.write(1)
-    done: Future[bool] = Future()
-    rig.slab.remove([key(1)], done.set_result)
-    assert not rig.slab.contains(key(1))
-    assert done.result(LIMIT)
-
-
-def test_a_page_on_its_way_is_removed(rig: SlabRig) -> None:
-    """A removal wins over the write before it, however far that came."""
-    for number in range(50):
-        begun = rig.begin(number)
-        assert rig.remove(number)
-        assert begun is not None
-        begun.result(LIMIT)
-        assert rig.found(number) == []
-    rig.reopen()
-    assert rig.slab.use().page_count == 0
-    assert rig.write(*range(50))
-
-
-def test_a_namespace_is_removed_as_a_whole(rig: SlabRig) -> None:
-    """Every page of it goes, and none of another."""
-    assert rig.write(*range(10))
-    assert rig.write(*range(10), namespace=OTHER)
-    assert sorted(rig.slab.keys(NAMESPACE)) == sorted(key(each) for each in range(10))
-    done: Future[bool] = Future()
-    rig.slab.remove_namespace(NAMESPACE, done.set_result)
-    assert done.result(LIMIT)
-    rig.reopen()
-    assert rig.found(*range(10)) == []
-    assert rig.found(*range(10), namespace=OTHER) == list(range(10))
+def test_a_sequence_is_looked_up_no_further_than_it_goes(rig: SlabRig) -> None:
+    """Keys are taken one by one, up to the first page that is not there."""
+    assert rig.write(0, 1, 2)
+    keys = (key(number) for number in (0, 1, 2, 5, 6, 7))
+    assert rig.slab.leading(keys) == 3
+    assert next(keys) == key(6)
 
 
 def test_a_page_that_is_there_is_not_written_again(rig: SlabRig) -> None:
@@ -131,69 +102,6 @@ def test_a_full_queue_refuses_and_does_not_wait(tmp_path: Path) -> None:
     assert begun is not None
     assert begun.result(LIMIT)
     rig.slab.close()
-
-
-def test_a_full_slab_without_a_policy_refuses(rig: SlabRig) -> None:
-    """Where the owner decides what goes, a write that finds no slot comes to nothing."""
-    slots = 2 * rig.slab._book.room.layout(PAGE_BYTES).slot_count
-    assert rig.write(*range(slots))
-    assert not rig.write(slots)
-    assert rig.remove(slots - 1)
-    assert rig.write(slots)
-    assert rig.found(*range(slots + 1)) == [*range(slots - 1), slots]
-
-
-def test_a_full_slab_with_a_policy_evicts_leaves(tmp_path: Path) -> None:
-    """The built-in policy makes room; every page that is left has its parent."""
-    rig = SlabRig(config(tmp_path / "slab"), SlabClock())
-    slots = 2 * rig.slab._book.room.layout(PAGE_BYTES).slot_count
-    chains = [range(start, start + 10) for start in range(0, 2 * slots, 10)]
-    for chain in chains:
-        assert rig.write(*chain)
-    left = set(rig.found(*(number for chain in chains for number in chain)))
-    assert left >= {*chains[-1]}
-    assert {key(number) for chain in chains for number in chain if number not in left} == {
-        *rig.lost
-    }
-    for chain in chains:
-        kept = [number for number in chain if number in left]
-        assert kept == list(chain)[: len(kept)]
-    rig.reopen()
-    assert rig.slab.use().counters.orphaned_pages == 0
-    assert rig.slab.use().page_count == len(left)
-    rig.slab.close()
-
-
-def test_a_size_that_comes_later_has_its_share(tmp_path: Path) -> None:
-    """Where all segments are taken, one goes over to pages of another size."""
-    rig = SlabRig(config(tmp_path / "slab"), SlabClock())
-    slots = 2 * rig.slab._book.room.layout(PAGE_BYTES).slot_count
-    assert rig.write(*range(slots))
-    assert rig.write(*range(slots, slots + 5), size=4096)
-    assert rig.found(*range(slots, slots + 5), size=4096) == list(range(slots, slots + 5))
-    left = rig.found(*range(slots))
-    # The first segment went, and with it all that came after its pages.
-    assert left == []
-    assert len(rig.lost) == slots
-    rig.reopen()
-    assert rig.slab.use().page_count == 5
-    rig.slab.close()
-
-
-def test_an_empty_segment_serves_another_size(rig: SlabRig) -> None:
-    """Without a policy too a segment without pages is cut anew."""
-    slots = 2 * rig.slab._book.room.layout(PAGE_BYTES).slot_count
-    assert rig.write(*range(slots))
-    assert not rig.write(1000, size=4096)
-    assert rig.remove(*range(slots))
-    assert rig.write(1000, size=4096)
-    assert rig.found(1000, size=4096) == [1000]
-
-
-def test_a_page_that_fits_no_segment_is_refused(rig: SlabRig) -> None:
-    """A page larger than a segment, and an empty one, are not taken."""
-    assert rig.begin(1, size=1 << 20) is None
-    assert rig.begin(1, size=0) is None
 
 
 def test_a_second_opener_is_refused(rig: SlabRig) -> None:
