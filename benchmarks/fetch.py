@@ -7,10 +7,12 @@ Everything is measured in turns in one run. LMCache runs in an environment of it
 import ctypes
 import hashlib
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter_ns
@@ -33,29 +35,54 @@ from support.fetch_workload import BYTES_TOKENS, PAYLOAD_BYTES, TOKENS, Pace, Ti
 # Rounds, and the pace of a slice: about three minutes, and half of one.
 FULL, QUICK = (9, Pace(0.4, 3, 40)), (3, Pace(0.1, 2, 10))
 WARM_UP = Pace(0.2, 2, 10)
-GRPC, UNCHECKED = "kvstore, gRPC", "no checksums"
-REFERENCES = {"hit": GRPC, "fetch": "memcpy", "store": "memcpy"}
+LANE, GRPC, UNCHECKED = "kvstore, hot lane", "kvstore, gRPC", "no checksums"
+AS_IT_IS = ClientConfig(call_timeout=30.0)
+# A client takes the hot lane by itself, where there is one.
+HAS_LANE = "hot_lane" in {each.name for each in fields(ClientConfig)}
+WITHOUT_LANE: dict[str, Any] = {"hot_lane": False} if HAS_LANE else {}
+OURS = LANE if HAS_LANE else GRPC
 CONFIGS = {
-    GRPC: ClientConfig(call_timeout=30.0),
-    UNCHECKED: ClientConfig(call_timeout=30.0, page_checksums=False),
+    GRPC: replace(AS_IT_IS, **WITHOUT_LANE),
+    UNCHECKED: replace(AS_IT_IS, page_checksums=False),
+    OURS: AS_IT_IS,
 }
+REFERENCES = {"hit": OURS, "fetch": "memcpy", "store": "memcpy"}
 PEERS = {
     "LMCache, ZMQ, 256": ("zmq", 256),
     "LMCache, gRPC, 256": ("grpc", 256),
     "LMCache, ZMQ, 16": ("zmq", 16),
 }
+CLOSEST = "LMCache, ZMQ, 256"
 Slice = Callable[[Pace], Times]
+# Cells that copy are measured with one thread of torch, and some with one for each core too.
+THREADS = len(os.sched_getaffinity(0))
+THREADED = f", {THREADS} threads"
+
+
+def threaded(slice_: Slice, use_threads: Callable[[int], None]) -> Slice:
+    """Return the same slice with a thread for each core, as far as torch takes them."""
+
+    def measured(pace: Pace) -> Times:
+        use_threads(THREADS)
+        try:
+            return slice_(pace)
+        finally:
+            use_threads(1)
+
+    return measured
 
 
 def our_cells(workers: dict[str, OurWorker], engine: EngineMemory) -> dict[Cell, Slice]:
     """Return what is measured of ours."""
     cells: dict[Cell, Slice] = {}
-    worker, unchecked = workers[GRPC], workers[UNCHECKED]
+    worker, unchecked = workers[OURS], workers[UNCHECKED]
     for tokens in TOKENS:
-        hit = partial(worker.hit, token_count=tokens)
-        cells[Cell("hit", GRPC, tokens)] = hit
-        cells[Cell("hit", f"{GRPC}, of a list", tokens)] = partial(hit, listed=True)
-        cells[Cell("hit", f"{GRPC}, acquire", tokens)] = partial(hit, reserving=True)
+        for name in dict.fromkeys((OURS, GRPC)):
+            hit = partial(workers[name].hit, token_count=tokens)
+            cells[Cell("hit", name, tokens)] = hit
+            cells[Cell("hit", f"{name}, acquire", tokens)] = partial(hit, reserving=True)
+        listed = partial(worker.hit, token_count=tokens, listed=True)
+        cells[Cell("hit", f"{OURS}, of a list", tokens)] = listed
     gathers = {
         "in place": None,
         "pages copied out": engine.gather_pages,
@@ -68,17 +95,26 @@ def our_cells(workers: dict[str, OurWorker], engine: EngineMemory) -> dict[Cell,
         for each, checks in ((worker, "checksums"), (unchecked, UNCHECKED)):
             cell = Cell("store", f"kvstore, {name}, {checks}", BYTES_TOKENS)
             cells[cell] = partial(each.store, copy=copy)
-    return cells
+    copies = [Cell("fetch", "kvstore, copied out by layer", BYTES_TOKENS)]
+    copies.append(Cell("store", f"kvstore, copied in by layer, {UNCHECKED}", BYTES_TOKENS))
+    return cells | {
+        cell.also(THREADED): threaded(cells[cell], torch.set_num_threads) for cell in copies
+    }
 
 
 def peer_cells(name: str, peer: lmcache_peer.LMCachePeer) -> dict[Cell, Slice]:
     """Return what is measured of a peer."""
-    hits = {Cell("hit", name, tokens): partial(peer.hit, token_count=tokens) for tokens in TOKENS}
-    return {
-        **hits,
-        Cell("fetch", name, BYTES_TOKENS): peer.fetch,
-        Cell("store", name, BYTES_TOKENS): peer.store,
+    hits: dict[Cell, Slice] = {
+        Cell("hit", name, tokens): partial(peer.hit, token_count=tokens) for tokens in TOKENS
     }
+    calls = {"fetch": peer.fetch, "store": peer.store}
+    moves: dict[Cell, Slice] = {
+        Cell(part, name, BYTES_TOKENS): slice_ for part, slice_ in calls.items()
+    }
+    if name == CLOSEST:
+        for cell, slice_ in list(moves.items()):
+            moves[cell.also(THREADED)] = threaded(slice_, peer.use_threads)
+    return hits | moves
 
 
 def memcpy_cells() -> dict[Cell, Slice]:
@@ -94,31 +130,49 @@ def memcpy_cells() -> dict[Cell, Slice]:
     return {Cell(part, "memcpy", BYTES_TOKENS): copy for part in ("fetch", "store")}
 
 
+def started_peers(stack: ExitStack, content: bytes, left_out: dict[str, str]) -> dict[Cell, Slice]:
+    """Start what can be had of the peers; note in ``left_out`` why one cannot be."""
+    cells: dict[Cell, Slice] = {}
+    python = lmcache_environment.interpreter()
+    if not python:
+        left_out["LMCache"] = "not set up: `make bench-peers` does it"
+        return cells
+    digest = hashlib.sha256(content).hexdigest()
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(content)
+        file.flush()
+        for name, server in PEERS.items():
+            try:
+                peer, url = stack.enter_context(lmcache_peer.lmcache_peer(python, *server))
+                fetched = peer.open(url, Path(file.name))
+            except (OSError, RuntimeError) as error:
+                left_out[name] = str(error)
+                continue
+            assert fetched == digest, "other bytes came back"
+            cells |= peer_cells(name, peer)
+    return cells
+
+
 def measure(
-    python: Path | None, rounds: int, pace: Pace, threads: int
+    rounds: int, pace: Pace, *, peers: bool, left_out: dict[str, str]
 ) -> tuple[Rounds, list[float]]:
     """Return the slices of every cell, one a round, and the load average before each round."""
     results: Rounds = {}
     loads: list[float] = []
     content = payload()
     digest = hashlib.sha256(content).hexdigest()
+    torch.set_num_threads(1)
     engine = EngineMemory()
     engine.fill(content)
     with ExitStack() as stack:
         workers = stack.enter_context(our_workers(CONFIGS))
-        workers[GRPC].publish(content)
-        assert workers[GRPC].verify(engine) == (digest, digest)
+        workers[OURS].publish(content)
+        assert workers[OURS].verify(engine) == (digest, digest)
         cells = memcpy_cells() | our_cells(workers, engine)
-        with tempfile.NamedTemporaryFile() as file:
-            file.write(content)
-            file.flush()
-            for name, server in PEERS.items():
-                if not python:
-                    break
-                started = lmcache_peer.lmcache_peer(python, *server, threads)
-                peer, url = stack.enter_context(started)
-                assert peer.open(url, Path(file.name)) == digest, "other bytes came back"
-                cells |= peer_cells(name, peer)
+        if peers:
+            cells |= started_peers(stack, content, left_out)
+        if pace == QUICK[1]:
+            cells = {cell: slice_ for cell, slice_ in cells.items() if THREADED not in cell.name}
         for slice_ in cells.values():
             slice_(WARM_UP)
         console = Console(stderr=True)
@@ -137,18 +191,16 @@ def main(
     output: Annotated[Path | None, typer.Option(help="Write the JSON value here too.")] = None,
     quick: Annotated[bool, typer.Option(help="Half a minute, rougher figures.")] = False,
     rounds: Annotated[int, typer.Option(help="Times that everything is measured.")] = 0,
-    torch_threads: Annotated[int, typer.Option(min=1, help="On both sides.")] = 1,
     peers: Annotated[bool, typer.Option(help="Beside LMCache, where it is set up.")] = True,
 ) -> None:
     """Measure hits, fetches and stores of ours, and of LMCache where it is set up."""
-    python = lmcache_environment.interpreter() if peers else None
-    if peers and not python:
-        print("LMCache is not set up and left out: `make bench-peers` does both", file=sys.stderr)
-    torch.set_num_threads(torch_threads)
     planned, pace = QUICK if quick else FULL
     rounds = rounds or planned
     before = machine.load_average()
-    results, loads = measure(python, rounds, pace, torch_threads)
+    left_out: dict[str, str] = {}
+    results, loads = measure(rounds, pace, peers=peers, left_out=left_out)
+    for name, reason in left_out.items():
+        print(f"Left out: {name}, {reason}", file=sys.stderr)
     document: dict[str, Any] = {
         "benchmark": "fetch",
         "machine": machine.machine_facts() | {"torch": torch.__version__},
@@ -157,8 +209,8 @@ def main(
             "rounds": rounds,
             "slice": pace._asdict(),
             "bytes": PAYLOAD_BYTES,
-            "torch_threads": torch_threads,
-            "peer": f"lmcache {lmcache_peer.VERSION}" if python else None,
+            "peer": f"lmcache {lmcache_peer.VERSION}",
+            "left_out": left_out,
             "figure": "the median over the rounds of each round's own; raw_us: all of them",
         },
         "references": REFERENCES,

@@ -135,6 +135,11 @@ class Worker:
         hit = self._fetch(engine, prompt_of(line["tokens"]), [])
         return {"digest": engine.digest(), "tokens_hit": hit}
 
+    def threads(self, line: dict[str, Any]) -> dict[str, Any]:
+        """Have torch copy with so many threads."""
+        torch.set_num_threads(line["count"])
+        return {}
+
     def empty(self, line: dict[str, Any]) -> dict[str, Any]:
         """Time round trips that do nothing."""
 

@@ -41,10 +41,12 @@ def set_up(pip_arguments: list[str]) -> bool:
         for line in REQUIREMENTS.read_text(encoding="utf-8").splitlines()
         if line.startswith(CHOSEN_BY_PIP)
     )
-    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pip = [python, "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off"]
     for what in (["--constraint", pins, torch], ["--no-deps", "--requirement", pins]):
-        if subprocess.run([*pip, *pip_arguments, *what], check=False).returncode:  # noqa: S603
-            print(ADVICE.format(file=REQUIREMENTS.name))
+        command = [*pip, *pip_arguments, *what]
+        said = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+        if said.returncode:
+            print((said.stdout + said.stderr)[-2000:], ADVICE.format(file=REQUIREMENTS.name))
             return False
     STAMP.write_text(REQUIREMENTS.read_text(encoding="utf-8"), encoding="utf-8")
     return True

@@ -32,7 +32,11 @@ STOP_TIMEOUT = 20.0
 # Without these two options bytes travel as pickles.
 SHARED_MEMORY = ("--supported-transfer-mode", "engine_driven", "--no-l1-use-lazy")
 SCHEMES = {"zmq": "tcp", "grpc": "grpc"}
-QUIET = {"LMCACHE_DISABLE_BANNER": "1", "LMCACHE_LOG_LEVEL": "WARNING"}
+SETTINGS = {
+    "LMCACHE_DISABLE_BANNER": "1",
+    "LMCACHE_LOG_LEVEL": "WARNING",
+    "OMP_NUM_THREADS": "1",
+}
 
 
 class LMCachePeer:
@@ -70,6 +74,10 @@ class LMCachePeer:
         assert verified["tokens_hit"] == BYTES_TOKENS, verified
         return str(verified["digest"])
 
+    def use_threads(self, count: int) -> None:
+        """Have torch copy with so many threads; it is one from the beginning."""
+        self.ask("threads", count=count)
+
     def empty(self, pace: Pace) -> Times:
         """Time round trips that do nothing."""
         return self.ask("empty", **pace._asdict())
@@ -89,7 +97,7 @@ class LMCachePeer:
 
 @contextmanager
 def lmcache_peer(
-    python: Path, transport: str, chunk_tokens: int, torch_threads: int
+    python: Path, transport: str, chunk_tokens: int
 ) -> Iterator[tuple[LMCachePeer, str]]:
     """Run a server and a worker of it; yield the worker, not connected yet, and the server's url.
 
@@ -108,7 +116,7 @@ def lmcache_peer(
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lmcache-")))
         log_path = folder / "log"
         log = stack.enter_context(log_path.open("wb"))
-        environment = {**os.environ, **QUIET, "OMP_NUM_THREADS": str(torch_threads)}
+        environment = os.environ | SETTINGS
         # Ours stands in front of it while we are developed.
         environment.pop("PYTHONPATH", None)
         stack.callback(Path("/dev/shm", name).unlink, missing_ok=True)  # noqa: S108  # its name

@@ -14,6 +14,10 @@ class Cell(NamedTuple):
     name: str
     tokens: int
 
+    def also(self, suffix: str) -> "Cell":
+        """Return a cell of the same part and tokens, named with a suffix."""
+        return self._replace(name=self.name + suffix)
+
 
 Rounds = dict[Cell, list[Times]]
 
