@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from support.fetch_page import BEGIN, END, section
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -15,6 +17,14 @@ def median_ms(results: dict[str, Any], tokens: int, operation: str) -> str:
         if (each["server"], each["tokens"], each["callers"]) == ("grpc.server", tokens, 1)
     )
     return f"{cell['operations'][operation]['p50_us'] / 1000:.1f} ms"
+
+
+def test_the_tables_beside_peers_are_the_results() -> None:
+    """What docs/peers.md shows is what the result that it links came to."""
+    path = ROOT / "benchmarks" / "results" / "peers-cpu-2cores.json"
+    document = json.loads(path.read_text(encoding="utf-8"))
+    page = (ROOT / "docs" / "peers.md").read_text(encoding="utf-8")
+    assert f"{BEGIN}\n{section(document)}\n{END}" in page, "benchmarks/fetch.py --output --page"
 
 
 def test_the_sizes_of_models_follow_from_their_shapes() -> None:

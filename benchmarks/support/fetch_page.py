@@ -1,0 +1,62 @@
+"""The figures of fetch.py as a section of docs/peers.md."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+BEGIN, END = (
+    "<!-- figures: written by benchmarks/fetch.py --page -->\n",
+    "<!-- end of figures -->\n",
+)
+# A load average above which other work is part of the figures.
+BUSY = 1.0
+BUSY_NOTE = (
+    "Other work had the machine too: it lengthens what takes more of the processor by more, and"
+    " makes rows with several threads say nothing. Trust ratios, and a quiet run before this one."
+)
+TITLES = {"fetch": "64 MiB of KV for a hit", "store": "64 MiB of KV published"}
+
+
+def section(document: dict[str, Any]) -> str:
+    """Return the tables as Markdown."""
+    return "".join(f"{line}\n" for line in _lines(document))
+
+
+def write_section(page: Path, document: dict[str, Any]) -> None:
+    """Put the tables into a page, in place of those that it has."""
+    text = page.read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    page.write_text(f"{before}{BEGIN}\n{section(document)}\n{END}{after}", encoding="utf-8")
+
+
+def _lines(document: dict[str, Any]) -> Iterator[str]:
+    facts, load, method = document["machine"], document["load_average"], document["method"]
+    yield (
+        f"One run of {method['rounds']} rounds on {facts['cores']} cores of an"
+        f" {facts['processor']}, whose load average was {load['before']} before it;"
+        f" {method['peer']}."
+    )
+    if load["before"] > BUSY:
+        yield BUSY_NOTE
+    cells = document["cells"]
+    yield ""
+    sizes = sorted({each["tokens"] for each in cells if each["part"] == "hit"})
+    head = "".join(f" {size:,} tokens, ms | ratio |" for size in sizes)
+    yield f"| a whole hit, no bytes moved |{head}"
+    yield "| --- |" + " --- | --- |" * len(sizes)
+    hits = [each for each in cells if each["part"] == "hit"]
+    for name in dict.fromkeys(each["name"] for each in hits):
+        row = {each["tokens"]: each for each in hits if each["name"] == name}
+        figures = "".join(
+            f" {row[size]['whole_ms']:.2f} | {row[size]['ratio']:.2f} |" for size in sizes
+        )
+        yield f"| {name} |{figures}"
+    for part, title in TITLES.items():
+        yield ""
+        yield f"| {title} | ms | GB/s | ratio to {document['references'][part]} |"
+        yield "| --- | --- | --- | --- |"
+        for each in cells:
+            if each["part"] == part:
+                figures = f"{each['whole_ms']:.1f} | {each['gb_s']:.1f} | {each['ratio']:.2f}"
+                yield f"| {each['name']} | {figures} |"
