@@ -98,6 +98,16 @@ class Slab:
         self._committer = SlabCommitter(self._file, self._book, placing, mover, self._writers)
         self._committer.start()
 
+    @property
+    def state(self) -> SlabState:
+        """Whether it takes and gives pages; FAILED is the alarm."""
+        return self._book.state
+
+    @property
+    def reading_bytes(self) -> int:
+        """Bytes that are being read: what a load would wait for."""
+        return self._book.reading_bytes
+
     def write(
         self, page: SlabPage, content: Content, done: Done, *, checksum: int | None = None
     ) -> bool:

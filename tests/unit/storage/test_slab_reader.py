@@ -63,8 +63,10 @@ def test_a_slot_is_not_written_while_it_is_read(rig: SlabRig) -> None:
     book = rig.slab._book
     slot = book.index.find(key(1))
     assert slot is not None
+    assert rig.slab.reading_bytes == 0
     with book.mutex:
         [begun] = rig.slab._reader._begin([_wanted(1)])
+    assert rig.slab.reading_bytes == PAGE_BYTES
     assert rig.remove(1)
     assert rig.write(2)
     assert book.index.find(key(2)) != slot
