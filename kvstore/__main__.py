@@ -25,6 +25,7 @@ from kvstore import __version__, grpc_log  # noqa: F401  # comes before gRPC
 from kvstore.access import Access, read_access
 from kvstore.config import PROGRAM, Config, load_config
 from kvstore.core.cache import PrefixCache
+from kvstore.core.eviction.choice import POLICIES
 from kvstore.core.hash_index import HashIndex
 from kvstore.core.index import IndexFactory
 from kvstore.core.limits import Limits
@@ -121,6 +122,7 @@ def serve(config: Config, access: Access) -> None:
         cache = PrefixCache(
             epoch,
             limits,
+            POLICIES[config.eviction_policy],
             quotas=access.known.quotas,
             arena_ids=random_ids(),
             recycled=recycled,

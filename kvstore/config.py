@@ -174,6 +174,14 @@ class StoreSettings(BaseSettings):
     time and the memory for long prompts. Start with: radix.
     """
 
+    eviction_policy: Literal["auto", "gdsf", "level", "lfu", "lru", "slru"] = "auto"
+    """Which pages go first where room is needed; always from the end of a path, none that is held.
+
+    `auto` weighs what came back before, and callers' hints, by what its evictions turn out
+    to be worth; [eviction.md](eviction.md) has all of them, measured. Wrong when
+    `returned_page_count` grows much faster than with another one. Start with: auto.
+    """
+
     verify_rate: Annotated[float, Field(ge=0, le=1)] = 0.005
     """Which part of the pages that a match answers is read and compared with what was written.
 

@@ -69,8 +69,10 @@ def begin_pages(node: "Node", pages: int, hint: Hint = NO_HINT) -> None:
 
     ``pages`` MUST NOT be before the last step's end.
     """
-    if pages and (node.hits or node.hint != hint):
-        steps = node.steps = node.steps or []
+    steps = node.steps or []
+    begun = bool(steps) and steps[-1].end == pages
+    if pages and not begun and (node.hits or node.hint != hint):
+        node.steps = steps
         steps.append(Step(pages, node.last_use, node.hits, node.hint))
         node.hits = 0
     node.hint = hint

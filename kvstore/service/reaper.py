@@ -9,7 +9,7 @@ class Reaper(Ticker):
     """Ends what is past its time."""
 
     def __init__(self, store: KVStore, *, clock: Clock, interval: float) -> None:
-        works = (store.expire, store.named_pins.expire)
+        works = (store.expire, store.named_pins.expire, store.thrash.look)
         super().__init__("reaper", works, clock=clock, interval=interval)
 
 

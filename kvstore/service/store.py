@@ -29,6 +29,7 @@ from kvstore.service.clock import Clock
 from kvstore.service.growth import Growth
 from kvstore.service.matching import Matching
 from kvstore.service.named_pins import NamedPinKeeper
+from kvstore.service.thrash import ThrashWatch
 from kvstore.service.traffic import Traffic
 from kvstore.service.verification import Sampler, Verifier
 from kvstore.storage.arenas import Arenas
@@ -54,6 +55,7 @@ class KVStore(Matching):
             cache, self._mutex, arenas=arenas, announcer=self.announcer, clock=clock
         )
         self.named_pins = NamedPinKeeper(cache, self._mutex, clock)
+        self.thrash = ThrashWatch(cache, self._mutex, clock)
         self.traffic = Traffic(cache.quotas, clock)
         self._verifier = Verifier(
             cache, self._mutex, arenas=arenas, sampler=sampler or Sampler(), clock=clock

@@ -1,4 +1,4 @@
-"""The cache against the naive model, at three page sizes, and with either index."""
+"""The cache against the naive model: three page sizes, either index, each eviction policy."""
 
 from collections.abc import Callable
 

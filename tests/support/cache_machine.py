@@ -132,28 +132,33 @@ class CacheMachine(
 class TwoTiers(CacheMachine):
     """Pages in two tiers, of two tokens."""
 
+    policy = "lfu"
     tier_count = 2
 
 
 class OneTokenPages(CacheMachine):
     """Pages of one token."""
 
+    policy = "lru"
     page_tokens = 1
 
 
 class HashedPages(CacheMachine):
     """Pages of two tokens, found by their digests, of which there are so few that many collide."""
 
+    policy = "gdsf"
     index = partial(HashIndex, digest=lambda content: bytes([blake2b_128(content)[0] % 8]))
 
 
 class TwoTiersOfHashedPages(HashedPages):
     """Pages in two tiers, found by their digests."""
 
+    policy = "slru"
     tier_count = 2
 
 
 class SixteenTokenPages(CacheMachine):
     """Pages of sixteen tokens, which differ in their last alone."""
 
+    policy = "level"
     page_tokens = 16

@@ -13,6 +13,7 @@ from naive_model import Model
 from kvstore import errors
 from kvstore.core.cache import PrefixCache
 from kvstore.core.caller import Caller, Identity
+from kvstore.core.eviction.choice import POLICIES
 from kvstore.core.index import IndexFactory
 from kvstore.core.invariants import Laws
 from kvstore.core.limits import Limits
@@ -44,6 +45,7 @@ class MachineState(RuleBasedStateMachine):
     page_tokens = 2
     slot_count = 12
     index: IndexFactory = RadixIndex
+    policy = "auto"
     tier_count = 1
 
     def __init__(self) -> None:
@@ -51,7 +53,9 @@ class MachineState(RuleBasedStateMachine):
         self.now = 100.0
         limits = Limits(min_ttl=1.0, default_ttl=10.0, max_ttl=20.0)
         quotas = QuotaTable(by_tenant={NEIGHBOUR.tenant: QUOTAS})
-        self.cache = PrefixCache(EPOCH, limits, quotas=quotas, index=type(self).index)
+        self.cache = PrefixCache(
+            EPOCH, limits, POLICIES[self.policy], quotas=quotas, index=type(self).index
+        )
         self.neighbour = Neighbour(self.cache)
         self.laws = Laws(self.cache)
         self.model = Model(width=self.page_tokens * 4)

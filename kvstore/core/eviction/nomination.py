@@ -79,11 +79,7 @@ class Nomination:
     def _next(self) -> Leaf | None:
         """Return the leaf, in fact or in mind, whose turn it is."""
         order = self._order
-        heads = {}
-        for queue in list(order.queues):
-            head = order.head(queue)
-            if head is not None:
-                heads[queue] = head
+        heads = order.heads()
         for queue, entries in self._virtual.items():
             if entries and (queue not in heads or entries[0] < heads[queue]):
                 heads[queue] = entries[0]

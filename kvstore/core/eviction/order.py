@@ -47,6 +47,8 @@ class LeafOrder:
         self.ghosts = GhostList()
         self._numbers = count()
         self._size = 0
+        # Leaves that were found in a queue of others, so far.
+        self._moved = 0
         self._sweep_at = SWEEP_FROM
 
     # What makes a policy.
@@ -70,12 +72,16 @@ class LeafOrder:
 
     def offer(self, leaf: Leaf) -> None:
         """Put a leaf in the order, or further to the front if it belongs there now."""
-        queue, rank = self.find_place(leaf, tail_of(leaf.node, leaf.copy_count))
+        place = self.find_place(leaf, tail_of(leaf.node, leaf.copy_count))
         known = leaf.queued
-        if isinstance(known, Entry) and known.queue == queue and known.rank <= rank:
+        if isinstance(known, Entry) and known.queue == place[0] and known.rank <= place[1]:
             return
+        self._enter(leaf, place)
+
+    def _enter(self, leaf: Leaf, place: tuple[int, float]) -> None:
         if self._size >= self._sweep_at:
             self._sweep()
+        queue, rank = place
         entry = leaf.queued = Entry(rank, next(self._numbers), queue, leaf)
         self._size += 1
         heappush(self.queues.setdefault(queue, []), entry)
@@ -127,8 +133,16 @@ class LeafOrder:
         queue, rank = self.find_place(leaf, tail)
         return Entry(rank, next(self._numbers), queue, leaf)
 
-    def head(self, queue: int) -> Entry | None:
-        """Return the first entry of a queue that is as it should be; puts others right."""
+    def heads(self) -> dict[int, Entry]:
+        """Return the first entry of each queue that has any, all of them as they should be."""
+        while True:
+            moved = self._moved
+            heads = {queue: self._head(queue) for queue in list(self.queues)}
+            # What was put right may stand in a queue that was looked at before.
+            if moved == self._moved:
+                return {queue: head for queue, head in heads.items() if head is not None}
+
+    def _head(self, queue: int) -> Entry | None:
         entries = self.queues[queue]
         while entries:
             entry = entries[0]
@@ -142,7 +156,8 @@ class LeafOrder:
                 if place == (entry.queue, entry.rank):
                     return entry
                 self.take(entry)
-                self.offer(leaf)
+                self._enter(leaf, place)
+                self._moved += place[0] != queue
         return None
 
     def take(self, entry: Entry) -> None:

@@ -1,0 +1,100 @@
+"""A trace of requests through the core: what a policy makes of it, beside the best there is.
+
+Each request matches its blocks, inserts the rest and releases all, one after the other
+and without sockets. README.md beside this says how to read the result.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kvstore.core.eviction.choice import POLICIES
+from kvstore.core.hash_index import HashIndex
+from kvstore.core.index import IndexFactory
+from kvstore.core.radix import RadixIndex
+from support.machine import load_average
+from support.replay_core import Replay
+from support.replay_exact import replay_exact
+from support.replay_optimum import optimum
+from support.replay_trace import Oracle, load
+
+INDEXES: dict[str, IndexFactory] = {"radix": RadixIndex, "hash": HashIndex}
+BACKENDS = (*INDEXES, "exact")
+NOISY = "noisy:"
+# The part of a public trace that the project has, of so many requests.
+CUT = Path(__file__).parents[1] / "tests" / "data" / "conversation_300.jsonl.gz"
+QUICK = 300
+
+app = typer.Typer()
+
+
+def noise_of(hints: str) -> float | None:
+    """Return which part of the hints is wrong; None: there are none."""
+    if hints == "none":
+        return None
+    if hints == "oracle":
+        return 0.0
+    try:
+        noise = float(hints.removeprefix(NOISY))
+    except ValueError:
+        noise = -1.0
+    if not (hints.startswith(NOISY) and 0 <= noise <= 1):
+        raise typer.BadParameter("none, oracle, or noisy: and a number from 0 to 1")
+    return noise
+
+
+@app.command()
+def main(
+    trace: Annotated[Path, typer.Option(help="Lines of JSON, or those compressed as .gz.")] = CUT,
+    capacity: Annotated[int, typer.Option(min=1, help="In pages, each a block of it.")] = 1000,
+    policy: Annotated[str, typer.Option(help=", ".join(POLICIES))] = "auto",
+    backend: Annotated[str, typer.Option(help=", ".join(BACKENDS))] = "radix",
+    hints: Annotated[str, typer.Option(help="none, oracle, or noisy:0.3")] = "none",
+    page_tokens: Annotated[int, typer.Option(min=1, help="Tokens that stand for a block.")] = 512,
+    requests: Annotated[int | None, typer.Option(help="Only so many of them.")] = None,
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="The first 300 requests at most.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON alone.")] = False,
+) -> None:
+    """Replay a trace and print its hit rate in tokens and the offline optimum."""
+    if policy not in POLICIES:
+        raise typer.BadParameter(f"no such policy: {policy}")
+    if backend not in BACKENDS:
+        raise typer.BadParameter(f"no such backend: {backend}")
+    noise = noise_of(hints)
+    asked = load(trace, min(requests or QUICK, QUICK) if quick else requests)
+    oracle = None if noise is None else Oracle(asked, noise)
+    index = INDEXES.get(backend, RadixIndex)
+    replay = Replay(capacity, POLICIES[policy], page_tokens, index)
+    begun = time.perf_counter()
+    done = replay_exact(asked, capacity) if backend == "exact" else replay.run(asked, oracle)
+    seconds = time.perf_counter() - begun
+    result = {
+        "hit_rate": round(done.hit_token_count / sum(each.token_count for each in asked), 4),
+        "optimum": round(optimum(asked, capacity), 4),
+        "evictions": done.counters.evicted_page_count,
+        "writes": done.counters.inserted_page_count,
+        "ops_per_s": round(done.operations / seconds),
+        "returned": done.counters.returned_page_count,
+        "seconds": round(seconds, 2),
+        "requests": len(asked),
+        "capacity": capacity,
+        "policy": policy,
+        "backend": backend,
+        "hints": hints,
+        "page_tokens": page_tokens,
+        "load_average": load_average(),
+    }
+    if not as_json:
+        for name in ("hit_rate", "optimum", "evictions", "writes", "returned", "ops_per_s"):
+            print(f"{name:>10} {result[name]}")
+    print(json.dumps(result))
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,108 @@
+"""A trace through the real core: a cache, one worker, no sockets and no bytes."""
+
+from itertools import count
+from typing import NamedTuple
+
+from kvstore.core.cache import PrefixCache
+from kvstore.core.caller import Caller, Identity
+from kvstore.core.counters import Counters
+from kvstore.core.eviction.policy import EvictionPolicy, PolicyFactory
+from kvstore.core.hints import ExpectedReuse, ReuseHint
+from kvstore.core.index import IndexFactory
+from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PageLayout
+from kvstore.core.limits import Limits
+from kvstore.core.radix import RadixIndex
+from kvstore.core.requests import MatchWishes, Sequence
+from kvstore.core.tokens import TOKEN_BYTES
+from support.replay_trace import Oracle, Request
+
+OWNER = Identity("replay")
+NAMESPACE_ID = b"replayed as told"
+EPOCH = 1
+# What a prompt ends with besides its blocks, and nobody inserts: a match is of all
+# tokens but one at most.
+LAST = bytes(TOKEN_BYTES)
+
+
+class Replayed(NamedTuple):
+    """What a replay came to; ``operations`` counts calls of the core."""
+
+    hit_token_count: int
+    operations: int
+    counters: Counters
+
+
+class Replay:
+    """One cache of ``capacity`` pages, each a block of the trace.
+
+    A block stands for as many equal tokens as a page has, its id. Ids are chained, so
+    two blocks are one page exactly if their ids are equal, however many tokens that is.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        policy: PolicyFactory,
+        page_tokens: int,
+        index: IndexFactory = RadixIndex,
+    ) -> None:
+        self._cache = PrefixCache(EPOCH, Limits(), policy, index=index)
+        self._caller = Caller(OWNER, b"a lease of 16 by", b"and its secret", EPOCH)
+        self._page_tokens = page_tokens
+        self._numbers = count(1)
+        cache, caller = self._cache, self._caller
+        cache.grant(caller, ttl=None, display_name="replay", features=(), now=0.0)
+        cache.bind(caller, process_id=1, pid=1, uid=1)
+        layout = PageLayout(page_tokens, 64, 1, OpaqueContent(b"replay", divides_by_token=False))
+        cache.open_namespace(caller, NamespaceIdentity(b"trace"), layout, NAMESPACE_ID, 0.0)
+        cache.add_extent(1, 1, capacity)
+        cache.acknowledge(1, cache.extents_owed(1))
+
+    @property
+    def policy(self) -> EvictionPolicy:
+        """The policy of the one arena."""
+        return self._cache.namespaces[NAMESPACE_ID].arena.policy
+
+    def run(self, requests: list[Request], oracle: Oracle | None = None) -> Replayed:
+        """Replay all requests, one after the other."""
+        hit = operations = 0
+        for number, request in enumerate(requests):
+            blocks, calls = self._ask(number, request, oracle)
+            hit += request.tokens_of(blocks)
+            operations += calls
+        return Replayed(hit, operations, self._cache.counters)
+
+    def _ask(self, number: int, request: Request, oracle: Oracle | None) -> tuple[int, int]:
+        """Match a prompt, insert the rest, release; return the blocks that hit, and the calls."""
+        cache, caller, now = self._cache, self._caller, request.time
+        width = self._page_tokens * TOKEN_BYTES
+        ids = request.ids
+        tokens = b"".join(each.to_bytes(TOKEN_BYTES, "little") * self._page_tokens for each in ids)
+        pin_id, reservation_id = next(self._numbers), next(self._numbers)
+        match, grant = cache.acquire(
+            caller,
+            NAMESPACE_ID,
+            Sequence(tokens + LAST),
+            MatchWishes(pin_id),
+            reservation_id=reservation_id,
+            total_page_count=len(ids),
+            now=now,
+        )
+        matched = match.matched_token_count // self._page_tokens
+        calls = 3
+        base = pin_id if matched else None
+        if grant is not None and matched < len(ids):
+            runs = [(len(ids), ExpectedReuse.UNKNOWN)]
+            if oracle is not None:
+                runs = oracle.runs(number, matched)
+            start = matched
+            for end, expected in runs:
+                part = Sequence(
+                    tokens[start * width : end * width], start * self._page_tokens, base
+                )
+                hint = ReuseHint(expected) if oracle is not None else None
+                cache.insert(caller, reservation_id, part, now, hint=hint)
+                start, base, calls = end, None, calls + 1
+        cache.abort(caller, [reservation_id], now)
+        cache.release(caller, [pin_id], now)
+        return matched, calls

@@ -1,0 +1,78 @@
+"""A trace of requests as chains of block ids, and what is known of their future."""
+
+import gzip
+import json
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from kvstore.core.hints import ExpectedReuse
+
+# Blocks of the public traces that `traces/README.md` names, in tokens.
+BLOCK_TOKENS = 512
+
+
+class Request(NamedTuple):
+    """One prompt: ``ids`` of its blocks, each of which names all before it too.
+
+    ``token_count`` counts its tokens, the last block's as they are. ``time`` is in
+    seconds from the trace's beginning.
+    """
+
+    time: float
+    ids: tuple[int, ...]
+    token_count: int
+
+    def tokens_of(self, blocks: int) -> int:
+        """Return the tokens of the first ``blocks`` blocks."""
+        return min(blocks * BLOCK_TOKENS, self.token_count)
+
+
+def load(path: Path, count: int | None = None) -> list[Request]:
+    """Return a trace's requests, the first ``count`` of them if given; .gz or plain lines."""
+    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as lines:
+        rows = [json.loads(line) for line, _ in zip(lines, range(count or 1 << 62), strict=False)]
+    return [
+        Request(row["timestamp"] / 1000, tuple(row["hash_ids"]), row["input_length"])
+        for row in rows
+    ]
+
+
+def next_uses(requests: list[Request]) -> list[list[int]]:
+    """Return for each block of each request the number of the next request that has it.
+
+    One beyond the last request where none has.
+    """
+    never = len(requests)
+    following: dict[int, int] = {}
+    uses = []
+    for number in range(never - 1, -1, -1):
+        ids = requests[number].ids
+        uses.append([following.get(each, never) for each in ids])
+        following.update(dict.fromkeys(ids, number))
+    return uses[::-1]
+
+
+class Oracle:
+    """Hints of each request's blocks: whether any later request has them, or the opposite.
+
+    A hint is of a run of blocks: those of a request that return, and those that do
+    not. Each is wrong with the chance ``noise``.
+    """
+
+    def __init__(self, requests: list[Request], noise: float, seed: int = 1) -> None:
+        self._uses = next_uses(requests)
+        self._noise = noise
+        self._random = Random(seed)
+
+    def runs(self, number: int, first: int) -> list[tuple[int, ExpectedReuse]]:
+        """Return the end of each run of a request's blocks from ``first`` on, and its hint."""
+        uses = self._uses[number]
+        kept = sum(each < len(self._uses) for each in uses)
+        runs: list[tuple[int, ExpectedReuse]] = []
+        for end, returns in ((kept, True), (len(uses), False)):
+            wrong = self._random.random() < self._noise
+            expected = ExpectedReuse.CONTINUES if returns != wrong else ExpectedReuse.ONE_SHOT
+            if end > max(first, runs[-1][0] if runs else 0):
+                runs.append((end, expected))
+        return runs

@@ -1,0 +1,52 @@
+"""Says in the log when pages are evicted that would soon have been of use."""
+
+from threading import Lock
+
+import structlog
+
+from kvstore.core.cache import PrefixCache
+from kvstore.service.clock import Clock
+from kvstore.service.log_budget import LogBudget
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+# Seconds that are looked at together.
+INTERVAL = 60.0
+# Of the pages inserted in that time, which part came back after it was evicted, and
+# how many pages at least, for a line to be worth it.
+SHARE = 0.2
+LEAST_PAGES = 64
+# Lines a second: one in ten minutes.
+RATE = 1 / 600
+
+
+class ThrashWatch:
+    """Compares what was inserted with what of it had just been evicted."""
+
+    def __init__(self, cache: PrefixCache, mutex: Lock, clock: Clock) -> None:
+        self._counters = cache.counters
+        self._mutex = mutex
+        self._clock = clock
+        self._budget = LogBudget(clock, RATE)
+        self._began = clock()
+        self._inserted = self._returned = 0
+
+    def look(self) -> None:
+        """Log one line if the last minute had too much of it; nothing before it is over."""
+        now = self._clock()
+        if now - self._began < INTERVAL:
+            return
+        self._began = now
+        with self._mutex:
+            inserted = self._counters.inserted_page_count
+            returned = self._counters.returned_page_count
+        fresh, back = inserted - self._inserted, returned - self._returned
+        self._inserted, self._returned = inserted, returned
+        if back >= LEAST_PAGES and back >= SHARE * fresh:
+            self._budget.write(
+                log.warning,
+                "evicted_too_early",
+                inserted_page_count=fresh,
+                returned_page_count=back,
+                advice="twice the memory would have kept the pages that returned",
+            )

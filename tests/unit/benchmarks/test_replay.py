@@ -1,0 +1,124 @@
+"""A cut of a public trace through the core, beside policies that look at every page."""
+
+import json
+from itertools import count as count_from
+from pathlib import Path
+from random import Random
+
+import pytest
+import replay
+from naive_policies import NAIVE
+from typer.testing import CliRunner
+
+from kvstore.core.eviction import order
+from kvstore.core.eviction.choice import POLICIES
+from support.replay_core import Replay
+from support.replay_optimum import optimum
+from support.replay_trace import Oracle, Request, load, next_uses
+
+TRACE = Path(__file__).parents[2] / "data" / "conversation_300.jsonl.gz"
+REQUESTS = 150
+CAPACITY = 300
+# The real ones know runs where the naive ones know pages.
+APART = {"lru": 0.0, "lfu": 0.0, "level": 0.0, "slru": 0.01, "gdsf": 0.01, "auto": 0.01}
+
+
+@pytest.fixture(scope="module")
+def requests() -> list[Request]:
+    """Provide the first requests of the trace."""
+    return load(TRACE, REQUESTS)
+
+
+def conversations(count: int, seed: int) -> list[Request]:
+    """Return requests of conversations that grow, branch and end, under three system prompts."""
+    random, fresh = Random(seed), count_from(1000)
+    talks: list[tuple[int, ...]] = [(1, 2, 3), (4,), (5, 6)]
+    made = []
+    for _ in range(count):
+        talk = random.choice(talks[-12:] if random.random() < 0.7 else talks)
+        cut = talk[: random.randint(1, len(talk))] if random.random() < 0.2 else talk
+        talks.append(cut + tuple(next(fresh) for _ in range(random.randint(0, 6))))
+        made.append(Request(0.0, talks[-1], 512 * len(talks[-1])))
+    return made
+
+
+def share(requests: list[Request], tokens: int) -> float:
+    """Return tokens as a share of all that were asked for."""
+    return tokens / sum(each.token_count for each in requests)
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_a_policy_hits_what_its_naive_twin_hits(
+    name: str, requests: list[Request], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In heaps with lazy deletion and by runs of pages, as by looking at all of them."""
+    monkeypatch.setattr(order, "HOT_HITS", 1 << 40)
+    for asked, capacity in ((requests, CAPACITY), (conversations(400, 3), 90)):
+        done = Replay(capacity, POLICIES[name], page_tokens=1).run(asked)
+        naive = NAIVE[name](capacity).replay(asked)
+        assert done.counters.evicted_page_count > capacity
+        assert abs(share(asked, done.hit_token_count) - share(asked, naive)) <= APART[name]
+
+
+def test_tokens_that_stand_for_a_block_change_nothing(requests: list[Request]) -> None:
+    """A block is a page, of however many tokens."""
+    one, four = (Replay(CAPACITY, POLICIES["auto"], each).run(requests) for each in (1, 4))
+    assert one.hit_token_count == four.hit_token_count
+    assert one.counters.evicted_page_count == four.counters.evicted_page_count
+
+
+def test_no_policy_is_better_than_the_optimum() -> None:
+    """Neither any of the policies, nor with all that can be known of the future."""
+    requests, capacity = conversations(400, 4), 90
+    best = optimum(requests, capacity)
+    hits = {
+        name: Replay(capacity, policy, 1).run(requests).hit_token_count
+        for name, policy in POLICIES.items()
+    }
+    assert share(requests, max(hits.values())) <= best
+    told = Replay(capacity, POLICIES["auto"], 1).run(requests, Oracle(requests, 0.0))
+    assert hits["auto"] < told.hit_token_count
+    assert share(requests, told.hit_token_count) <= best
+
+
+def chain(*ids: int) -> Request:
+    """Return a request of whole blocks."""
+    return Request(0.0, ids, 512 * len(ids))
+
+
+def test_the_optimum_keeps_what_is_used_next() -> None:
+    """Of two that fit one at a time, the one that returns first; none before its continuation."""
+    requests = [chain(1), chain(2), chain(1), chain(2)]
+    assert next_uses(requests) == [[2], [3], [4], [4]]
+    assert optimum(requests, 1) == 0.25
+    assert optimum(requests, 2) == 0.5
+    assert optimum([chain(1, 2), chain(1, 2)], 1) == 0.25
+
+
+def test_hints_are_right_or_as_often_wrong_as_told() -> None:
+    """The oracle parts a request's blocks by whether they return; noise of one inverts it."""
+    requests = [chain(1, 2, 3), chain(1, 2)]
+    assert Oracle(requests, 0.0).runs(0, 0) == [(2, 1), (3, 2)]
+    assert Oracle(requests, 0.0).runs(0, 2) == [(3, 2)]
+    assert Oracle(requests, 1.0).runs(0, 0) == [(2, 2), (3, 1)]
+    assert Oracle(requests, 0.0).runs(1, 0) == [(2, 2)]
+
+
+@pytest.mark.parametrize("more", [["--backend", "exact"], ["--hints", "noisy:0.3"]])
+def test_the_last_line_is_the_result(more: list[str]) -> None:
+    """Whatever is replayed, one JSON object at the end."""
+    arguments = ["--trace", str(TRACE), "--capacity", "300", "--requests", "40", "--page-tokens"]
+    outcome = CliRunner().invoke(replay.app, [*arguments, "1", *more])
+    assert outcome.exit_code == 0, outcome.output
+    result = json.loads(outcome.output.splitlines()[-1])
+    assert 0 <= result["hit_rate"] <= result["optimum"] <= 1
+    assert result["writes"] - result["evictions"] <= 300
+
+
+@pytest.mark.parametrize(
+    "wrong", [["--policy", "best"], ["--backend", "best"], ["--hints", "noisy:2"]]
+)
+def test_what_there_is_not_is_said(wrong: list[str]) -> None:
+    """A policy, backend or kind of hints that there is not ends it with status 2."""
+    arguments = ["--trace", str(TRACE), "--capacity", "1", *wrong]
+    assert CliRunner().invoke(replay.app, arguments).exit_code == 2

@@ -1,0 +1,278 @@
+"""What each policy nominates, in a few letters; the least recently used has a file of its own."""
+
+import pytest
+from core_builders import (
+    TENANT,
+    CoreWorld,
+    letters_of,
+    make_holdings,
+    make_namespace,
+    node_at,
+    paged,
+    plant,
+)
+
+from kvstore.core.arena import Arena, ArenaKey
+from kvstore.core.eviction import EvictionPolicy, order
+from kvstore.core.eviction.auto import EXPECTED, LEAST, MOST, ONE_SHOT, ORDINARY, SEEN, Auto
+from kvstore.core.eviction.choice import POLICIES
+from kvstore.core.eviction.gdsf import MAX_LEVELS, GreedyDual
+from kvstore.core.eviction.ghosts import MAX_RUNS, GhostList
+from kvstore.core.hints import ExpectedReuse, Hint, ReuseHint
+from kvstore.core.namespace import Namespace
+from kvstore.core.pages import evict
+from kvstore.core.requests import Sequence
+from kvstore.core.slots import ExtentSlots
+
+
+def make(policy: EvictionPolicy, slots: int = 64) -> Namespace:
+    """Return an empty namespace whose arena has this policy."""
+    arena = Arena(1, ArenaKey(TENANT, 64, 1), policy, make_holdings())
+    arena.add_extent(ExtentSlots(1, slots))
+    return make_namespace(arena=arena)
+
+
+def put(
+    namespace: Namespace, letters: str, last_use: int, hits: int = 0, hint: Hint | None = None
+) -> None:
+    """Plant a path; its last node was hit so often, and has this hint."""
+    node = plant(namespace, letters, last_use).node
+    node.hits = hits
+    node.hint = hint or node.hint
+    namespace.arena.policy.offer(node)
+
+
+def going(namespace: Namespace, pages: int) -> list[tuple[str, int]]:
+    """Nominate and evict; return what went, as (the node's letters, pages of its tail)."""
+    victims = namespace.arena.policy.nominate(pages)
+    width = namespace.index.width
+    gone = [(letters_of(each.leaf.node.edge, width), each.pages) for each in victims]
+    evict(victims)
+    return gone
+
+
+def hint(expected: ExpectedReuse, until: float = 1e9, priority: int = 0) -> Hint:
+    """Return a hint."""
+    return Hint(expected, until, priority)
+
+
+def test_a_hint_counts_from_its_receipt() -> None:
+    """An insert's hint is of the pages that it publishes, until its horizon is over."""
+    world = CoreWorld()
+    expected = ReuseHint(ExpectedReuse.CONTINUES, 5.0, 2)
+    world.worker.reserve(1, 2)
+    sequence = Sequence(paged("ab"))
+    world.cache.insert(world.worker.caller, 1, sequence, world.now, hint=expected)
+    node = node_at(world.namespace.index, "ab")
+    assert node.hint == Hint(ExpectedReuse.CONTINUES, world.now + 5.0, 2)
+    assert ReuseHint().at(3.0) == Hint()
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_every_policy_nominates_exactly_or_nothing(policy: str) -> None:
+    """Whatever its order: as many pages as wanted, tails before what they continue."""
+    for pages in range(1, 12):
+        namespace = make(POLICIES[policy]())
+        for use, letters in enumerate(("abcd", "abxy", "mmm", "abcdq", "zz")):
+            put(namespace, letters, use, hits=use % 3)
+        assert namespace.arena.policy.nominate(100) == []
+        assert sum(pages for _, pages in going(namespace, pages)) == pages
+
+
+def test_lfu_takes_what_was_hit_least_and_of_those_the_oldest() -> None:
+    """Hits come first, uses second."""
+    namespace = make(POLICIES["lfu"]())
+    for letters, last_use, hits in (("a", 9, 0), ("b", 1, 2), ("c", 5, 1), ("d", 3, 1)):
+        put(namespace, letters, last_use, hits)
+    assert going(namespace, 3) == [("a", 1), ("d", 1), ("c", 1)]
+
+
+def test_level_takes_the_deepest_page_first() -> None:
+    """A long path gives its tail until it is no deeper than the next; then the older one."""
+    namespace = make(POLICIES["level"]())
+    put(namespace, "abcd", 9)
+    put(namespace, "xy", 1)
+    assert going(namespace, 2) == [("abcd", 2)]
+    assert going(namespace, 2) == [("xy", 1), ("ab", 1)]
+
+
+def test_slru_takes_what_was_never_hit_first() -> None:
+    """However old what was hit is."""
+    namespace = make(POLICIES["slru"]())
+    for letters, last_use, hits in (("a", 1, 1), ("b", 5, 0), ("c", 7, 0)):
+        put(namespace, letters, last_use, hits)
+    assert going(namespace, 2) == [("b", 1), ("c", 1)]
+
+
+def test_slru_bounds_what_was_hit() -> None:
+    """Where nearly all was hit once, the oldest of that goes before what is new."""
+    namespace = make(POLICIES["slru"]())
+    for number in range(9):
+        put(namespace, chr(ord("a") + number), number, hits=1)
+    put(namespace, "x", 20)
+    assert going(namespace, 1) == [("a", 1)]
+    assert going(namespace, 2) == [("b", 1), ("c", 1)]
+
+
+def test_gdsf_keeps_what_is_deep_and_often_hit() -> None:
+    """A deeper page costs more to compute again; each hit is worth as much again."""
+    namespace = make(POLICIES["gdsf"]())
+    put(namespace, "abcdefgh", 1)
+    put(namespace, "x", 2)
+    put(namespace, "y", 3, hits=1)
+    assert going(namespace, 2) == [("x", 1), ("abcdefgh", 1)]
+
+
+def test_gdsf_ages_what_was_hit_long_ago() -> None:
+    """What is used later stands above a level that rose meanwhile."""
+    namespace = make(GreedyDual(), 4)
+    put(namespace, "old", 1, hits=2)
+    gone = []
+    for use in range(2, 8):
+        put(namespace, chr(0x100 + use), use)
+        gone += going(namespace, 1)
+    assert gone[:3] == [(chr(0x100 + use), 1) for use in (2, 3, 4)]
+    assert ("old", 1) in gone[3:]
+
+
+def test_gdsf_remembers_so_many_levels() -> None:
+    """After any number of evictions what it keeps is bounded."""
+    policy = GreedyDual()
+    namespace = make(policy, 2)
+    for use in range(1, 2 * MAX_LEVELS):
+        put(namespace, chr(0x100 + use % 7), use, hits=use)
+        going(namespace, 1)
+    assert len(policy._levels) <= MAX_LEVELS
+
+
+def test_auto_takes_hints_for_what_they_are_worth_at_first() -> None:
+    """One shot goes before what nothing is known of, and that before what goes on."""
+    namespace = make(Auto())
+    put(namespace, "a", 10, hint=hint(ExpectedReuse.CONTINUES))
+    put(namespace, "b", 20)
+    put(namespace, "c", 30, hint=hint(ExpectedReuse.ONE_SHOT))
+    put(namespace, "z", 40)
+    assert [letters for letters, _ in going(namespace, 4)] == ["c", "b", "a", "z"]
+
+
+def test_a_hint_ends_with_its_horizon() -> None:
+    """Later than its time a hint says nothing: the older one goes."""
+    namespace = make(Auto())
+    put(namespace, "a", 10)
+    put(namespace, "b", 20, hint=hint(ExpectedReuse.ONE_SHOT, until=5.0, priority=-3))
+    put(namespace, "z", 40)
+    namespace.arena.policy.now = 5.1
+    assert going(namespace, 1) == [("a", 1)]
+
+
+def test_higher_priority_goes_later_and_in_the_end_goes() -> None:
+    """Priority is worth age, within bounds."""
+    namespace = make(Auto())
+    put(namespace, "a", 10, hint=hint(ExpectedReuse.UNKNOWN, priority=1 << 30))
+    put(namespace, "b", 20)
+    put(namespace, "c", 30, hint=hint(ExpectedReuse.UNKNOWN, priority=-(1 << 30)))
+    put(namespace, "z", 40)
+    assert [letters for letters, _ in going(namespace, 4)] == ["c", "b", "a", "z"]
+
+
+def come_back(namespace: Namespace, letters: str, last_use: int) -> Hint:
+    """Evict everything, plant a path again, and return what its pages are known as."""
+    going(namespace, namespace.index.page_count)
+    plant(namespace, letters, last_use)
+    return node_at(namespace.index, letters).hint
+
+
+@pytest.mark.parametrize(
+    ("kind", "known"),
+    [(ONE_SHOT, hint(ExpectedReuse.ONE_SHOT)), (EXPECTED, hint(ExpectedReuse.CONTINUES))],
+)
+def test_a_kind_that_comes_back_is_kept_longer(kind: int, known: Hint) -> None:
+    """What is evicted and published again raises its kind's weight, and is known as seen."""
+    policy = Auto()
+    namespace = make(policy)
+    before = policy.weights
+    put(namespace, "abc", 1, hint=known)
+    assert come_back(namespace, "abc", 2).returned
+    assert policy.weights[kind] > before[kind]
+    after = policy.weights
+    assert come_back(namespace, "abc", 3).returned
+    assert policy.weights[SEEN] > after[SEEN]
+
+
+def test_wrong_hints_end_as_none() -> None:
+    """Where hinted as one shot comes back it is ordinary; so is what goes on if others return."""
+    policy = Auto()
+    policy.learn(ORDINARY, 1 << 30)
+    assert policy.weights == pytest.approx((1.0, 1.0, LEAST[ONE_SHOT], 1.0))
+    policy.learn(ONE_SHOT, 1 << 30)
+    assert policy.weights == pytest.approx((1.0, 1.0, 1.0, 1.0))
+    policy.learn(order.HOT, 100)
+    assert policy.weights == pytest.approx((1.0, 1.0, 1.0, 1.0))
+    for kind in (SEEN, EXPECTED):
+        policy.learn(kind, 1 << 30)
+    assert policy.weights == pytest.approx(MOST)
+
+
+def test_the_hot_set_goes_last_and_is_a_small_part() -> None:
+    """What was hit often, and lately, outlives what is younger; once it cools it is as any."""
+    namespace = make(POLICIES["lru"]())
+    for number in range(40):
+        put(namespace, chr(0x100 + number), 100 + number)
+    put(namespace, "h", 1, hits=order.HOT_HITS)
+    for number in range(20):
+        put(namespace, chr(0x200 + number), 1, hits=order.HOT_HITS)
+    assert len(namespace.arena.policy.queues[order.HOT]) <= 1 + order.HOT_SHARE * 61  # type: ignore[attr-defined]
+    gone = [letters for letters, _ in going(namespace, 40)]
+    assert "h" not in gone
+    put(namespace, "i", 1, hits=order.HOT_HITS)
+    put(namespace, "y", 1000 + order.HOT_WINDOW)
+    put(namespace, "z", 1001 + order.HOT_WINDOW)
+    rest = namespace.index.page_count
+    assert [letters for letters, _ in going(namespace, rest)][-2:] == ["y", "z"]
+
+
+def test_ghosts_are_bounded_in_pages_and_in_runs() -> None:
+    """The oldest are forgotten, and what is counted of each kind with them."""
+    namespace, ghosts = make(POLICIES["lru"]()), GhostList()
+    node = plant(namespace, "abcdef").node
+    ghosts.note(node, (4, 6), 7, slot_count=2)
+    ghosts.note(node, (2, 4), 8, slot_count=2)
+    assert ghosts.by_kind == {7: 2, 8: 2}
+    ghosts.note(node, (0, 2), 8, slot_count=2)
+    assert ghosts.by_kind == {7: 0, 8: 4}
+    found = list(ghosts.find(node, 0))
+    assert [(each.start, each.pages, each.kind, each.left_since) for each in found] == [
+        (0, 2, 8, 2),
+        (2, 2, 8, 4),
+    ]
+    assert list(ghosts.find(node, 0)) == []
+    assert MAX_RUNS > 1
+
+
+def test_a_ghost_that_goes_on_otherwise_counts_as_its_first_page() -> None:
+    """Of a run that is published again in part, or with another end, one page is known."""
+    namespace, ghosts = make(POLICIES["lru"]()), GhostList()
+    for again in ("ab", "abx"):
+        ghosts.note(plant(namespace, "abc").node, (0, 3), 0, slot_count=8)
+        evict(namespace.arena.policy.nominate(namespace.index.page_count))
+        node = plant(namespace, again).node
+        assert [(each.start, each.pages) for each in ghosts.find(node, 0)] == [(0, 1)]
+        evict(namespace.arena.policy.nominate(namespace.index.page_count))
+
+
+def test_what_left_long_ago_is_not_counted() -> None:
+    """Pages come back of late only if the arena had not been filled anew since."""
+    policy = POLICIES["lru"]()
+    namespace = make(policy, 4)
+    for use, (letters, counted) in enumerate((("ab", 0), ("ab", 2), ("wxyz", 0), ("abc", 2)), 1):
+        node = plant(namespace, letters, use).node
+        del counted, node
+        going(namespace, namespace.index.page_count)
+    tail = plant(namespace, "mnop", 9).node
+    assert policy.come_back(tail, 0, 4) == 0
+
+
+def test_nobody_has_a_policy_of_no_order() -> None:
+    """What all policies stand on is none itself."""
+    with pytest.raises(NotImplementedError):
+        plant(make(order.LeafOrder()), "a")

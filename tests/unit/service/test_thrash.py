@@ -1,0 +1,50 @@
+"""What the log says of pages that were evicted too early."""
+
+from threading import Lock
+
+from structlog.testing import capture_logs
+
+from kvstore.core.cache import PrefixCache
+from kvstore.core.limits import Limits
+from kvstore.service.thrash import INTERVAL, LEAST_PAGES, ThrashWatch
+
+
+class Rig:
+    """A watch over counters that the test writes, on a clock that it moves."""
+
+    def __init__(self) -> None:
+        self.now = 5.0
+        self.cache = PrefixCache(1, Limits())
+        self.watch = ThrashWatch(self.cache, Lock(), lambda: self.now)
+
+    def minute(self, inserted: int, returned: int, seconds: float = INTERVAL) -> list[object]:
+        """Let time pass in which so many pages were inserted and returned; return the lines."""
+        self.now += seconds
+        self.cache.counters.inserted_page_count += inserted
+        self.cache.counters.returned_page_count += returned
+        with capture_logs() as lines:
+            self.watch.look()
+        return [(each["inserted_page_count"], each["returned_page_count"]) for each in lines]
+
+
+def test_a_minute_of_thrash_is_one_line() -> None:
+    """Of the minute's pages alone, and only when it is over."""
+    rig = Rig()
+    assert rig.minute(1000, 10) == []
+    assert rig.minute(400, 80, INTERVAL / 2) == []
+    assert rig.minute(0, 0, INTERVAL / 2) == [(400, 80)]
+
+
+def test_little_that_returns_is_no_line() -> None:
+    """Neither few pages, nor a small part of many."""
+    rig = Rig()
+    assert rig.minute(LEAST_PAGES - 1, LEAST_PAGES - 1) == []
+    assert rig.minute(10_000, 1_999) == []
+    assert rig.minute(10_000, 2_000) == [(10_000, 2_000)]
+
+
+def test_lines_are_few() -> None:
+    """However long it goes on, the lines come minutes apart."""
+    rig = Rig()
+    lines = [rig.minute(1000, 1000) for _ in range(30)]
+    assert 1 <= sum(map(len, lines)) <= 13
