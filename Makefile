@@ -66,7 +66,7 @@ bench: $(STAMP)
 
 # A peer that cannot be had is left out, and said so.
 bench-peers: $(STAMP)
-	@$(BIN)/python benchmarks/peers/lmcache_environment.py $(PIP_ARGS)
+	@for script in benchmarks/peers/*_environment.py; do $(BIN)/python $$script $(PIP_ARGS); done
 	@$(BIN)/python benchmarks/fetch.py $(ARGS)
 
 clean:
