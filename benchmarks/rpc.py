@@ -17,6 +17,8 @@ from rich.progress import track
 
 from kvstore_client.testing import running_store
 from support import machine
+from support.fetch_run import run
+from support.fetch_tables import part_table
 from support.rpc_figures import Cell, Rounds, cell_figures, ratios
 from support.rpc_local import local_worker
 from support.rpc_slices import LocalStore, ServedStore
@@ -125,6 +127,9 @@ def main(
     callers: Annotated[list[int], typer.Option(min=1)] = list(CALLERS),  # noqa: B006
     rounds: Annotated[int, typer.Option(help="Times that everything is measured.")] = 0,
     seconds: Annotated[float, typer.Option(help="Of each slice.")] = 0.0,
+    peers: Annotated[
+        bool, typer.Option(help="Whole hits, beside LMCache where it is set up.")
+    ] = True,
 ) -> None:
     """Measure what a call costs over gRPC with threads, over grpc.aio, and without gRPC."""
     # As Ctrl-C: everything that was started is stopped on the way out.
@@ -134,6 +139,8 @@ def main(
     before = machine.load_average()
     measured = measure(plan)
     document = document_of(plan, measured, (before, machine.load_average()))
+    if peers:
+        document["hits"] = run(quick=quick, parts=("hit",))
     if as_json:
         sys.stdout.write(json.dumps(document, indent=1) + "\n")
         return
@@ -143,6 +150,8 @@ def main(
     for each in plan.callers:
         console.print(operation_table(document, each))
     console.print(load_table(document))
+    if peers:
+        console.print(part_table(document["hits"], "hit"))
 
 
 if __name__ == "__main__":

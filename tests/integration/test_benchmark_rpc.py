@@ -7,7 +7,19 @@ from itertools import product
 from pathlib import Path
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "rpc.py"
-SMALL = ("--rounds", "1", "--seconds", "0.02", "--tokens", "70", "--callers", "1", "--callers", "2")
+SMALL = (
+    "--rounds",
+    "1",
+    "--seconds",
+    "0.02",
+    "--tokens",
+    "70",
+    "--callers",
+    "1",
+    "--callers",
+    "2",
+    "--no-peers",
+)
 EMPTY, FULL = {"health", "empty"}, {"match", "release", "acquire", "insert"}
 
 
