@@ -21,6 +21,8 @@ MODE = 0o600
 SLAB_ID_BYTES = 16
 # The kernel takes no more views in one call.
 MAX_VIEWS = os.sysconf("SC_IOV_MAX")
+# What stat counts a file's room in, whatever the file system.
+STAT_BLOCK = 512
 
 Vectored = Callable[[int, Sequence[memoryview], int], int]
 
@@ -68,8 +70,7 @@ class SlabFile:
                 f"{path}: {size_bytes} bytes are no segment of {superblock.segment_bytes}"
             )
         whole = ALIGNMENT + count * superblock.segment_bytes
-        os.posix_fallocate(descriptor, 0, whole)
-        os.ftruncate(descriptor, whole)
+        _preallocate(descriptor, whole)
         made = cls(descriptor, superblock._replace(made=True), count)
         if not superblock.made:
             os.fsync(descriptor)
@@ -146,6 +147,26 @@ def _superblock(descriptor: int, segment_bytes: int) -> Superblock:
     os.ftruncate(descriptor, 0)
     os.pwritev(descriptor, [aligned(begun.encode())], 0)
     return begun
+
+
+def _preallocate(descriptor: int, size_bytes: int) -> None:
+    """Give the file its size, and all of it on the disk.
+
+    What the disk has not is not begun, and what it refuses is given back: a disk that is
+    full harms others. Raises ``OSError``.
+    """
+    before = os.fstat(descriptor)
+    disk = os.fstatvfs(descriptor)
+    available = disk.f_bavail * disk.f_frsize
+    wanted = size_bytes - before.st_blocks * STAT_BLOCK
+    if wanted > available:
+        raise OSError(errno.ENOSPC, f"{wanted} bytes wanted, {available} available on the disk")
+    try:
+        os.posix_fallocate(descriptor, 0, size_bytes)
+    except OSError:
+        os.ftruncate(descriptor, before.st_size)
+        raise
+    os.ftruncate(descriptor, size_bytes)
 
 
 def _behind(views: list[memoryview], moved: int) -> list[memoryview]:

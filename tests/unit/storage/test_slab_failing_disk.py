@@ -16,6 +16,7 @@ from kvstore.storage.slab import Slab
 from kvstore.storage.slab_book import SlabState
 from kvstore.storage.slab_clock import SlabClock
 from kvstore.storage.slab_errors import SlabUnusable
+from kvstore.storage.slab_layout import ALIGNMENT
 from kvstore.storage.slab_reader import MAX_FAILURES
 
 
@@ -154,4 +155,5 @@ def test_a_slab_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     """A disk without the room says so at the start, and the next start tries again."""
     with largest_file(SEGMENT_BYTES), pytest.raises(SlabUnusable, match="File too large"):
         Slab(config(tmp_path / "slab"))
+    assert (tmp_path / "slab").stat().st_size == ALIGNMENT
     Slab(config(tmp_path / "slab")).close()

@@ -105,6 +105,19 @@ def test_sizes_that_cannot_be_are_named(tmp_path: Path, size: int, segment: int,
         SlabFile.open(tmp_path / "slab", size_bytes=size, segment_bytes=segment)
 
 
+def test_a_disk_without_the_room_is_left_as_it_was(tmp_path: Path) -> None:
+    """What cannot fit is not begun, of a new file as of one that is to grow."""
+    with pytest.raises(SlabUnusable, match="available on the disk"):
+        opened(tmp_path / "new", 1 << 40)
+    assert (tmp_path / "new").stat().st_size == ALIGNMENT
+    opened(tmp_path / "slab").close()
+    with pytest.raises(SlabUnusable, match="available"):
+        opened(tmp_path / "slab", 1 << 40)
+    again = opened(tmp_path / "slab")
+    assert again.segment_count == 2
+    again.close()
+
+
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     """What the system says is part of the message."""
     with pytest.raises(SlabUnusable, match="No such file"):
