@@ -68,6 +68,7 @@ bench: $(STAMP)
 bench-peers: $(STAMP)
 	@for script in benchmarks/peers/*_environment.py; do $(BIN)/python $$script $(PIP_ARGS); done
 	@$(BIN)/python benchmarks/fetch.py $(ARGS)
+	@$(BIN)/python benchmarks/index.py $(ARGS)
 
 clean:
 	@rm -rf $(VENV) .venv-peers build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*

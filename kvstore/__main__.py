@@ -44,11 +44,13 @@ from kvstore.rpc.server import (
     listen,
 )
 from kvstore.runtime_dir import RuntimeDir, UnusableRuntimeDir
-from kvstore.service.clock import MonotonicClock
+from kvstore.service.clock import Clock, MonotonicClock
+from kvstore.service.collector import Collector
 from kvstore.service.credentials import Credentials
 from kvstore.service.random_ids import random_ids
 from kvstore.service.reaper import Grower, Reaper
 from kvstore.service.store import KVStore
+from kvstore.service.ticker import Ticker
 from kvstore.service.verification import Sampler
 from kvstore.service_manager import ServiceManager
 from kvstore.storage.arenas import Arenas
@@ -61,6 +63,8 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 INDEXES: dict[str, IndexFactory] = {"hash": HashIndex, "radix": RadixIndex}
 EPOCH_BITS = 64
+# How often it is looked whether there is much to collect.
+COLLECT_SECONDS = 1.0
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # Seconds for calls under way to end, once the leases are gone or the grace is over.
 CALL_GRACE = 1.0
@@ -138,6 +142,7 @@ def serve(config: Config, access: Access) -> None:
         grower = Grower(store, clock=clock, interval=config.reaper_interval)
         grower.start()
         stack.callback(grower.close)
+        _collect(clock, stack)
         attach = AttachServer(
             runtime_dir.attach_socket,
             store=store,
@@ -217,6 +222,15 @@ def _end_in_time(seconds: float) -> None:
     overdue = Timer(seconds, give_up)
     overdue.daemon = True
     overdue.start()
+
+
+def _collect(clock: Clock, stack: ExitStack) -> None:
+    """Let Python's collector look at what is new, and not at the index again and again."""
+    collector = Collector(clock)
+    collector.begin()
+    ticker = Ticker("collector", (collector.step,), clock=clock, interval=COLLECT_SECONDS)
+    ticker.start()
+    stack.callback(ticker.close)
 
 
 def _memory(config: Config, stack: ExitStack) -> MemorySource:

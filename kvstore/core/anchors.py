@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 # Depths without an anchor that a heap may have, besides as many as with one.
 SWEEP_FROM = 16
+NO_ANCHORS: "dict[int, set[Anchor]]" = {}
+NO_DEPTHS: list[int] = []
 
 
 class Anchor:
@@ -64,13 +66,16 @@ class AnchorSet(AbstractSet["Anchor"]):
     __slots__ = ("_at_depth", "_depths")
 
     def __init__(self) -> None:
-        self._at_depth: dict[int, set[Anchor]] = {}
+        # Shared and empty until there is an anchor: most nodes never have one.
+        self._at_depth: dict[int, set[Anchor]] = NO_ANCHORS
         # A heap of negated depths; one that has no anchor any more is dropped when it is met
         # at the top, or with all such once they are the most of it.
-        self._depths: list[int] = []
+        self._depths: list[int] = NO_DEPTHS
 
     def add(self, anchor: Anchor) -> None:
         """Add an anchor at its depth."""
+        if self._at_depth is NO_ANCHORS:
+            self._at_depth, self._depths = {}, []
         if anchor.pages not in self._at_depth:
             if len(self._depths) > 2 * len(self._at_depth) + SWEEP_FROM:
                 self._depths = sorted(-depth for depth in self._at_depth)

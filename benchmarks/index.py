@@ -1,0 +1,174 @@
+"""The index at scale, in process: walks, inserts and evictions beside those of peers.
+
+Everything is measured in turns in one run, SGLang's Python tree and its Rust core in
+processes of their own; memory and the collector's pauses in others. README.md beside this
+says how to read the result. The last line of ``--json`` is one JSON object.
+"""
+
+import gc
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from kvstore.service.clock import MonotonicClock
+from kvstore.service.collector import Collector
+from peers.sglang_environment import interpreter
+from support import machine
+from support.index_cases import Case, Size, evict_case, insert_case, match_case
+from support.index_peer import SGLang, sglang
+from support.index_scale import measure
+from support.index_trace import replay
+
+NODES = (1, 196, 1_563)
+LEAVES = (1_000, 100_000, 1_000_000)
+PAGES_A_NODE = (4, 32)
+SLICE, QUICK_SLICE = 0.25, 0.05
+ROUNDS, QUICK_ROUNDS = 7, 3
+# Pages of what is measured alone, in processes of their own.
+SCALE, QUICK_SCALE, TINY_SCALE = 1_000_000, 100_000, 4_000
+NAMESPACES = 10_000
+# Of a trace's requests, so many have room: a tenth of what all of them would take.
+PAGES_A_REQUEST = 30
+NO_PEER = "its environment is not set up: python benchmarks/peers/sglang_environment.py"
+OURS = ("kvstore_verb", "kvstore_hash")
+PEERS = {"sglang_python": "python", "sglang_rust": "rust"}
+
+
+def cases(
+    peers: dict[str, SGLang], size: Size, leaf_counts: Sequence[int]
+) -> Iterator[Callable[[], Case]]:
+    """Yield what builds each case."""
+    for nodes in NODES:
+        yield lambda nodes=nodes: match_case(nodes, peers, size)  # type: ignore[misc]
+    yield lambda: insert_case(peers)
+    for leaves in leaf_counts:
+        yield lambda leaves=leaves: evict_case(leaves, peers, size)  # type: ignore[misc]
+
+
+def figures(case: Case, rounds: int, seconds: float) -> dict[str, Any]:
+    """Measure one case in turns; medians over rounds of each round's median, and raw samples."""
+    raw: dict[str, list[list[float]]] = {who: [] for who in case.slices}
+    for number in range(rounds):
+        for who, call in list(case.slices.items())[:: -1 if number % 2 else 1]:
+            raw[who].append(call(seconds))
+    middle = {who: median(median(each) for each in times) for who, times in raw.items()}
+    own = middle.pop("kvstore")
+    ours = {who: round(middle.pop(who), 2) for who in OURS if who in middle}
+    pairs = {
+        who: median(
+            median(theirs) / median(ours)
+            for theirs, ours in zip(raw[who], raw["kvstore"], strict=True)
+        )
+        for who in middle
+    }
+    return {
+        "name": case.name,
+        "kvstore_us": round(own, 2),
+        "kvstore_verb_us": ours.get("kvstore_verb"),
+        "kvstore_hash_us": ours.get("kvstore_hash"),
+        "peers": {who: round(each, 2) for who, each in middle.items()},
+        "times_kvstore": {who: round(each, 2) for who, each in pairs.items()},
+        "missing": case.missing,
+        "longest_us": round(max(max(each) for each in raw["kvstore"]), 1),
+        "samples": {who: sum(map(len, times)) for who, times in raw.items()},
+        "raw_medians_us": {who: [round(median(e), 2) for e in raw[who]] for who in raw},
+    }
+
+
+def memory_case(pages: int, pages_a_node: int) -> dict[str, Any]:
+    """Return bytes a page as a case of its own; its figure is bytes and not microseconds."""
+    found = measure("memory", pages, pages_a_node)
+    name, value = f"bytes_per_page_{pages_a_node}", found["bytes_per_page"]
+    return {"name": name, "unit": "bytes", "kvstore_us": value, "peers": {}, "measured": found}
+
+
+def run(*, quick: bool, tiny: bool) -> dict[str, Any]:
+    """Measure everything and return the document."""
+    before = machine.load_average()
+    size = Size(quick)
+    rounds, seconds = (QUICK_ROUNDS, QUICK_SLICE) if quick else (ROUNDS, SLICE)
+    pages = TINY_SCALE if tiny else QUICK_SCALE if quick else SCALE
+    found: list[dict[str, Any]] = []
+    python = None if tiny else interpreter()
+    Collector(MonotonicClock()).begin()
+    with ExitStack() as stack:
+        peers = {
+            who: stack.enter_context(sglang(python, kind)) for who, kind in PEERS.items() if python
+        }
+        for build in cases(peers, size, LEAVES[:1] if tiny else LEAVES):
+            case = build()
+            # What was built is old, as in a store that has run for a while.
+            gc.freeze()
+            if not python:
+                case.missing |= dict.fromkeys(PEERS, NO_PEER)
+            found.append(figures(case, rounds, seconds))
+            for peer in peers.values():
+                peer.ask("drop", name=case.name)
+            del case
+            gc.unfreeze()
+    found += [memory_case(pages, each) for each in PAGES_A_NODE]
+    document = {
+        "benchmark": "index",
+        "machine": machine.machine_facts(),
+        "load_average": {"before": before, "after": machine.load_average()},
+        "method": {"rounds": rounds, "slice_seconds": seconds, "scale_pages": pages},
+        "cases": found,
+        "collector": {
+            kind: measure("pauses", pages, PAGES_A_NODE[0], kind) for kind in ("default", "ours")
+        },
+    }
+    document["namespaces"] = measure("namespaces", TINY_SCALE if tiny else NAMESPACES)
+    document["prompt"] = measure("prompt", SCALE)
+    for each in found[-len(PAGES_A_NODE) :]:
+        document[each["name"]] = each["kvstore_us"]
+    return document
+
+
+def show(document: dict[str, Any]) -> None:
+    """Print tables for people."""
+    table = Table("case", "kvstore, us", "whole verb", "peers, us", "times kvstore", "no figure")
+    for each in document["cases"]:
+        peers = ", ".join(f"{who} {us}" for who, us in each["peers"].items())
+        times = ", ".join(f"{who} {x}" for who, x in each.get("times_kvstore", {}).items())
+        missing = ", ".join(f"{who}: {why}" for who, why in each.get("missing", {}).items())
+        verb = str(each.get("kvstore_verb_us") or "")
+        unit = each.get("unit", "")
+        table.add_row(each["name"], f"{each['kvstore_us']} {unit}", verb, peers, times, missing)
+    Console(width=200).print(table)
+    for name in ("collector", "namespaces", "prompt"):
+        print(name, document[name])
+    for each in document.get("trace", {}).get("passes", ()):
+        print(each)
+
+
+def main(
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
+    quick: Annotated[bool, typer.Option(help="Under a minute, rougher figures.")] = False,
+    tiny: Annotated[bool, typer.Option(help="To try the code, without peers.")] = False,
+    trace: Annotated[Path | None, typer.Option(help="A trace to replay.")] = None,
+    requests: Annotated[int, typer.Option(help="How many of its requests.")] = 12_031,
+    passes: Annotated[int, typer.Option(help="How often the trace is replayed.")] = 10,
+) -> None:
+    """Measure the index beside its peers."""
+    document = run(quick=quick or tiny, tiny=tiny)
+    if trace is not None:
+        slots = requests * PAGES_A_REQUEST
+        again = replay(trace, passes, requests, slots)
+        document["trace"] = {"requests": requests, "capacity_pages": slots, "passes": again}
+    if as_json:
+        sys.stdout.write(json.dumps(document) + "\n")
+    else:
+        show(document)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,161 @@
+"""Caches of one namespace, built page by page without sockets, and the calls that are timed."""
+
+from array import array
+from collections.abc import Callable
+from itertools import count
+from time import perf_counter
+from typing import TypeVar
+
+from kvstore.core.cache import PrefixCache
+from kvstore.core.caller import Caller, Identity
+from kvstore.core.holds import Pin
+from kvstore.core.index import IndexFactory
+from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PageLayout
+from kvstore.core.limits import Limits
+from kvstore.core.namespace import Namespace
+from kvstore.core.node import Position
+from kvstore.core.pages import evict, let_go, publish, release
+from kvstore.core.radix import RadixIndex
+from kvstore.core.requests import MatchWishes, Sequence
+from kvstore.core.slots import Slots, SlotState
+from kvstore.core.steps import note_use
+
+PAGE_TOKENS = 16
+WIDTH = 4 * PAGE_TOKENS
+LEAF_PAGES = 4
+EXTENT = 1
+NOW = 100.0
+# More than any prompt's tokens, so that forks and leaves begin like none of them.
+OTHER = 1 << 24
+T = TypeVar("T")
+
+
+def sequence(begin: int, tokens: int) -> bytes:
+    """Return the bytes of so many token ids from ``begin`` on."""
+    return array("I", range(begin, begin + tokens)).tobytes()
+
+
+def timed(seconds: float, prepare: Callable[[], T], call: Callable[[T], object]) -> list[float]:
+    """Return the microseconds of each call for so many seconds, without what prepares it."""
+    took: list[float] = []
+    end = perf_counter() + seconds
+    while not took or perf_counter() < end:
+        argument = prepare()
+        begun = perf_counter()
+        call(argument)
+        took.append((perf_counter() - begun) * 1e6)
+    return took
+
+
+class Tree:
+    """A cache with one lease and one namespace, and memory for ``pages`` pages."""
+
+    def __init__(self, pages: int, index: IndexFactory = RadixIndex) -> None:
+        owner = Identity("bench")
+        self.cache = PrefixCache(7, Limits(), index=index)
+        self.caller = Caller(owner, b"l" * 16, b"secret", 7)
+        self.cache.grant(self.caller, ttl=None, display_name="", features=(), now=NOW)
+        self.cache.bind(self.caller, process_id=1, pid=1, uid=1)
+        layout = PageLayout(PAGE_TOKENS, WIDTH, 1, OpaqueContent(b"bench"))
+        self._layout = layout
+        self.namespace = self.open(0)
+        self.arena = self.namespace.arena
+        self.cache.add_extent(self.arena.arena_id, EXTENT, pages)
+        self.cache.acknowledge(1, [EXTENT])
+        self.index = self.namespace.index
+        self.root = Position(self.index.root, 0)
+        self._numbers = count(1)
+        self._next = OTHER
+
+    def open(self, number: int) -> Namespace:
+        """Open a namespace of its own for each number."""
+        name = number.to_bytes(16, "little")
+        identity = NamespaceIdentity(name)
+        return self.cache.open_namespace(self.caller, identity, self._layout, name, NOW)
+
+    def take(self, pages: int) -> Slots:
+        """Reserve slots."""
+        slots = array("Q")
+        self.arena.take(pages, self.arena.extents, into=slots)
+        return slots
+
+    def walk(self, tokens: bytes) -> Position:
+        """Match a prompt's whole pages, the index's part of it, and note the use."""
+        at = self.index.descend(self.root, tokens, len(tokens) // WIDTH)
+        note_use(at, next(self._numbers))
+        return at
+
+    def add(self, tokens: bytes, slots: "Slots | None" = None) -> Position:
+        """Publish what is not cached of a prompt, and note the use."""
+        pages = len(tokens) // WIDTH
+        at = self.index.descend(self.root, tokens, pages)
+        fresh = pages - at.depth
+        if fresh:
+            taken = self.take(fresh) if slots is None else slots
+            at = publish(self.namespace, at, tokens[at.depth * WIDTH :], taken)[0]
+        note_use(at, next(self._numbers))
+        self.arena.policy.offer(at.node)
+        return at
+
+    def grow(self, at: Position, tokens: bytes) -> Position:
+        """Publish pages after ``at`` as a node of their own, and note the use."""
+        pages = len(tokens) // WIDTH
+        hold = self.hold(at)
+        end = publish(self.namespace, at, tokens, self.take(pages))[0]
+        if end.node is at.node:
+            self.index.split(end.node, at.pages)
+            end = Position(end.node, pages)
+        note_use(end, next(self._numbers))
+        self.arena.policy.offer(end.node)
+        let_go(hold.anchors)
+        return end
+
+    def hold(self, at: Position) -> Pin:
+        """Hold a path."""
+        return Pin(next(self._numbers), self.namespace, at, None, NOW)
+
+    def let_go(self, hold: Pin) -> None:
+        """Release a path, as a lease does."""
+        release(hold.anchors)
+
+    def add_leaf(self, pages: int = LEAF_PAGES) -> Position:
+        """Publish a prompt that shares nothing."""
+        begin, self._next = self._next, self._next + pages * PAGE_TOKENS
+        return self.add(sequence(begin, pages * PAGE_TOKENS))
+
+    def add_leaves(self, leaves: int) -> None:
+        """Publish many at once, by the index itself."""
+        slots = self.take(leaves * LEAF_PAGES)
+        self.arena.change(slots, SlotState.RESERVED, SlotState.CACHED)
+        for first in range(0, len(slots), LEAF_PAGES):
+            begin, self._next = self._next, self._next + LEAF_PAGES * PAGE_TOKENS
+            tokens = sequence(begin, LEAF_PAGES * PAGE_TOKENS)
+            at = self.index.extend(self.root, tokens, slots[first : first + LEAF_PAGES])
+            note_use(at, next(self._numbers))
+            self.arena.policy.offer(at.node)
+
+    def add_chain(self, tokens: int, nodes: int) -> bytes:
+        """Publish a prompt that others fork from, so that it is in so many nodes; return it."""
+        prompt = sequence(0, tokens)
+        self.add(prompt)
+        step = -(-tokens // nodes // PAGE_TOKENS) * WIDTH
+        for end in range(step, len(prompt), step):
+            begin, self._next = self._next, self._next + PAGE_TOKENS
+            self.add(prompt[:end] + sequence(begin, PAGE_TOKENS))
+        return prompt
+
+    def evict(self, pages: int) -> int:
+        """Evict so many pages, as a reservation that lacks room does."""
+        return evict(self.arena.policy.nominate(pages))
+
+    def match_verb(self, tokens: bytes) -> None:
+        """Match as a caller does, pinned and answered, and release."""
+        pin_id = next(self._numbers)
+        wishes = MatchWishes(pin_id)
+        self.cache.match(self.caller, self.namespace.namespace_id, Sequence(tokens), wishes, NOW)
+
+    def release(self) -> None:
+        """Release all pins and forget that they were."""
+        lease = self.cache.table.find(self.caller)
+        self.cache.release(self.caller, list(lease.pins), NOW)
+        self.cache.expire(NOW)

@@ -1,0 +1,37 @@
+"""benchmarks/index.py, with so little to do that its figures mean nothing, and no peer."""
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "index.py"
+
+
+def test_the_last_line_is_one_json_object(tmp_path: Path) -> None:
+    """Each case with its figure, who has none and why, memory, pauses, and each pass of a trace."""
+    trace = tmp_path / "trace.jsonl.gz"
+    requests = [
+        {"input_length": 1_100, "hash_ids": [0, 1, 2]},
+        {"input_length": 1_500, "hash_ids": [0, 1, 3]},
+    ]
+    with gzip.open(trace, "wt", encoding="utf-8") as lines:
+        lines.writelines(json.dumps(each) + "\n" for each in requests)
+    command = [sys.executable, str(SCRIPT), "--json", "--tiny"]
+    command += ["--trace", str(trace), "--passes", "2", "--requests", "10"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, result.stderr
+    document = json.loads(result.stdout.splitlines()[-1])
+    names = [each["name"] for each in document["cases"]]
+    assert names == [
+        *("match_100k_1_node", "match_100k_196_nodes", "match_100k_1563_nodes"),
+        *("insert_512", "evict_1k_leaves", "bytes_per_page_4", "bytes_per_page_32"),
+    ]
+    assert all(each["kvstore_us"] > 0 for each in document["cases"])
+    assert set(document["cases"][0]["peers"]) == {"vllm_style_hash"}
+    assert set(document["cases"][3]["missing"]) == {"sglang_python", "sglang_rust"}
+    assert document["bytes_per_page_4"] > document["bytes_per_page_32"] > 0
+    assert set(document["collector"]) == {"default", "ours"}
+    first, second = document["trace"]["passes"]
+    assert (first["pages"], first["nodes"]) == (second["pages"], second["nodes"]) == (97, 3)
