@@ -48,16 +48,15 @@ from kvstore.service.clock import Clock, MonotonicClock
 from kvstore.service.collector import Collector
 from kvstore.service.credentials import Credentials
 from kvstore.service.random_ids import random_ids
-from kvstore.service.reaper import Grower, Reaper
+from kvstore.service.reaper import Grower, MoveTicker, Reaper
 from kvstore.service.store import KVStore
 from kvstore.service.ticker import Ticker
 from kvstore.service.verification import Sampler
 from kvstore.service_manager import ServiceManager
 from kvstore.storage.arenas import Arenas
-from kvstore.storage.cuda_arena import CudaDevice
 from kvstore.storage.errors import DeviceUnavailable
-from kvstore.storage.extent import MemorySource
-from kvstore.storage.host_arena import HostMemory
+from kvstore.storage.tiers import Tiers
+from kvstore.tier_memory import tier_1_source, tier_2
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -72,11 +71,6 @@ CALL_GRACE = 1.0
 OWNER_PATIENCE = 0.25
 # Seconds for everything to end after the grace is over; what has not by then never will.
 STOP_PATIENCE = 15.0
-# How often and how far apart a device is looked at that has less left than the budget.
-ROOM_LOOKS = 20
-ROOM_LOOK_SECONDS = 1.0
-# Bytes: less is some pages of the smallest models that are of use.
-SMALL_TIER = 1 << 20
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 
@@ -115,14 +109,17 @@ def serve(config: Config, access: Access) -> None:
         )
         # Never zero, which stands for no epoch on the wire.
         epoch = secrets.randbits(EPOCH_BITS) or 1
+        extent_ids = random_ids()
         arenas = Arenas(
             budget_bytes=config.tier1_bytes,
             extent_bytes=config.bytes_of_an_extent,
-            source=_memory(config, stack),
-            extent_ids=random_ids(),
+            source=tier_1_source(config, stack, STOP_SIGNALS),
+            extent_ids=extent_ids,
         )
-        stack.callback(arenas.close)
-        recycled = arenas.poison if config.debug_poison_freed_slots else None
+        lower = tier_2(config, extent_ids)
+        memory = Tiers(arenas) if lower is None else Tiers(arenas, lower)
+        stack.callback(memory.close)
+        recycled = memory.poison if config.debug_poison_freed_slots else None
         cache = PrefixCache(
             epoch,
             limits,
@@ -131,17 +128,16 @@ def serve(config: Config, access: Access) -> None:
             arena_ids=random_ids(),
             recycled=recycled,
             index=INDEXES[config.prefix_cache_backend],
+            tier_policy=config.tier_policy(on_gpu=config.cuda_device is not None),
         )
         sampler = Sampler(config.verify_rate)
-        store = KVStore(cache, arenas=arenas, clock=clock, sampler=sampler)
+        store = KVStore(cache, arenas=arenas, lower=lower, clock=clock, sampler=sampler)
         credentials = Credentials(tenants=access.known.tenants)
 
-        reaper = Reaper(store, clock=clock, interval=config.reaper_interval)
-        reaper.start()
-        stack.callback(reaper.close)
-        grower = Grower(store, clock=clock, interval=config.reaper_interval)
-        grower.start()
-        stack.callback(grower.close)
+        tickers = _tickers(store, clock, config.reaper_interval)
+        for each in tickers.values():
+            each.start()
+            stack.callback(each.close)
         _collect(clock, stack)
         attach = AttachServer(
             runtime_dir.attach_socket,
@@ -162,9 +158,8 @@ def serve(config: Config, access: Access) -> None:
             {
                 "attach": attach,
                 "calls": calls,
-                "growth": grower,
                 "owner": owner,
-                "reaper": reaper,
+                **tickers,
             },
             clock=clock,
             looks=(owner.look, calls.look),
@@ -192,6 +187,7 @@ def serve(config: Config, access: Access) -> None:
             runtime_dir=str(runtime_dir.path),
             store_epoch=epoch,
             tier1_bytes=config.tier1_bytes,
+            tier2_bytes=config.tier2_bytes,
             device=config.device,
             listen=config.listen,
             port=port,
@@ -210,6 +206,16 @@ def serve(config: Config, access: Access) -> None:
         left = store.wait_drained(config.drain_grace)
         log.info("drain_finished", drained=not left, leases_left=left)
     log.info("server_stopped")
+
+
+def _tickers(store: KVStore, clock: Clock, interval: float) -> dict[str, Ticker]:
+    """Return the threads that let time pass and memory move, by the names that health has."""
+    tickers: dict[str, Ticker] = {"reaper": Reaper(store, clock=clock, interval=interval)}
+    for name, growth in zip(("growth", "growth_of_tier_2"), store.growths, strict=False):
+        tickers[name] = Grower(growth, clock=clock, interval=interval)
+    if len(store.growths) > 1:
+        tickers["mover"] = MoveTicker(store, clock=clock, interval=interval)
+    return tickers
 
 
 def _end_in_time(seconds: float) -> None:
@@ -231,27 +237,6 @@ def _collect(clock: Clock, stack: ExitStack) -> None:
     ticker = Ticker("collector", (collector.step,), clock=clock, interval=COLLECT_SECONDS)
     ticker.start()
     stack.callback(ticker.close)
-
-
-def _memory(config: Config, stack: ExitStack) -> MemorySource:
-    """Return where pages are to be; raises ``DeviceUnavailable``."""
-    if config.tier1_bytes < SMALL_TIER:
-        log.warning("tier1_bytes_small", tier1_bytes=config.tier1_bytes)
-    if config.cuda_device is None:
-        host = HostMemory()
-        host.warn_beyond(config.tier1_bytes)
-        return host
-    device = CudaDevice(config.cuda_device)
-    stack.callback(device.close)
-    looks = iter(range(ROOM_LOOKS))
-    device.require(
-        config.tier1_bytes,
-        lambda: (
-            next(looks, None) is not None
-            and signal.sigtimedwait(STOP_SIGNALS, ROOM_LOOK_SECONDS) is None
-        ),
-    )
-    return device
 
 
 def _allow_descriptors() -> None:

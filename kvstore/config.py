@@ -25,6 +25,7 @@ from pydantic_settings import (
 from kvstore import __version__
 from kvstore.config_access import AccessSettings
 from kvstore.config_help import help_formatter
+from kvstore.config_tiers import TierSettings
 from kvstore.config_types import Device, Seconds, Size, TierSize
 
 PROGRAM = "kvstore-server"
@@ -225,11 +226,23 @@ class StoreSettings(BaseSettings):
         return env_settings, ConfigFile(settings_cls)
 
 
-class Config(AccessSettings, StoreSettings):
+class Config(AccessSettings, TierSettings, StoreSettings):
     """Settings of one server. Times are in seconds, sizes in bytes or like "512MiB".
 
     --tier1-bytes is KVSTORE_TIER1_BYTES in the environment, tier1_bytes in the file.
     """
+
+    @property
+    def bytes_of_a_tier2_extent(self) -> int:
+        """The size in force of the pieces of tier 2."""
+        quarter = self.tier2_bytes // EXTENTS_IN_A_TIER
+        return max(self.bytes_of_an_extent, min(quarter, LARGEST_EXTENT))
+
+    @model_validator(mode="after")
+    def _refuse_in_place_on_a_gpu(self) -> Self:
+        if self.cuda_device is not None and self.tier2_match == "in-place":
+            raise ValueError("tier2_match has to be promote where device is a GPU")
+        return self
 
 
 def load_config(arguments: Sequence[str]) -> Config:

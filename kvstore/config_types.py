@@ -43,6 +43,7 @@ def _address(value: str) -> str:
 
 
 Size = Annotated[ByteSize, AfterValidator(_positive_size)]
+OptionalTierSize = Annotated[ByteSize, AfterValidator(lambda size: size and _tier_size(size))]
 TierSize = Annotated[ByteSize, AfterValidator(_tier_size)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Device = Annotated[str, AfterValidator(_device)]

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from kvstore.core.arena import Arena
 from kvstore.core.caller import Caller
 from kvstore.core.eviction import Victim
+from kvstore.core.leaf import Leaf
 from kvstore.core.lookup import cached_end
 from kvstore.core.moving import Move, finish, prepare
 from kvstore.core.node import Node, Position
@@ -101,16 +102,14 @@ class Tiering(Verifying):
         """
         done = _page_count(moves) >= most
         wanted = self._mark(arena, self.tier_policy.high) - arena.free_count
-        for victim in self._nominate(arena, min(max(wanted, 0), most)):
-            node, end = victim.leaf.node, victim.leaf.copy_count
-            if end and node.lower_count >= end:
-                evict([victim])
-                done = True
-            elif end:
-                before = len(moves)
-                self._begin(Position(node, end), LOWER, moves, most - _page_count(moves))
-                done = done or len(moves) > before
-            node.namespace.offer_leaves(node)
+        victims = self._nominate(arena, min(max(wanted, 0), most))
+        rest = _drop_copied(victims)
+        done = done or len(rest) < len(victims)
+        for leaf in rest:
+            count, at = len(moves), Position(leaf.node, leaf.copy_count)
+            self._begin(at, LOWER, moves, most - _page_count(moves))
+            leaf.node.namespace.offer_leaves(leaf.node)
+            done = done or len(moves) > count
         return done
 
     def _nominate(self, arena: Arena, pages: int) -> list[Victim]:
@@ -131,14 +130,13 @@ class Tiering(Verifying):
             return False
         wanted = len(move.transfers)
         arena = move.namespace.arena_in(tier)
-        if wanted > arena.free_count and (tier == LOWER or self.tier_policy.promote):
-            evicted = evict(self._nominate(arena, wanted - arena.free_count))
-            self.counters.evicted_page_count += evicted
-            # Of no lease.
-            self.ended.evicted_page_count += evicted
+        if wanted > arena.free_count:
+            self._make_room(arena, wanted - arena.free_count)
         targets = array("Q")
         arena.take(min(wanted, arena.free_count), arena.lasting, targets, SlotState.MOVING)
         move.aim(targets)
+        if self.wanted is not None and tier == FIRST:
+            self.wanted.reserved(arena, 0)
         self.moving.update(each.source for each in move.transfers)
         if move.transfers:
             moves.append(move)
@@ -146,6 +144,29 @@ class Tiering(Verifying):
         else:
             release(move.anchors)
         return len(move.transfers) == most
+
+    def _make_room(self, arena: Arena, pages: int) -> None:
+        """Evict copies from tier 2; from tier 1, for a match, those that have another there."""
+        if arena.tier == LOWER:
+            evicted = evict(self._nominate(arena, pages))
+            self.counters.evicted_page_count += evicted
+            # Of no lease.
+            self.ended.evicted_page_count += evicted
+        elif self.tier_policy.promote:
+            for leaf in _drop_copied(self._nominate(arena, pages)):
+                leaf.node.namespace.offer_leaves(leaf.node)
+
+
+def _drop_copied(victims: list[Victim]) -> list[Leaf]:
+    """Evict from tier 1 what has copies in tier 2; return the other leaves, out of the order."""
+    rest = []
+    for victim in victims:
+        leaf = victim.leaf
+        if leaf.node.lower_count >= leaf.copy_count:
+            evict([victim])
+        else:
+            rest.append(leaf)
+    return rest
 
 
 def _page_count(moves: Iterable[Move]) -> int:

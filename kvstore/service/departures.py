@@ -77,7 +77,7 @@ class Departures:
             return
         now = self._clock()
         with self._mutex:
-            empty = self._cache.emptied_extents()
+            empty = [each for each in self._cache.emptied_extents() if each in self._under_way]
             gone = [each for each in empty if self._cache.remove_extent(each)]
             holders = {each: self._cache.handouts.pids(each) for each in empty}
         for extent_id in gone:

@@ -9,6 +9,7 @@ import structlog
 
 from kvstore.core.arena import Arena
 from kvstore.core.cache import PrefixCache
+from kvstore.core.quotas import QuotaTable
 from kvstore.errors import PoolExhausted
 from kvstore.service.announcer import Announcer
 from kvstore.service.clock import Clock
@@ -34,7 +35,9 @@ PACE = 0.5
 
 
 class Growth:
-    """Turns memory into slots, and slots into memory. Thread-safe; one allocation at a time.
+    """Turns a tier's memory into slots, and slots into memory. Thread-safe.
+
+    One allocation at a time.
 
     ``mutex`` is the store's, under which ``cache`` may be used; it is never held
     while memory is allocated or given up. ``due`` is set when there is something
@@ -59,6 +62,8 @@ class Growth:
         self._announcer = announcer
         self._clock = clock
         self._watermark = watermark
+        # What quotas say of bytes they say of tier 1.
+        self._quotas = cache.quotas if arenas.tier == 1 else QuotaTable()
         self._growing = Lock()
         self._departures = Departures(cache, mutex, arenas=arenas, announcer=announcer, clock=clock)
         self._wanted: dict[int, int] = {}
@@ -125,8 +130,7 @@ class Growth:
             with self._taking_its_time():
                 self._departures.go_on()
             with self._mutex:
-                arenas = self._cache.arenas.values()
-                self._tenants = {each.tenant for each in arenas if each.lasting_bytes}
+                self._tenants = {each.tenant for each in self._own() if each.lasting_bytes}
                 poorest = self._poorest()
             if poorest is None:
                 self._take()
@@ -138,11 +142,16 @@ class Growth:
             else:
                 self.due.set()
 
+    def _own(self) -> list[Arena]:
+        """Return the arenas of the tier that this gives memory to."""
+        arenas = self._cache.arenas.values()
+        return [each for each in arenas if each.tier == self._arenas.tier]
+
     def _poorest(self) -> Arena | None:
         """Return the arena that runs low and is to grow first: that of the poorest tenant."""
-        low = [each for each in self._cache.arenas.values() if self._runs_low(each)]
+        low = [each for each in self._own() if self._runs_low(each)]
         if not low:
-            if not any(self._lacks(each) for each in self._cache.arenas.values()):
+            if not any(self._lacks(each) for each in self._own()):
                 self._wanted.clear()
             return None
         shares = self._shares()
@@ -204,10 +213,10 @@ class Growth:
         leases = self._cache.table.leases.values()
         in_use = {arena_id for lease in leases for arena_id in lease.arenas}
         return Shares(
-            self._cache.arenas.values(),
+            self._own(),
             in_use,
             budget_bytes=self._arenas.budget_bytes,
-            quotas=self._cache.quotas,
+            quotas=self._quotas,
         )
 
     def _runs_low(self, arena: Arena) -> bool:
@@ -228,11 +237,12 @@ class Growth:
     def _prospect(self, arena: Arena) -> int:
         """Return how many slots an arena may come to grow by, with what others have to give."""
         # Not from the shares, which are made of all arenas and leases: whoever reserves asks.
-        share: float | None = self._cache.quotas.of(arena.tenant).share_bytes
+        share: float | None = self._quotas.of(arena.tenant).share_bytes
         if share is None:
             tenants = len(self._tenants) + (arena.tenant not in self._tenants)
             share = self._arenas.budget_bytes / tenants
-        held = sum(each.lasting_bytes for each in arena.holdings.arenas.values())
+        mine = arena.holdings.arenas.values()
+        held = sum(each.lasting_bytes for each in mine if each.tier == arena.tier)
         room, quota = max(int(share) - held, 0) // arena.slot_bytes, arena.quota_slots
         return max(self._room(arena), room if quota is None else min(room, quota))
 

@@ -4,6 +4,7 @@ from kvstore.core.caller import Caller
 from kvstore.core.requests import Grant, Match, MatchWishes, Sequence
 from kvstore.service.growth import Growth
 from kvstore.service.members import Members
+from kvstore.service.mover import Mover
 from kvstore.service.verification import Verifier
 
 
@@ -11,6 +12,7 @@ class Matching(Members):
     """What hands out pages that others wrote. Raises what the core's methods raise."""
 
     growth: Growth
+    mover: Mover
     _verifier: Verifier
 
     def match(
@@ -22,10 +24,13 @@ class Matching(Members):
         Raises, besides what the core raises, StoreDraining.
         """
         self._require_open()
+        self._promote(caller, namespace_id, sequence)
 
         def ask() -> Match:
             now = self._clock()
-            return self._cache.match(caller, namespace_id, sequence, wishes, now, to_verify=True)
+            match = self._cache.match(caller, namespace_id, sequence, wishes, now, to_verify=True)
+            self.mover.note()
+            return match
 
         return self._verifier.answer(ask, caller, wishes)
 
@@ -44,6 +49,7 @@ class Matching(Members):
         Looked at as a match is. Raises, besides what the core raises, StoreDraining.
         """
         self._require_open()
+        self._promote(caller, namespace_id, sequence)
 
         def ask() -> tuple[Match, Grant | None]:
             match, grant = self._cache.acquire(
@@ -58,9 +64,17 @@ class Matching(Members):
             )
             matched = sum(len(run.indexes) for run in match.runs)
             self._note(namespace_id, total_page_count - matched if grant is None else 0)
+            self.mover.note()
             return match, grant
 
         return self._verifier.answer(ask, caller, wishes)
+
+    def _promote(self, caller: Caller, namespace_id: bytes, sequence: Sequence) -> None:
+        """Copy what a match would find in tier 2 alone to tier 1, where that is wanted."""
+        if self._cache.tier_policy.promote:
+            with self._mutex:
+                moves = self._cache.plan_promotion(caller, namespace_id, sequence)
+            self.mover.carry_out(moves)
 
     def _note(self, namespace_id: bytes, wanted: int = 0) -> None:
         self.growth.note(self._cache.namespaces[namespace_id].arena, wanted)

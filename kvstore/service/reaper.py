@@ -1,6 +1,7 @@
 """The threads that let time pass: leases and named pins expire, arenas grow and give."""
 
 from kvstore.service.clock import Clock
+from kvstore.service.growth import Growth
 from kvstore.service.store import KVStore
 from kvstore.service.ticker import Ticker
 
@@ -13,6 +14,14 @@ class Reaper(Ticker):
         super().__init__("reaper", works, clock=clock, interval=interval)
 
 
+class MoveTicker(Ticker):
+    """Moves pages between tiers, at once when that is due."""
+
+    def __init__(self, store: KVStore, *, clock: Clock, interval: float) -> None:
+        mover = store.mover
+        super().__init__("mover", (mover.step,), clock=clock, interval=interval, due=mover.due)
+
+
 class Grower(Ticker):
     """Moves memory between the budget and the arenas, at once when that is due.
 
@@ -21,8 +30,7 @@ class Grower(Ticker):
     waits for it.
     """
 
-    def __init__(self, store: KVStore, *, clock: Clock, interval: float) -> None:
-        growth = store.growth
+    def __init__(self, growth: Growth, *, clock: Clock, interval: float) -> None:
         super().__init__(
             "growth",
             (growth.step,),

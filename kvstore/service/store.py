@@ -8,8 +8,10 @@ listeners are woken before or after, never within.
 import secrets
 from collections.abc import Collection
 from collections.abc import Sequence as Items
+from contextlib import suppress
 from threading import Lock
 
+from kvstore.core.arena import Arena
 from kvstore.core.cache import PrefixCache
 from kvstore.core.caller import Caller, Identity
 from kvstore.core.hints import ReuseHint
@@ -26,39 +28,63 @@ from kvstore.core.requests import (
 )
 from kvstore.errors import PoolExhausted
 from kvstore.service.clock import Clock
-from kvstore.service.growth import Growth
+from kvstore.service.growth import WATERMARK, Growth
 from kvstore.service.matching import Matching
+from kvstore.service.mover import Mover
 from kvstore.service.named_pins import NamedPinKeeper
 from kvstore.service.thrash import ThrashWatch
 from kvstore.service.traffic import Traffic
 from kvstore.service.verification import Sampler, Verifier
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.extent import CudaIpcExport, ExtentDescription, HostExport
+from kvstore.storage.tiers import Tiers
 
 # What ``extents`` answers is part of what the wire works with.
 __all__ = ["CudaIpcExport", "ExtentDescription", "HostExport", "KVStore"]
 
 NAMESPACE_ID_BYTES = 16
+# Of an extent, by tier: what is left when the next is allocated. In tier 2 a whole one, for there
+# nobody asks again: what finds no room makes some.
+WATERMARKS = {1: WATERMARK, 2: 1.0}
 
 
 class KVStore(Matching):
     """The store as a whole, for any thread. Raises what the core's methods raise."""
 
     def __init__(
-        self, cache: PrefixCache, *, arenas: Arenas, clock: Clock, sampler: Sampler | None = None
+        self,
+        cache: PrefixCache,
+        *,
+        arenas: Arenas,
+        clock: Clock,
+        sampler: Sampler | None = None,
+        lower: Arenas | None = None,
     ) -> None:
-        """Without ``sampler`` no page is looked at before it is handed out."""
+        """Without ``sampler`` no page is looked at before it is handed out.
+
+        ``lower`` has tier 2's memory, where ``cache`` has a tier 2.
+        """
         super().__init__(cache, Lock(), clock)
-        self._arenas = arenas
+        self._memory = Tiers(arenas) if lower is None else Tiers(arenas, lower)
         self._started_at = clock()
-        self.growth = Growth(
-            cache, self._mutex, arenas=arenas, announcer=self.announcer, clock=clock
-        )
+        self.growths = [
+            Growth(
+                cache,
+                self._mutex,
+                arenas=each,
+                announcer=self.announcer,
+                clock=clock,
+                watermark=WATERMARKS[each.tier],
+            )
+            for each in self._memory.arenas
+        ]
+        self.growth = self.growths[0]
+        self.mover = Mover(cache, self._mutex, memory=self._memory, clock=clock, took=self._took)
         self.named_pins = NamedPinKeeper(cache, self._mutex, clock)
         self.thrash = ThrashWatch(cache, self._mutex, clock)
         self.traffic = Traffic(cache.quotas, clock)
         self._verifier = Verifier(
-            cache, self._mutex, arenas=arenas, sampler=sampler or Sampler(), clock=clock
+            cache, self._mutex, arenas=self._memory, sampler=sampler or Sampler(), clock=clock
         )
 
     @property
@@ -99,6 +125,10 @@ class KVStore(Matching):
                 caller, identity, layout, fresh_id, self._clock()
             )
         self.growth.begin(namespace.arena)
+        for growth, arena in zip(self.growths[1:], namespace.arenas()[1:], strict=True):
+            # Without memory in tier 2 pages stay in tier 1, or go.
+            with suppress(PoolExhausted):
+                growth.begin(arena)
         self.announcer.announce()
         return namespace
 
@@ -112,13 +142,13 @@ class KVStore(Matching):
         with self._mutex:
             owed = [each for each in self._cache.extents_owed(process_id) if each not in but]
             self._cache.give_extents(process_id, owed[:most])
-            return self._arenas.describe(owed[:most])
+            return self._memory.describe(owed[:most])
 
     def extents(self, identity: Identity) -> list[ExtentDescription]:
         """Return the extents of all arenas that the identity may see."""
         with self._mutex:
             arenas = self._cache.visible_arenas(identity)
-            return self._arenas.describe(each for arena in arenas for each in arena.extents)
+            return self._memory.describe(each for arena in arenas for each in arena.extents)
 
     # The request path.
 
@@ -138,6 +168,7 @@ class KVStore(Matching):
                 self._note(namespace_id, int(error.metadata["requested"]))
                 raise
             self._note(namespace_id)
+            self.mover.note()
             return grants
 
     def insert(
@@ -152,7 +183,7 @@ class KVStore(Matching):
     ) -> Inserted:
         """Publish the next pages of a reservation; what was inserted before is answered again."""
         with self._mutex:
-            return self._cache.insert(
+            inserted = self._cache.insert(
                 caller,
                 reservation_id,
                 sequence,
@@ -161,16 +192,25 @@ class KVStore(Matching):
                 checksums=checksums,
                 hint=hint,
             )
+            self.mover.note()
+            return inserted
 
     def release(self, caller: Caller, pin_ids: Items[int]) -> None:
         """Release pins; each id leaves a tombstone, known or not."""
         with self._mutex:
             self._cache.release(caller, pin_ids, self._clock())
-        self.growth.look()
+        self._look()
 
     def abort(self, caller: Caller, reservation_ids: Items[int]) -> None:
         """End reservations; each id leaves a tombstone, known or not."""
         with self._mutex:
             changes = self._cache.abort(caller, reservation_ids, self._clock())
         self._report(changes)
-        self.growth.look()
+        self._look()
+
+    def _took(self, arena: Arena) -> None:
+        self.growths[arena.tier - 1].note(arena)
+
+    def _look(self) -> None:
+        for growth in self.growths:
+            growth.look()

@@ -18,8 +18,8 @@ from kvstore.core.slots import INDEX_BITS, INDEX_MASK
 from kvstore.core.verifying import Inspection, PageCheck
 from kvstore.service.clock import Clock
 from kvstore.service.log_budget import LogBudget
-from kvstore.storage.arenas import Arenas
 from kvstore.storage.errors import CudaFailed
+from kvstore.storage.tiers import Tiers
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -61,7 +61,7 @@ class Verifier:
         cache: PrefixCache,
         mutex: Lock,
         *,
-        arenas: Arenas,
+        arenas: Tiers,
         sampler: Sampler,
         clock: Clock,
     ) -> None:

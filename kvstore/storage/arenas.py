@@ -58,8 +58,6 @@ class Arenas:
     are named by ``extent_ids``, none twice, counted from 1 if not given.
     """
 
-    tier = 1
-
     def __init__(
         self,
         *,
@@ -67,7 +65,9 @@ class Arenas:
         extent_bytes: int,
         source: MemorySource,
         extent_ids: Iterator[int] | None = None,
+        tier: int = 1,
     ) -> None:
+        self.tier = tier
         self.budget_bytes = budget_bytes // source.granularity * source.granularity
         self.extent_bytes = extent_bytes
         self._source = source
@@ -140,6 +140,18 @@ class Arenas:
         """
         extent = self._extents.get(slot >> INDEX_BITS)
         return None if extent is None else extent.memory.read(slot & INDEX_MASK)
+
+    def write(self, slot: int, content: memoryview) -> bool:
+        """Write the bytes of a whole slot; False where there is no such extent.
+
+        Nobody else may use the slot meanwhile. Raises :class:`CudaFailed` where a
+        device cannot be written.
+        """
+        extent = self._extents.get(slot >> INDEX_BITS)
+        if extent is None:
+            return False
+        extent.memory.write(slot & INDEX_MASK, content)
+        return True
 
     def poison(self, slots: Iterable[int]) -> None:
         """Write :data:`POISON` into slots that nobody uses any more. A refusal is logged."""

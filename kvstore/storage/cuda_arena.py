@@ -19,9 +19,10 @@ GRANULARITY = 2 << 20
 
 
 class SlotAccess(NamedTuple):
-    """Reads and fills one slot by its index, on the thread that CUDA is called on."""
+    """Reads, writes and fills one slot by its index, on the thread that CUDA is called on."""
 
     read: Callable[[int], memoryview]
+    write: Callable[[int, memoryview], None]
     fill: Callable[[int, int], None]
 
 
@@ -52,6 +53,11 @@ class CudaExtent:
         """Return a copy of a slot's bytes, or None once it is closed; raises ``CudaFailed``."""
         access = self._access
         return None if access is None else access.read(index)
+
+    def write(self, index: int, content: memoryview) -> None:
+        """Write all bytes of a slot; raises ``CudaFailed``."""
+        if self._access is not None:
+            self._access.write(index, content)
 
     def fill(self, index: int, value: int) -> None:
         """Write one value into all bytes of a slot; raises ``CudaFailed``."""
@@ -158,6 +164,9 @@ class CudaDevice:
         runtime = self._runtime
         return SlotAccess(
             lambda index: self._run(lambda: runtime.read(address + index * size, size)),
+            lambda index, content: self._run(
+                lambda: runtime.write(address + index * size, content)
+            ),
             lambda index, value: self._run(
                 lambda: runtime.fill(address + index * size, size, value)
             ),

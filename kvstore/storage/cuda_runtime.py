@@ -3,10 +3,13 @@
 import ctypes
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from kvstore.storage.cuda_driver import CudaDriver
 from kvstore.storage.errors import CudaFailed, DeviceUnavailable
 
-# cudaMemcpyDeviceToHost, of the runtime's enum cudaMemcpyKind.
+# cudaMemcpyHostToDevice and cudaMemcpyDeviceToHost, of the runtime's enum cudaMemcpyKind.
+HOST_TO_DEVICE = 1
 DEVICE_TO_HOST = 2
 HOW_TO_INSTALL = "install it with: pip install cupy-cuda13x, or cupy-cuda12x for CUDA 12"
 
@@ -46,6 +49,10 @@ class CudaRuntime(Protocol):
 
     def read(self, address: int, size_bytes: int) -> memoryview:
         """Return a copy of memory's bytes, made in the device's order of its work."""
+        ...
+
+    def write(self, address: int, content: memoryview) -> None:
+        """Write bytes into memory, and wait until they are there."""
         ...
 
     def export(self, address: int) -> Exported:
@@ -104,6 +111,12 @@ class CupyRuntime:
         copy = (ctypes.c_ubyte * size_bytes)()
         self._call("memcpy", ctypes.addressof(copy), address, size_bytes, DEVICE_TO_HOST)
         return memoryview(copy).cast("B")
+
+    def write(self, address: int, content: memoryview) -> None:
+        """Write bytes into memory: those of a host's page, whose memory is not pinned."""
+        source = np.frombuffer(content, np.uint8)
+        self._call("memcpy", address, source.ctypes.data, source.nbytes, HOST_TO_DEVICE)
+        self._call("deviceSynchronize")
 
     def export(self, address: int) -> Exported:
         """Return what lets other processes map the memory."""

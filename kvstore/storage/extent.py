@@ -84,6 +84,10 @@ class ExtentMemory(Protocol):
         """
         ...
 
+    def write(self, index: int, content: memoryview) -> None:
+        """Write all bytes of a slot. Raises as ``read`` does."""
+        ...
+
     def fill(self, index: int, value: int) -> None:
         """Write one value, of a byte, into all bytes of a slot. Raises as ``read`` does."""
         ...

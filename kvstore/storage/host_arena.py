@@ -6,6 +6,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import structlog
 
 from kvstore.storage import memory
@@ -62,6 +63,13 @@ class HostExtent:
             return None
         return view[index * size : (index + 1) * size].toreadonly()
 
+    def write(self, index: int, content: memoryview) -> None:
+        """Write all bytes of a slot, letting other threads of Python go on meanwhile."""
+        mapping, size = self._mapping, self.shape.slot_bytes
+        if mapping is not None:
+            target = np.frombuffer(mapping, np.uint8, size, index * size)
+            np.copyto(target, np.frombuffer(content, np.uint8))
+
     def fill(self, index: int, value: int) -> None:
         """Write one value, of a byte, into all bytes of a slot."""
         mapping, size = self._mapping, self.shape.slot_bytes
@@ -94,13 +102,13 @@ class HostMemory:
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
 
-    def warn_beyond(self, budget_bytes: int) -> None:
-        """Log each bound that has less than a budget now; what is refused then may come."""
+    def warn_beyond(self, budget_bytes: int, tier: int = 1) -> None:
+        """Log each bound that has less than a tier's budget now; what is refused then may come."""
         for bound in memory.bounds(self._root):
             if budget_bytes > bound.available_bytes:
-                log.warning(
-                    "tier1_bytes_beyond_memory", tier1_bytes=budget_bytes, **bound._asdict()
-                )
+                event = "tier1_bytes_beyond_memory" if tier == 1 else "tier2_bytes_beyond_memory"
+                fields = {f"tier{tier}_bytes": budget_bytes} | bound._asdict()
+                log.warning(event, **fields)
 
     def allocate(self, shape: ExtentShape) -> HostExtent:
         """Allocate an extent; raises :class:`NotEnoughMemory`."""

@@ -42,7 +42,10 @@ ALLOWED = {
     | {"kvstore.core", "kvstore.service"},
     "kvstore/errors.py": set(),
     "kvstore/config.py": {ERRORS, VERSION, "kvstore.config_help", "kvstore.runtime_dir"}
-    | {"kvstore.config_access", "kvstore.config_types"},
+    | {"kvstore.config_access", "kvstore.config_tiers", "kvstore.config_types"},
+    "kvstore/config_tiers.py": {"kvstore.config_types", "kvstore.core"},
+    # A part of the composition root: it knows where the settings have memory come from.
+    "kvstore/tier_memory.py": {"kvstore.config", "kvstore.storage"},
     "kvstore/config_access.py": {"kvstore.config_types"},
     "kvstore/config_types.py": set(),
     # A part of the composition root: it knows whom the settings let in.

@@ -106,6 +106,11 @@ class ServerCuda:
         self._note("fill")
         ctypes.memset(address, value, size_bytes)
 
+    def write(self, address: int, content: memoryview) -> None:
+        """Write bytes."""
+        self._note("write")
+        ctypes.memmove(address, bytes(content), len(content))
+
     def read(self, address: int, size_bytes: int) -> memoryview:
         """Copy."""
         self._note("read")

@@ -70,7 +70,7 @@ class MoveRules(MachineState):
         caller = self.caller(lease)
         moves = self.cache.plan_promotion(caller, self.namespace_id, Sequence(tokens))
         assert self.cache.tier_policy.promote or not moves
-        self.judge_plan(moves, evicts_first=self.cache.tier_policy.promote)
+        self.judge_plan(moves)
         if not late:
             self.finish_all(copied=True)
 
@@ -107,7 +107,7 @@ class MoveRules(MachineState):
         """Let the mover plan."""
         moves = self.cache.plan_moves(most)
         assert sum(len(move.transfers) for move in moves) <= most
-        self.judge_plan(moves, evicts_first=self.cache.tier_policy.promote)
+        self.judge_plan(moves)
 
     @precondition(lambda self: self.under_way)
     @rule(copied=st.sampled_from([True, True, True, False]))
@@ -116,11 +116,11 @@ class MoveRules(MachineState):
         COUNTS["finish_moves"] += 1
         self.finish_all(copied=copied)
 
-    def judge_plan(self, moves: list[Move], *, evicts_first: bool) -> None:
+    def judge_plan(self, moves: list[Move]) -> None:
         """Compare what began, and what went for it, with what may."""
         free = {tier: self.model.free_slots(tier) for tier in (FIRST, LOWER)}
         begun = [self.as_model(move) for move in moves]
-        self.judge_what_went(begun, evicts_first=evicts_first)
+        self.judge_what_went(begun)
         for move, known in zip(moves, begun, strict=True):
             assert self.model.attached(known.path) == known.path, "a move holds what is not there"
             copies = self.model.in_tier(known.tier)
@@ -143,7 +143,7 @@ class MoveRules(MachineState):
         ]
         return ModelMove(move.tier, path, pages)
 
-    def judge_what_went(self, begun: list[ModelMove], *, evicts_first: bool) -> None:
+    def judge_what_went(self, begun: list[ModelMove]) -> None:
         """Take over what moves evicted: copies in tier 2, and in tier 1 those with another."""
         paths = [move.path for move in begun]
         gone_below: set[bytes] = set()
@@ -153,7 +153,7 @@ class MoveRules(MachineState):
             gone = self.model.judge_dropped(self.cached_now(tier), tier, held)
             COUNTS[f"copies dropped in tier {tier}"] += len(gone)
             lost = before - set(self.model.cached)
-            if tier == FIRST and not evicts_first:
+            if tier == FIRST:
                 # Its copy in tier 2 may have gone after that in tier 1 did.
                 assert lost <= gone_below, "a page without another copy was dropped"
             gone_below = gone

@@ -13,6 +13,7 @@ from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.limits import Limits
 from kvstore.core.quotas import QuotaTable
 from kvstore.core.requests import Sequence
+from kvstore.core.wanted_moves import TierPolicy
 from kvstore.service.store import KVStore
 from kvstore.service.verification import Sampler
 from kvstore.storage.arenas import Arenas
@@ -45,6 +46,13 @@ class World:
     clock: ManualClock
     layout: PageLayout
     numbers: Iterator[int]
+    lower: Arenas | None = None
+
+    def close(self) -> None:
+        """Give all memory up."""
+        self.arenas.close()
+        if self.lower is not None:
+            self.lower.close()
 
     def caller(self, *, tenant: str = "uid-1", epoch: int | None = EPOCH) -> Caller:
         """Return a caller with a lease id of its own, granted nothing yet."""
@@ -88,21 +96,42 @@ def make_world(
     quotas: QuotaTable | None = None,
     verify_rate: float = 0.0,
     poison: bool = False,
+    lower_slots: int = 0,
+    tier_policy: TierPolicy | None = None,
 ) -> World:
     """Return a store with a budget of ``slots``, in extents of ``extent_slots``.
 
-    Its memory is the caller's to close.
+    ``lower_slots`` are those of tier 2, and ``tier_policy`` says how it is used. Its memory is
+    the caller's to close.
     """
     clock = ManualClock()
-    arenas = Arenas(
-        budget_bytes=slots * PAGE_BYTES,
-        extent_bytes=extent_slots * PAGE_BYTES,
-        source=HostMemory(memory_root),
+    extent_ids = count(1)
+    arenas, lower = (
+        Arenas(
+            budget_bytes=budget * PAGE_BYTES,
+            extent_bytes=extent_slots * PAGE_BYTES,
+            source=HostMemory(memory_root),
+            extent_ids=extent_ids,
+            tier=tier,
+        )
+        for tier, budget in ((1, slots), (2, lower_slots))
     )
-    cache = PrefixCache(EPOCH, Limits(), quotas=quotas, recycled=arenas.poison if poison else None)
+    cache = PrefixCache(
+        EPOCH,
+        Limits(),
+        quotas=quotas,
+        recycled=arenas.poison if poison else None,
+        tier_policy=tier_policy,
+    )
     layout = PageLayout(PAGE_TOKENS, PAGE_BYTES, 1, OpaqueContent(b"fingerprint"))
-    store = KVStore(cache, arenas=arenas, clock=clock, sampler=Sampler(verify_rate))
-    return World(store, cache, arenas, clock, layout, count(1))
+    store = KVStore(
+        cache,
+        arenas=arenas,
+        lower=None if tier_policy is None else lower,
+        clock=clock,
+        sampler=Sampler(verify_rate),
+    )
+    return World(store, cache, arenas, clock, layout, count(1), lower)
 
 
 def sequence_of(pages: int, *, rest: int = 1, salt: int = 0) -> Sequence:

@@ -90,8 +90,8 @@ class Runtime:
         ctypes.memset(pointer, value, size)
 
     def memcpy(self, target: int, source: int, size: int, kind: int) -> None:
-        """Copy to the host."""
-        assert kind == 2
+        """Copy to the host, or from it."""
+        assert kind in (1, 2)
         ctypes.memmove(target, source, size)
 
     def free(self, pointer: int) -> None:

@@ -8,6 +8,7 @@ from core_builders import letters_of, make_namespace, node_at, paged, picture, p
 
 from kvstore.core.anchors import Anchor
 from kvstore.core.eviction import SWEEP_FROM, Victim
+from kvstore.core.eviction.order import HOT_HITS
 from kvstore.core.holds import Hold
 from kvstore.core.namespace import Namespace
 from kvstore.core.pages import evict
@@ -265,4 +266,12 @@ def test_what_was_swept_out_can_be_offered_again() -> None:
     assert not node.queued
     node.children.clear()
     namespace.arena.policy.offer(node)
+    assert nominate(namespace, 1) == [("a", 1)]
+
+
+def test_the_only_leaf_goes_however_hot() -> None:
+    """The share of the hot set is of as many leaves as there are: of one, none is hot for ever."""
+    namespace = make_namespace()
+    node = plant(namespace, "a", 1).node
+    node.hits = HOT_HITS
     assert nominate(namespace, 1) == [("a", 1)]

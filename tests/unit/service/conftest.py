@@ -19,7 +19,7 @@ def worlds() -> Iterator[Worlds]:
 
     yield make
     for world in made:
-        world.arenas.close()
+        world.close()
 
 
 @pytest.fixture

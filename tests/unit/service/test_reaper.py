@@ -63,7 +63,7 @@ def test_an_arena_that_runs_low_grows_without_waiting_for_a_tick(world: World) -
     caller = world.worker()
     namespace_id = world.open_namespace(caller)
     signal = Signal(world)
-    grower = Grower(world.store, clock=world.clock, interval=3600.0)
+    grower = Grower(world.store.growth, clock=world.clock, interval=3600.0)
     grower.start()
     with closing(grower):
         world.store.reserve(caller, namespace_id, [ReservationRequest(1, 0, 4)])

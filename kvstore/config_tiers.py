@@ -1,0 +1,55 @@
+"""The server's settings of the tiers beyond the first."""
+
+from typing import Literal
+
+from pydantic import ByteSize
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from kvstore.config_types import OptionalTierSize
+from kvstore.core.wanted_moves import TierPolicy, WritePolicy
+
+
+class TierSettings(BaseSettings):
+    """How much tier 2 has, and when pages go there and come back."""
+
+    model_config = SettingsConfigDict(use_attribute_docstrings=True)
+
+    tier2_bytes: OptionalTierSize = ByteSize(0)
+    """Host memory for pages that tier 1 has no room for, all tenants together; 0: none.
+
+    A second tier of the same kind on a machine without a GPU, where it is for tests, and
+    what a GPU's pages are kept in otherwise. Taken as it is needed, in pieces as large as
+    those of tier 1 or larger. Too small when `evicted_page_count` grows nearly as fast as
+    `demoted_page_count`. Start with: on a GPU ten times `tier1_bytes`, else 0.
+    """
+
+    tier2_write: Literal["back", "through", "through-selective"] = "back"
+    """When a page gets its copy in tier 2.
+
+    `back`: when tier 1 runs low, in the background, before a reservation has to wait.
+    `through`: soon after it was inserted, so that tier 1 gives it up at once later.
+    `through-selective`: soon after it was first matched; what is never asked for again is
+    never copied, and is gone when tier 1 needs its place.
+    Wrong when `demoted_page_count` is many times `promoted_page_count`: try
+    through-selective. Start with: back.
+    """
+
+    tier2_match: Literal["in-place", "promote"] | None = None
+    """What becomes of pages that a match finds in tier 2 alone.
+
+    `in-place`: they are handed out where they are, and copied to tier 1 in the background
+    when they are matched again. `promote`: they are copied to tier 1 first, and the match
+    waits for it; what finds no room there is handed out in place by a store of host memory,
+    and not at all by one of a GPU. Absent: promote on a GPU, else in-place, which is
+    refused on a GPU. Start with: absent.
+    """
+
+    def tier_policy(self, *, on_gpu: bool) -> TierPolicy | None:
+        """Return how the tiers work together; None where there is one."""
+        if not self.tier2_bytes:
+            return None
+        return TierPolicy(
+            write=WritePolicy(self.tier2_write),
+            in_place=not on_gpu,
+            promote=on_gpu or self.tier2_match == "promote",
+        )
