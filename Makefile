@@ -64,11 +64,11 @@ bench: $(STAMP)
 	if [ $${#found[@]} -eq 0 ]; then echo "No benchmarks yet: benchmarks/ has no scripts."; fi; \
 	for script in "$${found[@]}"; do echo "== $$script"; $(BIN)/python "$$script" --quick; done
 
-# A peer that cannot be had is left out, and said so.
+# A peer that cannot be had is left out, and said so. ARGS are those of fetch.py.
 bench-peers: $(STAMP)
 	@for script in benchmarks/peers/*_environment.py; do $(BIN)/python $$script $(PIP_ARGS); done
 	@$(BIN)/python benchmarks/fetch.py $(ARGS)
-	@$(BIN)/python benchmarks/index.py $(ARGS)
+	@$(BIN)/python benchmarks/index.py --quick
 
 clean:
 	@rm -rf $(VENV) .venv-peers build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*
