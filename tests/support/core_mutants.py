@@ -17,7 +17,7 @@ MUTANTS = [
     Mutant(
         "missing-reference-on-match",
         "holds.py",
-        "        if at.pages:\n            self.anchors.append(Anchor(self, at.node, at.pages))\n",
+        "        if at.pages:\n            self.stand_at(at)\n",
         "",
     ),
     Mutant(
@@ -55,7 +55,7 @@ MUTANTS = [
     Mutant("stale-parent-after-a-split", "radix.py", "        node.parent = upper\n", ""),
     Mutant(
         "pins-stay-below-a-split",
-        "radix.py",
+        "copies.py",
         "anchor.move(upper, anchor.pages)",
         "anchor.pages -= 0",
     ),
@@ -121,26 +121,26 @@ MUTANTS = [
     ),
     Mutant(
         "what-is-above-a-removed-page-loses-its-pin",
-        "pages.py",
-        "            if above.parent is not None:\n",
-        "            if False:\n",
+        "holds.py",
+        "        if above.depth:\n            self.stand_at(above)\n",
+        "",
     ),
     Mutant(
         "named-pin-holds-no-page",
         "named_pin.py",
-        "        self.anchors.append(Anchor(self, at.node, at.pages))\n",
-        "        Anchor(self, at.node, at.pages).move(namespace.index.root, 0)\n",
+        "        self.stand_at(at)\n",
+        "        self.stand_at(at)\n        self.anchors[0].leave()\n",
     ),
     Mutant(
         "named-pin-survives-a-removal",
         "pages.py",
-        "        if isinstance(anchor.hold, NamedPin):\n",
+        "        if isinstance(hold, NamedPin):\n",
         "        if False:\n",
     ),
     Mutant(
         "unpinned-prefix-stays-held",
         "pages.py",
-        "    let_go(pin.anchors)\n",
+        "    release(pin.anchors)\n",
         "",
     ),
     Mutant(
@@ -176,8 +176,8 @@ MUTANTS = [
     Mutant(
         "slots-of-unmapped-extents-handed-out",
         "lookup.py",
-        "    if usable == namespace.arena.lasting:\n        return at\n",
-        "    if usable or not usable:\n        return at\n",
+        "    if [first, lower][: len(lasting)] == lasting:\n",
+        "    if lasting:\n",
     ),
     Mutant(
         "partial-page-appended-to-in-place",
@@ -200,9 +200,8 @@ MUTANTS = [
     Mutant(
         "source-unpinned",
         "holds.py",
-        "        self.anchors.append(Anchor(self, at.node, at.pages))\n\n    @property",
-        "        self.anchors.append(Anchor(self, at.node, at.pages))\n"
-        "        at.node.anchors.discard(self.anchors[0])\n\n    @property",
+        "        self.stand_at(at)\n\n    @property",
+        "        self.stand_at(at)\n        self.anchors[0].leave()\n\n    @property",
     ),
     Mutant(
         "source-covers-the-last-token",

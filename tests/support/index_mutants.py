@@ -3,7 +3,9 @@
 from core_mutants import Mutant
 
 INDEX_MUTANTS = [
-    Mutant("merged-with-a-partial-page", "merging.py", " or not whole", ""),
+    Mutant(
+        "merged-with-a-partial-page", "merging.py", "child if whole and follows", "child if follows"
+    ),
     Mutant("start-kept-after-a-merge", "radix.py", "        child.start = node.start\n", ""),
     Mutant(
         "digest-believed",

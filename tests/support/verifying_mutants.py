@@ -22,9 +22,9 @@ VERIFYING_MUTANTS = [
     Mutant(
         "duplicate-s-checksum-replaces-the-first-s",
         "inserting.py",
-        "    own = zip(slots, flags, checksums, strict=False)\n"
+        "    marked = zip(slots, flags, checksums, strict=False)\n"
         "    namespace.arena.keep_checksums("
-        "(slot, each) for slot, published, each in own if published)\n",
+        "(slot, each) for slot, published, each in marked if published)\n",
         "    path = []\n"
         "    for depth in range(parent.depth + 1, parent.depth + len(flags) + 1):\n"
         "        node = at.node\n"
