@@ -38,8 +38,10 @@ class Tail(NamedTuple):
 def tail_of(node: "Node", pages: int) -> Tail:
     """Return the last of a node's first ``pages`` pages that were used alike. ``pages`` > 0."""
     last_use, hits, hint = node.last_use, node.hits, node.hint
+    if node.steps is None:
+        return Tail(0, pages, last_use, hits, hint)
     start = 0
-    for step in reversed(node.steps or ()):
+    for step in reversed(node.steps):
         if step.end < pages:
             start = step.end
             break

@@ -13,7 +13,7 @@ from patterned_pages import (
     write_and_insert,
 )
 
-from kvstore_client import Client, Namespace
+from kvstore_client import Client, Namespace, ReuseHint
 from kvstore_client.testing import running_store
 
 Opened = tuple[Client, Namespace]
@@ -83,3 +83,20 @@ def test_a_whole_sequence_comes_with_its_next_token(two: tuple[Opened, Opened]) 
         assert match.pin_id is not None
     assert client.flush(LIMIT)
     assert nothing_held(client)
+
+
+def test_what_is_hinted_as_one_shot_goes_first(two: tuple[Opened, Opened]) -> None:
+    """Though it is younger: the hint travels to the policy, and its pages make room."""
+    (_, writer), (_, reader) = two
+    kept, once = TOKENS[:8], [900 + each for each in range(8)]
+    write_and_insert(writer, kept)
+    with writer.acquire(once, total_page_count=2) as acquired:
+        assert acquired.reservation is not None
+        acquired.reservation.insert(once, position=0, hint=ReuseHint("one_shot"))
+    write_and_insert(writer, [800 + each for each in range(8)])
+    page_count = 0
+    while reader.peek([*once, 1]) == 8:
+        page_count += 1
+        with reader.reserve(start_page=0, page_count=page_count):
+            pass
+    assert reader.peek([*kept, 1]) == 8

@@ -25,6 +25,8 @@ class InMind:
     def tail(self, leaf: Leaf) -> Tail:
         """Return the tail of what is left."""
         tail = tail_of(leaf.node, self.left)
+        if not self.children_taken:
+            return tail
         last_use = max(tail.last_use, self.last_use)
         return tail._replace(last_use=last_use, hits=tail.hits + self.hits)
 
