@@ -51,3 +51,18 @@ def test_the_readme_s_figures_are_the_results() -> None:
     assert f"2,048 cached tokens takes {short} " in line
     assert f"100,000 tokens {long}, " in line
     assert f"does nothing {median_ms(results, 0, 'empty')}." in line
+
+
+def test_the_hit_rates_of_policies_are_the_results() -> None:
+    """Each figure of docs/eviction.md's table of policies is that of a replay in the tree."""
+    path = ROOT / "benchmarks" / "results" / "replay-cpu-2cores.json"
+    replays = json.loads(path.read_text(encoding="utf-8"))["replays"]
+    page = (ROOT / "docs" / "eviction.md").read_text(encoding="utf-8")
+    for policy in ("auto", "lru", "lfu", "slru", "gdsf", "level"):
+        rates = [
+            f"{each['hit_rate']:.4f}".removeprefix("0")
+            for each in replays
+            if (each["policy"], each["hints"], each["backend"]) == (policy, "none", "radix")
+        ]
+        assert len(rates) == 5
+        assert f"| `{policy}` | {' | '.join(rates)} |" in page, policy

@@ -213,9 +213,10 @@ def test_wrong_hints_end_as_none() -> None:
     assert policy.weights == pytest.approx(MOST)
 
 
-def test_the_hot_set_goes_last_and_is_a_small_part() -> None:
+@pytest.mark.parametrize("policy", ["auto", "lru"])
+def test_the_hot_set_goes_last_and_is_a_small_part(policy: str) -> None:
     """What was hit often, and lately, outlives what is younger; once it cools it is as any."""
-    namespace = make(POLICIES["lru"]())
+    namespace = make(POLICIES[policy]())
     for number in range(40):
         put(namespace, chr(0x100 + number), 100 + number)
     put(namespace, "h", 1, hits=order.HOT_HITS)
