@@ -46,6 +46,8 @@ class Plan:
     mutant: str = ""
     until_all: bool = False
     until_wrong: bool = False
+    tier1_bytes: int = POOL_SLOTS * LAYOUT.page_bytes
+    tier2_bytes: int = 0
 
     @property
     def verify_rate(self) -> float:
@@ -112,8 +114,9 @@ class Run:
         # Each kind of fault a few times, in a short run too.
         gap = self._plan.minutes * 60 / (2 * len(KINDS)) if self._plan.server_faults else 0.0
         settings = (
-            *("--tier1-bytes", str(POOL_SLOTS * LAYOUT.page_bytes)),
-            *("--extent-bytes", str(EXTENT_SLOTS * LAYOUT.page_bytes)),
+            *("--tier1-bytes", str(self._plan.tier1_bytes)),
+            *("--tier2-bytes", str(self._plan.tier2_bytes)),
+            *("--extent-bytes", str(min(EXTENT_SLOTS * LAYOUT.page_bytes, self._plan.tier1_bytes))),
             # The store looks too, and whoever reads what is no more sees it at once.
             *("--verify-rate", str(self._plan.verify_rate)),
             "--debug-poison-freed-slots",

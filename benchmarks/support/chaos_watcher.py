@@ -20,6 +20,8 @@ LATE_SECONDS, LATE_LOOKS = 5.0, 20
 EXPIRED = lease_pb2.LeaseInfo.STATE_EXPIRED
 # States whose slots a lease owns.
 OWNED = ("reserved", "quarantined")
+# Counters of pages copied between tiers, and what they are called in the result.
+MOVED = {"demoted_page_count": "demotions", "promoted_page_count": "promotions"}
 STATES = ("free", "reserved", "cached", "detached", "moving", "quarantined")
 
 
@@ -53,6 +55,7 @@ class Watcher:
         self._tally = tally
         self._departed: dict[str, Departed] = {}
         self._evicted: dict[int, int] = {}
+        self._moved: dict[tuple[int, str], int] = {}
         self._corrupt: dict[int, int] = {}
         self._closing = Event()
         self._thread = Thread(target=self._run, name="chaos-watcher", daemon=True)
@@ -97,6 +100,11 @@ class Watcher:
             self._tally.add("epochs", stats.store_epoch not in self._evicted)
             self._tally.add("evictions", evicted - self._evicted.get(stats.store_epoch, 0))
             self._evicted[stats.store_epoch] = evicted
+            for counter, name in MOVED.items():
+                count = getattr(stats.counters, counter)
+                known = self._moved.get((stats.store_epoch, counter), 0)
+                self._tally.add(name, count - known)
+                self._moved[stats.store_epoch, counter] = count
             corrupt = stats.counters.corrupt_page_count
             if corrupt > self._corrupt.get(stats.store_epoch, 0):
                 self._corrupt[stats.store_epoch] = corrupt

@@ -18,6 +18,7 @@ from kvstore.core.requests import Sequence
 from kvstore.core.slots import SlotState
 from kvstore.core.tiers import FIRST, LOWER
 from kvstore.core.verifying import Verifying
+from kvstore.core.wanted_moves import WritePolicy
 
 
 class Tiering(Verifying):
@@ -89,10 +90,16 @@ class Tiering(Verifying):
                 node = node.parent
             if node.slots and not node.detached:
                 if tier == FIRST:
-                    arena = node.namespace.arena
-                    left = min(left, arena.free_count - self._mark(arena, self.tier_policy.low))
+                    left = min(left, self._room_to_promote(node.namespace.arena))
                 if self._begin(Position(node, len(node.slots)), tier, moves, left):
                     queue[node] = None
+
+    def _room_to_promote(self, arena: Arena) -> int:
+        """Return how many pages may be promoted; where none may, room is made for the next."""
+        room = arena.free_count - self._mark(arena, self.tier_policy.low)
+        if room < 1 and self.wanted is not None:
+            self.wanted.pressed[arena] = None
+        return room
 
     def _relieve(self, arena: Arena, moves: list[Move], most: int) -> bool:
         """Make room in tier 1: drop what has a copy in tier 2, and have the rest copied.
@@ -106,6 +113,10 @@ class Tiering(Verifying):
         rest = _drop_copied(victims)
         done = done or len(rest) < len(victims)
         for leaf in rest:
+            if self.tier_policy.write is WritePolicy.THROUGH_SELECTIVE:
+                # What was used once is not worth its copy.
+                leaf.node.namespace.offer_leaves(leaf.node)
+                continue
             count, at = len(moves), Position(leaf.node, leaf.copy_count)
             self._begin(at, LOWER, moves, most - _page_count(moves))
             leaf.node.namespace.offer_leaves(leaf.node)

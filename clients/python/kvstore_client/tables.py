@@ -30,6 +30,7 @@ def totals_table(stats: store_pb2.GetStatsResponse) -> Table:
         f"{counters.removed_page_count}, {counters.superseded_page_count}",
         "pages verified (corrupt)": f"{counters.verified_page_count} "
         f"({counters.corrupt_page_count})",
+        "pages demoted, promoted": f"{counters.demoted_page_count}, {counters.promoted_page_count}",
         "reserves without slots": counters.exhausted_count,
         "pins, reservations": f"{stats.pin_count}, {stats.reservation_count}",
         "named pins": stats.named_pin_count,

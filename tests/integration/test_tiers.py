@@ -1,0 +1,53 @@
+"""Two tiers of a real store, with a real client: tier 1 has a tenth of what is asked for."""
+
+from random import Random
+
+import pytest
+from patterned_pages import LAYOUT, SMALL_STORE, holds_pattern, open_client, write_and_insert
+
+from kvstore_client import PageRef
+from kvstore_client.testing import running_store, wait_until
+
+SEQUENCES, PAGES = 80, 4
+WORKING_SET = SEQUENCES * PAGES
+ASKED = 400
+# Of tier 1.
+SLOTS = WORKING_SET // 10
+TIER_2 = ("--tier2-bytes", str(2 * WORKING_SET * LAYOUT.page_bytes), "--verify-rate", "1")
+
+
+def tokens_of(number: int) -> list[int]:
+    """Return a sequence of four pages and a token; some share their first page."""
+    return [number % 7] * LAYOUT.page_tokens + [
+        10_000 * number + each for each in range((PAGES - 1) * LAYOUT.page_tokens + 1)
+    ]
+
+
+@pytest.mark.parametrize(("write", "match"), [("back", "in-place"), ("through", "promote")])
+def test_a_tenth_of_the_working_set_is_enough(write: str, match: str) -> None:
+    """What is matched, from either tier, has its own bytes, and most of what was written is.
+
+    A writer that is faster than the mover evicts: that much may be gone.
+    """
+    settings = (*SMALL_STORE, *TIER_2, "--tier2-write", write, "--tier2-match", match)
+    with running_store(*settings) as store:
+        client, namespace = open_client(store.runtime_dir)
+        for number in range(SEQUENCES):
+            write_and_insert(namespace, tokens_of(number))
+        random, whole = Random(7), 0
+        for _ in range(ASKED):
+            tokens = tokens_of(random.randrange(SEQUENCES))
+            with namespace.match(tokens) as found:
+                pages: list[PageRef] = list(found.pages)
+                assert holds_pattern(namespace, tokens, pages)
+                assert found.current
+                whole += len(pages) == PAGES
+        admin = client.admin
+        assert wait_until(lambda: admin.stats().counters.promoted_page_count > 0)
+        stats = admin.stats()
+        assert stats.counters.demoted_page_count > SLOTS
+        assert stats.counters.corrupt_page_count == 0
+        # Of one tier alone a tenth would be.
+        assert whole > ASKED / 2
+        assert [each.tier for each in stats.arenas] == [1, 2]
+        client.close()
