@@ -1,10 +1,10 @@
-"""Nonsense to every RPC and to the attach socket: what a server takes without harm.
+"""Nonsense to every RPC, to the attach socket and over lanes: what a server takes without harm.
 
 A server runs as it always does. One process makes calls to every method, with drawn
 and damaged requests, metadata and deadlines; another sends drawn and damaged frames
-to the attach socket, with descriptors nobody asked for, halves of messages, and a
-hundred connections that say nothing. Both have a worker's living lease and namespace,
-so that much of it is nearly right. Exit status 1 where anything was wrong.
+to the attach socket, with descriptors nobody asked for, halves of messages, a hundred
+connections that say nothing, and calls over lanes. Both have a worker's living lease and
+namespace, so that much of it is nearly right. Exit status 1 where anything was wrong.
 """
 
 import json
@@ -26,6 +26,7 @@ from support import machine
 from support.fuzz_attach import AttachPeers
 from support.fuzz_calls import Caller
 from support.fuzz_foothold import Foothold
+from support.fuzz_lane import LanePeers
 from support.fuzz_messages import Messages
 from support.fuzz_server import Taken, complaints
 
@@ -34,6 +35,8 @@ QUICK = 20_000
 CALLS = 3
 # Inputs between two looks at the lease, and at what the server takes.
 TURN = 500
+# Of ten connections to the attach socket, so many are lanes.
+LANES = 3
 LOOKS = 20
 # The server's memory may not grow by more than this from half of the inputs to the end: as a
 # share, and in KiB. Tombstones live for two minutes, in a table that is bounded: a run of less
@@ -73,15 +76,16 @@ def call(folder: Path, seed: int, count: int, look: Any) -> tuple[Counter[str], 
 
 
 def speak(folder: Path, seed: int, count: int) -> tuple[Counter[str], list[str]]:
-    """Send ``count`` frames to the attach socket."""
+    """Send ``count`` frames to the attach socket, and calls over lanes."""
     random = Random(seed)  # to be repeated, not to be unpredictable
     with grpc.insecure_channel(RuntimeDir(folder).grpc_target) as channel:
         foothold = Foothold(RuntimeDir(folder), channel)
         messages = Messages(random, foothold.known)
         peers = AttachPeers(RuntimeDir(folder).attach_socket, random, messages)
+        lanes = LanePeers(RuntimeDir(folder).attach_socket, random, messages)
         sent = turn = 0
         while sent < count:
-            sent += peers.connect()
+            sent += (lanes if random.random() * 10 < LANES else peers).connect()
             if sent // TURN > turn:
                 turn = sent // TURN
                 if not foothold.stands():
@@ -90,7 +94,7 @@ def speak(folder: Path, seed: int, count: int) -> tuple[Counter[str], list[str]]
                     messages.known = foothold.known
         peers.close()
         foothold.close()
-    return peers.outcomes, peers.faults
+    return peers.outcomes + lanes.outcomes, peers.faults + lanes.faults
 
 
 def fuzz(inputs: int, seed: int, console: Console) -> dict[str, Any]:

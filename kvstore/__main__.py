@@ -34,6 +34,8 @@ from kvstore.instance_lock import InstanceLock, InstanceRunning
 from kvstore.log import configure_logging
 from kvstore.rpc.attach import AttachServer
 from kvstore.rpc.health import Health, stacks
+from kvstore.rpc.hot_lanes import FEATURE as HOT_LANE
+from kvstore.rpc.hot_lanes import HotLanes
 from kvstore.rpc.probes import OwnerProbe, PoolProbe
 from kvstore.rpc.server import (
     SERVICES,
@@ -130,8 +132,9 @@ def serve(config: Config, access: Access) -> None:
             index=INDEXES[config.prefix_cache_backend],
             tier_policy=config.tier_policy(on_gpu=config.cuda_device is not None),
         )
-        sampler = Sampler(config.verify_rate)
-        store = KVStore(cache, arenas=arenas, lower=lower, clock=clock, sampler=sampler)
+        store = KVStore(
+            cache, arenas=arenas, lower=lower, clock=clock, sampler=Sampler(config.verify_rate)
+        )
         credentials = Credentials(tenants=access.known.tenants)
 
         tickers = _tickers(store, clock, config.reaper_interval)
@@ -139,12 +142,14 @@ def serve(config: Config, access: Access) -> None:
             each.start()
             stack.callback(each.close)
         _collect(clock, stack)
+        lanes = stack.enter_context(HotLanes(store, credentials, clock))
         attach = AttachServer(
             runtime_dir.attach_socket,
             store=store,
             credentials=credentials,
             clock=clock,
             access=access.sockets,
+            lanes=lanes,
         )
         attach.start()
         stack.callback(attach.close)
@@ -158,15 +163,18 @@ def serve(config: Config, access: Access) -> None:
             {
                 "attach": attach,
                 "calls": calls,
+                "lanes": lanes,
                 "owner": owner,
                 **tickers,
             },
             clock=clock,
-            looks=(owner.look, calls.look),
+            looks=(owner.look, calls.look, lanes.look),
             heartbeat=manager.alive,
         )
         stack.callback(health.close)
-        sockets = Sockets(runtime_dir.grpc_socket, runtime_dir.attach_socket, access.sockets)
+        sockets = Sockets(
+            runtime_dir.grpc_socket, runtime_dir.attach_socket, access.sockets, (HOT_LANE,)
+        )
         server = build_server(
             store,
             credentials,

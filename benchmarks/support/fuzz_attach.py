@@ -93,6 +93,8 @@ class AttachPeers:
                     frame, descriptors = receive_frame(peer)
                     close_all(descriptors)
                     self._note(frame)
+                    if frame.HasField("lane_opened"):
+                        return  # what comes now are no frames; LanePeers has lanes
             except EOFError:
                 self.outcomes["hung up"] += 1
             except TimeoutError:

@@ -4,9 +4,13 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from kvstore.core.slots import INDEX_BITS, ExtentSlots, Slots
+
+# Indexes that a run in order is a part of; beyond them it is taken slot by slot.
+ASCENDING = array("I", range(1 << 16))
+MANY = 64
 
 
 class Run(NamedTuple):
@@ -41,9 +45,15 @@ def _spans(owners: Sequence[int]) -> Iterator[tuple[int, int, int]]:
         start = stop
 
 
-def _run(indexes: Sequence[int], extent: ExtentSlots) -> Run:
-    if len(indexes) == 1:
-        generations: Sequence[int] = (extent.generations[indexes[0]],)
+def _run(indexes: "array[int]", extent: ExtentSlots) -> Run:
+    first, count = indexes[0], len(indexes)
+    generations: Sequence[int]
+    if count == 1:
+        generations = (extent.generations[first],)
+    elif count >= MANY and indexes == ASCENDING[first : first + count]:
+        # As slots of an arena that is not full yet are: one copy, and no step for each.
+        table = memoryview(cast("array[int]", extent.generations))
+        generations = array("Q", table[first : first + count].tobytes())
     else:
         generations = itemgetter(*indexes)(extent.generations)
     return Run(extent.extent_id, extent.tier, indexes, generations)

@@ -13,6 +13,8 @@ from kvstore.rpc.attach_connection import Connection
 from kvstore.rpc.attach_session import AttachSession
 from kvstore.rpc.connection_table import ConnectionTable
 from kvstore.rpc.event_loop import EventLoop, Timer
+from kvstore.rpc.hot_lane import Party
+from kvstore.rpc.hot_lanes import HotLanes
 from kvstore.rpc.peer import identify, overflow_uid
 from kvstore.rpc.socket_access import SocketAccess
 from kvstore.service.clock import Clock
@@ -46,10 +48,14 @@ class AttachServer:
         credentials: Credentials,
         clock: Clock,
         access: SocketAccess = SocketAccess(),  # noqa: B008 - it is immutable
+        lanes: HotLanes | None = None,
         max_connections: int = MAX_CONNECTIONS,
         patience: float = PATIENCE,
     ) -> None:
-        """``patience`` is how long a peer may take to say Hello, in seconds."""
+        """``patience`` is how long a peer may take to say Hello, in seconds.
+
+        ``lanes`` serve the connections that are to be lanes; without them none may be.
+        """
         self._path = path
         self._access = access
         self._store = store
@@ -58,7 +64,8 @@ class AttachServer:
         self._patience = patience
         self._overflow_uid = overflow_uid()
         self._processes = Processes()
-        self._connections = ConnectionTable(max_connections)
+        self._lanes = lanes
+        self._connections: ConnectionTable[Connection] = ConnectionTable(max_connections)
         self._by_process: dict[int, Connection] = {}
         # Of those that have yet to say Hello, or were refused.
         self._timers: dict[Connection, Timer] = {}
@@ -152,7 +159,11 @@ class AttachServer:
         except PeerRefused as error:
             return error
         return AttachSession(
-            peer, store=self._store, credentials=self._credentials, processes=self._processes
+            peer,
+            store=self._store,
+            credentials=self._credentials,
+            processes=self._processes,
+            lanes=self._lanes,
         )
 
     def _end_in_time(self, connection: Connection) -> None:
@@ -196,11 +207,22 @@ class AttachServer:
         if connection.finished:
             self._hang_up(connection)
             return
+        if connection.lane_of is not None:
+            self._hand_over(connection, connection.lane_of)
+            return
         if connection.welcomed:
             self._connections.welcome(connection)
         self._adopt(connection)
         events = selectors.EVENT_WRITE if connection.must_write else selectors.EVENT_READ
         self._loop.watch(connection.fileno(), partial(self._serve, connection), events)
+
+    def _hand_over(self, connection: Connection, party: Party) -> None:
+        """Let the lanes' threads serve a connection; it is none of this thread's any more."""
+        assert self._lanes is not None  # the session asked them
+        self._connections.discard(connection)
+        self._cancel(connection)
+        self._loop.forget(connection.fileno())
+        self._lanes.take(connection.release(), party)
 
     def _adopt(self, connection: Connection) -> None:
         """Watch the process that a connection bound; its older connection, if any, is over."""
@@ -264,6 +286,8 @@ class AttachServer:
             connection.unbind()
         self._loop.forget(process.pidfd)
         self._processes.forget(process.process_id)
+        if self._lanes is not None:
+            self._lanes.end(process.process_id)
 
     def _drop(self, connection: Connection) -> None:
         """Close a connection, whatever becomes of its process."""

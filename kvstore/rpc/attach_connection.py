@@ -6,6 +6,7 @@ from contextlib import suppress
 from kvstore.errors import KVStoreError
 from kvstore.rpc.attach_session import AttachSession
 from kvstore.rpc.frames import FrameReader, FrameWriter
+from kvstore.rpc.hot_lane import Party
 from kvstore.rpc.status import to_status
 from kvstore.service.processes import Process
 from kvstore.v1 import attach_pb2
@@ -56,6 +57,19 @@ class Connection:
     def finished(self) -> bool:
         """Whether the peer was refused, and told so."""
         return self._refused and self._flushed
+
+    @property
+    def lane_of(self) -> Party | None:
+        """Whose lane the connection is now, its peer told so; from then on ``release`` it."""
+        if isinstance(self._party, AttachSession) and self._flushed and not self._refused:
+            return self._party.party
+        return None
+
+    def release(self) -> socket.socket:
+        """Let go of the socket, which the caller's is, and of the peer; once."""
+        if isinstance(self._party, AttachSession):
+            self._party.close()
+        return self._socket
 
     def unbind(self) -> None:
         """Speak for no process any more; the peer may bind again, under another lease."""

@@ -6,10 +6,12 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from kvstore.core.caller import Caller
-from kvstore.errors import InvalidField, PeerRefused
+from kvstore.errors import FeatureUnsupported, InvalidField, NotAttached, PeerRefused
 from kvstore.rpc import fields
 from kvstore.rpc.extents import exported_extents
 from kvstore.rpc.frames import MAX_DESCRIPTORS
+from kvstore.rpc.hot_lane import Party
+from kvstore.rpc.hot_lanes import FEATURE, HotLanes
 from kvstore.rpc.identity import MAX_SECRET_BYTES, MIN_SECRET_BYTES
 from kvstore.rpc.peer import Peer
 from kvstore.service.credentials import Credentials
@@ -37,14 +39,23 @@ class AttachSession:
     ``peer`` is the session's own from now on.
     ``process`` is the peer as attached under a lease; the server sets it to None
     when the lease ended and all is unmapped, or another connection of the process
-    took over.
+    took over. ``party`` is whose lane the connection is, once it was asked to be one;
+    without ``lanes`` none is.
     """
 
     def __init__(
-        self, peer: Peer, *, store: KVStore, credentials: Credentials, processes: Processes
+        self,
+        peer: Peer,
+        *,
+        store: KVStore,
+        credentials: Credentials,
+        processes: Processes,
+        lanes: HotLanes | None = None,
     ) -> None:
         self.welcomed = False
         self.process: Process | None = None
+        self.party: Party | None = None
+        self._lanes = lanes
         self._peer = peer
         self._store = store
         self._credentials = credentials
@@ -81,6 +92,8 @@ class AttachSession:
             if self.process is not None:
                 self._store.unmapped(self.process.process_id, frame.unmapped.extent_ids)
             return None
+        if kind == "open_lane":
+            return self._open_lane(frame.open_lane)
         raise InvalidField(field="frame", value=kind, why="unknown")
 
     def close(self) -> None:
@@ -127,15 +140,12 @@ class AttachSession:
         return attach_pb2.ServerFrame(welcome=welcome)
 
     def _bind(self, bind: attach_pb2.Bind) -> attach_pb2.ServerFrame:
-        lease_id = fields.random_id("bind.lease_id", bind.lease_id)
-        secret = fields.checked_bytes(
-            "bind.lease_secret", bind.lease_secret, least=MIN_SECRET_BYTES, most=MAX_SECRET_BYTES
-        )
+        caller = self._caller_of("bind", bind)
+        lease_id = caller.lease_id
         if self._is_bound_to_another(lease_id):
             raise InvalidField(
                 field="bind.lease_id", value=lease_id.hex(), why="bound to another lease"
             )
-        caller = Caller(self._credentials.identity_of(self._peer.uid), lease_id, secret, None)
         process = self._processes.attach(self._peer.pid, self._peer.pidfd, lease_id)
         # If this raises, the server finds that the store does not know the process.
         self._store.bind(
@@ -147,6 +157,31 @@ class AttachSession:
             self._retired.clear()
             log.info("process_attached", pid=process.pid, lease_id=lease_id.hex())
         return attach_pb2.ServerFrame(bound=attach_pb2.Bound(pid=self._peer.pid))
+
+    def _open_lane(self, wanted: attach_pb2.OpenLane) -> attach_pb2.ServerFrame:
+        if self._lanes is None:
+            raise FeatureUnsupported(feature=FEATURE)
+        if self.process is not None:
+            raise InvalidField(field="frame", value="open_lane", why="the connection is bound")
+        caller = self._caller_of("open_lane", wanted)
+        self._store.require_feature(caller, FEATURE)
+        process = self._processes.find(self._peer.pid, self._peer.pidfd, caller.lease_id)
+        if process is None:
+            raise NotAttached(lease_id=caller.lease_id.hex())
+        party = Party(self._peer.uid, caller.lease_id, wanted.lease_secret, process.process_id)
+        self._lanes.require_room(party)
+        self.party = party
+        opened = attach_pb2.LaneOpened(methods=self._lanes.methods)
+        return attach_pb2.ServerFrame(lane_opened=opened)
+
+    def _caller_of(self, name: str, frame: attach_pb2.Bind | attach_pb2.OpenLane) -> Caller:
+        """Return who calls under the lease that a frame names."""
+        lease_id = fields.random_id(f"{name}.lease_id", frame.lease_id)
+        least, most = MIN_SECRET_BYTES, MAX_SECRET_BYTES
+        secret = fields.checked_bytes(
+            f"{name}.lease_secret", frame.lease_secret, least=least, most=most
+        )
+        return Caller(self._credentials.identity_of(self._peer.uid), lease_id, secret, None)
 
     def _is_bound_to_another(self, lease_id: bytes) -> bool:
         """Return whether the process is bound, under another lease that has not ended."""

@@ -8,12 +8,13 @@ is refused before a thread is needed. A call may wait in its thread for a reques
 that is slow to come: so no lane has all the threads either.
 """
 
-from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from threading import Lock, local
 from typing import Any, ParamSpec, TypeVar
+
+from kvstore.rpc.turns import Turns
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -25,9 +26,7 @@ ERRANDS = ("errands",)
 class CallThreads(ThreadPoolExecutor):
     """A pool of ``thread_count`` threads for at most ``capacity`` calls.
 
-    A lane has a thread for another call only while it has fewer than are idle: alone
-    it has half of them, and however many lanes take what they can, the next one
-    finds one.
+    Lanes have threads as :class:`Turns` says.
 
     A call stands in the lane that ``arrive`` named last in the thread that submits
     it: gRPC asks its interceptors about a call and submits it in one thread, one
@@ -39,11 +38,9 @@ class CallThreads(ThreadPoolExecutor):
         self._capacity = capacity
         self._arrived = local()
         self._mutex = Lock()
-        self._waiting: OrderedDict[Hashable, deque[Callable[[], None]]] = OrderedDict()
+        self._turns: Turns[Callable[[], None]] = Turns(thread_count)
         self._counts: dict[Hashable, int] = {}
         self._total = 0
-        self._running: dict[Hashable, int] = {}
-        self._idle = thread_count
 
     @property
     def largest_lane(self) -> int:
@@ -78,42 +75,19 @@ class CallThreads(ThreadPoolExecutor):
             work()
             return future
         with self._mutex:
-            self._waiting.setdefault(lane, deque()).append(work)
             self._counts[lane] = self._counts.get(lane, 0) + 1
             self._total += 1
+        self._turns.put(lane, work)
         future.add_done_callback(partial(self._leave, lane))
         super().submit(self._run_next)
         return future
 
     def _run_next(self) -> None:
         """Run calls, each the first of the lane that waits longest, while a lane may have more."""
-        while (turn := self._begin()) is not None:
+        while (turn := self._turns.begin()) is not None:
             lane, work = turn
             work()
-            self._end(lane)
-
-    def _begin(self) -> tuple[Hashable, Callable[[], None]] | None:
-        with self._mutex:
-            may = (each for each in self._waiting if self._running.get(each, 0) < self._idle)
-            lane = next(may, None)
-            if lane is None:
-                return None
-            calls = self._waiting[lane]
-            work = calls.popleft()
-            if calls:
-                self._waiting.move_to_end(lane)
-            else:
-                del self._waiting[lane]
-            self._running[lane] = self._running.get(lane, 0) + 1
-            self._idle -= 1
-        return lane, work
-
-    def _end(self, lane: Hashable) -> None:
-        with self._mutex:
-            self._idle += 1
-            self._running[lane] -= 1
-            if not self._running[lane]:
-                del self._running[lane]
+            self._turns.end(lane)
 
     def _leave(self, lane: Hashable, _: "Future[Any]") -> None:
         with self._mutex:

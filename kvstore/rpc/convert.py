@@ -4,6 +4,7 @@ A conversion from a message raises InvalidField, LimitExceeded or
 FeatureUnsupported, all before the store is asked anything.
 """
 
+from array import array
 from collections.abc import Iterable
 from math import inf
 
@@ -22,11 +23,14 @@ from kvstore.core.requests import (
 from kvstore.core.runs import Run
 from kvstore.errors import FeatureUnsupported, InvalidField, LimitExceeded
 from kvstore.rpc import fields
+from kvstore.rpc.packed import packed_field
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore.v1 import types_pb2
 
 KEYS_AND_VALUES = 2
 EXPECTATIONS = {int(each): each for each in ExpectedReuse}
+# Slots of a run from which on packing them together is faster than adding each.
+MANY = 64
 
 
 def sequence_of(message: pb.Sequence, limits: Limits) -> Sequence:
@@ -138,8 +142,8 @@ def _opaque_of(message: types_pb2.OpaqueLayout, limits: Limits) -> OpaqueContent
 def match_response(match: Match) -> pb.MatchPrefixResponse:
     """Return a match as a message.
 
-    Nested messages are filled in place: 6,249 slots take 0.40 ms, and 0.64 ms where
-    a message is made and then copied into the one around it.
+    Nested messages are filled in place: one that is made and then put into the one
+    around it is copied.
     """
     response = pb.MatchPrefixResponse()
     _fill_match(response.match, match)
@@ -196,8 +200,16 @@ def _fill_run(message: types_pb2.PageRun, run: Run) -> None:
     message.extent_id = run.extent_id
     # The numbers of the tiers are the same on both sides.
     message.tier = run.tier  # type: ignore[assignment]  # stubs know members alone
-    message.slot_indexes.extend(run.indexes)
-    message.generations.extend(run.generations)
+    if len(run.indexes) < MANY:
+        message.slot_indexes.extend(run.indexes)
+        message.generations.extend(run.generations)
+        return
+    content = packed_field(message.SLOT_INDEXES_FIELD_NUMBER, array("I", run.indexes))
+    if isinstance(run.generations, array):
+        content += packed_field(message.GENERATIONS_FIELD_NUMBER, run.generations)
+    else:
+        message.generations.extend(run.generations)
+    message.MergeFromString(content)
 
 
 def peek_message(peeked: Peeked) -> pb.PeekPrefixResponse:

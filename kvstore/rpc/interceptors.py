@@ -6,49 +6,28 @@ deadline, and only then waits for the request: to gRPC the requests are streams,
 for which it does not wait itself, in a thread that a call may have for ever.
 """
 
-import re
-import secrets
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import grpc
-import structlog
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection
-from structlog.contextvars import bind_contextvars
 
 from kvstore.core.limits import Limits
-from kvstore.errors import InvalidField, KVStoreError
+from kvstore.errors import InvalidField
 from kvstore.rpc import status
+from kvstore.rpc.call_rules import GIVING_BACK, Outcome, require_admissible, usable_request_id
 from kvstore.rpc.identity import Callers
 from kvstore.rpc.quiet import one_request, quiet
 from kvstore.rpc.request_size import require_size, size_limit_of
 from kvstore.service.clock import Clock
 from kvstore.service.traffic import Traffic
 
-log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
-
 REQUEST_ID = "x-request-id"
-# A client's own id is taken if it can do no harm in a log.
-REQUEST_ID_FORM = re.compile(r"[A-Za-z0-9._:/-]{1,64}")
 # Open to whoever reaches the socket, without deadline: probes, and tools that ask for descriptors.
 EXEMPT = (f"/{health.SERVICE_NAME}/", f"/{reflection.SERVICE_NAME}/")
-# What gives something back, or keeps a lease that holds something, is not refused for its
-# rate: refusing it would only make the store hold more.
-GIVING_BACK = frozenset(
-    {
-        "/kvstore.v1.LeaseService/RenewLease",
-        "/kvstore.v1.LeaseService/RevokeLease",
-        "/kvstore.v1.NamedPinService/UnpinPrefix",
-        "/kvstore.v1.PrefixCacheService/AbortReservation",
-        "/kvstore.v1.PrefixCacheService/ReleasePins",
-    }
-)
-# gRPC sends a timeout in few digits, rounded up: 60 s come as 60.1 s.
-DEADLINE_ROUNDING = 1.02
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
@@ -60,9 +39,9 @@ Continuation: TypeAlias = "Callable[[grpc.HandlerCallDetails], Handler[Request, 
 def request_id_of(context: grpc.ServicerContext) -> str:
     """Return the id that the client gave the call, or a new random one."""
     for key, value in context.invocation_metadata():
-        if key == REQUEST_ID and isinstance(value, str) and REQUEST_ID_FORM.fullmatch(value):
-            return value
-    return secrets.token_hex(8)
+        if key == REQUEST_ID and isinstance(value, str):
+            return usable_request_id(value)
+    return usable_request_id("")
 
 
 class _MethodInterceptor(grpc.ServerInterceptor):
@@ -120,8 +99,10 @@ class Outcomes(_MethodInterceptor):
             def stream_outcome(
                 requests: Iterator[Request], context: grpc.ServicerContext
             ) -> Iterator[Response]:
-                with self._outcome(method, context):
+                with Outcome(self._clock, method, request_id_of(context)) as outcome:
                     yield from stream(requests, context)
+                if outcome.failure is not None:
+                    status.abort_with(context, outcome.failure)
 
             return grpc.stream_stream_rpc_method_handler(
                 stream_outcome, handler.request_deserializer, handler.response_serializer
@@ -130,36 +111,14 @@ class Outcomes(_MethodInterceptor):
         assert unary is not None  # Admission makes no others
 
         def outcome(requests: Iterator[Request], context: grpc.ServicerContext) -> Response:
-            with self._outcome(method, context):
+            with Outcome(self._clock, method, request_id_of(context)) as outcome:
                 return unary(requests, context)
+            # Last, so that whoever has the answer finds the line in the log.
+            return _end(context, outcome)
 
         return grpc.stream_unary_rpc_method_handler(
             outcome, handler.request_deserializer, handler.response_serializer
         )
-
-    @contextmanager
-    def _outcome(self, method: str, context: grpc.ServicerContext) -> Iterator[None]:
-        began = self._clock()
-        request_id = request_id_of(context)
-        reason, failure = "OK", None
-        # For this call alone, whose context nobody else has: no need to take it back.
-        bind_contextvars(request_id=request_id, method=method, tenant="")
-        try:
-            yield
-        except KVStoreError as error:
-            reason, failure = error.reason(), status.to_status(error)
-        except grpc.RpcError:
-            # Its client went, or its deadline passed, before its request came: gRPC's own to end.
-            log.debug("request_never_came")
-            raise
-        except Exception:
-            log.exception("request_failed")
-            reason, failure = "INTERNAL", status.internal_status(request_id)
-        latency_ms = round((self._clock() - began) * 1e3, 3)
-        log.debug("request_handled", reason=reason, latency_ms=latency_ms)
-        # Last, so that whoever has the answer finds the line in the log.
-        if failure is not None:
-            status.abort_with(context, failure)
 
 
 class Admission(_MethodInterceptor):
@@ -195,7 +154,7 @@ class Admission(_MethodInterceptor):
                 self._require_admissible(context, always=always)
                 request = one_request(requests)
                 require_size(request, size_limit, self._limits)
-                return stream(_parsed(parse, request), context)
+                return stream(parsed(parse, request), context)
 
             return grpc.stream_stream_rpc_method_handler(
                 admit_stream, None, handler.response_serializer
@@ -207,23 +166,25 @@ class Admission(_MethodInterceptor):
             self._require_admissible(context, always=always)
             request = one_request(requests)
             require_size(request, size_limit, self._limits)
-            return unary(_parsed(parse, request), context)
+            return unary(parsed(parse, request), context)
 
         return grpc.stream_unary_rpc_method_handler(admit, None, handler.response_serializer)
 
     def _require_admissible(self, context: grpc.ServicerContext, *, always: bool) -> None:
         tenant = self._callers.identity(context).tenant
-        bind_contextvars(tenant=tenant)
-        self._traffic.admit(tenant, always=always)
         remaining = context.time_remaining()
-        if remaining is None or remaining > self._limits.max_deadline * DEADLINE_ROUNDING:
-            maximum = f"{self._limits.max_deadline:g} s"
-            raise InvalidField(field="deadline", why="missing or too long", maximum=maximum)
-        if remaining <= 0:
-            raise InvalidField(field="deadline", value="passed", why="the call had not begun")
+        require_admissible(
+            tenant, remaining, traffic=self._traffic, limits=self._limits, always=always
+        )
 
 
-def _parsed(parse: Callable[[bytes], Request], request: bytes) -> Request:
+def _end(context: grpc.ServicerContext, outcome: Outcome) -> NoReturn:
+    assert outcome.failure is not None  # else it returned, or raised gRPC's own
+    status.abort_with(context, outcome.failure)
+
+
+def parsed(parse: Callable[[bytes], Request], request: bytes) -> Request:
+    """Return a request, read; raises InvalidField for bytes that are none."""
     try:
         return parse(request)
     except DecodeError as error:

@@ -7,9 +7,10 @@ import grpc
 from grpc_health.v1 import health
 
 from kvstore.rpc import status
+from kvstore.rpc.call_rules import GIVING_BACK
 from kvstore.rpc.call_threads import CallThreads
 from kvstore.rpc.identity import Callers
-from kvstore.rpc.interceptors import EXEMPT, GIVING_BACK, Continuation, Handler, Request, Response
+from kvstore.rpc.interceptors import EXEMPT, Continuation, Handler, Request, Response
 from kvstore.service.traffic import TooManyRequests, Traffic
 
 # Lanes are ("tenant", name), and these.

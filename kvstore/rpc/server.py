@@ -56,11 +56,15 @@ class UnusableAddress(Exception):
 
 
 class Sockets(NamedTuple):
-    """Where the server listens: gRPC, and the attach socket, which others serve."""
+    """Where the server listens: gRPC, and the attach socket, which others serve.
+
+    ``features`` are what is offered beside the basics, there or here.
+    """
 
     grpc_path: Path
     attach_path: Path
     access: SocketAccess = SocketAccess()
+    features: tuple[str, ...] = ()
 
 
 def call_threads() -> CallThreads:
@@ -147,7 +151,7 @@ def add_services(
         NamedPinServicer(store, callers), server
     )
     store_pb2_grpc.add_StoreServiceServicer_to_server(
-        StoreServicer(store, callers, sockets.attach_path, version), server
+        StoreServicer(store, callers, sockets.attach_path, version, sockets.features), server
     )
     health_pb2_grpc.add_HealthServicer_to_server(health_state.servicer, server)
     names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)

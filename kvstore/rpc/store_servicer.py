@@ -1,5 +1,6 @@
 """StoreService: each method reads the request, makes one call, and answers."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -22,16 +23,23 @@ class StoreServicer(store_pb2_grpc.StoreServiceServicer):
     """Namespaces, statistics and administration over gRPC.
 
     Raises KVStoreError, which the interceptors turn into statuses.
-    ``attach_path`` is where the attach socket is.
+    ``attach_path`` is where the attach socket is, ``features`` what there is beyond the
+    basics.
     """
 
     def __init__(
-        self, store: KVStore, callers: Callers, attach_path: Path, server_version: str
+        self,
+        store: KVStore,
+        callers: Callers,
+        attach_path: Path,
+        server_version: str,
+        features: Sequence[str] = (),
     ) -> None:
         self._store = store
         self._callers = callers
         self._attach_path = attach_path
         self._server_version = server_version
+        self._features = features
         self._page_key = fresh_key()
 
     def GetCapabilities(
@@ -42,6 +50,7 @@ class StoreServicer(store_pb2_grpc.StoreServiceServicer):
         return pb.GetCapabilitiesResponse(
             store_epoch=self._store.epoch,
             server_version=self._server_version,
+            features=self._features,
             limits=report.limits_message(self._store.limits),
             extents=[extent_message(each) for each in self._store.extents(identity)],
             attach_path=str(self._attach_path),

@@ -9,7 +9,7 @@ import structlog
 from kvstore.core.cache import PrefixCache
 from kvstore.core.caller import Caller
 from kvstore.core.lease import LeaseChange
-from kvstore.errors import StoreDraining
+from kvstore.errors import FeatureUnsupported, StoreDraining
 from kvstore.service.administration import Administration
 from kvstore.service.announcer import Announcer
 from kvstore.service.clock import Clock
@@ -86,6 +86,16 @@ class Members(Administration):
         with self._mutex:
             changes = self._cache.revoke(caller, self._clock())
         self._report(changes)
+
+    def require_feature(self, caller: Caller, feature: str) -> None:
+        """Raise FeatureUnsupported where the caller's lease did not declare a feature.
+
+        Raises, besides, what the core raises where it is no lease of the caller's.
+        """
+        with self._mutex:
+            declared = self._cache.table.find(caller).features
+        if feature not in declared:
+            raise FeatureUnsupported(feature=feature, why="the lease did not declare it")
 
     def expire(self) -> None:
         """Let time pass: expire leases past their TTL, drop old tombstones."""

@@ -52,6 +52,11 @@ class Processes:
         self._keys[process.process_id] = key
         return process
 
+    def find(self, pid: int, pidfd: int, lease_id: bytes) -> Process | None:
+        """Return the process as it is attached under this lease, or None."""
+        process_id = self._by_key.get((lease_id, _key(pid, pidfd)))
+        return None if process_id is None else self._processes[process_id]
+
     def died(self, process_id: int) -> bool:
         """Return whether the process is dead, by its pidfd."""
         return has_died(self._processes[process_id].pidfd)

@@ -9,32 +9,36 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ClientFrame(_message.Message):
-    __slots__ = ("hello", "bind", "acknowledge", "unmapped")
+    __slots__ = ("hello", "bind", "acknowledge", "unmapped", "open_lane")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     BIND_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGE_FIELD_NUMBER: _ClassVar[int]
     UNMAPPED_FIELD_NUMBER: _ClassVar[int]
+    OPEN_LANE_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     bind: Bind
     acknowledge: Acknowledge
     unmapped: Unmapped
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., bind: _Optional[_Union[Bind, _Mapping]] = ..., acknowledge: _Optional[_Union[Acknowledge, _Mapping]] = ..., unmapped: _Optional[_Union[Unmapped, _Mapping]] = ...) -> None: ...
+    open_lane: OpenLane
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., bind: _Optional[_Union[Bind, _Mapping]] = ..., acknowledge: _Optional[_Union[Acknowledge, _Mapping]] = ..., unmapped: _Optional[_Union[Unmapped, _Mapping]] = ..., open_lane: _Optional[_Union[OpenLane, _Mapping]] = ...) -> None: ...
 
 class ServerFrame(_message.Message):
-    __slots__ = ("welcome", "bound", "extents", "acknowledged", "retire", "refused")
+    __slots__ = ("welcome", "bound", "extents", "acknowledged", "retire", "refused", "lane_opened")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     BOUND_FIELD_NUMBER: _ClassVar[int]
     EXTENTS_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
     RETIRE_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
+    LANE_OPENED_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     bound: Bound
     extents: Extents
     acknowledged: Acknowledged
     retire: Retire
     refused: _status_pb2.Status
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., bound: _Optional[_Union[Bound, _Mapping]] = ..., extents: _Optional[_Union[Extents, _Mapping]] = ..., acknowledged: _Optional[_Union[Acknowledged, _Mapping]] = ..., retire: _Optional[_Union[Retire, _Mapping]] = ..., refused: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
+    lane_opened: LaneOpened
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., bound: _Optional[_Union[Bound, _Mapping]] = ..., extents: _Optional[_Union[Extents, _Mapping]] = ..., acknowledged: _Optional[_Union[Acknowledged, _Mapping]] = ..., retire: _Optional[_Union[Retire, _Mapping]] = ..., refused: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., lane_opened: _Optional[_Union[LaneOpened, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("protocol_version", "display_name", "cuda_mps")
@@ -101,3 +105,33 @@ class Unmapped(_message.Message):
     EXTENT_IDS_FIELD_NUMBER: _ClassVar[int]
     extent_ids: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, extent_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class OpenLane(_message.Message):
+    __slots__ = ("lease_id", "lease_secret")
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    LEASE_SECRET_FIELD_NUMBER: _ClassVar[int]
+    lease_id: bytes
+    lease_secret: bytes
+    def __init__(self, lease_id: _Optional[bytes] = ..., lease_secret: _Optional[bytes] = ...) -> None: ...
+
+class LaneOpened(_message.Message):
+    __slots__ = ("methods",)
+    METHODS_FIELD_NUMBER: _ClassVar[int]
+    methods: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, methods: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class LaneCall(_message.Message):
+    __slots__ = ("method", "timeout_us", "request_id")
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_US_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    method: int
+    timeout_us: int
+    request_id: str
+    def __init__(self, method: _Optional[int] = ..., timeout_us: _Optional[int] = ..., request_id: _Optional[str] = ...) -> None: ...
+
+class LaneAnswer(_message.Message):
+    __slots__ = ("status",)
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    status: _status_pb2.Status
+    def __init__(self, status: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...

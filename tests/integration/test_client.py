@@ -37,10 +37,13 @@ def store() -> Iterator[RunningStore]:
         yield running
 
 
-@pytest.fixture
-def opened(store: RunningStore) -> Iterator[tuple[Client, Namespace]]:
-    """A client attached to the store, and its namespace."""
-    client, namespace = open_client(store.runtime_dir)
+@pytest.fixture(params=[True, False], ids=["lane", "grpc"])
+def opened(
+    store: RunningStore, request: pytest.FixtureRequest
+) -> Iterator[tuple[Client, Namespace]]:
+    """A client attached to the store, and its namespace; its calls go over lanes, or gRPC."""
+    config = ClientConfig(call_timeout=LIMIT, hot_lane=request.param)
+    client, namespace = open_client(store.runtime_dir, config)
     yield client, namespace
     client.close()
 

@@ -47,9 +47,13 @@ def nothing_left(store: RunningStore) -> bool:
 
 
 @contextmanager
-def a_client(folder: Path, *, wait: bool = True) -> Iterator[tuple[Client, Namespace]]:
+def a_client(
+    folder: Path, *, wait: bool = True, hot_lane: bool = False
+) -> Iterator[tuple[Client, Namespace]]:
     """A client in a hurry, and its namespace."""
-    config = ClientConfig(call_timeout=CALL_TIMEOUT, first_backoff=0.01, longest_backoff=0.1)
+    config = ClientConfig(
+        call_timeout=CALL_TIMEOUT, first_backoff=0.01, longest_backoff=0.1, hot_lane=hot_lane
+    )
     with Client(folder, config) as client:
         namespace = client.namespace(IDENTITY, LAYOUT)
         assert not wait or namespace.wait_open(LIMIT), namespace.failure

@@ -40,14 +40,19 @@ class Frames:
         message = getattr(frame, kind)
         if kind == "hello":
             message.protocol_version = 1
-        elif kind == "bind":
+        elif kind in ("bind", "open_lane"):
             message.lease_id, message.lease_secret = lease_id, SECRET
         else:
             message.extent_ids.append(extent_id)
         # Whom the store knows may say it once what comes before is said.
         if self._known and kind != "hello":
             peer.hello()
-        if self._known and kind not in ("hello", "bind"):
+        if self._known and kind == "open_lane":
+            # A lane is one more connection of a process that is bound.
+            bound = self._rig.connect()
+            bound.hello()
+            bound.bind(self.own.lease_id, SECRET)
+        if self._known and kind not in ("hello", "bind", "open_lane"):
             peer.bind(self.own.lease_id, SECRET)
             assert extent_ids(peer) == [self.own_extent]
         peer.send(frame)
@@ -71,7 +76,7 @@ class Frames:
     def _lease(self, tenant: str) -> Caller:
         fresh = self._rig.world.caller(tenant=tenant)
         caller = Caller(Identity(tenant), fresh.lease_id, SECRET, fresh.epoch)
-        self._rig.world.store.grant(caller, ttl=300.0, display_name="test", features=())
+        self._rig.world.store.grant(caller, ttl=300.0, display_name="test", features=("hot_lane",))
         return caller
 
     def _extent(self, caller: Caller) -> int:

@@ -23,6 +23,7 @@ def test_nonsense_harms_nothing() -> None:
     assert (result["crashes"], result["faults"], result["unexplained_errors"]) == (0, [], 0)
     done = {name.removesuffix(" OK") for name in result["outcomes"] if name.endswith(" OK")}
     assert {"MatchPrefix", "AcquirePrefix", "InsertPrefix", "ReservePages", "Check"} <= done
+    assert {"lane MatchPrefix", "lane ReservePages", "lane ReleasePins", "lane RenewLease"} <= done
     assert {"welcome", "bound", "acknowledged", "refused INVALID_FIELD"} <= set(result["outcomes"])
 
 

@@ -30,6 +30,7 @@ def test_every_field_has_a_bound() -> None:
     ]
     sent = {each for message in requests for each in fields(message)}
     sent |= set(fields(attach_pb2.ClientFrame.DESCRIPTOR))
+    sent |= set(fields(attach_pb2.LaneCall.DESCRIPTOR))
     rows = re.findall(r"^\| (`\w+\.\w+`.*?) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     listed = [each for row in rows for each in re.findall(r"`(\w+\.\w+)`", row)]
     assert sorted(listed) == sorted(sent)

@@ -14,6 +14,7 @@ from store_world import World, make_world
 
 from kvstore.core.caller import Caller, Identity
 from kvstore.rpc.attach import MAX_CONNECTIONS, PATIENCE, AttachServer
+from kvstore.rpc.hot_lanes import FEATURE, HotLanes
 from kvstore.service.clock import MonotonicClock
 from kvstore.service.credentials import Credentials
 from kvstore.v1 import attach_pb2
@@ -32,6 +33,7 @@ class AttachRig:
         self.credentials = Credentials()
         self.changed = Condition()
         self.server: AttachServer | None = None
+        self.lanes: HotLanes | None = None
         self._peers: list[AttachPeer] = []
         self._children: list[subprocess.Popen[str]] = []
 
@@ -39,11 +41,14 @@ class AttachRig:
         self, *, max_connections: int = MAX_CONNECTIONS, patience: float = PATIENCE
     ) -> AttachServer:
         """Start the server."""
+        self.lanes = HotLanes(self.world.store, self.credentials, MonotonicClock())
+        self.lanes.start()
         self.server = AttachServer(
             self.path,
             store=self.world.store,
             credentials=self.credentials,
             clock=MonotonicClock(),
+            lanes=self.lanes,
             max_connections=max_connections,
             patience=patience,
         )
@@ -60,7 +65,7 @@ class AttachRig:
         caller = self.world.caller(tenant=TENANT)
         secret = b"secret of 16 bytes and more"
         caller = Caller(caller.identity, caller.lease_id, secret, caller.epoch)
-        self.world.store.grant(caller, ttl=300.0, display_name="test", features=())
+        self.world.store.grant(caller, ttl=300.0, display_name="test", features=(FEATURE,))
         return caller
 
     def connect(self) -> AttachPeer:
@@ -116,6 +121,8 @@ class AttachRig:
             child.communicate()
         if self.server is not None and self.server.is_alive():
             self.server.close()
+        if self.lanes is not None:
+            self.lanes.close()
         self.world.arenas.close()
 
 

@@ -1,6 +1,7 @@
 """Two tenants on a server, and calls in anybody's name, as permission_table.py has them."""
 
 import re
+import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +14,10 @@ from google.protobuf.message_factory import GetMessageClass
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 from permission_table import CACHED, NAMED_PIN, OK, PERMISSIONS, Names
-from rpc_world import Server, Worker
+from rpc_world import Server, Worker, lane_call
 
+from kvstore.rpc.hot_lane import Party
+from kvstore.rpc.hot_lane_calls import METHODS as LANE_METHODS
 from kvstore.v1 import named_pin_pb2, prefix_cache_pb2, store_pb2
 
 OWNER_UID, OTHER_UID = 2, 3
@@ -86,18 +89,37 @@ class Stage:
     def call(self, path: str, names: Names, uid: int | None, secret: bytes) -> Outcome:
         """Return how a call ends that names this, in the name of a uid's or of nobody's."""
         metadata: list[tuple[str, str | bytes]] = [("kvstore-lease-secret-bin", secret)]
+        if uid is not None and self.server.lanes is not None and f"/{path}" in LANE_METHODS:
+            return self._call_over_lane(path, names, uid, secret)
         if uid is not None:
             credential = self.server.credentials.issue(uid)
             metadata.append(("authorization", f"Bearer {credential}"))
-        given = {names.lease_id.hex(), names.namespace_id.hex()}
-        given |= {str(names.pin_id), str(names.reservation_id)}
+        given = given_by(names)
         return outcome(self.server.channel, path, PERMISSIONS[path].build(names), metadata, given)
+
+    def _call_over_lane(self, path: str, names: Names, uid: int, secret: bytes) -> Outcome:
+        near, far = socket.socketpair()
+        assert self.server.lanes is not None
+        self.server.lanes.take(far, Party(uid, names.lease_id, secret, 1))
+        body = PERMISSIONS[path].build(names).SerializeToString()
+        with near:
+            answer, body = lane_call(near, LANE_METHODS.index(f"/{path}"), body)
+        if answer.HasField("status"):
+            return refused_with(answer.status, given_by(names))
+        response = GetMessageClass(METHODS[path].output_type).FromString(body)
+        return Outcome(OK, "", (), (), (), without(response, PASSING))
 
     def owners_things(self) -> Message:
         """Return what its tenant has, as it says itself, without the passing of time."""
         stats = self.owner.ask(self.owner.store.GetStats, store_pb2.GetStatsRequest())
         assert isinstance(stats, Message)
         return without(stats, PASSING)
+
+
+def given_by(names: Names) -> set[str]:
+    """Return what a call gave, as an error may repeat it."""
+    ids = {names.lease_id.hex(), names.namespace_id.hex()}
+    return ids | {str(names.pin_id), str(names.reservation_id)}
 
 
 def outcome(
@@ -135,6 +157,12 @@ def refused(error: Any, given: set[str]) -> Outcome:  # noqa: ANN401 - grpc's er
     status: Any = rpc_status.from_call(error)
     if status is None:
         return Outcome(error.code().name, str(error.details()), (), (), (), None)
+    trailing = tuple(sorted(key for key, _ in error.trailing_metadata() or ()))
+    return refused_with(status, given, trailing)
+
+
+def refused_with(status: Any, given: set[str], trailing: tuple[str, ...] = ()) -> Outcome:  # noqa: ANN401 - untyped
+    """Return how a call ended with a status, without the names in ``given``."""
     info = error_details_pb2.ErrorInfo()
     (described,) = [each for each in status.details if each.Is(info.DESCRIPTOR)]
     described.Unpack(info)
@@ -146,7 +174,7 @@ def refused(error: Any, given: set[str]) -> Outcome:  # noqa: ANN401 - grpc's er
         f"{status.code}: {message}",
         tuple(sorted(values.items())),
         tuple(each.TypeName() for each in status.details),
-        tuple(sorted(key for key, _ in error.trailing_metadata() or ())),
+        trailing,
         None,
     )
 

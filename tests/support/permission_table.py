@@ -270,6 +270,13 @@ FRAMES: Mapping[str, FramePermission] = {
         NO_LEASE,
         "Needs the lease's secret, of the tenant of the peer's uid.",
     ),
+    "open_lane": FramePermission(
+        "lane_opened",
+        NO_LEASE,
+        NOT_ADMITTED,
+        NO_LEASE,
+        "As Bind, for a process that is attached to the lease. Calls over it are as above.",
+    ),
     "acknowledge": FramePermission(
         "acknowledged",
         "acknowledged, nothing",

@@ -16,6 +16,8 @@ from kvstore_client.config import ClientConfig
 from kvstore_client.deadline import Deadline
 from kvstore_client.errors import StaleEpoch, StoreError, StoreUnavailable
 from kvstore_client.fault_points import fault_point
+from kvstore_client.hot_lane import HotLane
+from kvstore_client.hot_lanes import FEATURE, HotLanes
 from kvstore_client.joined_lease import LEASE_ID_BYTES, JoinedLease, SharedLease
 from kvstore_client.lease_calls import LeaseCalls
 from kvstore_client.lease_keeper import LeaseTerm
@@ -83,7 +85,7 @@ class Attempt:
             fault_point("bind.before")
             self._connection.bind(self._lease_id, self._secret, deadline)
             fault_point("bind.after")
-            limits = self._limits(calls, deadline)
+            capabilities = self._capabilities(calls, deadline)
         except StoreError:
             # Granted or not: nobody will use it. If this fails too, it expires.
             with contextlib.suppress(StoreError):
@@ -95,7 +97,18 @@ class Attempt:
                     self._config.call_timeout,
                 )
             raise
-        return Bound(self._connection, calls, lease, term, welcome, limits, shared)
+        if self._config.hot_lane and FEATURE in capabilities.features:
+            calls.use_lanes(HotLanes(self._open_lane))
+        return Bound(self._connection, calls, lease, term, welcome, capabilities.limits, shared)
+
+    def _open_lane(self, timeout: float) -> HotLane:
+        lane = HotLane(self._runtime_dir.attach_socket)
+        try:
+            lane.open(self._config.display_name, self._lease_id, self._secret, Deadline(timeout))
+        except BaseException:
+            lane.close()
+            raise
+        return lane
 
     def _join(
         self,
@@ -111,16 +124,18 @@ class Attempt:
         lease = JoinedLease(self._calls, joined, self._config.ttl)
         term = LeaseTerm(time.monotonic(), self._config.ttl)
         self._connection.bind(joined.lease_id, joined.secret, deadline)
-        limits = self._limits(self._calls, deadline)
+        limits = self._capabilities(self._calls, deadline).limits
         return Bound(
             self._connection, self._calls, lease, term, welcome, limits, shared, joined=True
         )
 
-    def _limits(self, calls: StoreCalls, deadline: Deadline) -> store_pb2.Limits:
+    def _capabilities(
+        self, calls: StoreCalls, deadline: Deadline
+    ) -> store_pb2.GetCapabilitiesResponse:
         answer: store_pb2.GetCapabilitiesResponse = calls.call_cancellably(
             calls.store.GetCapabilities, store_pb2.GetCapabilitiesRequest(), deadline.remaining()
         )
-        return answer.limits
+        return answer
 
     def _grant(
         self, calls: StoreCalls, welcome: attach_pb2.Welcome, deadline: Deadline
@@ -131,7 +146,10 @@ class Attempt:
         granted: lease_pb2.GrantLeaseResponse = calls.call_cancellably(
             calls.lease.GrantLease,
             lease_pb2.GrantLeaseRequest(
-                lease_id=self._lease_id, ttl=wanted, display_name=self._config.display_name
+                lease_id=self._lease_id,
+                ttl=wanted,
+                display_name=self._config.display_name,
+                features=[FEATURE] if self._config.hot_lane else [],
             ),
             deadline.remaining(),
         )

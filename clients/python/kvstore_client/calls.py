@@ -1,16 +1,21 @@
 """A channel to a store and the calls over it, errors typed."""
 
+import time
 from typing import Any
 
 import grpc
 
 from kvstore.v1 import (
+    lease_pb2,
     lease_pb2_grpc,
     named_pin_pb2_grpc,
+    prefix_cache_pb2,
     prefix_cache_pb2_grpc,
     store_pb2_grpc,
 )
-from kvstore_client.errors import StoreUnavailable, error_of_call
+from kvstore_client.errors import StoreTimedOut, StoreUnavailable, error_of_call
+from kvstore_client.hot_lanes import HotLanes
+from kvstore_client.tokens import sequence_pieces
 
 MAX_MESSAGE_BYTES = 16 << 20
 CHANNEL_OPTIONS = (
@@ -28,13 +33,19 @@ CHANNEL_OPTIONS = (
 )
 
 
+# Where the calls are that a lane may carry, by their stub's name.
+PREFIX_CACHE = "/kvstore.v1.PrefixCacheService/"
+LEASE = "/kvstore.v1.LeaseService/"
+
+
 class StoreCalls:
     """A channel with a credential, and with a lease's secret where there is a lease.
 
     Without ``trust`` nothing is encrypted; without a credential a certificate in
     ``trust`` says who calls. The stubs ``lease``, ``prefix_cache``, ``named_pin`` and
-    ``store`` give the methods. Every call has a timeout in seconds and is sent once. Any
-    thread may use it.
+    ``store`` give the methods. Every call has a timeout in seconds and is sent once,
+    over a lane where :meth:`use_lanes` gave some, and again over gRPC where that broke.
+    Any thread may use it.
     """
 
     def __init__(
@@ -54,6 +65,8 @@ class StoreCalls:
             self._metadata += (("authorization", f"Bearer {credential}"),)
         if lease_secret:
             self._metadata += (("kvstore-lease-secret-bin", lease_secret),)
+        self._lanes: HotLanes | None = None
+        self._on_lanes: dict[Any, tuple[str, Any]] = {}
         self._cancelled = False
         self._cancellable: grpc.Future[Any] | None = None
         self.lease = lease_pb2_grpc.LeaseServiceStub(self._channel)
@@ -61,8 +74,41 @@ class StoreCalls:
         self.named_pin = named_pin_pb2_grpc.NamedPinServiceStub(self._channel)
         self.store = store_pb2_grpc.StoreServiceStub(self._channel)
 
-    def call(self, method: Any, request: Any, timeout: float) -> Any:  # noqa: ANN401  # stubs are untyped
-        """Return a method's answer; raises :class:`~kvstore_client.errors.StoreError`."""
+    def use_lanes(self, lanes: HotLanes) -> None:
+        """Make the calls of the request path over lanes, which are this object's to close."""
+        cache, lease, pb = self.prefix_cache, self.lease, prefix_cache_pb2
+        self._on_lanes = {
+            cache.MatchPrefix: (PREFIX_CACHE + "MatchPrefix", pb.MatchPrefixResponse),
+            cache.AcquirePrefix: (PREFIX_CACHE + "AcquirePrefix", pb.AcquirePrefixResponse),
+            cache.ReservePages: (PREFIX_CACHE + "ReservePages", pb.ReservePagesResponse),
+            cache.InsertPrefix: (PREFIX_CACHE + "InsertPrefix", pb.InsertPrefixResponse),
+            cache.ReleasePins: (PREFIX_CACHE + "ReleasePins", pb.ReleasePinsResponse),
+            cache.AbortReservation: (
+                PREFIX_CACHE + "AbortReservation",
+                pb.AbortReservationResponse,
+            ),
+            lease.RenewLease: (LEASE + "RenewLease", lease_pb2.RenewLeaseResponse),
+        }
+        self._lanes = lanes
+
+    def call(self, method: Any, request: Any, timeout: float, *, tokens: bytes = b"") -> Any:  # noqa: ANN401  # stubs are untyped
+        """Return a method's answer; raises :class:`~kvstore_client.errors.StoreError`.
+
+        ``tokens`` are the request's ``sequence.tokens``, which it does not have yet: put
+        into a message they would be copied, which a lane does without.
+        """
+        if self._lanes is not None and method in self._on_lanes:
+            path, response = self._on_lanes[method]
+            pieces = [request.SerializeToString(), *sequence_pieces(tokens)]
+            sent_at = time.monotonic()
+            answer = self._lanes.call(path, pieces, timeout)
+            if answer is not None:
+                return response.FromString(answer)
+            timeout -= time.monotonic() - sent_at
+            if timeout <= 0:
+                raise StoreTimedOut("a lane broke as the deadline passed")
+        if tokens:
+            request.sequence.tokens = tokens
         try:
             return method(request, timeout=timeout, metadata=self._metadata)
         except grpc.RpcError as error:
@@ -98,4 +144,6 @@ class StoreCalls:
 
     def close(self) -> None:
         """Cancel the calls under way and close the channel. Can be repeated."""
+        if self._lanes is not None:
+            self._lanes.close()
         self._channel.close()

@@ -36,15 +36,14 @@ class LeaseCalls:
         request = prefix_cache_pb2.MatchPrefixRequest(
             caller=self._caller,
             namespace_id=namespace_id,
-            # A message would be copied, which for a long prompt takes longer than its match.
-            sequence={"tokens": tokens},
+            sequence={},
             pin_id=pin_id,
             source_pin_id=source_pin_id,
             accept_next_token=accept_next_token,
         )
         fault_point("match.before")
         response: prefix_cache_pb2.MatchPrefixResponse = self._calls.call(
-            self._calls.prefix_cache.MatchPrefix, request, timeout
+            self._calls.prefix_cache.MatchPrefix, request, timeout, tokens=tokens
         )
         fault_point("match.after")
         return response.match
@@ -67,7 +66,7 @@ class LeaseCalls:
         request = prefix_cache_pb2.AcquirePrefixRequest(
             caller=self._caller,
             namespace_id=namespace_id,
-            sequence={"tokens": tokens},
+            sequence={},
             pin_id=pin_id,
             source_pin_id=source_pin_id,
             accept_next_token=accept_next_token,
@@ -76,7 +75,7 @@ class LeaseCalls:
         )
         fault_point("acquire.before")
         response: prefix_cache_pb2.AcquirePrefixResponse = self._calls.call(
-            self._calls.prefix_cache.AcquirePrefix, request, timeout
+            self._calls.prefix_cache.AcquirePrefix, request, timeout, tokens=tokens
         )
         fault_point("acquire.after")
         return response

@@ -6,6 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 TOKEN_BYTES = 4
+# Of a match's or an acquire's field ``sequence``, and of that one's ``tokens``.
+SEQUENCE_TAG, TOKENS_TAG = b"\x1a", b"\x0a"
+# The bit of a number's byte that says so.
+MORE_FOLLOW = 0x80
 
 # Besides these, anything with the buffer protocol: a numpy array of uint32, a memoryview.
 Tokens: TypeAlias = "Sequence[int] | bytes | bytearray | memoryview | array[int]"
@@ -59,3 +63,25 @@ def _little_endian(ids: "array[int]") -> "array[int]":
     if sys.byteorder == "big":
         ids.byteswap()
     return ids
+
+
+def sequence_pieces(packed: bytes) -> list[bytes]:
+    """Return ``sequence.tokens`` of a match or an acquire, as it ends the request's bytes.
+
+    Protobuf joins it with what the request says of its sequence before. Without a copy
+    of the tokens, which for a long prompt takes longer than its match. Nothing for none.
+    """
+    if not packed:
+        return []
+    tokens = TOKENS_TAG + _varint(len(packed))
+    return [SEQUENCE_TAG + _varint(len(tokens) + len(packed)) + tokens, packed]
+
+
+def _varint(value: int) -> bytes:
+    """Return a number as protobuf writes it: seven bits a byte, the lowest first."""
+    written = bytearray()
+    while value >= MORE_FOLLOW:
+        written.append(value % MORE_FOLLOW | MORE_FOLLOW)
+        value //= MORE_FOLLOW
+    written.append(value)
+    return bytes(written)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from kvstore_client.tokens import pack_tokens, unpack_tokens
+from kvstore.v1 import prefix_cache_pb2 as pb
+from kvstore_client.tokens import pack_tokens, sequence_pieces, unpack_tokens
 
 IDS = [1, 2, 3_000_000_000]
 PACKED = b"\x01\0\0\0\x02\0\0\0\x00\x5e\xd0\xb2"
@@ -60,3 +61,15 @@ def test_what_is_no_token_is_refused(tokens: Any) -> None:  # noqa: ANN401  # an
     """Ids out of range, other types, ragged bytes and other dimensions raise ValueError."""
     with pytest.raises(ValueError, match=r"\d|integer"):
         pack_tokens(tokens)
+
+
+@pytest.mark.parametrize("count", [0, 1, 31, 32, 5_000, 1_000_000])
+def test_tokens_behind_a_request_are_in_it(count: int) -> None:
+    """Whoever parses a request and the pieces behind it has the sequence whole."""
+    packed = bytes(range(4)) * count
+    for message in (pb.MatchPrefixRequest, pb.AcquirePrefixRequest):
+        pieces = sequence_pieces(packed)
+        parsed = message.FromString(
+            message(pin_id=3, sequence={"position": 8}).SerializeToString() + b"".join(pieces)
+        )
+        assert parsed == message(pin_id=3, sequence={"position": 8, "tokens": packed})

@@ -91,3 +91,20 @@ def test_a_path_in_one_extent_looks_it_up_once(extents: CountingExtents) -> None
 def test_a_slot_knows_its_extent() -> None:
     """The extent's number can be read off a slot."""
     assert [extent_of(slot) for slot in slots((7, 0), ((1 << 32) - 1, 5))] == [7, (1 << 32) - 1]
+
+
+@pytest.mark.parametrize("first", [0, 3, (1 << 16) - 70])
+def test_a_long_run_in_order_has_each_slot_s_generation(first: int) -> None:
+    """As they are now: what becomes of a slot later is not in the answer."""
+    extent = ExtentSlots(1, 1 << 17)
+    places = list(range(first, first + 99))
+    for index in places:
+        extent.generations[index] = 1000 + index
+    expected = [1000 + index for index in places]
+    for order in (places, places[::-1], [*places[:50], *places[51:]]):
+        runs = runs_of(slots(*((1, index) for index in order)), {1: extent})
+        found = [1000 + index for index in order]
+        assert contents(runs) == [(1, order, found)]
+    runs = runs_of(slots(*((1, index) for index in places)), {1: extent})
+    extent.generations[first] += 1
+    assert list(runs[0].generations) == expected

@@ -11,6 +11,7 @@ from kvstore.core.cache import PrefixCache
 from kvstore.core.limits import Limits
 from kvstore.core.quotas import QuotaTable
 from kvstore.rpc.health import Health
+from kvstore.rpc.hot_lanes import HotLanes
 from kvstore.rpc.server import SERVICES, Sockets, build_server, call_threads
 from kvstore.service.clock import MonotonicClock
 from kvstore.service.credentials import Credentials
@@ -21,10 +22,17 @@ from kvstore.storage.host_arena import HostMemory
 
 
 @pytest.fixture
-def start_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
+def over() -> str:
+    """What the request path goes over; a module that goes over lanes too has its own."""
+    return "grpc"
+
+
+@pytest.fixture
+def start_server(tmp_path: Path, over: str) -> Iterator[Callable[..., Server]]:
     """Provide a starter of servers with room for ``slots`` slots, in extents of four.
 
-    ``bind`` gets the server before it starts, to listen at more addresses.
+    ``bind`` gets the server before it starts, to listen at more addresses. Its workers
+    make the calls of the request path ``over`` lanes, or gRPC.
     """
     running: list[tuple[grpc.Server, Server, Arenas]] = []
 
@@ -59,11 +67,17 @@ def start_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
         bind(server)
         server.start()
         channel = grpc.insecure_channel(f"unix:{path}")
-        running.append((server, Server(store, credentials, health, channel, path, threads), arenas))
-        return running[-1][1]
+        world = Server(store, credentials, health, channel, path, threads)
+        if over == "lane":
+            world.lanes = HotLanes(store, credentials, clock)
+            world.lanes.start()
+        running.append((server, world, arenas))
+        return world
 
     yield start
     for server, world, arenas in running:
+        if world.lanes is not None:
+            world.lanes.close()
         world.channel.close()
         world.health.close()
         server.stop(None).wait()

@@ -19,6 +19,12 @@ pb = prefix_cache_pb2
 ADVICE = {"min_ttl", "max_ttl", "max_tombstones"}
 
 
+@pytest.fixture(params=["grpc", "lane"])
+def over(request: pytest.FixtureRequest) -> str:
+    """Provide both ways to make these calls."""
+    return str(request.param)
+
+
 def test_every_limit_has_a_case() -> None:
     """Each limit of the contract is tried out here."""
     published = {field.name for field in store_pb2.Limits.DESCRIPTOR.fields}

@@ -136,3 +136,16 @@ def test_pidfds_are_not_inherited(processes: Processes, spawn: Callable[[], Chil
     """A program that the server starts holds no pidfd of a worker."""
     child = spawn()
     assert not os.get_inheritable(processes.attach(child.pid, child.pidfd, LEASE).pidfd)
+
+
+def test_a_process_is_found_under_its_lease_alone(
+    processes: Processes, spawn: Callable[[], Child]
+) -> None:
+    """By whatever pidfd it comes; until it is forgotten."""
+    one, two = spawn(), spawn()
+    first = processes.attach(one.pid, one.pidfd, LEASE)
+    assert processes.find(one.pid, one.pidfd, LEASE) == first
+    assert processes.find(one.pid, one.pidfd, OTHER_LEASE) is None
+    assert processes.find(two.pid, two.pidfd, LEASE) is None
+    processes.forget(first.process_id)
+    assert processes.find(one.pid, one.pidfd, LEASE) is None

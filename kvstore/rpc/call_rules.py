@@ -1,0 +1,104 @@
+"""What every call passes, whatever brought it: over gRPC, or over a lane."""
+
+import re
+import secrets
+from types import TracebackType
+from typing import Self
+
+import grpc
+import structlog
+from google.rpc import status_pb2
+from structlog.contextvars import bind_contextvars
+
+from kvstore.core.limits import Limits
+from kvstore.errors import InvalidField, KVStoreError
+from kvstore.rpc import status
+from kvstore.service.clock import Clock
+from kvstore.service.traffic import Traffic
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+# A client's own id is taken if it can do no harm in a log.
+REQUEST_ID_FORM = re.compile(r"[A-Za-z0-9._:/-]{1,64}")
+# What gives something back, or keeps a lease that holds something, is not refused for its
+# rate: refusing it would only make the store hold more.
+GIVING_BACK = frozenset(
+    {
+        "/kvstore.v1.LeaseService/RenewLease",
+        "/kvstore.v1.LeaseService/RevokeLease",
+        "/kvstore.v1.NamedPinService/UnpinPrefix",
+        "/kvstore.v1.PrefixCacheService/AbortReservation",
+        "/kvstore.v1.PrefixCacheService/ReleasePins",
+    }
+)
+# gRPC sends a timeout in few digits, rounded up: 60 s come as 60.1 s.
+DEADLINE_ROUNDING = 1.02
+
+
+def usable_request_id(given: str) -> str:
+    """Return the id that the client gave the call, or a new random one."""
+    return given if REQUEST_ID_FORM.fullmatch(given) else secrets.token_hex(8)
+
+
+class Outcome:
+    """One call, from its beginning to its end: a context manager that swallows its failure.
+
+    An error of ours becomes its status, ``failure``; anything else is a bug, becomes
+    INTERNAL and is logged with its traceback. One line a call at debug, never a
+    request's content. A ``grpc.RpcError`` alone goes on.
+    """
+
+    __slots__ = ("_began", "_clock", "_method", "_request_id", "failure")
+
+    def __init__(self, clock: Clock, method: str, request_id: str) -> None:
+        self.failure: status_pb2.Status | None = None
+        self._clock = clock
+        self._method = method
+        self._request_id = request_id
+
+    def __enter__(self) -> Self:
+        self._began = self._clock()
+        # For this call alone: its context is its own, or the next call's takes its place.
+        bind_contextvars(request_id=self._request_id, method=self._method, tenant="")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        reason = "OK"
+        if isinstance(error, KVStoreError):
+            reason, self.failure = error.reason(), status.to_status(error)
+        elif isinstance(error, grpc.RpcError):
+            # Its client went, or its deadline passed, before its request came: gRPC's own to end.
+            log.debug("request_never_came")
+            return False
+        elif isinstance(error, Exception):
+            log.error("request_failed", exc_info=error)
+            reason, self.failure = "INTERNAL", status.internal_status(self._request_id)
+        elif error is not None:
+            return False
+        latency_ms = round((self._clock() - self._began) * 1e3, 3)
+        log.debug("request_handled", reason=reason, latency_ms=latency_ms)
+        return True
+
+
+def require_admissible(
+    tenant: str, remaining: float | None, *, traffic: Traffic, limits: Limits, always: bool
+) -> None:
+    """Count a call of a tenant, and refuse one that may not come in.
+
+    ``remaining`` is the time to its deadline, in seconds. Raises TooManyRequests for
+    what is over the tenant's rate, unless it comes in ``always``, or InvalidField for a
+    deadline that is missing, above ``max_deadline`` or passed: tombstones are kept for
+    longer than that, so no call may live longer.
+    """
+    bind_contextvars(tenant=tenant)
+    traffic.admit(tenant, always=always)
+    if remaining is None or remaining > limits.max_deadline * DEADLINE_ROUNDING:
+        maximum = f"{limits.max_deadline:g} s"
+        raise InvalidField(field="deadline", why="missing or too long", maximum=maximum)
+    if remaining <= 0:
+        raise InvalidField(field="deadline", value="passed", why="the call had not begun")

@@ -1,0 +1,95 @@
+"""One lane: a connection of an attached process that carries calls, one at a time."""
+
+import socket
+import struct
+from typing import NamedTuple
+
+from kvstore.errors import LimitExceeded
+
+# Bytes of a call's head: three small fields.
+MAX_HEAD_BYTES = 1 << 10
+# Two lengths: of the head and of the body.
+LENGTHS = struct.Struct("<II")
+# Up to this many bytes head and body are received together, and then parted: it is cheaper to
+# copy them than to ask the kernel twice.
+SMALL_BYTES = 1 << 14
+# Seconds for the rest of what began to come, and for an answer to be taken: whoever is slower
+# than that over a unix socket is stopped, and would keep a thread.
+PATIENCE = 1.0
+# struct timeval, as SO_RCVTIMEO and SO_SNDTIMEO want it.
+TIMEVAL = struct.Struct("@ll")
+# So that the answer to a long prompt does not wait for its reader; the kernel bounds it.
+BUFFER_BYTES = 1 << 20
+
+
+class Party(NamedTuple):
+    """Whose lane it is: the peer's uid, and the lease and process for which it was opened."""
+
+    uid: int
+    lease_id: bytes
+    lease_secret: bytes
+    process_id: int
+
+
+class HotLane:
+    """A lane's socket, which is its own. One thread at a time uses it.
+
+    ``came_at`` is when the call came that is read next, by the store's clock, and
+    ``tenant`` whose it is; both are the server's to set.
+    """
+
+    __slots__ = ("_max_body_bytes", "_socket", "came_at", "party", "tenant")
+
+    def __init__(self, connection: socket.socket, party: Party, *, max_body_bytes: int) -> None:
+        self.party = party
+        self.came_at = 0.0
+        self.tenant = ""
+        self._socket = connection
+        self._max_body_bytes = max_body_bytes
+        connection.settimeout(None)
+        patience = TIMEVAL.pack(int(PATIENCE), round(PATIENCE % 1 * 1e6))
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            connection.setsockopt(socket.SOL_SOCKET, option, patience)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor."""
+        return self._socket.fileno()
+
+    def read(self) -> tuple[bytes, bytes]:
+        """Return the head and the body of the call that began to come.
+
+        Raises :class:`LimitExceeded` for lengths over the bounds, before anything is
+        made of them, and EOFError or OSError where the rest does not come in time; the
+        lane is of no use then.
+        """
+        head_bytes, body_bytes = LENGTHS.unpack(self._receive(LENGTHS.size))
+        for name, value, maximum in (
+            ("frame_head_bytes", head_bytes, MAX_HEAD_BYTES),
+            ("frame_bytes", body_bytes, self._max_body_bytes),
+        ):
+            if value > maximum:
+                raise LimitExceeded(limit=name, maximum=maximum, value=value)
+        if body_bytes > SMALL_BYTES:
+            return self._receive(head_bytes), self._receive(body_bytes)
+        both = self._receive(head_bytes + body_bytes)
+        return both[:head_bytes], both[head_bytes:]
+
+    def write(self, head: bytes, body: bytes) -> None:
+        """Send an answer; raises OSError where the peer is gone or does not take it in time."""
+        self._socket.sendall(LENGTHS.pack(len(head), len(body)) + head + body)
+
+    def shut(self) -> None:
+        """Have whoever reads or waits find the end of it. Any thread, before ``close``."""
+        self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close the socket; once."""
+        self._socket.close()
+
+    def _receive(self, count: int) -> bytes:
+        """Return so many bytes. Memory is touched as they come, whatever was announced."""
+        data = self._socket.recv(count, socket.MSG_WAITALL) if count else b""
+        if len(data) < count:
+            raise EOFError
+        return data

@@ -1,0 +1,132 @@
+"""The request path as lanes call it: the servicers' own methods, behind the same rules."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+
+import grpc
+from google.protobuf import descriptor_pool
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+
+from kvstore.core.caller import Caller, Identity
+from kvstore.errors import InvalidField
+from kvstore.rpc import fields
+from kvstore.rpc.call_rules import GIVING_BACK, Outcome, require_admissible, usable_request_id
+from kvstore.rpc.hot_lane import Party
+from kvstore.rpc.identity import Callers
+from kvstore.rpc.interceptors import parsed
+from kvstore.rpc.lease_servicer import LeaseServicer
+from kvstore.rpc.prefix_cache_servicer import PrefixCacheServicer
+from kvstore.rpc.request_size import require_size, size_limit_of
+from kvstore.service.clock import Clock
+from kvstore.service.credentials import Credentials
+from kvstore.service.store import KVStore
+from kvstore.v1.attach_pb2 import LaneAnswer, LaneCall
+
+# By path, in the order in which a lane's calls number them.
+METHODS = (
+    *(
+        f"/kvstore.v1.PrefixCacheService/{name}"
+        for name in (
+            "MatchPrefix",
+            "AcquirePrefix",
+            "ReservePages",
+            "InsertPrefix",
+            "ReleasePins",
+            "AbortReservation",
+        )
+    ),
+    "/kvstore.v1.LeaseService/RenewLease",
+)
+MICROSECONDS = 1e-6
+SUCCEEDED = b""
+
+
+class LaneContext(NamedTuple):
+    """A call as :class:`LaneCallers` sees it: what its lane says."""
+
+    identity: Identity
+    lease_secret: bytes
+
+
+class LaneCallers(Callers):
+    """Reads who calls from a call's lane, in the place of metadata."""
+
+    def identity(self, context: grpc.ServicerContext) -> Identity:
+        """Return whose call it is."""
+        return cast("LaneContext", context).identity
+
+    def member(self, context: grpc.ServicerContext, lease_id: bytes, epoch: int | None) -> Caller:
+        """Return who calls under a lease, with the secret that opened the lane."""
+        lane = cast("LaneContext", context)
+        return Caller(
+            lane.identity, fields.random_id("lease_id", lease_id), lane.lease_secret, epoch
+        )
+
+
+class _Method(NamedTuple):
+    path: str
+    call: Callable[[Any, grpc.ServicerContext], Message]
+    parse: Callable[[bytes], Message]
+    size_limit: str
+    always: bool
+
+
+class LaneCalls:
+    """Answers the calls of all lanes. Thread-safe."""
+
+    def __init__(self, store: KVStore, credentials: Credentials, clock: Clock) -> None:
+        self._store = store
+        self._credentials = credentials
+        self._clock = clock
+        callers = LaneCallers(credentials)
+        servicers = PrefixCacheServicer(store, callers), LeaseServicer(store, callers)
+        self._methods = [_method(path, servicers) for path in METHODS]
+
+    def tenant_of(self, party: Party) -> str:
+        """Return whose lane it is now."""
+        return self._credentials.identity_of(party.uid).tenant
+
+    def answer(self, party: Party, head: bytes, body: bytes, came_at: float) -> tuple[bytes, bytes]:
+        """Return the answer's head and body. ``came_at`` is by the store's clock.
+
+        Raises :class:`InvalidField` for a head that is none.
+        """
+        try:
+            call = LaneCall.FromString(head)
+        except DecodeError as error:
+            raise InvalidField(field="head", why="not a LaneCall") from error
+        known = call.method < len(METHODS)
+        path = METHODS[call.method] if known else "unknown"
+        with Outcome(self._clock, path, usable_request_id(call.request_id)) as outcome:
+            if not known:
+                raise InvalidField(field="method", value=call.method, why="unknown")
+            waited = self._clock() - came_at
+            remaining = call.timeout_us * MICROSECONDS - waited if call.timeout_us else None
+            response = self._call(self._methods[call.method], party, body, remaining)
+        if outcome.failure is not None:
+            return LaneAnswer(status=outcome.failure).SerializeToString(), b""
+        return SUCCEEDED, response
+
+    def _call(self, method: _Method, party: Party, body: bytes, remaining: float | None) -> bytes:
+        identity, limits = self._credentials.identity_of(party.uid), self._store.limits
+        require_admissible(
+            identity.tenant,
+            remaining,
+            traffic=self._store.traffic,
+            limits=limits,
+            always=method.always,
+        )
+        require_size(body, method.size_limit, limits)
+        context = cast("grpc.ServicerContext", LaneContext(identity, party.lease_secret))
+        response = method.call(parsed(method.parse, body), context)
+        return response.SerializeToString()
+
+
+def _method(path: str, servicers: tuple[object, ...]) -> _Method:
+    name = path.rpartition("/")[2]
+    [call] = [getattr(each, name) for each in servicers if hasattr(each, name)]
+    full_name = path.removeprefix("/").replace("/", ".")
+    request = descriptor_pool.Default().FindMethodByName(full_name).input_type
+    parse = GetMessageClass(request).FromString
+    return _Method(path, call, parse, size_limit_of(path), path in GIVING_BACK)

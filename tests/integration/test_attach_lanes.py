@@ -1,0 +1,97 @@
+"""Who may have a lane, and when it ends."""
+
+import pytest
+from attach_peer import AttachPeer
+from attach_rig import AttachRig, has_ended, reason_of
+from rpc_world import lane_answer, lane_call
+
+from kvstore.core.caller import Caller
+from kvstore.rpc.hot_lane_calls import METHODS
+from kvstore.v1 import attach_pb2, lease_pb2, prefix_cache_pb2
+
+RELEASE = METHODS.index("/kvstore.v1.PrefixCacheService/ReleasePins")
+RENEW = METHODS.index("/kvstore.v1.LeaseService/RenewLease")
+
+
+def ask_for_lane(peer: AttachPeer, caller: Caller) -> attach_pb2.ServerFrame:
+    """Ask for a lane and return the answer."""
+    opening = attach_pb2.OpenLane(lease_id=caller.lease_id, lease_secret=caller.secret)
+    peer.send(attach_pb2.ClientFrame(open_lane=opening))
+    return peer.receive()[0]
+
+
+def lane_of(rig: AttachRig, caller: Caller) -> AttachPeer:
+    """Return a lane."""
+    peer = rig.connect()
+    peer.hello()
+    assert list(ask_for_lane(peer, caller).lane_opened.methods) == list(METHODS)
+    return peer
+
+
+def test_an_attached_process_calls_over_a_lane(rig: AttachRig) -> None:
+    """For whatever lease of its tenant has the secret that opened it."""
+    rig.serve()
+    own, other = rig.lease(), rig.lease()
+    rig.bound(own)
+    lane = lane_of(rig, own)
+    for caller in (own, other):
+        renew = lease_pb2.RenewLeaseRequest(
+            lease_id=caller.lease_id, store_epoch=rig.world.store.epoch
+        )
+        answer, _ = lane_call(lane.socket, RENEW, renew.SerializeToString())
+        # The leases of this rig have one secret, which is what counts, as over gRPC.
+        assert not answer.HasField("status")
+
+
+@pytest.mark.parametrize("case", ["undeclared", "not attached", "bound", "no lanes", "no lease"])
+def test_nobody_else_has_one(rig: AttachRig, case: str) -> None:
+    """The connection is refused, with the reason."""
+    server = rig.serve()
+    caller = rig.lease()
+    peer = rig.connect()
+    if case != "not attached":
+        peer = rig.bound(caller) if case == "bound" else (rig.bound(caller), peer)[1]
+    if case != "bound":
+        peer.hello()
+    if case == "undeclared":
+        rig.world.store.grant(caller, ttl=300.0, display_name="test", features=())
+    if case == "no lanes":
+        server._lanes = None
+        peer = rig.connect()
+        peer.hello()
+    if case == "no lease":
+        rig.world.store.revoke(caller)
+    expected = {
+        "undeclared": "FEATURE_UNSUPPORTED",
+        "not attached": "NOT_ATTACHED",
+        "bound": "INVALID_FIELD",
+        "no lanes": "FEATURE_UNSUPPORTED",
+        "no lease": "LEASE_NOT_FOUND",
+    }
+    assert reason_of(ask_for_lane(peer, caller)) == expected[case]
+    assert has_ended(peer)
+
+
+def test_a_lane_ends_with_its_lease(rig: AttachRig) -> None:
+    """Of a process that has nothing mapped; another lease's goes on."""
+    rig.serve()
+    caller = rig.lease()
+    rig.bound(caller)
+    lane = lane_of(rig, caller)
+    rig.world.store.revoke(caller)
+    with pytest.raises(EOFError):
+        lane_answer(lane.socket)
+
+
+def test_a_lane_takes_no_place_of_a_connection(rig: AttachRig) -> None:
+    """Lanes are counted by themselves: as many may attach with them as without."""
+    rig.serve(max_connections=3)
+    caller = rig.lease()
+    rig.bound(caller)
+    lanes = [lane_of(rig, caller) for _ in range(4)]
+    empty = prefix_cache_pb2.ReleasePinsRequest(
+        caller=prefix_cache_pb2.Caller(lease_id=caller.lease_id, store_epoch=rig.world.store.epoch)
+    )
+    for lane in lanes:
+        answer, _ = lane_call(lane.socket, RELEASE, empty.SerializeToString())
+        assert not answer.HasField("status")

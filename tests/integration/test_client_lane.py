@@ -1,0 +1,67 @@
+"""Which way a client's calls take, and what it does when one of them is cut off."""
+
+from collections.abc import Iterator
+
+import pytest
+from patterned_pages import (
+    IDENTITY,
+    LAYOUT,
+    LIMIT,
+    SMALL_STORE,
+    TOKENS,
+    open_client,
+    write_and_insert,
+)
+from proxy import GOOD, SILENT, Proxy, proxied
+
+from kvstore_client import Client, ClientConfig, Namespace, errors
+from kvstore_client.testing import running_store, wait_until
+
+
+@pytest.fixture(scope="module")
+def proxy() -> Iterator[Proxy]:
+    """A line to a store that holds the tokens' pages."""
+    with running_store(*SMALL_STORE) as store, proxied(store.runtime_dir) as made:
+        client, namespace = open_client(store.runtime_dir)
+        write_and_insert(namespace, TOKENS)
+        client.close()
+        yield made
+
+
+def hits(namespace: Namespace) -> bool:
+    """Tell whether the tokens' pages are found."""
+    with namespace.match(TOKENS) as match:
+        return match.token_count == len(TOKENS) - 1
+
+
+@pytest.mark.parametrize("hot_lane", [True, False])
+def test_the_request_path_goes_over_lanes(proxy: Proxy, *, hot_lane: bool) -> None:
+    """By itself, where nothing forbids it: while gRPC says nothing, requests are answered."""
+    config = ClientConfig(call_timeout=LIMIT if hot_lane else 0.2, hot_lane=hot_lane)
+    with Client(proxy.runtime_dir, config) as client:
+        namespace = client.namespace(IDENTITY, LAYOUT)
+        assert namespace.wait_open(LIMIT), namespace.failure
+        proxy.calls.line = SILENT
+        try:
+            if hot_lane:
+                assert hits(namespace)
+                assert client.flush(LIMIT)
+            else:
+                assert isinstance(namespace.match(TOKENS).failure, errors.StoreTimedOut)
+        finally:
+            proxy.calls.line = GOOD
+
+
+def test_lanes_that_say_nothing_cost_one_request_its_deadline(proxy: Proxy) -> None:
+    """The next ones go over gRPC."""
+    config = ClientConfig(call_timeout=0.5, first_backoff=0.01, longest_backoff=0.1)
+    with Client(proxy.runtime_dir, config) as client:
+        namespace = client.namespace(IDENTITY, LAYOUT)
+        assert namespace.wait_open(LIMIT), namespace.failure
+        assert hits(namespace)
+        proxy.attach.line = SILENT
+        try:
+            assert isinstance(namespace.match(TOKENS).failure, errors.StoreTimedOut)
+            assert wait_until(lambda: hits(namespace))
+        finally:
+            proxy.attach.line = GOOD

@@ -1,0 +1,266 @@
+"""Lanes: what a connection costs, who gets a thread, and what ends one."""
+
+import socket
+from collections.abc import Callable, Iterator
+from threading import Event, Thread
+
+import grpc
+import pytest
+from rpc_world import (
+    ADMIN_UID,
+    Refused,
+    Server,
+    Worker,
+    lane_answer,
+    lane_call,
+    refusal_of_status,
+    tokens,
+)
+
+from kvstore.errors import QuotaExceeded
+from kvstore.rpc.hot_lane import LENGTHS, MAX_HEAD_BYTES, Party
+from kvstore.rpc.hot_lane_calls import METHODS
+from kvstore.rpc.hot_lanes import MAX_LANES_OF_PROCESS, HotLanes
+from kvstore.service.clock import MonotonicClock
+from kvstore.v1 import attach_pb2
+from kvstore.v1 import prefix_cache_pb2 as pb
+
+RELEASE = METHODS.index("/kvstore.v1.PrefixCacheService/ReleasePins")
+MATCH = METHODS.index("/kvstore.v1.PrefixCacheService/MatchPrefix")
+
+
+@pytest.fixture
+def over() -> str:
+    """Have the request path go over lanes."""
+    return "lane"
+
+
+@pytest.fixture
+def lanes(server: Server) -> HotLanes:
+    """Provide the lanes of a server."""
+    assert server.lanes is not None
+    return server.lanes
+
+
+@pytest.fixture
+def open_lane(lanes: HotLanes) -> Iterator[Callable[[Worker], socket.socket]]:
+    """Provide an opener of lanes; gives the client's end."""
+    ends: list[socket.socket] = []
+
+    def opened(worker: Worker) -> socket.socket:
+        near, far = socket.socketpair()
+        ends.append(near)
+        lanes.take(far, party_of(worker))
+        return near
+
+    yield opened
+    for each in ends:
+        each.close()
+
+
+def party_of(worker: Worker) -> Party:
+    """Return whose lanes a worker's are."""
+    return Party(worker.uid, worker.lease_id, worker.secret, worker.number)
+
+
+def nothing(worker: Worker) -> bytes:
+    """Return a request that asks for nothing."""
+    return pb.ReleasePinsRequest(caller=worker.caller()).SerializeToString()
+
+
+def reason(answer: attach_pb2.LaneAnswer) -> str:
+    """Return why a call was refused, or OK."""
+    return refusal_of_status(answer.status).reason if answer.HasField("status") else "OK"
+
+
+def test_a_lane_carries_one_call_after_another(
+    server: Server, open_lane: Callable[[Worker], socket.socket]
+) -> None:
+    """Each is answered, also after one that was refused."""
+    worker = server.worker()
+    lane = open_lane(worker)
+    for method, expected in ((RELEASE, "OK"), (MATCH, "INVALID_FIELD"), (99, "INVALID_FIELD")) * 2:
+        assert reason(lane_call(lane, method, nothing(worker))[0]) == expected
+
+
+def test_a_call_in_pieces_is_a_call(
+    server: Server, open_lane: Callable[[Worker], socket.socket]
+) -> None:
+    """However its bytes come."""
+    worker = server.worker()
+    lane, body = open_lane(worker), nothing(worker)
+    head = attach_pb2.LaneCall(method=RELEASE, timeout_us=10_000_000).SerializeToString()
+    for each in LENGTHS.pack(len(head), len(body)) + head + body:
+        lane.sendall(bytes((each,)))
+    assert reason(lane_answer(lane)[0]) == "OK"
+
+
+@pytest.mark.parametrize(
+    ("timeout_us", "why"),
+    [
+        (0, "missing or too long"),
+        (1, "the call had not begun"),
+        (90_000_000, "missing or too long"),
+    ],
+)
+def test_a_deadline_is_looked_at(
+    server: Server, open_lane: Callable[[Worker], socket.socket], timeout_us: int, why: str
+) -> None:
+    """One that is missing, too long, or over when the call could begin refuses it."""
+    worker = server.worker()
+    answer, _ = lane_call(open_lane(worker), RELEASE, nothing(worker), timeout_us=timeout_us)
+    refused = refusal_of_status(answer.status)
+    assert (refused.code, refused.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD")
+    assert why in answer.status.message
+
+
+@pytest.mark.parametrize(
+    ("head_bytes", "body_bytes"), [(MAX_HEAD_BYTES + 1, 0), (1, (16 << 20) + 1), (1, (1 << 32) - 1)]
+)
+def test_lengths_over_the_bounds_end_a_lane(
+    server: Server, open_lane: Callable[[Worker], socket.socket], head_bytes: int, body_bytes: int
+) -> None:
+    """Its peer is told why, and nothing more is read."""
+    lane = open_lane(server.worker())
+    lane.sendall(LENGTHS.pack(head_bytes, body_bytes))
+    assert reason(lane_answer(lane)[0]) == "LIMIT_EXCEEDED"
+    with pytest.raises(EOFError):
+        lane_answer(lane)
+
+
+def test_a_head_that_is_none_ends_a_lane(
+    server: Server, open_lane: Callable[[Worker], socket.socket]
+) -> None:
+    """Where the next call begins is not to be trusted then."""
+    lane = open_lane(server.worker())
+    lane.sendall(LENGTHS.pack(3, 0) + b"\xff\xff\xff")
+    assert reason(lane_answer(lane)[0]) == "INVALID_FIELD"
+    with pytest.raises(EOFError):
+        lane_answer(lane)
+
+
+def test_a_call_that_does_not_come_whole_keeps_no_thread(
+    server: Server, lanes: HotLanes, open_lane: Callable[[Worker], socket.socket]
+) -> None:
+    """Its lane is ended, and others are answered meanwhile, the same tenant's too."""
+    worker = server.worker()
+    halves = [open_lane(worker) for _ in range(MAX_LANES_OF_PROCESS - 1)]
+    for each in halves:
+        each.sendall(LENGTHS.pack(10, 10) + b"half")
+    assert reason(lane_call(open_lane(server.worker(uid=3)), RELEASE, b"")[0]) == "INVALID_FIELD"
+    for each in halves:
+        with pytest.raises((EOFError, ConnectionResetError)):
+            lane_answer(each)
+    assert lanes.failure_count == 0
+
+
+def test_who_hung_up_wants_no_answer(
+    server: Server, open_lane: Callable[[Worker], socket.socket]
+) -> None:
+    """A call whose client is gone before it began is not made."""
+    worker = server.worker()
+    namespace_id = worker.open_namespace()
+    worker.publish(namespace_id, tokens(*range(8)), 1)
+    request = pb.MatchPrefixRequest(
+        caller=worker.caller(),
+        namespace_id=namespace_id,
+        sequence=pb.Sequence(tokens=tokens(*range(9))),
+        pin_id=5,
+    )
+    near, far = socket.socketpair()
+    head = attach_pb2.LaneCall(method=MATCH, timeout_us=10_000_000).SerializeToString()
+    body = request.SerializeToString()
+    near.sendall(LENGTHS.pack(len(head), len(body)) + head + body)
+    near.close()
+    assert server.lanes is not None
+    server.lanes.take(far, party_of(worker))
+    # The next one is served after it was looked at: the threads take events in order.
+    server.lanes.look()
+    assert reason(lane_call(open_lane(worker), RELEASE, nothing(worker))[0]) == "OK"
+    [lease] = server.store.stats(server.credentials.identity_of(ADMIN_UID)).leases
+    assert lease.pin_count == 0
+
+
+def test_a_process_has_few_lanes(
+    server: Server, lanes: HotLanes, open_lane: Callable[[Worker], socket.socket]
+) -> None:
+    """And has room again when one ended."""
+    worker = server.worker()
+    opened = [open_lane(worker) for _ in range(MAX_LANES_OF_PROCESS)]
+    with pytest.raises(QuotaExceeded):
+        lanes.require_room(party_of(worker))
+    lanes.require_room(party_of(server.worker()))
+    lanes.end(worker.number)
+    for each in opened:
+        with pytest.raises(EOFError):
+            lane_answer(each)
+
+
+def test_lanes_are_shared_out(server: Server) -> None:
+    """A uid has three quarters of all, and the next finds room."""
+    few = HotLanes(server.store, server.credentials, MonotonicClock(), max_lanes=4)
+    ends = []
+    with few:
+        for number in range(3):
+            near, far = socket.socketpair()
+            ends.append(near)
+            few.take(far, Party(5, b"", b"", number))
+        with pytest.raises(QuotaExceeded):
+            few.require_room(Party(5, b"", b"", 9))
+        few.require_room(Party(6, b"", b"", 9))
+    for each in ends:
+        with pytest.raises(EOFError):
+            lane_answer(each)
+        each.close()
+
+
+def test_threads_that_stand_still_are_seen(
+    server: Server, lanes: HotLanes, open_lane: Callable[[Worker], socket.socket]
+) -> None:
+    """The errand of a look is not taken up while all threads wait for the store."""
+    workers = [server.worker(uid=uid) for uid in range(2, 10)]
+    waiting, go_on = [Event() for _ in workers], Event()
+    made = iter(waiting)
+    release = server.store.release
+
+    def held(*arguments: object) -> None:
+        next(made).set()
+        assert go_on.wait(30)
+        release(*arguments)  # type: ignore[arg-type]
+
+    server.store.release = held  # type: ignore[method-assign, assignment]
+    threads = [
+        Thread(target=lane_call, args=(open_lane(each), RELEASE, nothing(each)), daemon=True)
+        for each in workers
+    ]
+    for thread in threads:
+        thread.start()
+    assert all(each.wait(30) for each in waiting)
+    before = lanes.last_tick
+    lanes.look()
+    assert lanes.is_alive()
+    assert lanes.last_tick == before
+    go_on.set()
+    for thread in threads:
+        thread.join(30)
+    # Any call after it shows that the errand was taken up, once the threads are there again.
+    while lanes.last_tick == before:
+        lane_call(open_lane(server.worker()), RELEASE, b"")
+    assert lanes.failure_count == 0
+
+
+def test_a_refusal_says_the_same_as_over_grpc(server: Server) -> None:
+    """The same call, refused over both: code, reason, values and details."""
+    worker = server.worker()
+    request = pb.MatchPrefixRequest(
+        caller=worker.caller(), namespace_id=bytes(16), sequence=pb.Sequence(), pin_id=1
+    )
+    refusals = []
+    for lanes in (server.lanes, None):
+        server.lanes, kept = lanes, server.lanes
+        with pytest.raises(Refused) as caught:
+            worker.ask(worker.prefix_cache.MatchPrefix, request)
+        refusals.append(caught.value)
+        server.lanes = kept
+    assert refusals[0] == refusals[1]
+    assert refusals[0].reason == "NAMESPACE_NOT_FOUND"
