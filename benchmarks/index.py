@@ -77,6 +77,7 @@ def figures(case: Case, rounds: int, seconds: float) -> dict[str, Any]:
         "peers": {who: round(each, 2) for who, each in middle.items()},
         "times_kvstore": {who: round(each, 2) for who, each in pairs.items()},
         "missing": case.missing,
+        "fastest_us": {who: round(min(map(min, raw[who])), 2) for who in raw},
         "longest_us": round(max(max(each) for each in raw["kvstore"]), 1),
         "samples": {who: sum(map(len, times)) for who, times in raw.items()},
         "raw_medians_us": {who: [round(median(e), 2) for e in raw[who]] for who in raw},
