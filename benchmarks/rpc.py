@@ -25,7 +25,7 @@ from support.rpc_slices import LocalStore, ServedStore
 from support.rpc_tables import load_table, operation_table
 from support.rpc_worker import PAGE_BYTES, PAGE_TOKENS, attached_worker
 
-THREADS, AIO = "grpc.server", "grpc.aio"
+THREADS, AIO, LANE = "grpc.server", "grpc.aio", "hot lane"
 STORE, IN_PROCESS = "store alone", "in process"
 FOLDER = str(Path(__file__).parent)
 AIO_MAIN = "from support.aio_server import main; sys.exit(main())"
@@ -58,22 +58,10 @@ def measure(plan: Plan) -> Rounds:
     """Return the slices of every cell, one a round."""
     rounds: Rounds = {}
     with ExitStack() as stack:
-        size = str(plan.tier_bytes)
-        served = {}
-        for name, program in PROGRAMS.items():
-            running = stack.enter_context(
-                running_store("--tier1-bytes", size, "--extent-bytes", size, program=program)
-            )
-            folder = running.runtime_dir
-            workers = [
-                stack.enter_context(attached_worker(folder)) for _ in range(max(plan.callers))
-            ]
-            served[name] = ServedStore(running.pid, workers)
-            stack.callback(served[name].stop)
+        served = _serve(plan, stack)
         local = LocalStore(*stack.enter_context(local_worker(plan.tier_bytes)))
         local.publish(plan.tokens[1:])
         for store in served.values():
-            store.publish(plan.tokens[1:])
             for tokens in plan.tokens:
                 # Threads, connections and caches are there when measuring begins.
                 store.measure(tokens, max(plan.callers), min(plan.seconds, WARM_UP))
@@ -95,6 +83,27 @@ def measure(plan: Plan) -> Rounds:
     return rounds
 
 
+def _serve(plan: Plan, stack: ExitStack) -> dict[str, ServedStore]:
+    """Start the servers, with the shared prompts cached, and workers of each way to call them."""
+    size, most = str(plan.tier_bytes), max(plan.callers)
+    arguments = ("--tier1-bytes", size, "--extent-bytes", size)
+    stores = {
+        name: stack.enter_context(running_store(*arguments, program=program))
+        for name, program in PROGRAMS.items()
+    }
+    served = {}
+    for name, store in {**stores, LANE: stores[THREADS]}.items():
+        workers = [
+            stack.enter_context(attached_worker(store.runtime_dir, hot_lane=name == LANE))
+            for _ in range(most)
+        ]
+        served[name] = ServedStore(store.pid, workers)
+        stack.callback(served[name].stop)
+        if name != LANE:
+            served[name].publish(plan.tokens[1:])
+    return served
+
+
 def document_of(plan: Plan, rounds: Rounds, loads: tuple[float, float]) -> dict[str, Any]:
     """Return everything as one JSON value."""
     return {
@@ -107,12 +116,19 @@ def document_of(plan: Plan, rounds: Rounds, loads: tuple[float, float]) -> dict[
             "page_tokens": PAGE_TOKENS,
             "health": "grpc.health.v1.Health/Check, which passes none of our code",
             "empty": "ReleasePins without ids",
+            "hit": "AcquirePrefix of a prompt that is cached as a whole, then ReleasePins",
+            "hot lane": "the store of grpc.server, called over lanes; health goes over gRPC",
             "figure": "the median over the rounds of each round's own",
         },
-        "servers": [THREADS, AIO],
+        "servers": [THREADS, AIO, LANE],
         "cells": [cell_figures(cell, slices) for cell, slices in rounds.items()],
         "ratios": [
             ratios(Cell(AIO, tokens, callers), Cell(THREADS, tokens, callers), rounds)
+            for tokens in plan.tokens
+            for callers in plan.callers
+        ],
+        "lane_ratios": [
+            ratios(Cell(LANE, tokens, callers), Cell(THREADS, tokens, callers), rounds)
             for tokens in plan.tokens
             for callers in plan.callers
         ],

@@ -96,12 +96,20 @@ class PromptCycle:
         self._second = self._prompt[: self._half * 4] + self._own
         self._first_own_page = self._second[: (self._half + PAGE_TOKENS) * 4]
 
+    def _hit(self) -> int:
+        """Acquire what is cached as a whole, give it back, and return the reservation."""
+        pin_id, reservation_id, _ = self._worker.acquire(self._prompt)
+        # The source page's pin has the id after the reservation's.
+        self._worker.release(pin_id, reservation_id + 1)
+        return reservation_id
+
     def run(self, recorder: Recorder) -> None:
         """Make one cycle; raises ``AssertionError`` for an answer that cannot be."""
         call, worker = recorder.call, self._worker
         pin_ids, covered = call("match", worker.match, self._prompt)
         assert covered == self._covered, covered
         call("release", worker.release, *pin_ids)
+        call("", worker.abort, call("hit", self._hit))
         pin_id, reservation_id, granted = call("acquire", worker.acquire, self._second)
         assert granted == page_count(self._own), granted
         published = call("insert", worker.insert, reservation_id, self._own, self._half, pin_id)

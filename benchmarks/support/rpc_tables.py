@@ -6,7 +6,7 @@ from rich import box
 from rich.table import Table
 
 LOCAL = {"store alone": "store\nalone", "in process": "no\ngRPC"}
-SHORT = {"grpc.server": "threads", "grpc.aio": "aio"}
+SHORT = {"grpc.server": "threads", "grpc.aio": "aio", "hot lane": "lane"}
 
 
 def operation_table(document: dict[str, Any], callers: int) -> Table:

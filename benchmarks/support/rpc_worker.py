@@ -122,10 +122,15 @@ def page_count(tokens: bytes) -> int:
 
 
 @contextmanager
-def attached_worker(runtime_dir: Path) -> Iterator[Worker]:
-    """Attach to a store under a lease of its own, over a channel of its own, until the end."""
+def attached_worker(runtime_dir: Path, *, hot_lane: bool = False) -> Iterator[Worker]:
+    """Attach to a store under a lease of its own, until the end.
+
+    Over a channel of its own, or with ``hot_lane`` over a lane.
+    """
     folder = RuntimeDir(runtime_dir)
-    config = ClientConfig(display_name="benchmark", ttl=60.0, connect_timeout=TIMEOUT)
+    config = ClientConfig(
+        display_name="benchmark", ttl=60.0, connect_timeout=TIMEOUT, hot_lane=hot_lane
+    )
     session = Attempt(folder, config).run(Condition(), itertools.count(1))
     with ExitStack() as stack:
         stack.callback(session.abandon)

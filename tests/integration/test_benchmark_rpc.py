@@ -20,18 +20,18 @@ SMALL = (
     "2",
     "--no-peers",
 )
-EMPTY, FULL = {"health", "empty"}, {"match", "release", "acquire", "insert"}
+EMPTY, FULL = {"health", "empty"}, {"match", "release", "hit", "acquire", "insert"}
 
 
 def test_the_benchmark_prints_one_json_document() -> None:
-    """Both servers are measured in every cell, and the ratios are of cells that are there."""
+    """Both servers and the lane are measured in every cell, and ratios are of cells there are."""
     command = [sys.executable, str(SCRIPT), "--json", *SMALL]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 0, result.stderr
     document = json.loads(result.stdout)
     assert {"machine", "load_average", "method"} < set(document)
     cells = {(each["server"], each["tokens"], each["callers"]): each for each in document["cells"]}
-    served = set(product(["grpc.server", "grpc.aio"], [0, 70], [1, 2]))
+    served = set(product(["grpc.server", "grpc.aio", "hot lane"], [0, 70], [1, 2]))
     assert set(cells) == served | set(product(["in process", "store alone"], [0, 70], [1]))
     for (server, tokens, _), cell in cells.items():
         expected = FULL if tokens else EMPTY - ({"health"} if server == "store alone" else set())
@@ -43,5 +43,5 @@ def test_the_benchmark_prints_one_json_document() -> None:
     assert [(each["tokens"], each["callers"]) for each in document["ratios"]] == [
         *product([0, 70], [1, 2])
     ]
-    for each in document["ratios"]:
+    for each in document["ratios"] + document["lane_ratios"]:
         assert set(each["operations"]) == (FULL if each["tokens"] else EMPTY)

@@ -111,7 +111,7 @@ class ClientConfig:
     hot_lane: bool = True
     """Whether the calls of the request path go over the attach socket, where the store offers it.
 
-    The same calls with the same answers, in a fifth of the time or less. What cannot go
+    The same calls with the same answers, in a third of the time or half of it. What cannot go
     there goes over gRPC: where the store is older, where more than four threads call at
     the same time, after a lane broke.
     """
