@@ -163,7 +163,7 @@ class Tiering(Verifying):
             self.counters.evicted_page_count += evicted
             # Of no lease.
             self.ended.evicted_page_count += evicted
-        elif self.tier_policy.promote:
+        else:
             for leaf in _drop_copied(self._nominate(arena, pages)):
                 leaf.node.namespace.offer_leaves(leaf.node)
 

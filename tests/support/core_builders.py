@@ -27,6 +27,7 @@ from kvstore.core.radix import RadixIndex, subtree
 from kvstore.core.requests import Grant, Inserted, Match, MatchWishes, ReservationRequest, Sequence
 from kvstore.core.runs import Run
 from kvstore.core.slots import ExtentSlots, SlotState
+from kvstore.core.wanted_moves import TierPolicy
 
 EPOCH = 7
 PAGE_TOKENS = 2
@@ -146,7 +147,7 @@ def places(runs: Iterable[Run]) -> list[int]:
 
 
 class CoreWorld:
-    """One cache with a namespace, an arena of ``slots`` slots, and a worker that mapped it."""
+    """One cache with a namespace, an arena a tier, and a worker that mapped them."""
 
     def __init__(
         self,
@@ -156,6 +157,8 @@ class CoreWorld:
         quotas: Quotas | None = None,
         page_tokens: int = PAGE_TOKENS,
         divides_by_token: bool = False,
+        lower_slots: int = 0,
+        tier_policy: TierPolicy | None = None,
     ) -> None:
         self.now = 100.0
         self.page_tokens = page_tokens
@@ -165,11 +168,14 @@ class CoreWorld:
             limits or Limits(),
             quotas=QuotaTable(quotas or Quotas()),
             index=Backend.index,
+            tier_policy=tier_policy,
         )
         self.laws = Laws(self.cache)
         self._numbers = count(1)
         self.worker = self.join("first")
         self.cache.add_extent(1, 1, slots)
+        if tier_policy is not None:
+            self.cache.add_extent(2, 2, lower_slots)
         self.worker.map_memory()
 
     @property
@@ -205,8 +211,7 @@ class CoreWorld:
 
     def evict_prefix(self, letters: str) -> tuple[int, int]:
         """Remove a prefix's last page and all below: (pages given back, pages detached)."""
-        tokens = paged(letters, self.page_tokens)
-        removed = self.cache.evict_prefix(OWNER, NAMESPACE_ID, tokens)
+        removed = self.cache.evict_prefix(OWNER, NAMESPACE_ID, paged(letters, self.page_tokens))
         return removed.evicted_page_count, removed.detached_page_count
 
 
@@ -236,15 +241,13 @@ class Worker:
 
     def match(self, letters: str, pin_id: int, page: int = 0, **base: int) -> Match:
         """Match ``letters``, that stand from ``page`` on."""
-        sequence = self.sequence(letters, page, **base)
-        return self.cache.match(
-            self.caller, NAMESPACE_ID, sequence, MatchWishes(pin_id), self.world.now
-        )
+        sequence, wishes = self.sequence(letters, page, **base), MatchWishes(pin_id)
+        return self.cache.match(self.caller, NAMESPACE_ID, sequence, wishes, self.world.now)
 
     def reserve(self, reservation_id: int, pages: int, start: int = 0) -> Grant:
         """Reserve ``pages`` pages from page ``start`` on."""
-        requests = [ReservationRequest(reservation_id, start, pages)]
-        return self.cache.reserve(self.caller, NAMESPACE_ID, requests, self.world.now)[0]
+        request = ReservationRequest(reservation_id, start, pages)
+        return self.cache.reserve(self.caller, NAMESPACE_ID, [request], self.world.now)[0]
 
     def acquire(
         self, letters: str, pin_id: int, reservation_id: int, total: int | None = None
