@@ -26,7 +26,7 @@ from kvstore.rpc.prefix_cache_servicer import PrefixCacheServicer
 from kvstore.rpc.store_servicer import StoreServicer
 from kvstore.service.credentials import Credentials
 from kvstore.service.random_ids import random_ids
-from kvstore.service.reaper import Reaper
+from kvstore.service.reaper import Grower, Reaper
 from kvstore.service.store import KVStore
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.host_arena import HostMemory
@@ -139,6 +139,7 @@ class StoreNode:
         self._calls = 0
         credentials = Credentials(frozenset({ADMIN_UID}))
         self._reaper = Reaper(self.store, clock=kernel.clock, interval=REAPER_INTERVAL)
+        self._grower = Grower(self.store.growth, clock=kernel.clock, interval=REAPER_INTERVAL)
         sockets.connecting.clear()
         self._attach = AttachServer(
             path, store=self.store, credentials=credentials, clock=kernel.clock
@@ -175,6 +176,7 @@ class StoreNode:
     def _tick(self) -> None:
         if self.alive:
             self._reaper.tick()
+            self._grower.tick()
             self._kernel.after(REAPER_INTERVAL, self._tick)
 
     def kill(self) -> None:
@@ -213,9 +215,7 @@ class StoreNode:
         self._calls += 1
         if self._calls % CALLS_PER_CHECK == 0:
             self.check()
-        if self.store.growth.due.is_set():
-            self.store.growth.due.clear()
-            self._kernel.after(self._kernel.turn(), partial(self._grow))
+        self._grow_if_due()
         return executed
 
     def check(self) -> None:
@@ -246,9 +246,15 @@ class StoreNode:
                 if arena.counts[state]:
                     raise Violation(f"{arena.counts[state]} slots are left {state.name}")
 
+    def _grow_if_due(self) -> None:
+        if self.store.growth.due.is_set():
+            self.store.growth.due.clear()
+            self._kernel.after(self._kernel.turn(), self._grow)
+
     def _grow(self) -> None:
         if self.alive:
-            self._reaper.tick()
+            self._grower.tick()
+            self._grow_if_due()
 
     def _compare(self, method: str, request: bytes, payload: bytes) -> None:
         """See that a match that pinned something is answered the same again."""
