@@ -13,6 +13,7 @@ import pytest
 from core_mutants import MUTANTS, Mutant
 from index_mutants import INDEX_MUTANTS
 from mutants import put_in
+from tier_mutants import TIER_MUTANTS
 from verifying_mutants import VERIFYING_MUTANTS
 
 import kvstore
@@ -31,7 +32,10 @@ def run(mutant: Mutant, folder: Path) -> subprocess.CompletedProcess[str]:
         shutil.copy(source / name, copy / name)
     put_in(mutant, copy / "core" / mutant.file)
     return subprocess.run(
-        [sys.executable, SUPPORT / "mutant_runner.py", str(SEED), str(EXAMPLES)],
+        [
+            *(sys.executable, SUPPORT / "mutant_runner.py", str(SEED), str(EXAMPLES)),
+            *(["tiers"] if mutant in TIER_MUTANTS else []),
+        ],
         env={"PYTHONPATH": f"{folder}:{SUPPORT}", "PYTHONHASHSEED": "0"},
         cwd=folder,
         capture_output=True,
@@ -43,7 +47,9 @@ def run(mutant: Mutant, folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "mutant", [*MUTANTS, *INDEX_MUTANTS, *VERIFYING_MUTANTS], ids=lambda mutant: mutant.name
+    "mutant",
+    [*MUTANTS, *INDEX_MUTANTS, *TIER_MUTANTS, *VERIFYING_MUTANTS],
+    ids=lambda mutant: mutant.name,
 )
 def test_a_fault_in_the_core_is_caught(mutant: Mutant, tmp_path: Path) -> None:
     """The cache machine fails on each mutant, and passes on the core as it is."""

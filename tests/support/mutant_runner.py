@@ -1,6 +1,6 @@
 """Runs the cache machine on whatever ``kvstore`` is first on the path.
 
-``python mutant_runner.py SEED EXAMPLES`` exits 0 if nothing was found, and 1
+``python mutant_runner.py SEED EXAMPLES [tiers]`` exits 0 if nothing was found, and 1
 with the failure on stderr. No shrinking: whether it is caught is the question.
 """
 
@@ -23,11 +23,13 @@ def main() -> int:
         report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),
     )
-    machines = (
+    machines: tuple[type[cache_machine.CacheMachine], ...] = (
         cache_machine.CacheMachine,
         cache_machine.OneTokenPages,
         cache_machine.HashedPages,
     )
+    if sys.argv[3:] == ["tiers"]:
+        machines = (cache_machine.TwoTiers,)
     for machine in machines:
         # A class of its own for each: the seed is set on it.
         seeded = seed(number)(type(machine.__name__, (machine,), {}))

@@ -1,7 +1,7 @@
 """Moves between tiers that others overtook."""
 
 from core_builders import CoreWorld
-from tiered_world import make, sunk
+from tiered_world import make, move, sunk
 
 from kvstore.core.moving import Move
 from kvstore.core.slots import SlotState
@@ -10,9 +10,9 @@ from kvstore.core.tiers import LOWER
 
 def begun(world: CoreWorld) -> Move:
     """Return the one move that is begun."""
-    [move] = world.cache.plan_moves(10)
+    [started] = world.cache.plan_moves(10)
     world.laws.check()
-    return move
+    return started
 
 
 def test_a_move_that_failed_leaves_nothing() -> None:
@@ -29,11 +29,11 @@ def test_a_page_removed_while_it_moves_is_not_published() -> None:
     """It is detached until then, and goes at the end of the move."""
     world = make()
     world.worker.publish("abc")
-    move = begun(world)
+    started = begun(world)
     assert world.evict_prefix("b") == (0, 0)
     assert world.evict_prefix("ab") == (0, 2)
     world.laws.check()
-    assert world.cache.finish_moves([move]) == 1
+    assert world.cache.finish_moves([started]) == 1
     world.laws.check()
     assert world.states() == {"FREE": 7, "CACHED": 1}
 
@@ -42,11 +42,37 @@ def test_an_extent_that_retires_takes_no_copy() -> None:
     """A target in it is given back; and its pages leave the index with what continues them."""
     world = make()
     world.worker.publish("abc")
-    move = begun(world)
+    started = begun(world)
     world.cache.retire_extent(2, 2)
-    assert world.cache.finish_moves([move]) == 0
+    assert world.cache.finish_moves([started]) == 0
     world.laws.check()
     sink = sunk("abc")
     assert sink.cache.cheapest_extent(2, {2}) == 2
     assert sink.cache.retire_extent(2, 2).evicted_page_count == 3
     sink.laws.check()
+
+
+def test_a_checksum_travels_with_its_page() -> None:
+    """Down and up again: a copy has its source's."""
+    world = make()
+    world.worker.reserve(1, 2)
+    world.worker.insert(1, "ab", checksums=[17, 18])
+    world.worker.abort(1)
+    move(world)
+    match = world.worker.match("ab", 2)
+    [run] = match.runs
+    assert run.tier == LOWER
+    extent = world.namespace.extents[run.extent_id]
+    assert [extent.checksums[index] for index in run.indexes] == [17, 18]
+
+
+def test_a_page_of_tier_2_stays_while_tier_1_continues_it() -> None:
+    """Its last copy does not go for another's room, however long ago it was used."""
+    world = sunk("ab", lower_slots=2)
+    world.worker.acquire("abcd", 1, 2)
+    world.worker.insert(2, "cd", 2, base_pin_id=1)
+    world.worker.abort(2)
+    world.worker.release(1)
+    world.worker.publish("xy")
+    assert move(world) == 0
+    assert len(world.worker.match("abcd", 3).runs) == 2

@@ -1,0 +1,24 @@
+"""The faults about tiers that the cache machine has to find in the core."""
+
+from core_mutants import Mutant
+
+TIER_MUTANTS = [
+    Mutant(
+        "move-does-not-hold-its-sources",
+        "moving.py",
+        "        self.stand_at(at)\n",
+        "        self.stand_at(ancestor(at, 1))\n",
+    ),
+    Mutant(
+        "other-tier-not-held",
+        "holds.py",
+        "        if end > top:\n",
+        "        if end > top + 1000:\n",
+    ),
+    Mutant(
+        "demoted-without-a-copy",
+        "tiering.py",
+        "        if leaf.node.lower_count >= leaf.copy_count:\n",
+        "        if True:\n",
+    ),
+]
