@@ -55,8 +55,8 @@ def test_the_copy_by_itself_is_sound(tmp_path: Path) -> None:
 
 def test_a_store_that_evicts_what_is_pinned_is_seen(tmp_path: Path) -> None:
     """Where eviction passes over pins, a holder under pressure finds a page that is not its own."""
-    old, new = "leaf.copy_count - leaf.held_pages", "leaf.copy_count"
-    with faulty_fleet(tmp_path, "eviction.py", old, new) as fleet:
+    old, new = "max(tail.start, leaf.held_pages)", "tail.start"
+    with faulty_fleet(tmp_path, "eviction/nomination.py", old, new) as fleet:
         holder, writer = fleet.spawn("holder"), fleet.spawn("writer")
         holder.ask("write", TOKENS)
         holder.ask("match", "held", TOKENS)
