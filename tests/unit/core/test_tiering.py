@@ -262,3 +262,16 @@ def test_a_lease_reads_the_copy_that_it_has_mapped() -> None:
     world.cache.unmapped(world.worker.process_id, [1])
     assert tiers(world.worker.match("ab", 1)) == [(2, 2)]
     world.laws.check()
+
+
+def test_a_path_of_both_tiers_is_removed_whole() -> None:
+    """Both anchors of its hold are in what is detached, and go with it."""
+    world = sunk("ab")
+    world.worker.acquire("abcd", 1, 2)
+    world.worker.insert(2, "cd", 2, base_pin_id=1)
+    assert world.evict_prefix("a") == (0, 4)
+    world.laws.check()
+    world.worker.abort(2)
+    world.worker.release(1)
+    world.laws.check()
+    assert world.states() == {"FREE": 8}
