@@ -13,6 +13,7 @@ from kvstore.core.invariants import Laws
 from kvstore.core.law import LawBroken
 from kvstore.core.layout import NamespaceIdentity
 from kvstore.core.lease import Process
+from kvstore.core.quotas import Quotas
 from kvstore.core.requests import ReservationRequest
 from kvstore.core.slots import SlotState
 
@@ -127,6 +128,15 @@ def test_a_count_without_a_lease_breaks_a_law() -> None:
     world.cache.counters.miss_count += 1
     world.namespace.counters.miss_count += 1
     assert broken(world) == "sums over leases equal the totals"
+
+
+def test_more_memory_than_the_quota_breaks_a_law() -> None:
+    """A tenant's arenas of the first tier are within its bytes."""
+    layout = make_layout()
+    world = CoreWorld(slots=8, quotas=Quotas(tier1_bytes=8 * layout.page_bytes))
+    world.laws.check()
+    world.cache.add_extent(1, 3, 1)
+    assert broken(world).startswith("a tenant's arenas are within its bytes")
 
 
 def test_a_process_of_no_lease_breaks_a_law() -> None:
