@@ -55,6 +55,7 @@ from kvstore.service.store import KVStore
 from kvstore.service.ticker import Ticker
 from kvstore.service.verification import Sampler
 from kvstore.service_manager import ServiceManager
+from kvstore.signals import Signals
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.errors import DeviceUnavailable
 from kvstore.storage.tiers import Tiers
@@ -87,18 +88,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_USAGE
     configure_logging(config.log_format, config.log_level)
     _allow_descriptors()
-    # Blocked before any thread starts, so that this thread alone is told, when it asks.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _awaited(access))
     try:
-        serve(config, access)
+        with Signals(_awaited(access)) as signals:
+            serve(config, access, signals)
     except (DeviceUnavailable, InstanceRunning, UnusableAddress, UnusableRuntimeDir) as error:
         _complain(str(error))
         return EXIT_FAILED
     return 0
 
 
-def serve(config: Config, access: Access) -> None:
-    """Serve until one of STOP_SIGNALS, which MUST be blocked; then drain and stop.
+def serve(config: Config, access: Access, signals: Signals) -> None:
+    """Serve until one of STOP_SIGNALS; then drain and stop.
 
     Raises ``DeviceUnavailable``, ``InstanceRunning``, ``UnusableAddress`` or
     ``UnusableRuntimeDir``.
@@ -115,7 +115,7 @@ def serve(config: Config, access: Access) -> None:
         arenas = Arenas(
             budget_bytes=config.tier1_bytes,
             extent_bytes=config.bytes_of_an_extent,
-            source=tier_1_source(config, stack, STOP_SIGNALS),
+            source=tier_1_source(config, stack, signals),
             extent_ids=extent_ids,
         )
         lower = tier_2(config, extent_ids)
@@ -203,11 +203,12 @@ def serve(config: Config, access: Access) -> None:
         if config.insecure_tcp:
             log.warning("insecure_tcp", listen=config.listen, port=port)
 
-        while (received := signal.sigwait(_awaited(access))) == signal.SIGHUP:
+        while (received := signals.wait()) == signal.SIGHUP:
             access.reload(credentials)
-        _let_signals_end_the_process()
+        # Whoever signals again does not want to wait: the kernel gives back all that is held.
+        signals.let_go(STOP_SIGNALS)
         _end_in_time(config.drain_grace + STOP_PATIENCE)
-        log.info("drain_started", signal=signal.Signals(received).name, grace=config.drain_grace)
+        log.info("drain_started", signal=received.name, grace=config.drain_grace)
         health.begin_draining()
         manager.stopping()
         store.begin_draining()
@@ -256,13 +257,6 @@ def _allow_descriptors() -> None:
 def _awaited(access: Access) -> set[signal.Signals]:
     """Without a tenants file SIGHUP ends the process, as it does other programs."""
     return {*STOP_SIGNALS, *(() if access.tenants_path is None else (signal.SIGHUP,))}
-
-
-def _let_signals_end_the_process() -> None:
-    """Whoever signals again does not want to wait: the kernel gives back all that is held."""
-    for each in STOP_SIGNALS:
-        signal.signal(each, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
 
 def _settings_error(error: ValueError) -> str:

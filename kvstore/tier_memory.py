@@ -1,12 +1,12 @@
 """Where each tier's memory comes from, by the settings."""
 
-import signal
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 
 import structlog
 
 from kvstore.config import Config
+from kvstore.signals import Signals
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.cuda_arena import CudaDevice
 from kvstore.storage.extent import MemorySource
@@ -21,12 +21,10 @@ ROOM_LOOK_SECONDS = 1.0
 SMALL_TIER = 1 << 20
 
 
-def tier_1_source(
-    config: Config, stack: ExitStack, stop_signals: Collection[signal.Signals]
-) -> MemorySource:
+def tier_1_source(config: Config, stack: ExitStack, signals: Signals) -> MemorySource:
     """Return where the pages of tier 1 are to be; raises ``DeviceUnavailable``.
 
-    One of ``stop_signals``, which MUST be blocked, ends the wait for a device.
+    One of ``signals`` ends the wait for a device.
     """
     if config.tier1_bytes < SMALL_TIER:
         log.warning("tier1_bytes_small", tier1_bytes=config.tier1_bytes)
@@ -39,10 +37,7 @@ def tier_1_source(
     looks = iter(range(ROOM_LOOKS))
     device.require(
         config.tier1_bytes,
-        lambda: (
-            next(looks, None) is not None
-            and signal.sigtimedwait(stop_signals, ROOM_LOOK_SECONDS) is None
-        ),
+        lambda: next(looks, None) is not None and not signals.came(ROOM_LOOK_SECONDS),
     )
     return device
 

@@ -126,6 +126,7 @@ def test_nothing_is_left_open(rig: AttachRig) -> None:
     extent_ids(peer)
     peer.close()
     server.close()
+    rig.close_lanes()
     assert sockets_and_pidfds() == before
     assert server.failure_count == 0
 

@@ -45,7 +45,7 @@ ALLOWED = {
     | {"kvstore.config_access", "kvstore.config_tiers", "kvstore.config_types"},
     "kvstore/config_tiers.py": {"kvstore.config_types", "kvstore.core"},
     # A part of the composition root: it knows where the settings have memory come from.
-    "kvstore/tier_memory.py": {"kvstore.config", "kvstore.storage"},
+    "kvstore/tier_memory.py": {"kvstore.config", "kvstore.signals", "kvstore.storage"},
     "kvstore/config_access.py": {"kvstore.config_types"},
     "kvstore/config_types.py": set(),
     # A part of the composition root: it knows whom the settings let in.
@@ -58,6 +58,7 @@ ALLOWED = {
     "kvstore/log.py": set(),
     "kvstore/runtime_dir.py": set(),
     "kvstore/service_manager.py": set(),
+    "kvstore/signals.py": set(),
     "kvstore/__init__.py": set(),
     CLIENT: WIRE | {VERSION, "cupy", "grpc_health", "torch"},
     "inference_worker": {VERSION, "kvstore.v1", "kvstore_client", "torch", "transformers"},

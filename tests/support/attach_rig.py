@@ -121,9 +121,14 @@ class AttachRig:
             child.communicate()
         if self.server is not None and self.server.is_alive():
             self.server.close()
-        if self.lanes is not None:
-            self.lanes.close()
+        self.close_lanes()
         self.world.arenas.close()
+
+    def close_lanes(self) -> None:
+        """End all lanes, if they were served."""
+        lanes, self.lanes = self.lanes, None
+        if lanes is not None:
+            lanes.close()
 
 
 def line_of(child: subprocess.Popen[str]) -> str:
