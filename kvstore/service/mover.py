@@ -1,5 +1,6 @@
 """Moves between tiers, carried out: decided under the store's mutex, copied outside it."""
 
+from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from threading import Event, Lock
@@ -66,14 +67,20 @@ class Mover:
         self.due.set()
 
     def carry_out(self, moves: Items[Move]) -> None:
-        """Copy the pages of moves that were begun, and finish them."""
-        for move, copied in zip(moves, self.copy(moves), strict=True):
-            with self._mutex:
-                self._cache.finish_moves([move], copied=copied)
+        """Copy the pages of moves that were begun, and finish them.
 
-    def copy(self, moves: Items[Move]) -> list[bool]:
-        """Copy the pages of moves; return of each whether all of its bytes are there."""
-        return [self._copy(each) for each in moves]
+        Whatever a copy raises, no move stays under way.
+        """
+        waiting = deque(moves)
+        try:
+            while waiting:
+                copied = self._copy(waiting[0])
+                with self._mutex:
+                    self._cache.finish_moves([waiting.popleft()], copied=copied)
+        finally:
+            if waiting:
+                with self._mutex:
+                    self._cache.finish_moves(waiting, copied=False)
 
     def _copy(self, move: Move) -> bool:
         try:

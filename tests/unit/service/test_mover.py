@@ -7,6 +7,7 @@ from xxhash import xxh3_64_intdigest
 from kvstore.core.caller import Caller
 from kvstore.core.invariants import Laws
 from kvstore.core.requests import Match, MatchWishes, Sequence
+from kvstore.core.slots import SlotState
 from kvstore.core.wanted_moves import TierPolicy, WritePolicy
 from kvstore.storage.arenas import Arenas
 
@@ -146,3 +147,23 @@ def test_a_store_of_one_tier_moves_nothing(world: World) -> None:
     """There the mover has nothing to do."""
     world.store.mover.step()
     assert not world.store.mover.due.is_set()
+
+
+def test_a_copy_that_fails_unforeseen_leaves_no_move_under_way(
+    worlds: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is raised; slots of all moves that were begun are there again, and nothing is held."""
+    through = TierPolicy(write=WritePolicy.THROUGH)
+    tiered = Tiered(worlds(slots=4, extent_slots=4, lower_slots=20, tier_policy=through))
+    memory = tiered.world.store.mover._memory
+
+    def fail(source: int, target: int) -> bool:
+        raise RuntimeError(f"{source} to {target}")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(memory, "copy", fail)
+        with pytest.raises(RuntimeError):
+            tiered.write(0)
+    assert not tiered.world.cache.moves
+    assert all(each.counts[SlotState.MOVING] == 0 for each in tiered.world.cache.arenas.values())
+    Laws(tiered.world.cache).check()
