@@ -41,6 +41,7 @@ class Counters:
     returned_page_count: int = 0
     demoted_page_count: int = 0
     promoted_page_count: int = 0
+    loaded_page_count: int = 0
 
     def count_lookup(self, lookup: Lookup) -> None:
         """Count a match that was answered."""

@@ -141,6 +141,15 @@ class Arenas:
         extent = self._extents.get(slot >> INDEX_BITS)
         return None if extent is None else extent.memory.read(slot & INDEX_MASK)
 
+    def view(self, slot: int) -> memoryview | None:
+        """Return the bytes of a slot in place, to be written, where this process can reach them.
+
+        None on a device, and where there is no such extent any more. Nobody else may
+        use the slot meanwhile.
+        """
+        extent = self._extents.get(slot >> INDEX_BITS)
+        return None if extent is None else extent.memory.view(slot & INDEX_MASK)
+
     def write(self, slot: int, content: memoryview) -> bool:
         """Write the bytes of a whole slot; False where there is no such extent.
 

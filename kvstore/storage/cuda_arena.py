@@ -54,6 +54,10 @@ class CudaExtent:
         access = self._access
         return None if access is None else access.read(index)
 
+    def view(self, index: int) -> None:
+        """Return None: the bytes are not where this process could write them in place."""
+        del index
+
     def write(self, index: int, content: memoryview) -> None:
         """Write all bytes of a slot; raises ``CudaFailed``."""
         if self._access is not None:

@@ -84,6 +84,10 @@ class ExtentMemory(Protocol):
         """
         ...
 
+    def view(self, index: int) -> memoryview | None:
+        """Return a slot's bytes in place, to be written; None on a device, or once given up."""
+        ...
+
     def write(self, index: int, content: memoryview) -> None:
         """Write all bytes of a slot. Raises as ``read`` does."""
         ...

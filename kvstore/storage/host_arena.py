@@ -54,6 +54,11 @@ class HostExtent:
 
     def read(self, index: int) -> memoryview | None:
         """Return a slot's bytes, in place, or None once it is closed."""
+        view = self.view(index)
+        return None if view is None else view.toreadonly()
+
+    def view(self, index: int) -> memoryview | None:
+        """Return a slot's bytes, in place, to be written; None once it is closed."""
         mapping, size = self._mapping, self.shape.slot_bytes
         if mapping is None:
             return None
@@ -61,7 +66,7 @@ class HostExtent:
             view = memoryview(mapping)
         except ValueError:  # closed since, by another thread
             return None
-        return view[index * size : (index + 1) * size].toreadonly()
+        return view[index * size : (index + 1) * size]
 
     def write(self, index: int, content: memoryview) -> None:
         """Write all bytes of a slot, letting other threads of Python go on meanwhile."""

@@ -30,13 +30,25 @@ class PageRead(NamedTuple):
 class ReadAnswer(NamedTuple):
     """Which of the pages were read whole, in the order asked for; the others are misses.
 
-    What ``into`` of a miss has now is anything. ``seconds`` is from asking to the last
-    page, with the time in line.
+    ``checksums`` are what they were compared with, xxh3-64, and None for a miss: what
+    ``into`` of one has now is anything. ``seconds`` is from asking to the last page,
+    with the time in line.
     """
 
-    found: tuple[bool, ...]
+    checksums: tuple[int | None, ...]
     byte_count: int
     seconds: float
+
+    @property
+    def found(self) -> tuple[bool, ...]:
+        """Which pages were read whole."""
+        return tuple(each is not None for each in self.checksums)
+
+    @property
+    def leading(self) -> int:
+        """How many were, up to the first that was not."""
+        missed = (number for number, each in enumerate(self.checksums) if each is None)
+        return next(missed, len(self.checksums))
 
 
 class _Found(NamedTuple):
@@ -55,7 +67,7 @@ class _Request:
         self._begun = perf_counter()
         self._done = done
         self._mutex = Lock()
-        self._found = [False] * len(wanted)
+        self._checksums: list[int | None] = [None] * len(wanted)
         self._byte_count = 0
         self._runs = 0
 
@@ -65,11 +77,11 @@ class _Request:
         if not runs:
             self._answer()
 
-    def finish(self, numbers: Sequence[int], byte_count: int) -> None:
+    def finish(self, whole: Sequence["_Found"], byte_count: int) -> None:
         """Take in a run: which pages of it are whole."""
         with self._mutex:
-            for number in numbers:
-                self._found[number] = True
+            for each in whole:
+                self._checksums[each.number] = each.header.checksum
             self._byte_count += byte_count
             self._runs -= 1
             last = not self._runs
@@ -78,7 +90,7 @@ class _Request:
 
     def _answer(self) -> None:
         seconds = perf_counter() - self._begun
-        call_out(self._done, ReadAnswer(tuple(self._found), self._byte_count, seconds))
+        call_out(self._done, ReadAnswer(tuple(self._checksums), self._byte_count, seconds))
 
 
 class SlabReader:
@@ -178,7 +190,7 @@ class SlabReader:
                 size += size_of(each.into)
             book.counters.read_pages += len(whole)
             book.counters.read_bytes += size
-        request.finish([each.number for each in whole], size)
+        request.finish(whole, size)
 
     def _give_up(self, segment: Segment, index: int) -> None:
         segment.readers[index] -= 1

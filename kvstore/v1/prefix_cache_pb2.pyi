@@ -28,20 +28,22 @@ class Sequence(_message.Message):
     def __init__(self, tokens: _Optional[bytes] = ..., position: _Optional[int] = ..., base_pin_id: _Optional[int] = ..., base_reservation_id: _Optional[int] = ...) -> None: ...
 
 class MatchPrefixRequest(_message.Message):
-    __slots__ = ("caller", "namespace_id", "sequence", "pin_id", "source_pin_id", "accept_next_token")
+    __slots__ = ("caller", "namespace_id", "sequence", "pin_id", "source_pin_id", "accept_next_token", "prefill_tokens_per_second")
     CALLER_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     PIN_ID_FIELD_NUMBER: _ClassVar[int]
     SOURCE_PIN_ID_FIELD_NUMBER: _ClassVar[int]
     ACCEPT_NEXT_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     caller: Caller
     namespace_id: bytes
     sequence: Sequence
     pin_id: int
     source_pin_id: int
     accept_next_token: bool
-    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., namespace_id: _Optional[bytes] = ..., sequence: _Optional[_Union[Sequence, _Mapping]] = ..., pin_id: _Optional[int] = ..., source_pin_id: _Optional[int] = ..., accept_next_token: _Optional[bool] = ...) -> None: ...
+    prefill_tokens_per_second: int
+    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., namespace_id: _Optional[bytes] = ..., sequence: _Optional[_Union[Sequence, _Mapping]] = ..., pin_id: _Optional[int] = ..., source_pin_id: _Optional[int] = ..., accept_next_token: _Optional[bool] = ..., prefill_tokens_per_second: _Optional[int] = ...) -> None: ...
 
 class MatchPrefixResponse(_message.Message):
     __slots__ = ("match",)
@@ -72,14 +74,16 @@ class PeekPrefixRequest(_message.Message):
     def __init__(self, namespace_id: _Optional[bytes] = ..., tokens: _Optional[bytes] = ...) -> None: ...
 
 class PeekPrefixResponse(_message.Message):
-    __slots__ = ("matched_token_count", "tiers", "source_token_count")
+    __slots__ = ("matched_token_count", "tiers", "source_token_count", "tier_3_token_count")
     MATCHED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     TIERS_FIELD_NUMBER: _ClassVar[int]
     SOURCE_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    TIER_3_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     matched_token_count: int
     tiers: _containers.RepeatedCompositeFieldContainer[TierPages]
     source_token_count: int
-    def __init__(self, matched_token_count: _Optional[int] = ..., tiers: _Optional[_Iterable[_Union[TierPages, _Mapping]]] = ..., source_token_count: _Optional[int] = ...) -> None: ...
+    tier_3_token_count: int
+    def __init__(self, matched_token_count: _Optional[int] = ..., tiers: _Optional[_Iterable[_Union[TierPages, _Mapping]]] = ..., source_token_count: _Optional[int] = ..., tier_3_token_count: _Optional[int] = ...) -> None: ...
 
 class TierPages(_message.Message):
     __slots__ = ("tier", "page_count")
@@ -126,7 +130,7 @@ class ReservationGrant(_message.Message):
     def __init__(self, reservation_id: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[_types_pb2.PageRun, _Mapping]]] = ..., start_page: _Optional[int] = ...) -> None: ...
 
 class AcquirePrefixRequest(_message.Message):
-    __slots__ = ("caller", "namespace_id", "sequence", "pin_id", "source_pin_id", "accept_next_token", "reservation_id", "total_page_count")
+    __slots__ = ("caller", "namespace_id", "sequence", "pin_id", "source_pin_id", "accept_next_token", "reservation_id", "total_page_count", "prefill_tokens_per_second")
     CALLER_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -135,6 +139,7 @@ class AcquirePrefixRequest(_message.Message):
     ACCEPT_NEXT_TOKEN_FIELD_NUMBER: _ClassVar[int]
     RESERVATION_ID_FIELD_NUMBER: _ClassVar[int]
     TOTAL_PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     caller: Caller
     namespace_id: bytes
     sequence: Sequence
@@ -143,7 +148,8 @@ class AcquirePrefixRequest(_message.Message):
     accept_next_token: bool
     reservation_id: int
     total_page_count: int
-    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., namespace_id: _Optional[bytes] = ..., sequence: _Optional[_Union[Sequence, _Mapping]] = ..., pin_id: _Optional[int] = ..., source_pin_id: _Optional[int] = ..., accept_next_token: _Optional[bool] = ..., reservation_id: _Optional[int] = ..., total_page_count: _Optional[int] = ...) -> None: ...
+    prefill_tokens_per_second: int
+    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., namespace_id: _Optional[bytes] = ..., sequence: _Optional[_Union[Sequence, _Mapping]] = ..., pin_id: _Optional[int] = ..., source_pin_id: _Optional[int] = ..., accept_next_token: _Optional[bool] = ..., reservation_id: _Optional[int] = ..., total_page_count: _Optional[int] = ..., prefill_tokens_per_second: _Optional[int] = ...) -> None: ...
 
 class AcquirePrefixResponse(_message.Message):
     __slots__ = ("match", "grant")

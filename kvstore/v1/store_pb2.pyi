@@ -93,7 +93,7 @@ class GetStatsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatsResponse(_message.Message):
-    __slots__ = ("store_epoch", "uptime", "counters", "arenas", "namespaces", "leases", "pin_count", "reservation_count", "expired_lease_count", "named_pin_count", "tenants", "quarantined_slot_count", "detached_page_count", "oldest_quarantine_age")
+    __slots__ = ("store_epoch", "uptime", "counters", "arenas", "namespaces", "leases", "pin_count", "reservation_count", "expired_lease_count", "named_pin_count", "tenants", "quarantined_slot_count", "detached_page_count", "oldest_quarantine_age", "tier_3")
     STORE_EPOCH_FIELD_NUMBER: _ClassVar[int]
     UPTIME_FIELD_NUMBER: _ClassVar[int]
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
@@ -108,6 +108,7 @@ class GetStatsResponse(_message.Message):
     QUARANTINED_SLOT_COUNT_FIELD_NUMBER: _ClassVar[int]
     DETACHED_PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
     OLDEST_QUARANTINE_AGE_FIELD_NUMBER: _ClassVar[int]
+    TIER_3_FIELD_NUMBER: _ClassVar[int]
     store_epoch: int
     uptime: _duration_pb2.Duration
     counters: _lease_pb2.CacheCounters
@@ -122,7 +123,52 @@ class GetStatsResponse(_message.Message):
     quarantined_slot_count: int
     detached_page_count: int
     oldest_quarantine_age: _duration_pb2.Duration
-    def __init__(self, store_epoch: _Optional[int] = ..., uptime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., counters: _Optional[_Union[_lease_pb2.CacheCounters, _Mapping]] = ..., arenas: _Optional[_Iterable[_Union[ArenaStats, _Mapping]]] = ..., namespaces: _Optional[_Iterable[_Union[NamespaceInfo, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[_lease_pb2.LeaseInfo, _Mapping]]] = ..., pin_count: _Optional[int] = ..., reservation_count: _Optional[int] = ..., expired_lease_count: _Optional[int] = ..., named_pin_count: _Optional[int] = ..., tenants: _Optional[_Iterable[_Union[TenantStats, _Mapping]]] = ..., quarantined_slot_count: _Optional[int] = ..., detached_page_count: _Optional[int] = ..., oldest_quarantine_age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    tier_3: Tier3Stats
+    def __init__(self, store_epoch: _Optional[int] = ..., uptime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., counters: _Optional[_Union[_lease_pb2.CacheCounters, _Mapping]] = ..., arenas: _Optional[_Iterable[_Union[ArenaStats, _Mapping]]] = ..., namespaces: _Optional[_Iterable[_Union[NamespaceInfo, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[_lease_pb2.LeaseInfo, _Mapping]]] = ..., pin_count: _Optional[int] = ..., reservation_count: _Optional[int] = ..., expired_lease_count: _Optional[int] = ..., named_pin_count: _Optional[int] = ..., tenants: _Optional[_Iterable[_Union[TenantStats, _Mapping]]] = ..., quarantined_slot_count: _Optional[int] = ..., detached_page_count: _Optional[int] = ..., oldest_quarantine_age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., tier_3: _Optional[_Union[Tier3Stats, _Mapping]] = ...) -> None: ...
+
+class Tier3Stats(_message.Message):
+    __slots__ = ("state", "size_bytes", "page_count", "slot_count", "written_page_count", "refused_page_count", "read_page_count", "corrupt_page_count", "unreadable_page_count", "evicted_page_count", "removed_page_count", "bytes_per_second", "declined_load_count", "recovered_page_count", "torn_slot_count")
+    class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        STATE_UNSPECIFIED: _ClassVar[Tier3Stats.State]
+        STATE_ABSENT: _ClassVar[Tier3Stats.State]
+        STATE_OPEN: _ClassVar[Tier3Stats.State]
+        STATE_FAILED: _ClassVar[Tier3Stats.State]
+    STATE_UNSPECIFIED: Tier3Stats.State
+    STATE_ABSENT: Tier3Stats.State
+    STATE_OPEN: Tier3Stats.State
+    STATE_FAILED: Tier3Stats.State
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SLOT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    WRITTEN_PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    READ_PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CORRUPT_PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    UNREADABLE_PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    EVICTED_PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    DECLINED_LOAD_COUNT_FIELD_NUMBER: _ClassVar[int]
+    RECOVERED_PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    TORN_SLOT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    state: Tier3Stats.State
+    size_bytes: int
+    page_count: int
+    slot_count: int
+    written_page_count: int
+    refused_page_count: int
+    read_page_count: int
+    corrupt_page_count: int
+    unreadable_page_count: int
+    evicted_page_count: int
+    removed_page_count: int
+    bytes_per_second: float
+    declined_load_count: int
+    recovered_page_count: int
+    torn_slot_count: int
+    def __init__(self, state: _Optional[_Union[Tier3Stats.State, str]] = ..., size_bytes: _Optional[int] = ..., page_count: _Optional[int] = ..., slot_count: _Optional[int] = ..., written_page_count: _Optional[int] = ..., refused_page_count: _Optional[int] = ..., read_page_count: _Optional[int] = ..., corrupt_page_count: _Optional[int] = ..., unreadable_page_count: _Optional[int] = ..., evicted_page_count: _Optional[int] = ..., removed_page_count: _Optional[int] = ..., bytes_per_second: _Optional[float] = ..., declined_load_count: _Optional[int] = ..., recovered_page_count: _Optional[int] = ..., torn_slot_count: _Optional[int] = ...) -> None: ...
 
 class TenantStats(_message.Message):
     __slots__ = ("tenant", "quotas", "tier1_bytes", "lease_count", "pin_count", "named_pin_count", "request_count", "refused_request_count")
