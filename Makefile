@@ -47,7 +47,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	@$(BIN)/kvstore-worker demo $(ARGS)
 
-# At most two tests that start processes run at a time: see tests/conftest.py.
+# Two workers, for tests that start processes need a core each: see tests/conftest.py.
 test: $(STAMP)
 	@KVSTORE_HYPOTHESIS_PROFILE=ci $(PYTEST) --cov --cov-report=term --durations=10 $(ARGS)
 

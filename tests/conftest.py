@@ -12,7 +12,7 @@ from xdist.scheduler import LoadScopeScheduling
 TESTS = Path(__file__).parent
 # Folders whose tests carry a marker of the folder's name.
 MARKED = frozenset({"chaos", "e2e", "gpu", "integration", "property", "static"})
-# Folders whose tests start processes: two tests at a time, for they need the cores.
+# Folders whose tests start processes: `make test` has two workers, for they need the cores.
 STARTING_PROCESSES = frozenset({"chaos", "e2e", "gpu", "integration"})
 
 # A slow machine is no failure: nothing here has a deadline.
@@ -76,32 +76,37 @@ def folder_of(nodeid: str) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test by its folder, and skip what needs a GPU where there is none."""
+    """Mark each test by its folder, and skip what needs a GPU where there is none.
+
+    Unit tests alone are measured for coverage: what others run through says little of what
+    was looked at, and measuring takes up to twice the time.
+    """
     reason = why_no_gpu()
     for item in items:
         folder = folder_of(item.nodeid)
+        if folder != "unit":
+            item.add_marker("no_cover")
         if folder in MARKED:
             item.add_marker(folder)
         if reason is not None and item.get_closest_marker("gpu") is not None:
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
-class FewStartersAtATime(LoadScopeScheduling):
-    """Gives tests that start processes to two workers of xdist, and deals out the others singly.
+class FilesOfStartersWhole(LoadScopeScheduling):
+    """Deals out tests that start processes by the file, largest first, and then the others singly.
 
-    One has the folder of most such tests, another the other folders.
+    A file's tests share servers and programs that were started for them. What is short comes
+    last, so that xdist's workers end together.
 
     `--dist loadgroup` is meant for this, and xdist 3.8 silently ignores it under pytest 9.2.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        folder = folder_of(nodeid)
-        if folder not in STARTING_PROCESSES:
-            return nodeid
-        return folder if folder == "integration" else "engines"
+        starts = folder_of(nodeid) in STARTING_PROCESSES
+        return nodeid.split("::", maxsplit=1)[0] if starts else nodeid
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FewStartersAtATime:
-    """Replace xdist's scheduler: tests with processes must not starve each other of two cores."""
-    return FewStartersAtATime(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FilesOfStartersWhole:
+    """Replace xdist's scheduler."""
+    return FilesOfStartersWhole(config, log)

@@ -10,8 +10,6 @@ from hypothesis.stateful import run_state_machine_as_test
 # Of what a profile allows each machine takes so much, all together more than all of it: `ci`
 # runs the same examples each time, and `nightly` is for finding new ones.
 SHARE = 0.25
-# Measuring takes twice the time, and the unit tests come everywhere.
-pytestmark = pytest.mark.no_cover
 
 
 @pytest.mark.parametrize(
