@@ -118,7 +118,7 @@ def serve(config: Config, access: Access, signals: Signals) -> None:
             source=tier_1_source(config, stack, signals),
             extent_ids=extent_ids,
         )
-        lower = tier_2(config, extent_ids)
+        lower = tier_2(config, extent_ids, arenas.source)
         memory = Tiers(arenas) if lower is None else Tiers(arenas, lower)
         stack.callback(memory.close)
         recycled = memory.poison if config.debug_poison_freed_slots else None

@@ -42,11 +42,12 @@ def tier_1_source(config: Config, stack: ExitStack, signals: Signals) -> MemoryS
     return device
 
 
-def tier_2(config: Config, extent_ids: Iterator[int]) -> Arenas | None:
-    """Return the memory of tier 2, if there is to be one."""
+def tier_2(config: Config, extent_ids: Iterator[int], nearest: MemorySource) -> Arenas | None:
+    """Return the memory of tier 2, if there is to be one; registered where ``nearest`` is a GPU."""
     if not config.tier2_bytes:
         return None
-    host = HostMemory()
+    register = nearest.copier.register if isinstance(nearest, CudaDevice) else None
+    host = HostMemory(register=register)
     host.warn_beyond(config.tier2_bytes, tier=2)
     return Arenas(
         budget_bytes=config.tier2_bytes,

@@ -1,8 +1,9 @@
 """Moves between tiers, carried out: decided under the store's mutex, copied outside it."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
+from itertools import islice
 from threading import Event, Lock
 
 import structlog
@@ -12,6 +13,7 @@ from kvstore.core.cache import PrefixCache
 from kvstore.core.moving import Move
 from kvstore.service.clock import Clock
 from kvstore.service.log_budget import LogBudget
+from kvstore.storage.copies import Outcome
 from kvstore.storage.errors import CudaFailed
 from kvstore.storage.tiers import Tiers
 
@@ -19,6 +21,9 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 # Pages decided on at once at most: each takes some microseconds under the store's mutex.
 BATCH_PAGES = 256
+# Pages copied at once and then finished under the mutex: enough that waiting for a device is
+# little beside its copying, and few enough that calls get in between.
+COPY_PAGES = 64
 # Rounds of one step, so that the thread shows that it gets round.
 ROUNDS = 64
 
@@ -54,38 +59,63 @@ class Mover:
             self.due.set()
 
     def step(self) -> None:
-        """Move what is to be moved, until there is nothing, or for a good while."""
+        """Move what is to be moved, until there is nothing, or for a good while.
+
+        Where no copy succeeds it is left to the next time: nothing says that the device
+        is better at once.
+        """
         for _ in range(ROUNDS):
             with self._mutex:
                 before = self._cache.moves_wanted()
                 moves = self._cache.plan_moves(BATCH_PAGES)
                 for move in moves:
                     self._took(move.namespace.arena_in(move.tier))
-            if not (before or moves):
+            copied = self.carry_out(moves)
+            if (moves and not copied) or not (before or moves):
                 return
-            self.carry_out(moves)
         self.due.set()
 
-    def carry_out(self, moves: Items[Move]) -> None:
-        """Copy the pages of moves that were begun, and finish them.
+    def carry_out(self, moves: Items[Move]) -> int:
+        """Copy the pages of moves that were begun, and finish them; return how many were copied.
 
-        Whatever a copy raises, no move stays under way.
+        A batch of them is copied at once, and finished when no copy of it is under way.
+        Whatever copying raises, no move stays under way.
         """
-        waiting = deque(moves)
+        waiting, copied = deque(moves), 0
         try:
             while waiting:
-                copied = self._copy(waiting[0])
+                outcomes = self._copy(_batch(waiting))
                 with self._mutex:
-                    self._cache.finish_moves([waiting.popleft()], copied=copied)
+                    for whole in outcomes:
+                        self._cache.finish_moves([waiting.popleft()], copied=whole)
+                copied += sum(outcomes)
         finally:
             if waiting:
                 with self._mutex:
                     self._cache.finish_moves(waiting, copied=False)
+        return copied
 
-    def _copy(self, move: Move) -> bool:
-        try:
-            return all(self._memory.copy(each.source, each.target) for each in move.transfers)
-        except CudaFailed as error:
+    def _copy(self, moves: Items[Move]) -> list[bool]:
+        """Copy the pages of some moves, and say of each whether all its pages were."""
+        pairs = [(each.source, each.target) for move in moves for each in move.transfers]
+        outcomes = iter(self._memory.copy_all(pairs))
+        return [self._whole(move, list(islice(outcomes, len(move.transfers)))) for move in moves]
+
+    def _whole(self, move: Move, outcomes: Items[Outcome]) -> bool:
+        failed = next((each for each in outcomes if isinstance(each, CudaFailed)), None)
+        if failed is not None:
             with self._writing:
-                self._lines.write(log.warning, "move_failed", tier=move.tier, why=str(error))
-            return False
+                self._lines.write(log.warning, "move_failed", tier=move.tier, why=str(failed))
+        return not any(outcomes)
+
+
+def _batch(waiting: Iterable[Move]) -> list[Move]:
+    """Return the first moves, of COPY_PAGES pages together or few more."""
+    batch: list[Move] = []
+    pages = 0
+    for move in waiting:
+        batch.append(move)
+        pages += len(move.transfers)
+        if pages >= COPY_PAGES:
+            break
+    return batch

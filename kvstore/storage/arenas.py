@@ -8,6 +8,7 @@ from threading import Lock
 import structlog
 
 from kvstore.core.slots import INDEX_BITS, INDEX_MASK
+from kvstore.storage.copies import Outcome, SlotBytes, copy_all
 from kvstore.storage.errors import BudgetExhausted, CudaFailed
 from kvstore.storage.extent import ExtentDescription, ExtentMemory, ExtentShape, MemorySource
 from kvstore.storage.generation_table import GenerationTable
@@ -70,7 +71,7 @@ class Arenas:
         self.tier = tier
         self.budget_bytes = budget_bytes // source.granularity * source.granularity
         self.extent_bytes = extent_bytes
-        self._source = source
+        self.source = source
         self._mutex = Lock()
         self._extents: dict[int, Extent] = {}
         self._allocated_bytes = 0
@@ -147,20 +148,21 @@ class Arenas:
         None on a device, and where there is no such extent any more. Nobody else may
         use the slot meanwhile.
         """
+        place = self.place(slot)
+        return place if isinstance(place, memoryview) else None
+
+    def place(self, slot: int) -> SlotBytes | None:
+        """Return where a slot's bytes are, for ``copy_all``; None where there is no such extent."""
         extent = self._extents.get(slot >> INDEX_BITS)
-        return None if extent is None else extent.memory.view(slot & INDEX_MASK)
+        return None if extent is None else extent.memory.place(slot & INDEX_MASK)
 
-    def write(self, slot: int, content: memoryview) -> bool:
-        """Write the bytes of a whole slot; False where there is no such extent.
+    def write_all(self, pages: Iterable[tuple[int, memoryview]]) -> list[Outcome]:
+        """Write the bytes of whole slots, and say of each why it was not written, or None.
 
-        Nobody else may use the slot meanwhile. Raises :class:`CudaFailed` where a
-        device cannot be written.
+        Nobody else may use the slots meanwhile. On a device all are begun, and waited
+        for once.
         """
-        extent = self._extents.get(slot >> INDEX_BITS)
-        if extent is None:
-            return False
-        extent.memory.write(slot & INDEX_MASK, content)
-        return True
+        return copy_all((content, self.place(slot)) for slot, content in pages)
 
     def poison(self, slots: Iterable[int]) -> None:
         """Write :data:`POISON` into slots that nobody uses any more. A refusal is logged."""
@@ -197,12 +199,12 @@ class Arenas:
     def _make(self, shape: ExtentShape) -> Extent:
         table = GenerationTable(shape.extent_id, shape.slot_count)
         try:
-            return Extent(self._source.allocate(shape), table)
+            return Extent(self.source.allocate(shape), table)
         except BaseException:
             table.close()
             raise
 
     def _taken(self, shape: ExtentShape) -> int:
         """Return what an extent takes of the budget."""
-        granularity = self._source.granularity
+        granularity = self.source.granularity
         return -(-shape.size_bytes // granularity) * granularity

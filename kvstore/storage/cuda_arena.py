@@ -6,6 +6,8 @@ from typing import NamedTuple, TypeVar
 
 import structlog
 
+from kvstore.storage.copies import DeviceBytes
+from kvstore.storage.cuda_copier import CudaCopier
 from kvstore.storage.cuda_runtime import CudaRuntime, CupyRuntime
 from kvstore.storage.errors import CudaFailed, DeviceUnavailable, NotEnoughMemory
 from kvstore.storage.extent import CudaIpcExport, ExtentDescription, ExtentShape
@@ -19,11 +21,11 @@ GRANULARITY = 2 << 20
 
 
 class SlotAccess(NamedTuple):
-    """Reads, writes and fills one slot by its index, on the thread that CUDA is called on."""
+    """Reads and fills one slot by its index, on the thread that CUDA is called on; its place."""
 
     read: Callable[[int], memoryview]
-    write: Callable[[int, memoryview], None]
     fill: Callable[[int, int], None]
+    place: Callable[[int], DeviceBytes]
 
 
 class CudaExtent:
@@ -54,14 +56,10 @@ class CudaExtent:
         access = self._access
         return None if access is None else access.read(index)
 
-    def view(self, index: int) -> None:
-        """Return None: the bytes are not where this process could write them in place."""
-        del index
-
-    def write(self, index: int, content: memoryview) -> None:
-        """Write all bytes of a slot; raises ``CudaFailed``."""
-        if self._access is not None:
-            self._access.write(index, content)
+    def place(self, index: int) -> DeviceBytes | None:
+        """Return where a slot's bytes are on the device, or None once it is closed."""
+        access = self._access
+        return None if access is None else access.place(index)
 
     def fill(self, index: int, value: int) -> None:
         """Write one value into all bytes of a slot; raises ``CudaFailed``."""
@@ -89,8 +87,9 @@ class CudaExtent:
 class CudaDevice:
     """One device's memory as a source of extents. Thread-safe.
 
-    CUDA is called on one thread of its own, which has the context. Raises
-    :class:`DeviceUnavailable` where cupy, the driver or the device is missing.
+    CUDA is called on one thread of its own, which has the context, and by ``copier``
+    on another. Raises :class:`DeviceUnavailable` where cupy, the driver or the device
+    is missing.
     """
 
     granularity = GRANULARITY
@@ -103,8 +102,9 @@ class CudaDevice:
             self._runtime = self._run(load)
             self._uuid = self._run(lambda: self._runtime.select(number))
         except BaseException:
-            self.close()
+            self._thread.shutdown()
             raise
+        self.copier = CudaCopier(number, self._runtime)
 
     def require(self, budget_bytes: int, pause: Callable[[], bool]) -> None:
         """Wait until the device has that much left, looking again after each ``pause``.
@@ -136,7 +136,8 @@ class CudaDevice:
         return self._run(lambda: self._allocate(shape))
 
     def close(self) -> None:
-        """End the thread. Extents not closed by then are left to the end of the process."""
+        """End the threads. Extents not closed by then are left to the end of the process."""
+        self.copier.close()
         self._thread.shutdown()
 
     def _run(self, work: Callable[[], T]) -> T:
@@ -168,12 +169,10 @@ class CudaDevice:
         runtime = self._runtime
         return SlotAccess(
             lambda index: self._run(lambda: runtime.read(address + index * size, size)),
-            lambda index, content: self._run(
-                lambda: runtime.write(address + index * size, content)
-            ),
             lambda index, value: self._run(
                 lambda: runtime.fill(address + index * size, size, value)
             ),
+            lambda index: DeviceBytes(self.copier, address + index * size),
         )
 
     def _give_back(self, address: int) -> bool:

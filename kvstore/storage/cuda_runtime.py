@@ -11,6 +11,10 @@ from kvstore.storage.errors import CudaFailed, DeviceUnavailable
 # cudaMemcpyHostToDevice and cudaMemcpyDeviceToHost, of the runtime's enum cudaMemcpyKind.
 HOST_TO_DEVICE = 1
 DEVICE_TO_HOST = 2
+# cudaStreamNonBlocking: no order between this stream and the legacy default one.
+STREAM_NON_BLOCKING = 1
+# cudaHostRegisterPortable: pinned to all contexts, whichever thread's.
+HOST_REGISTER_PORTABLE = 1
 HOW_TO_INSTALL = "install it with: pip install cupy-cuda13x, or cupy-cuda12x for CUDA 12"
 
 
@@ -29,7 +33,7 @@ class DeviceRoom(NamedTuple):
 
 
 class CudaRuntime(Protocol):
-    """Calls on one device, from the one thread that selected it. Each raises CudaFailed."""
+    """Calls on one device, from threads that selected it. Each raises CudaFailed."""
 
     def select(self, device: int) -> bytes:
         """Make a device this thread's own, and return its UUID; raises DeviceUnavailable."""
@@ -51,8 +55,28 @@ class CudaRuntime(Protocol):
         """Return a copy of memory's bytes, made in the device's order of its work."""
         ...
 
-    def write(self, address: int, content: memoryview) -> None:
-        """Write bytes into memory, and wait until they are there."""
+    def make_stream(self) -> int:
+        """Return a stream that waits for none of the others."""
+        ...
+
+    def begin_write(self, address: int, content: memoryview, stream: int) -> None:
+        """Have bytes of the host written into memory, not before ``wait`` returns."""
+        ...
+
+    def begin_read(self, address: int, into: memoryview, stream: int) -> None:
+        """Have memory's bytes written into the host's, not before ``wait`` returns."""
+        ...
+
+    def wait(self, stream: int) -> None:
+        """Wait until all that was begun on a stream is done."""
+        ...
+
+    def register(self, address: int, size_bytes: int) -> None:
+        """Lock memory of the host to its place, so that the device reaches it by itself."""
+        ...
+
+    def unregister(self, address: int) -> None:
+        """Undo ``register``, by the address that it was given."""
         ...
 
     def export(self, address: int) -> Exported:
@@ -112,11 +136,35 @@ class CupyRuntime:
         self._call("memcpy", ctypes.addressof(copy), address, size_bytes, DEVICE_TO_HOST)
         return memoryview(copy).cast("B")
 
-    def write(self, address: int, content: memoryview) -> None:
-        """Write bytes into memory: those of a host's page, whose memory is not pinned."""
-        source = np.frombuffer(content, np.uint8)
-        self._call("memcpy", address, source.ctypes.data, source.nbytes, HOST_TO_DEVICE)
-        self._call("deviceSynchronize")
+    def make_stream(self) -> int:
+        """Return a stream of ``cudaStreamCreateWithFlags``."""
+        stream: int = self._call("streamCreateWithFlags", STREAM_NON_BLOCKING)
+        return stream
+
+    def begin_write(self, address: int, content: memoryview, stream: int) -> None:
+        """Begin a ``cudaMemcpyAsync``, which goes through memory of the driver's where needed.
+
+        As long as it is not waited for, ``content`` has to stay as it is.
+        """
+        kind = HOST_TO_DEVICE
+        self._call("memcpyAsync", address, address_of(content), content.nbytes, kind, stream)
+
+    def begin_read(self, address: int, into: memoryview, stream: int) -> None:
+        """Begin a ``cudaMemcpyAsync``; as long as it is not waited for, ``into`` has to stay."""
+        kind = DEVICE_TO_HOST
+        self._call("memcpyAsync", address_of(into), address, into.nbytes, kind, stream)
+
+    def wait(self, stream: int) -> None:
+        """Wait by ``cudaStreamSynchronize``, which raises what went wrong meanwhile too."""
+        self._call("streamSynchronize", stream)
+
+    def register(self, address: int, size_bytes: int) -> None:
+        """Register by ``cudaHostRegister``, portable; a tenth of a second a GB."""
+        self._call("hostRegister", address, size_bytes, HOST_REGISTER_PORTABLE)
+
+    def unregister(self, address: int) -> None:
+        """Unregister by ``cudaHostUnregister``."""
+        self._call("hostUnregister", address)
 
     def export(self, address: int) -> Exported:
         """Return what lets other processes map the memory."""
@@ -132,3 +180,8 @@ class CupyRuntime:
             return getattr(self._runtime, name)(*arguments)
         except self._runtime.CUDARuntimeError as error:
             raise CudaFailed(f"{name}: {error}") from error
+
+
+def address_of(content: memoryview) -> int:
+    """Return where bytes of this process lie; they stay there while the view is alive."""
+    return np.frombuffer(content, np.uint8).ctypes.data

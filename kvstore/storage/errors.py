@@ -9,6 +9,10 @@ class CudaFailed(Exception):
     """CUDA refused a call, which the message names."""
 
 
+class SlotGone(Exception):
+    """The extent of a slot is there no more."""
+
+
 class StorageError(Exception):
     """An allocation was refused, and nothing was allocated.
 

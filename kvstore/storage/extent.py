@@ -7,6 +7,8 @@ of its own.
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
+from kvstore.storage.copies import SlotBytes
+
 
 class ExtentShape(NamedTuple):
     """Which extent it is, and how its bytes are cut: slot i begins at ``i * slot_bytes``."""
@@ -84,12 +86,8 @@ class ExtentMemory(Protocol):
         """
         ...
 
-    def view(self, index: int) -> memoryview | None:
-        """Return a slot's bytes in place, to be written; None on a device, or once given up."""
-        ...
-
-    def write(self, index: int, content: memoryview) -> None:
-        """Write all bytes of a slot. Raises as ``read`` does."""
+    def place(self, index: int) -> SlotBytes | None:
+        """Return where a slot's bytes are, to be copied from or to; None once given up."""
         ...
 
     def fill(self, index: int, value: int) -> None:

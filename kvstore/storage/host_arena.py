@@ -3,10 +3,11 @@
 import fcntl
 import mmap
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeAlias
 
-import numpy as np
 import structlog
 
 from kvstore.storage import memory
@@ -20,6 +21,10 @@ SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 # fallocate starts over when a signal comes, so it goes in steps of some milliseconds.
 STEP_BYTES = 64 << 20
 
+# Tells a device of memory that is cut into slots of so many bytes; returns what undoes it,
+# which is called before the memory goes.
+Register: TypeAlias = Callable[[memoryview, int], Callable[[], None]]
+
 
 class HostExtent:
     """One extent of host memory: allocated whole, zero, mapped by this process too.
@@ -28,10 +33,12 @@ class HostExtent:
     can fail later. It is left out of core dumps and of forked children.
     """
 
-    def __init__(self, shape: ExtentShape, root: Path = Path("/")) -> None:
+    def __init__(
+        self, shape: ExtentShape, root: Path = Path("/"), register: Register | None = None
+    ) -> None:
         """Allocate. Raises :class:`NotEnoughMemory`, before allocating where it can be known.
 
-        ``root`` is where the bounds of memory are read.
+        ``root`` is where the bounds of memory are read; ``register`` is told of the memory.
         """
         memory.require(shape.size_bytes, root)
         self.shape = shape
@@ -46,6 +53,13 @@ class HostExtent:
                 raise
         except OSError as error:
             raise _refusal(shape.size_bytes, error, root) from error
+        self._unregister: Callable[[], None] | None = None
+        if register is not None:
+            try:
+                self._unregister = register(memoryview(self._mapping), shape.slot_bytes)
+            except BaseException:
+                self.close()
+                raise
 
     def describe(self) -> ExtentDescription:
         """Return what another process needs to map the memory, until ``close``."""
@@ -54,10 +68,10 @@ class HostExtent:
 
     def read(self, index: int) -> memoryview | None:
         """Return a slot's bytes, in place, or None once it is closed."""
-        view = self.view(index)
+        view = self.place(index)
         return None if view is None else view.toreadonly()
 
-    def view(self, index: int) -> memoryview | None:
+    def place(self, index: int) -> memoryview | None:
         """Return a slot's bytes, in place, to be written; None once it is closed."""
         mapping, size = self._mapping, self.shape.slot_bytes
         if mapping is None:
@@ -67,13 +81,6 @@ class HostExtent:
         except ValueError:  # closed since, by another thread
             return None
         return view[index * size : (index + 1) * size]
-
-    def write(self, index: int, content: memoryview) -> None:
-        """Write all bytes of a slot, letting other threads of Python go on meanwhile."""
-        mapping, size = self._mapping, self.shape.slot_bytes
-        if mapping is not None:
-            target = np.frombuffer(mapping, np.uint8, size, index * size)
-            np.copyto(target, np.frombuffer(content, np.uint8))
 
     def fill(self, index: int, value: int) -> None:
         """Write one value, of a byte, into all bytes of a slot."""
@@ -94,18 +101,24 @@ class HostExtent:
         mapping, self._mapping = self._mapping, None
         if mapping is None:
             return
+        if self._unregister is not None:
+            self._unregister()
         with suppress(BufferError):
             mapping.close()
         os.close(self._descriptor)
 
 
 class HostMemory:
-    """The machine's memory as a source of extents. ``root`` is where its bounds are read."""
+    """The machine's memory as a source of extents. ``root`` is where its bounds are read.
+
+    ``register`` is told of each extent's memory, and gives back what undoes that.
+    """
 
     granularity = 1
 
-    def __init__(self, root: Path = Path("/")) -> None:
+    def __init__(self, root: Path = Path("/"), register: Register | None = None) -> None:
         self._root = root
+        self._register = register
 
     def warn_beyond(self, budget_bytes: int, tier: int = 1) -> None:
         """Log each bound that has less than a tier's budget now; what is refused then may come."""
@@ -117,7 +130,7 @@ class HostMemory:
 
     def allocate(self, shape: ExtentShape) -> HostExtent:
         """Allocate an extent; raises :class:`NotEnoughMemory`."""
-        return HostExtent(shape, self._root)
+        return HostExtent(shape, self._root, self._register)
 
 
 def _map(descriptor: int, size_bytes: int) -> mmap.mmap:

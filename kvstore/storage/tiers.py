@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from kvstore.storage.arenas import Arenas
+from kvstore.storage.copies import Outcome, SlotBytes, copy_all
 from kvstore.storage.extent import ExtentDescription
 
 
@@ -33,13 +34,17 @@ class Tiers:
         found = (each.read(slot) for each in self.arenas)
         return next((each for each in found if each is not None), None)
 
-    def copy(self, source: int, target: int) -> bool:
-        """Write the bytes of a slot into another of the same size; return whether both are there.
+    def copy_all(self, pairs: Iterable[tuple[int, int]]) -> list[Outcome]:
+        """Write the bytes of each pair's first slot into the second, of the same size.
 
-        Nobody else may write either meanwhile, nor be given the target. Raises ``CudaFailed``.
+        Says of each pair why that was not done, or None. Nobody else may write either slot
+        meanwhile, nor be given the second. No copy is under way when it returns or raises.
         """
-        content = self.read(source)
-        return content is not None and any(each.write(target, content) for each in self.arenas)
+        return copy_all((self._place(source), self._place(target)) for source, target in pairs)
+
+    def write_all(self, pages: Iterable[tuple[int, memoryview]]) -> list[Outcome]:
+        """Write the bytes of whole slots, as ``Arenas.write_all`` does, in whichever tier."""
+        return copy_all((content, self._place(slot)) for slot, content in pages)
 
     def poison(self, slots: Iterable[int]) -> None:
         """Write ``POISON`` into slots that nobody uses any more. A refusal is logged."""
@@ -51,6 +56,10 @@ class Tiers:
         """Give all memory up; workers that mapped it keep theirs alive."""
         for each in self.arenas:
             each.close()
+
+    def _place(self, slot: int) -> SlotBytes | None:
+        found = (each.place(slot) for each in self.arenas)
+        return next((each for each in found if each is not None), None)
 
     def _describe(self, extent_id: int) -> ExtentDescription:
         for each in self.arenas[1:]:

@@ -7,7 +7,7 @@ from threading import get_ident
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-from kvstore.storage.cuda_runtime import DeviceRoom, Exported
+from kvstore.storage.cuda_runtime import DeviceRoom, Exported, address_of
 from kvstore.storage.errors import CudaFailed
 from kvstore_client.errors import DeviceUnavailable
 
@@ -24,7 +24,8 @@ class Card:
     """One device of ``size_bytes``. ``calls`` are the calls so far, ``threads`` whose they were.
 
     ``fail`` names the call that is refused from now on. ``mapped`` counts the
-    mappings of each address.
+    mappings of each address. A copy that was begun happens when its stream is waited
+    for, and not before. ``registered`` has the size of each registration by its address.
     """
 
     def __init__(self, size_bytes: int = 64 << 20, uuid: bytes = UUID) -> None:
@@ -35,6 +36,8 @@ class Card:
         self.calls: list[str] = []
         self.threads: set[int] = set()
         self.fail = ""
+        self.begun: dict[int, list[tuple[int, int, int]]] = {}
+        self.registered: dict[int, int] = {}
 
     def note(self, call: str) -> bool:
         """Count a call; returns whether it is to be refused."""
@@ -68,6 +71,27 @@ class Card:
                 self.mapped[address] += 1
                 return address
         return None
+
+    def make_stream(self) -> int:
+        """Return the number of a stream."""
+        stream = len(self.begun) + 1
+        self.begun[stream] = []
+        return stream
+
+    def wait(self, stream: int) -> None:
+        """Carry out what was begun on a stream."""
+        while self.begun[stream]:
+            ctypes.memmove(*self.begun[stream].pop(0))
+
+    def register(self, address: int, size_bytes: int) -> bool:
+        """Register memory of the host; False where some of it is already."""
+        if any(
+            start < address + size_bytes and address < start + size
+            for start, size in self.registered.items()
+        ):
+            return False
+        self.registered[address] = size_bytes
+        return True
 
     def view(self, address: int, size_bytes: int, owner: object) -> "ctypes.Array[ctypes.c_ubyte]":
         """Return a piece of memory that keeps its owner."""
@@ -106,15 +130,41 @@ class ServerCuda:
         self._note("fill")
         ctypes.memset(address, value, size_bytes)
 
-    def write(self, address: int, content: memoryview) -> None:
-        """Write bytes."""
-        self._note("write")
-        ctypes.memmove(address, bytes(content), len(content))
-
     def read(self, address: int, size_bytes: int) -> memoryview:
         """Copy."""
         self._note("read")
         return memoryview(ctypes.string_at(address, size_bytes))
+
+    def make_stream(self) -> int:
+        """Return a stream."""
+        self._note("make_stream")
+        return self._card.make_stream()
+
+    def begin_write(self, address: int, content: memoryview, stream: int) -> None:
+        """Begin to copy to the device."""
+        self._note("begin_write")
+        self._card.begun[stream].append((address, address_of(content), content.nbytes))
+
+    def begin_read(self, address: int, into: memoryview, stream: int) -> None:
+        """Begin to copy to the host."""
+        self._note("begin_read")
+        self._card.begun[stream].append((address_of(into), address, into.nbytes))
+
+    def wait(self, stream: int) -> None:
+        """Copy what was begun."""
+        self._note("wait")
+        self._card.wait(stream)
+
+    def register(self, address: int, size_bytes: int) -> None:
+        """Register what is not registered yet."""
+        self._note("register")
+        if not self._card.register(address, size_bytes):
+            raise CudaFailed("register: already registered")
+
+    def unregister(self, address: int) -> None:
+        """Forget a registration."""
+        self._note("unregister")
+        del self._card.registered[address]
 
     def export(self, address: int) -> Exported:
         """Return the handle; memory begins where the handle reaches."""

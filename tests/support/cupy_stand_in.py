@@ -103,6 +103,41 @@ class Runtime:
         assert kind == 2
         ctypes.memmove(target, source, size)
 
+    def streamCreateWithFlags(self, flags: int) -> int:  # noqa: N802
+        """Return a stream, which does not block."""
+        assert flags == 1
+        return self._card.make_stream()
+
+    def memcpyAsync(  # noqa: N802
+        self,
+        target: int,
+        source: int,
+        size: int,
+        kind: int,
+        stream: int,
+    ) -> None:
+        """Begin a copy in the one direction or the other."""
+        device = target if kind == 1 else source
+        assert kind in (1, 2)
+        assert any(
+            start <= device and device + size <= start + len(memory)
+            for start, memory in self._card.memory.items()
+        )
+        self._card.begun[stream].append((target, source, size))
+
+    def streamSynchronize(self, stream: int) -> None:  # noqa: N802
+        """Carry out what was begun."""
+        self._card.wait(stream)
+
+    def hostRegister(self, pointer: int, size: int, flags: int) -> None:  # noqa: N802
+        """Register memory of the host, portable."""
+        assert flags == 1
+        _check(not self._card.register(pointer, size))
+
+    def hostUnregister(self, pointer: int) -> None:  # noqa: N802
+        """Unregister."""
+        _check(self._card.registered.pop(pointer, None) is None)
+
     def free(self, pointer: int) -> None:
         """Give back."""
         del self._card.memory[pointer]

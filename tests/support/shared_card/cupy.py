@@ -54,6 +54,10 @@ class Mapped:
 
 
 _mapped: dict[int, Mapped] = {}
+# Copies that were begun, as (to, from, bytes), by their stream.
+_begun: dict[int, list[tuple[int, int, int]]] = {}
+# Bytes of the host's memory that are registered, by their address.
+_registered: dict[int, int] = {}
 
 
 class Runtime:
@@ -93,6 +97,40 @@ class Runtime:
         """Copy to the host, or from it."""
         assert kind in (1, 2)
         ctypes.memmove(target, source, size)
+
+    def streamCreateWithFlags(self, flags: int) -> int:  # noqa: N802
+        """Return a stream, which does not block."""
+        assert flags == 1
+        _begun[len(_begun) + 1] = []
+        return len(_begun)
+
+    def memcpyAsync(  # noqa: N802
+        self,
+        target: int,
+        source: int,
+        size: int,
+        kind: int,
+        stream: int,
+    ) -> None:
+        """Begin to copy: it happens when the stream is waited for, and not before."""
+        assert kind in (1, 2)
+        _begun[stream].append((target, source, size))
+
+    def streamSynchronize(self, stream: int) -> None:  # noqa: N802
+        """Copy what was begun."""
+        while _begun[stream]:
+            ctypes.memmove(*_begun[stream].pop(0))
+
+    def hostRegister(self, pointer: int, size: int, flags: int) -> None:  # noqa: N802
+        """Remember what is registered, once."""
+        assert flags == 1
+        _check(pointer not in _registered, "cudaErrorHostMemoryAlreadyRegistered")
+        _registered[pointer] = size
+
+    def hostUnregister(self, pointer: int) -> None:  # noqa: N802
+        """Forget it."""
+        _check(pointer in _registered, "cudaErrorHostMemoryNotRegistered")
+        del _registered[pointer]
 
     def free(self, pointer: int) -> None:
         """Give back: what others map is undefined from here on, so it is spoilt."""

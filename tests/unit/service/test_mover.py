@@ -1,5 +1,7 @@
 """Pages in two tiers: what goes down, what comes back, and that its bytes are the same."""
 
+from collections.abc import Iterable
+
 import pytest
 from store_world import World, Worlds, sequence_of
 from xxhash import xxh3_64_intdigest
@@ -10,6 +12,7 @@ from kvstore.core.requests import Match, MatchWishes, Sequence
 from kvstore.core.slots import SlotState
 from kvstore.core.wanted_moves import TierPolicy, WritePolicy
 from kvstore.storage.arenas import Arenas
+from kvstore.storage.copies import Outcome
 
 SEQUENCES = 8
 PAGES = 2
@@ -47,8 +50,8 @@ class Tiered:
         assert grant is not None
         slots = [run.extent_id << 32 | index for run in grant.runs for index in run.indexes]
         contents = [self.content(number, page) for page in range(PAGES)]
-        for slot, content in zip(slots, contents, strict=True):
-            assert self.world.arenas.write(slot, memoryview(content))
+        pages = zip(slots, map(memoryview, contents), strict=True)
+        assert self.world.arenas.write_all(pages) == [None] * PAGES
         whole = Sequence(sequence.tokens[:-4])
         checksums = [xxh3_64_intdigest(each) for each in contents]
         store.insert(self.caller, reservation_id, whole, checksums=checksums)
@@ -157,11 +160,11 @@ def test_a_copy_that_fails_unforeseen_leaves_no_move_under_way(
     tiered = Tiered(worlds(slots=4, extent_slots=4, lower_slots=20, tier_policy=through))
     memory = tiered.world.store.mover._memory
 
-    def fail(source: int, target: int) -> bool:
-        raise RuntimeError(f"{source} to {target}")
+    def fail(pairs: Iterable[tuple[int, int]]) -> list[Outcome]:
+        raise RuntimeError(str(pairs))
 
     with monkeypatch.context() as patch:
-        patch.setattr(memory, "copy", fail)
+        patch.setattr(memory, "copy_all", fail)
         with pytest.raises(RuntimeError):
             tiered.write(0)
     assert not tiered.world.cache.moves
