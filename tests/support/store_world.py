@@ -17,6 +17,8 @@ from kvstore.core.wanted_moves import TierPolicy
 from kvstore.service.store import KVStore
 from kvstore.service.verification import Sampler
 from kvstore.storage.arenas import Arenas
+from kvstore.storage.cuda_arena import CudaDevice
+from kvstore.storage.extent import MemorySource
 from kvstore.storage.host_arena import HostMemory
 
 EPOCH = 81985529216486895
@@ -98,23 +100,29 @@ def make_world(
     poison: bool = False,
     lower_slots: int = 0,
     tier_policy: TierPolicy | None = None,
+    device: CudaDevice | None = None,
 ) -> World:
     """Return a store with a budget of ``slots``, in extents of ``extent_slots``.
 
+    With a ``device`` tier 1 is one extent of its memory, and tier 2 is registered for it.
     ``lower_slots`` are those of tier 2, and ``tier_policy`` says how it is used. Its memory is
     the caller's to close.
     """
     clock = ManualClock()
     extent_ids = count(1)
+    sources: tuple[MemorySource, MemorySource] = (HostMemory(memory_root), HostMemory(memory_root))
+    if device is not None:
+        sources = device, HostMemory(memory_root, device.copier.register)
     arenas, lower = (
         Arenas(
-            budget_bytes=budget * PAGE_BYTES,
+            # Of a device, as much as it gives at least.
+            budget_bytes=max(budget * PAGE_BYTES, source.granularity),
             extent_bytes=extent_slots * PAGE_BYTES,
-            source=HostMemory(memory_root),
+            source=source,
             extent_ids=extent_ids,
             tier=tier,
         )
-        for tier, budget in ((1, slots), (2, lower_slots))
+        for tier, budget, source in zip((1, 2), (slots, lower_slots), sources, strict=True)
     )
     cache = PrefixCache(
         EPOCH,

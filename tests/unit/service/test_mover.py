@@ -1,18 +1,24 @@
 """Pages in two tiers: what goes down, what comes back, and that its bytes are the same."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as Items
+from contextlib import ExitStack, closing
 
 import pytest
+from cuda_card import Card, ServerCuda
 from store_world import World, Worlds, sequence_of
+from structlog.testing import capture_logs
 from xxhash import xxh3_64_intdigest
 
 from kvstore.core.caller import Caller
 from kvstore.core.invariants import Laws
+from kvstore.core.moving import Move
 from kvstore.core.requests import Match, MatchWishes, Sequence
 from kvstore.core.slots import SlotState
 from kvstore.core.wanted_moves import TierPolicy, WritePolicy
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.copies import Outcome
+from kvstore.storage.cuda_arena import GRANULARITY, CudaDevice
 
 SEQUENCES = 8
 PAGES = 2
@@ -36,7 +42,12 @@ class Tiered:
         return sequence_of(PAGES, salt=1000 * number)
 
     def write(self, number: int) -> None:
-        """Publish a sequence, with what its pages' bytes come to; let the mover look."""
+        """Publish a sequence, and let the mover look."""
+        self.publish(number)
+        self.move()
+
+    def publish(self, number: int) -> None:
+        """Publish a sequence, with what its pages' bytes come to."""
         sequence, pin_id, reservation_id = self.sequence(number), next(self._ids), next(self._ids)
         store = self.world.store
         _, grant = store.acquire(
@@ -56,7 +67,6 @@ class Tiered:
         checksums = [xxh3_64_intdigest(each) for each in contents]
         store.insert(self.caller, reservation_id, whole, checksums=checksums)
         store.abort(self.caller, [reservation_id])
-        self.move()
 
     def move(self) -> None:
         """Let the mover look, if it is due, and memory grow."""
@@ -95,12 +105,11 @@ class Tiered:
         return [run.tier for run in self.match(number).runs]
 
 
-def tiered(worlds: Worlds, **policy: object) -> Tiered:
-    """Return a store whose tier 1 is a quarter of what is written."""
+def tiered(worlds: Worlds, *, device: CudaDevice | None = None, **policy: object) -> Tiered:
+    """Return a store whose tier 1, of a device if there is one, is a quarter of what is written."""
     chosen = TierPolicy(low=0.3, high=0.6, **policy)  # type: ignore[arg-type]  # any of them
-    return Tiered(
-        worlds(slots=4, extent_slots=4, lower_slots=20, tier_policy=chosen, verify_rate=1.0)
-    )
+    sizes = {"slots": 4, "extent_slots": 4, "lower_slots": 20}
+    return Tiered(worlds(**sizes, tier_policy=chosen, verify_rate=1.0, device=device))
 
 
 @pytest.mark.parametrize("promote", [False, True])
@@ -144,6 +153,111 @@ def test_what_is_used_once_is_not_written(worlds: Worlds) -> None:
     assert store.world.cache.counters.demoted_page_count == PAGES
     assert store.tiers(0) == [2]
     assert store.tiers(1) == []
+
+
+class OnDevice:
+    """A store whose tier 1 is a device's, with the card that stands in for one."""
+
+    def __init__(self, worlds: Worlds, stack: ExitStack, **policy: object) -> None:
+        self.card = Card(4 * GRANULARITY)
+        device = stack.enter_context(closing(CudaDevice(0, lambda: ServerCuda(self.card))))
+        self.tiered = tiered(worlds, device=device, promote=True, **policy)
+        # Before the device's threads end.
+        stack.callback(self.tiered.world.close)
+
+    def moving(self) -> int:
+        """Return how many slots wait for a copy."""
+        arenas = self.tiered.world.cache.arenas.values()
+        return sum(each.counts[SlotState.MOVING] for each in arenas)
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    """Close what a test opens."""
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.mark.parametrize("write", [WritePolicy.BACK, WritePolicy.THROUGH])
+def test_pages_go_down_from_a_device_and_come_back(
+    worlds: Worlds, stack: ExitStack, monkeypatch: pytest.MonkeyPatch, write: WritePolicy
+) -> None:
+    """With their own bytes; no move is finished while a copy is under way."""
+    store = OnDevice(worlds, stack, write=write)
+    world, card = store.tiered.world, store.card
+    finish = world.cache.finish_moves
+
+    def finish_what_is_done(moves: Items[Move], *, copied: bool = True) -> int:
+        assert not any(card.begun.values()), "a copy is under way"
+        return finish(moves, copied=copied)
+
+    monkeypatch.setattr(world.cache, "finish_moves", finish_what_is_done)
+    for number in range(SEQUENCES):
+        store.tiered.write(number)
+    assert all(store.tiered.tiers(number) == [1] for number in range(SEQUENCES))
+    counters = world.cache.counters
+    assert counters.demoted_page_count >= PAGES * (SEQUENCES - 2)
+    assert counters.promoted_page_count >= PAGES * (SEQUENCES - 2)
+    assert (counters.evicted_page_count, counters.corrupt_page_count) == (0, 0)
+    # A batch is waited for once, whatever it has.
+    begun = card.calls.count("begin_read") + card.calls.count("begin_write")
+    assert 0 < card.calls.count("wait") < begun
+
+
+@pytest.mark.parametrize("call", ["begin_read", "wait"])
+def test_a_device_that_fails_is_left_until_the_next_time(
+    worlds: Worlds, stack: ExitStack, call: str
+) -> None:
+    """No slot stays under way; each time it is tried once, and said why; then it goes on."""
+    store = OnDevice(worlds, stack)
+    world, card, mover = store.tiered.world, store.card, store.tiered.world.store.mover
+    for number in range(2):
+        store.tiered.publish(number)
+    card.calls.clear()
+    card.fail = call
+    with capture_logs() as lines:
+        for tries in (1, 2):
+            mover.due.clear()
+            mover.step()
+            assert (card.calls.count("wait"), mover.due.is_set()) == (tries, False)
+            assert (store.moving(), world.cache.moves) == (0, {})
+    assert {line["event"] for line in lines} == {"move_failed"}
+    assert world.cache.counters.demoted_page_count == 0
+    card.fail = ""
+    mover.step()
+    assert world.cache.counters.demoted_page_count > 0
+    for number in range(2, SEQUENCES):
+        store.tiered.write(number)
+    assert all(store.tiered.tiers(number) == [1] for number in range(SEQUENCES))
+
+
+def test_moves_are_copied_and_finished_in_batches(
+    worlds: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole moves, of COPY_PAGES pages or few more; what was finished stays if the next fails."""
+    monkeypatch.setattr("kvstore.service.mover.COPY_PAGES", PAGES + 1)
+    through = TierPolicy(write=WritePolicy.THROUGH)
+    store = Tiered(worlds(slots=12, extent_slots=12, lower_slots=20, tier_policy=through))
+    for number in range(4):
+        store.publish(number)
+    cache, mover = store.world.cache, store.world.store.mover
+    batches: list[int] = []
+    copy_all = mover._memory.copy_all
+
+    def copy_twice(pairs: Iterable[tuple[int, int]]) -> list[Outcome]:
+        pairs = list(pairs)
+        assert cache.counters.demoted_page_count == sum(batches)
+        batches.append(len(pairs))
+        if len(batches) == 2:
+            raise RuntimeError("unforeseen")
+        return copy_all(pairs)
+
+    monkeypatch.setattr(mover._memory, "copy_all", copy_twice)
+    with pytest.raises(RuntimeError, match="unforeseen"):
+        mover.step()
+    assert batches == [2 * PAGES, 2 * PAGES]
+    assert (cache.counters.demoted_page_count, cache.moves) == (2 * PAGES, {})
+    Laws(cache).check()
 
 
 def test_a_store_of_one_tier_moves_nothing(world: World) -> None:

@@ -61,6 +61,40 @@ def test_memory_is_filled_and_read(card: Card, runtime: CupyRuntime) -> None:
         runtime.read(address, 1)
 
 
+def test_copies_are_begun_on_a_stream_and_waited_for(card: Card, runtime: CupyRuntime) -> None:
+    """One asynchronous copy each, with its kind, on a stream that blocks on no other."""
+    address, stream = runtime.allocate(SIZE), runtime.make_stream()
+    content = bytearray(range(256))
+    runtime.begin_write(address + 512, memoryview(bytes(content)), stream)
+    runtime.wait(stream)
+    assert ctypes.string_at(address + 512, 256) == content
+    into = bytearray(512)
+    runtime.begin_read(address + 256, memoryview(into), stream)
+    assert not any(into)
+    runtime.wait(stream)
+    assert into[256:] == content
+    wanted = ["streamCreateWithFlags", *["memcpyAsync", "streamSynchronize"] * 2]
+    assert card.calls[2:] == wanted
+    for call, failing in {
+        "memcpyAsync": lambda: runtime.begin_read(address, memoryview(into), stream),
+        "streamSynchronize": lambda: runtime.wait(stream),
+    }.items():
+        card.fail = call
+        with pytest.raises(CudaFailed, match=call):
+            failing()
+
+
+def test_memory_of_the_host_is_registered_once(card: Card, runtime: CupyRuntime) -> None:
+    """A second time is refused, by name, until it was undone."""
+    runtime.register(SIZE, SIZE)
+    with pytest.raises(CudaFailed, match="hostRegister"):
+        runtime.register(SIZE, SIZE)
+    runtime.unregister(SIZE)
+    with pytest.raises(CudaFailed, match="hostUnregister"):
+        runtime.unregister(SIZE)
+    assert card.registered == {}
+
+
 def test_an_address_inside_an_allocation_has_an_offset(card: Card, runtime: CupyRuntime) -> None:
     """A handle reaches the whole allocation, so the export says where the memory begins in it."""
     address = runtime.allocate(SIZE)

@@ -5,7 +5,7 @@ import fcntl
 import mmap
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -164,3 +164,30 @@ def test_who_comes_to_read_as_it_is_closed_reads_nothing(extent: HostExtent) -> 
     assert extent._mapping is not None
     extent._mapping.close()
     assert extent.read(0) is None
+
+
+def test_memory_is_unregistered_before_it_goes() -> None:
+    """A device that was told of it is told first, once."""
+    told: list[object] = []
+
+    def register(memory: memoryview, slot_bytes: int) -> Callable[[], None]:
+        told.append((memory.nbytes, slot_bytes))
+        return lambda: told.append(mapping_flags(SHAPE.extent_id) != set())
+
+    extent = HostExtent(SHAPE, register=register)
+    extent.close()
+    extent.close()
+    assert told == [(SHAPE.size_bytes, SHAPE.slot_bytes), True]
+    assert mapping_flags(SHAPE.extent_id) == set()
+
+
+def test_who_cannot_be_told_of_memory_leaves_none() -> None:
+    """What that raises is raised, and neither a descriptor nor a mapping is left."""
+
+    def register(memory: memoryview, slot_bytes: int) -> Callable[[], None]:
+        raise RuntimeError(f"{memory.nbytes} {slot_bytes}")
+
+    before = open_descriptors()
+    with pytest.raises(RuntimeError):
+        HostExtent(SHAPE, register=register)
+    assert open_descriptors() == before
