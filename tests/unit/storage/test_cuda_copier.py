@@ -55,8 +55,7 @@ class Rig:
         """Write another content into each slot of an extent; return them."""
         contents = [bytes([offset + n + 1]) * SLOT for n in range(COUNT)]
         pages = [(first + n, memoryview(each)) for n, each in enumerate(contents)]
-        arenas = self.upper if first == self.first else self.lower
-        assert arenas.write_all(pages) == [None] * COUNT
+        assert self.tiers.write_all(pages) == [None] * COUNT
         self.card.calls.clear()
         return contents
 
@@ -204,6 +203,16 @@ def test_a_slot_whose_extent_is_gone_is_not_copied(rig: Rig) -> None:
     assert rig.read(rig.second)[1] == contents[0]
     rig.upper.close()
     assert type(rig.tiers.copy_all(pairs[2:])[0]) is SlotGone
+
+
+def test_only_the_host_s_slots_are_there_to_be_written_in_place(rig: Rig) -> None:
+    """A device's are not within this process's reach."""
+    view = rig.lower.view(rig.second)
+    assert view is not None
+    view[:] = bytes([9]) * SLOT
+    assert rig.read(rig.second)[0] == bytes([9]) * SLOT
+    assert rig.upper.view(rig.first) is None
+    assert rig.lower.view(99 << 32) is None
 
 
 def test_what_is_on_a_device_at_both_ends_is_refused(rig: Rig) -> None:
