@@ -11,6 +11,7 @@ from device_scenarios import (
     slots,
     store_and_workers,
 )
+from device_tiers import pages_go_down_and_come_back
 
 from kvstore_client.testing import wait_until
 
@@ -22,6 +23,11 @@ OTHERS = prompt(4, 5)
 def test_device_pages(scenario: Callable[[str], None]) -> None:
     """Each scenario holds on the device as torch and cupy see it."""
     scenario("cuda")
+
+
+def test_pages_go_down_and_come_back() -> None:
+    """What went to tier 2 is on the device again as it is matched, with its bytes."""
+    pages_go_down_and_come_back("cuda")
 
 
 def test_memory_goes_with_its_last_user() -> None:

@@ -16,6 +16,7 @@ from device_scenarios import (
     a_view_outlives_its_store,
     memory_goes_with_its_last_user,
 )
+from device_tiers import pages_go_down_and_come_back
 
 from kvstore_client.testing import RunningStore, running_store, wait_until
 
@@ -39,6 +40,11 @@ def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_device_pages(scenario: Callable[[str], None]) -> None:
     """What has to hold on a device holds in all of our code beneath which CUDA lies."""
     scenario("cpu")
+
+
+def test_pages_go_down_and_come_back() -> None:
+    """What went to tier 2 is on the device again as it is matched, with its bytes."""
+    pages_go_down_and_come_back("cpu")
 
 
 def test_a_successor_s_equal_handle_is_not_taken_for_the_old_one(

@@ -6,7 +6,6 @@ torch calls the device there: "cuda", or "cpu" where files stand in for one.
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import Any
 
 import pytest
@@ -248,34 +247,6 @@ def memory_moves_between_tenants(torch_device: str) -> None:
         asker.ask("release")
 
 
-def pages_go_down_and_come_back(torch_device: str) -> None:
-    """What tier 1 has no room for comes back from tier 2 onto the device, with its bytes."""
-    working_set = [prompt(number) for number in range(10, 10 + SLOTS)]
-    pages = sum(map(page_count, working_set))
-    settings = ("--tier2-bytes", str(2 * pages * LAYOUT.page_bytes), "--tier2-match", "promote")
-    settings = (*settings, "--tier2-write", "through", "--verify-rate", "1")
-    with store_and_workers(2, *settings) as (store, (writer, reader)):
-        for number, tokens in enumerate(working_set):
-            writer.ask("write", tokens)
-            if number % 8 == 7:
-                # Who is faster than the mover evicts what has no copy yet.
-                written = sum(map(page_count, working_set[: number + 1]))
-                assert wait_until(partial(_has_demoted, store, written), LIMIT)
-        for tokens in working_set:
-            assert reader.ask("hold", tokens) == len(tokens) - 1
-            assert (reader.ask("reads_right"), reader.ask("device_type")) == (True, torch_device)
-            reader.ask("release")
-        counters = stats(store).counters
-        assert counters.promoted_page_count >= pages // 2
-        assert (counters.evicted_page_count, counters.corrupt_page_count) == (0, 0)
-        assert "host_memory_not_registered" not in store.log
-        assert "move_failed" not in store.log
-
-
-def _has_demoted(store: RunningStore, page_count: int) -> bool:
-    return stats(store).counters.demoted_page_count >= page_count
-
-
 def memory_goes_with_its_last_user(extent_bytes: int, slack_bytes: int) -> None:
     """A dead store's memory stays as long as a worker maps it, and then returns to the device."""
     with store_and_workers(2, extent_bytes=extent_bytes) as (store, (worker, witness)):
@@ -300,7 +271,6 @@ SCENARIOS: list[Any] = [
     a_view_outlives_its_store,
     removed_pages_stay_for_their_reader,
     memory_moves_between_tenants,
-    pages_go_down_and_come_back,
     one_process_opens_a_handle_once,
     a_forked_child_leaves_the_device_alone,
     a_hidden_device_is_a_closed_namespace,
