@@ -19,6 +19,7 @@ from kvstore.core.inserting import (
     store_next_token,
 )
 from kvstore.core.lease import Lease, LeaseChange, LeaseState
+from kvstore.core.loading import Loading
 from kvstore.core.namespace import Namespace
 from kvstore.core.pages import evict
 from kvstore.core.requests import (
@@ -31,12 +32,11 @@ from kvstore.core.requests import (
 )
 from kvstore.core.runs import runs_of
 from kvstore.core.slots import Slots, SlotState
-from kvstore.core.tiering import Tiering
 from kvstore.core.tokens import TOKEN_BYTES
 from kvstore.errors import IdReused, InvalidField, LimitExceeded, PoolExhausted
 
 
-class PrefixCache(Tiering):
+class PrefixCache(Loading):
     """One epoch's cache: match, reserve, insert, release."""
 
     def reserve(
@@ -138,6 +138,9 @@ class PrefixCache(Tiering):
             self._touch(published.at)
             if self.wanted is not None:
                 self.wanted.inserted(published.at)
+            if self.third is not None:
+                known = published.at.depth - published.inserted - published.duplicates
+                self.third.touched(published.at, known)
             if namespace.arena.retiring:
                 self.expel(published.at)
             for counters in (self.counters, namespace.counters, lease.counters):

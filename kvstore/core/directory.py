@@ -22,6 +22,7 @@ from kvstore.core.quotas import QuotaTable
 from kvstore.core.radix import RadixIndex
 from kvstore.core.requests import Peeked, Removed, Sequence
 from kvstore.core.slots import ExtentSlots, Generations
+from kvstore.core.third_tier import ThirdTier
 from kvstore.core.tiers import FIRST, LOWER, nearest, page_counts
 from kvstore.core.tokens import matchable_pages, token_count
 from kvstore.core.wanted_moves import TierPolicy, WantedMoves
@@ -35,7 +36,8 @@ class Directory(Membership):
     eviction policy of each arena, ``index`` the index of each namespace. ``arena_ids``
     are what arenas are named by, counted from 1 if not given. ``counters`` are the
     totals. ``recycled`` is told of all slots that became FREE. With
-    a ``tier_policy`` namespaces have an arena in tier 2 too.
+    a ``tier_policy`` namespaces have an arena in tier 2 too. With ``third_tier`` it is noted
+    what is to go to tier 3 and what must not stay there.
     """
 
     def __init__(
@@ -49,12 +51,14 @@ class Directory(Membership):
         recycled: Recycled | None = None,
         index: IndexFactory = RadixIndex,
         tier_policy: TierPolicy | None = None,
+        third_tier: bool = False,
     ) -> None:
         super().__init__(epoch, limits, quotas)
         self.wanted = None if tier_policy is None else WantedMoves(tier_policy)
         # Moves under way, and the slots that they copy from.
         self.moves: dict[Move, None] = {}
         self.moving: set[int] = set()
+        self.third = ThirdTier() if third_tier else None
         self.limits = limits
         self.counters = Counters()
         self.namespaces: dict[bytes, Namespace] = {}
@@ -92,6 +96,8 @@ class Directory(Membership):
             )
             self.namespaces[fresh_id] = self._by_identity[key] = namespace
             lease.holdings.namespaces[fresh_id] = namespace
+            if self.third is not None:
+                self.third.namespaces[namespace.digest] = namespace
         namespace.layout.require_equal(layout)
         for each in namespace.arenas():
             if each.tier == FIRST or self.tier_policy.in_place:
@@ -171,6 +177,8 @@ class Directory(Membership):
             raise InvalidField(field="tokens", value=len(tokens), why="not in whole pages")
         at = index.descend(Position(index.root, 0), tokens, above)
         tops = index.tops_beginning_with(at, last) if at.depth == above else []
+        if self.third is not None:
+            self.third.remove_prefix(namespace, tokens)
         return self.remove_all(namespace, tops)
 
     def remove_all(self, namespace: Namespace, tops: list[Node]) -> Removed:

@@ -18,6 +18,7 @@ from kvstore.core.lease import Lease, LeaseState
 from kvstore.core.node import Node, Position
 from kvstore.core.radix import path_slots, subtree
 from kvstore.core.slots import INDEX_BITS, INDEX_MASK, SlotState
+from kvstore.core.third_tier_laws import check_third_tier
 from kvstore.core.tiers import FIRST, LOWER
 from kvstore.core.tree_laws import check_counts, check_joined, check_tree
 
@@ -44,6 +45,7 @@ class Laws:
             _check_reach(self._cache, arena)
             self._check_retiring(arena)
         _check_moves(self._cache)
+        check_third_tier(self._cache)
         _check_counters(self._cache)
         _check_leases(self._cache)
         _check_holdings(self._cache)
@@ -71,6 +73,9 @@ class Laws:
 
 def _holds(cache: PrefixCache) -> Iterator[Hold]:
     yield from cache.moves
+    if cache.third is not None:
+        yield from cache.third.keeps
+        yield from cache.third.loads
     for lease in cache.table.leases.values():
         yield from lease.pins.values()
         yield from lease.reservations.values()
@@ -139,9 +144,7 @@ def _owned(cache: PrefixCache, arena: Arena, holds: list[Hold]) -> Iterator[tupl
             yield from ((slot, SlotState.CACHED) for slot in _copies(node, arena))
     for node in _detached_nodes(holds):
         yield from ((slot, SlotState.DETACHED) for slot in _copies(node, arena))
-    for move in cache.moves:
-        if move.namespace.arena_in(move.tier) is arena:
-            yield from ((each.target, SlotState.MOVING) for each in move.transfers)
+    yield from ((slot, SlotState.MOVING) for slot in _targets(cache, arena))
     for lease in cache.table.leases.values():
         expired = lease.state is LeaseState.EXPIRED
         state = SlotState.QUARANTINED if expired else SlotState.RESERVED
@@ -151,6 +154,15 @@ def _owned(cache: PrefixCache, arena: Arena, holds: list[Hold]) -> Iterator[tupl
     for extent in arena.extents.values():
         base = extent.extent_id << INDEX_BITS
         yield from ((base | index, SlotState.FREE) for index in extent.available)
+
+
+def _targets(cache: PrefixCache, arena: Arena) -> Iterator[int]:
+    for move in cache.moves:
+        if move.namespace.arena_in(move.tier) is arena:
+            yield from (each.target for each in move.transfers)
+    for load in () if cache.third is None else cache.third.loads:
+        if load.namespace.arena is arena:
+            yield from load.targets
 
 
 def _copies(node: Node, arena: Arena) -> Iterator[int]:
@@ -223,9 +235,9 @@ def _check_counters(cache: PrefixCache) -> None:
     for lease in cache.table.leases.values():
         by_lease.add(lease.counters)
     law(by_namespace == cache.counters, "sums over namespaces equal the totals")
-    # An operator's and the mover's, no lease's.
-    for name in ("removed_page_count", "demoted_page_count", "promoted_page_count"):
-        setattr(by_lease, name, getattr(cache.counters, name))
+    # An operator's, the mover's, and tier 3's, no lease's.
+    for name in ("removed", "demoted", "promoted", "loaded"):
+        setattr(by_lease, f"{name}_page_count", getattr(cache.counters, f"{name}_page_count"))
     law(by_lease == cache.counters, "sums over leases equal the totals")
 
 

@@ -88,6 +88,8 @@ class Matching(NamedPins):
         self._touch(found.last, hits=1)
         if self.wanted is not None:
             self.wanted.matched(found.last, found.tiers)
+        if self.third is not None:
+            self.third.touched(found.at)
         pin = Pin(pin_id, namespace, found.at, fingerprint, now, found.tiers)
         lease.add_pin(pin)
         pin.next_token = found.next_token

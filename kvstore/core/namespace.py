@@ -2,6 +2,7 @@
 
 from collections import ChainMap
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from kvstore.core.arena import Arena
@@ -9,10 +10,12 @@ from kvstore.core.counters import Counters
 from kvstore.core.index import IndexFactory
 from kvstore.core.layout import NamespaceIdentity, PageLayout
 from kvstore.core.node import Node
+from kvstore.core.page_digest import namespace_digest
 from kvstore.core.radix import RadixIndex
 from kvstore.core.slots import ExtentSlots
 
 if TYPE_CHECKING:
+    from kvstore.core.load import Load
     from kvstore.core.named_pin import NamedPin
 
 
@@ -20,7 +23,10 @@ class Namespace:
     """One tree of pages, and the arenas that they live in, of tier 1 and perhaps of tier 2.
 
     ``number`` counts namespaces by creation. ``detached_page_count`` counts
-    pages that left the tree and are still held. ``named_pins`` stand by name.
+    pages that left the tree and are still held. ``named_pins`` stand by name. For tier 3:
+    ``loading`` are the digests of pages on their way from there, ``removals`` counts removals
+    of pages that may not return, of which tier 3 was not told of ``removing`` yet, and
+    ``losses`` how often tier 3 lost pages.
     """
 
     def __init__(
@@ -45,11 +51,20 @@ class Namespace:
         self.counters = Counters()
         self.detached_page_count = 0
         self.named_pins: dict[str, NamedPin] = {}
+        self.loading: dict[bytes, Load] = {}
+        self.removals = 0
+        self.removing = 0
+        self.losses = 0
 
     @property
     def tenant(self) -> str:
         """The tenant that it belongs to."""
         return self.arena.tenant
+
+    @cached_property
+    def digest(self) -> bytes:
+        """What names it in tier 3, and what the digests of its sequences' first pages hang on."""
+        return namespace_digest(self.tenant, self.identity, self.layout)
 
     @property
     def extents(self) -> Mapping[int, ExtentSlots]:

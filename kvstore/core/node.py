@@ -3,6 +3,7 @@
 from array import array
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from kvstore.core.chain import Chain, joined
 from kvstore.core.children import Children
 from kvstore.core.copies import Copies, Lower
 from kvstore.core.ends import Ends
@@ -25,11 +26,13 @@ class Node(Copies):
     continues. The root has neither edge nor slots. A node out of the index has
     ``detached`` set and its pages belong to its anchors alone. ``ends`` are the
     next tokens stored after its pages, None without any. ``last_use``, ``hits``,
-    ``hint`` and ``steps`` are explained, and written, in ``steps.py``.
+    ``hint`` and ``steps`` are explained, and written, in ``steps.py``. ``chain`` is what
+    tier 3 needs of it, None without.
     """
 
     __slots__ = (
         "bare",
+        "chain",
         "children",
         "detached",
         "edge",
@@ -62,6 +65,7 @@ class Node(Copies):
         self.start = start
         self.children = Children()
         self.lower: Lower | None = None
+        self.chain: Chain | None = None
         self.bare = 0
         self.ends: Ends | None = None
         self.last_use = 0
@@ -126,11 +130,15 @@ class Node(Copies):
     def cut_pages(self, keep: int) -> None:
         """Leave the first ``keep`` pages."""
         super().cut_pages(keep)
+        if self.chain is not None:
+            self.chain = self.chain.cut(keep)
         if self.lower is not None:
             self.lower.cut_pages(keep)
 
     def give_upper(self, upper: "Node", pages: int) -> None:
         """Give the copies and anchors of the first ``pages`` pages to the new node above."""
+        if self.chain is not None:
+            upper.chain, self.chain = self.chain.divide(pages)
         upper.slots, upper.missing = self.divide(pages)
         upper.bare = int(self.is_bare)
         if self.lower is not None:
@@ -147,6 +155,7 @@ class Node(Copies):
 
         Where that one lacks some, it has none after them. That one is left without pages.
         """
+        self.chain, upper.chain = joined(upper.chain, len(upper.slots), self.chain), None
         if upper.lower is not None:
             width = len(self.slots)
             lower = self.lower or Lower(self, array("Q", bytes(8 * width)), width)

@@ -17,6 +17,7 @@ from kvstore.core.lease import Lease
 from kvstore.core.matching import Matching
 from kvstore.core.node import Node, Position
 from kvstore.core.pages import remove_corrupt
+from kvstore.core.path_digests import digest_at
 from kvstore.core.requests import MatchWishes
 from kvstore.core.slots import INDEX_BITS, INDEX_MASK, NO_CHECKSUM
 from kvstore.errors import PageCorrupt
@@ -95,10 +96,13 @@ class Verifying(Matching):
         for page in corrupt:
             if page not in found:
                 _forget_ends(lease, inspection.pin, page)
+                self._forbid(lease, inspection.pin, page)
         # From the top: what is below goes with it.
         for page in sorted(found, key=lambda each: each.end):
             at = _place_of(page)
             if at is not None:
+                if self.third is not None:
+                    self.third.remove(namespace, digest_at(at))
                 gone = remove_corrupt(at)
                 removed += gone.evicted_page_count + gone.detached_page_count
         alive = self.table.leases.get((lease.tenant, lease.lease_id)) is lease
@@ -139,6 +143,13 @@ class Verifying(Matching):
         if reservation is not None:
             self.drop_reservation(lease, reservation)
         return False
+
+    def _forbid(self, lease: Lease, pin: Pin, page: PageCheck) -> None:
+        """Note that what was computed on a page that left the index may not return either."""
+        hold = _hold_of(lease, pin, page)
+        if self.third is not None and hold is not None:
+            width = pin.namespace.index.width
+            self.third.remove_prefix(pin.namespace, hold.tokens()[: page.end * width])
 
     def _made_with(self, lease: Lease, pin_id: int, reservation_id: int) -> None:
         """Note that a reservation goes with a pin that is unanswered, if there is one."""
@@ -184,14 +195,20 @@ def _forget_ends(lease: Lease, pin: Pin, page: PageCheck) -> None:
 
     It was superseded, or removed, and another page may begin with the same tokens.
     """
-    hold = pin if page.end <= pin.held_end else lease.pins.get(pin.source_id or 0)
-    if hold is None or hold.held_end < page.end:
+    hold = _hold_of(lease, pin, page)
+    if hold is None:
         return
     index, tokens = pin.namespace.index, hold.tokens()
     at = index.descend(Position(index.root, 0), tokens, page.page_position)
     if at.depth == page.page_position and at.node.ends is not None:
         content = tokens[at.depth * index.width : page.end * index.width]
         at.node.ends.forget(at.depth, content, Children())
+
+
+def _hold_of(lease: Lease, pin: Pin, page: PageCheck) -> Hold | None:
+    """Return what holds the path of a check still: the pin or its source pin, or None."""
+    hold = pin if page.end <= pin.held_end else lease.pins.get(pin.source_id or 0)
+    return None if hold is None or hold.held_end < page.end else hold
 
 
 def _place_of(page: PageCheck) -> Position | None:

@@ -1,0 +1,58 @@
+"""The laws of what the core knows of tier 3, and has under way with it."""
+
+from kvstore.core.cache import PrefixCache
+from kvstore.core.chain import Chain
+from kvstore.core.law import law
+from kvstore.core.namespace import Namespace
+from kvstore.core.node import Node
+from kvstore.core.page_digest import page_digests
+from kvstore.core.radix import subtree
+from kvstore.core.third_tier import ThirdTier
+
+NOTHING = Chain(b"", 0, 0)
+
+
+def check_third_tier(cache: PrefixCache) -> None:
+    """Raise ``LawBroken`` unless what is known of tier 3 can be so."""
+    for namespace in cache.namespaces.values():
+        for node in list(subtree(namespace.index.root))[1:]:
+            if node.chain is not None:
+                _check_chain(node, node.chain)
+    if cache.third is not None:
+        _check_under_way(cache.third)
+        for namespace in cache.namespaces.values():
+            _check_namespace(cache.third, namespace)
+
+
+def _check_chain(node: Node, chain: Chain) -> None:
+    parent, index = node.parent, node.namespace.index
+    assert parent is not None  # only the root has none
+    above = parent.chain or NOTHING
+    law(above.pages == len(parent.slots), "a digest is known only if its parent's is", node.number)
+    digest = above.digest(above.pages) if above.pages else node.namespace.digest
+    tokens = node.edge[: chain.pages * index.width]
+    right = chain.digests == b"".join(page_digests(digest, tokens, index.width))
+    law(right, "digests are those of the path's tokens", node.number)
+    known = 0 <= chain.kept <= chain.pages and 0 < chain.pages <= len(node.slots)
+    law(known, "what is kept is of the node's pages, by their digests", node.number, chain.kept)
+    if chain.kept and chain.losses == node.namespace.losses:
+        whole = parent.parent is None or (above.kept, above.losses) == (above.pages, chain.losses)
+        law(whole, "a page is known to be kept only if its parent is", node.number)
+
+
+def _check_under_way(third: ThirdTier) -> None:
+    for keep in third.keeps:
+        copies = list(keep.slots()[keep.start :])
+        same = copies == [page.slot for page in keep.pages]
+        law(same, "a keep holds its pages", keep.pages)
+    for load in third.loads:
+        law(load.held_end == load.start, "a load holds all that is above it", load.start)
+
+
+def _check_namespace(third: ThirdTier, namespace: Namespace) -> None:
+    loads = [load for load in third.loads if load.namespace is namespace]
+    digests = [page.digest for load in loads for page in load.pages]
+    law(len(digests) == len(set(digests)), "a page is loaded once at a time")
+    law(set(digests) == namespace.loading.keys(), "what is loading is known")
+    untold = sum(each.namespace_id == namespace.namespace_id for each in third.removed)
+    law(untold <= namespace.removing, "tier 3 is told of every removal", untold)

@@ -1,0 +1,274 @@
+"""Which pages tier 3 is offered, what is remembered of them, and what it may not have."""
+
+from itertools import pairwise
+
+from core_builders import NAMESPACE_ID, OWNER, CoreWorld, node_at, paged
+from third_world import ThirdWorld
+
+from kvstore.core.cache import PrefixCache
+from kvstore.core.layout import NamespaceIdentity
+from kvstore.core.limits import Limits
+from kvstore.core.page_digest import page_digests
+from kvstore.core.requests import Sequence
+from kvstore.core.third_tier import RemovedPrefix
+
+
+def ends(world: ThirdWorld, most: int = 100) -> list[list[int]]:
+    """Plan, and write nothing; return where the pages of each keep end."""
+    keeps = world.cache.plan_keeps(most)
+    world.laws.check()
+    world.cache.finish_keeps(keeps, [0] * len(keeps))
+    return [[page.end for page in each.pages] for each in keeps]
+
+
+def test_without_tier_3_nothing_is_noted() -> None:
+    """Neither touches nor removals, and nothing is in a node."""
+    world = CoreWorld()
+    world.worker.publish("ab")
+    world.evict_prefix("ab")
+    assert not world.cache.keeps_wanted()
+    assert (world.cache.plan_keeps(9), world.cache.take_removed()) == ([], [])
+    world.cache.forget_kept([world.namespace.digest])
+    assert world.namespace.losses == 0
+
+
+def test_a_namespace_is_known_by_its_digest() -> None:
+    """From its opening."""
+    cache = PrefixCache(7, Limits(), third_tier=True)
+    helper = CoreWorld()
+    caller = helper.worker.caller
+    cache.grant(caller, ttl=None, display_name="", features=(), now=0.0)
+    cache.bind(caller, process_id=1, pid=1, uid=1)
+    space = cache.open_namespace(
+        caller, NamespaceIdentity(b"model"), helper.layout, NAMESPACE_ID, 0.0
+    )
+    assert cache.third is not None
+    assert cache.third.namespaces == {helper.namespace.digest: space}
+
+
+def test_a_keep_names_slots_digests_and_checksums() -> None:
+    """Of whole pages, side by side; the digests are those of the tokens."""
+    world = ThirdWorld()
+    world.worker.reserve(1, 3)
+    world.worker.insert(1, "abc", checksums=[11, 0, 13])
+    assert world.cache.keeps_wanted()
+    [keep] = world.cache.plan_keeps(100)
+    world.laws.check()
+    assert not world.cache.keeps_wanted()
+    assert [(page.end, page.checksum) for page in keep.pages] == [(1, 11), (2, 0), (3, 13)]
+    assert [page.slot for page in keep.pages] == list(keep.slots())
+    chain = [world.namespace.digest, *page_digests(world.namespace.digest, paged("abc"), 8)]
+    found = [(keep.digests.through(k), keep.digests.through(k + 1)) for k in range(3)]
+    assert found == list(pairwise(chain))
+    assert keep.namespace_digest == chain[0]
+    assert (keep.digests.end, keep.digests.known_end) == (3, 3)
+    world.cache.finish_keeps([keep], [3])
+    world.laws.check()
+
+
+def test_each_touch_is_told_until_the_page_is_kept() -> None:
+    """An insert touches its own pages, a match all of its path."""
+    world = ThirdWorld()
+    world.worker.reserve(1, 4)
+    world.worker.insert(1, "ab")
+    world.worker.insert(1, "cd", 2)
+    assert ends(world) == [[1, 2], [3, 4]]
+    world.worker.match("abc", 2)
+    world.worker.match("abcd", 3)
+    assert ends(world) == [[1, 2, 3], [1, 2, 3, 4]]
+    world.worker.match("abc", 4)
+    assert world.keep() == 3
+    world.worker.match("abc", 5)
+    assert not world.cache.keeps_wanted()
+    world.worker.match("abcd", 6)
+    assert ends(world) == [[4]]
+
+
+def test_a_plan_is_bounded_and_goes_on() -> None:
+    """The rest of a touch comes next."""
+    world = ThirdWorld()
+    world.worker.publish("abcde", "xy")
+    assert ends(world, 3) == [[1, 2, 3]]
+    assert ends(world, 3) == [[4, 5], [1]]
+    assert ends(world, 3) == [[2]]
+    assert ends(world) == []
+
+
+def test_partial_pages_are_not_kept() -> None:
+    """Those above them are."""
+    world = ThirdWorld()
+    world.worker.reserve(1, 3)
+    tail = paged("c")[:4]
+    world.cache.insert(world.worker.caller, 1, Sequence(paged("ab") + tail), world.now)
+    assert ends(world) == [[1, 2]]
+    world.worker.match("abc", 9)
+    assert ends(world) == [[1, 2]]
+    world.worker.reserve(2, 1)
+    world.cache.insert(world.worker.caller, 2, Sequence(b"\x09\0\0\0"), world.now)
+    assert ends(world) == []
+
+
+def test_what_is_kept_survives_splits_and_merges_and_growth() -> None:
+    """And goes with what is cut off."""
+    world = ThirdWorld()
+    world.worker.publish("abcd")
+    assert world.keep() == 4
+    world.worker.publish("abxy")
+    world.laws.check()
+    assert world.keep() == 2
+    world.worker.publish("abcdef")
+    assert world.keep() == 2
+    assert ends(world) == []
+    world.worker.match("abcdef", 1)
+    assert not world.cache.keeps_wanted()
+    # Room for two goes from what was used least recently, and the rest is one node again.
+    world.worker.reserve(2, 2)
+    world.worker.release(1)
+    world.laws.check()
+    assert world.shape() == {"abcdef": {}}
+    node = node_at(world.namespace.index, "abcdef")
+    assert node.chain is not None
+    assert (node.chain.pages, node.chain.kept) == (6, 6)
+    world.worker.abort(2)
+    world.worker.reserve(3, 6)
+    world.laws.check()
+    assert node.chain is not None
+    assert (node.chain.pages, node.chain.kept) == (2, 2)
+    world.worker.abort(3)
+    world.worker.publish("abq")
+    assert ends(world)[-1] == [3]
+
+
+def test_nodes_of_which_not_all_is_known_become_one() -> None:
+    """What is known of the upper one stays known, and nothing is made of what is not."""
+    world = ThirdWorld()
+    world.worker.publish("abcd", "abxy")
+    world.worker.match("abcd", 1)
+    [first, *_] = keeps = world.cache.plan_keeps(2)
+    world.cache.finish_keeps(keeps, [world.write(each) for each in keeps])
+    assert first.is_stale
+    world.worker.release(1)
+    world.worker.reserve(2, 4)
+    world.laws.check()
+    assert world.shape() == {"abcd": {}}
+    world.third.touches.clear()
+    world.worker.match("abcd", 3)
+    assert ends(world) == [[3, 4]]
+
+
+def test_after_a_loss_everything_is_offered_again() -> None:
+    """Also what was on its way when it happened."""
+    world = ThirdWorld()
+    world.worker.publish("ab")
+    world.keep()
+    world.worker.publish("abcd")
+    [keep] = world.cache.plan_keeps(100)
+    world.cache.forget_kept([world.namespace.digest, b"unknown"])
+    world.cache.finish_keeps([keep], [4])
+    world.laws.check()
+    world.worker.match("abcd", 1)
+    assert ends(world) == [[1, 2, 3, 4]]
+
+
+def test_what_is_kept_by_now_is_passed_over() -> None:
+    """It was touched twice before the first keep of it was done."""
+    world = ThirdWorld()
+    world.worker.publish("ab")
+    world.worker.match("abc", 1)
+    [keep] = world.cache.plan_keeps(2)
+    world.cache.finish_keeps([keep], [world.write(keep)])
+    assert world.cache.keeps_wanted()
+    assert ends(world) == []
+
+
+def test_nothing_is_kept_below_what_is_not() -> None:
+    """Later pages that were written first are offered again once the ones above are kept."""
+    world = ThirdWorld()
+    world.worker.reserve(1, 4)
+    world.worker.insert(1, "ab")
+    world.worker.insert(1, "cd", 2)
+    first, second = world.cache.plan_keeps(100)
+    world.cache.finish_keeps([second], [world.write(second)])
+    world.cache.finish_keeps([first], [world.write(first)])
+    world.laws.check()
+    world.worker.match("abcd", 2)
+    assert ends(world) == [[3, 4]]
+
+
+def test_a_keep_holds_its_pages() -> None:
+    """Nothing of them is evicted; what an operator removes makes it stale."""
+    world = ThirdWorld()
+    world.worker.publish("abcd")
+    [keep] = world.cache.plan_keeps(3)
+    world.worker.reserve(1, 5)
+    assert world.shape() == {"abc": {}}
+    assert not world.cache.keeps_stale(keep)
+    assert world.evict_prefix("ab") == (0, 2)
+    assert world.cache.keeps_stale(keep)
+    world.laws.check()
+    world.cache.finish_keeps([keep], [3])
+    world.laws.check()
+    assert world.states() == {"FREE": 2, "RESERVED": 5, "CACHED": 1}
+
+
+def test_a_page_that_left_is_offered_no_more() -> None:
+    """Evicted whole or removed: of a touch what is there counts."""
+    world = ThirdWorld()
+    world.worker.publish("abcd", "x")
+    world.evict_prefix("x")
+    world.evict()
+    assert ends(world) == []
+    world.worker.publish("abcd")
+    world.worker.reserve(1, 6)
+    assert ends(world) == [[1, 2]]
+
+
+def test_digests_are_computed_once() -> None:
+    """A keep begins where the path's digests are known, a mere prefix of them too."""
+    world = ThirdWorld()
+    world.worker.publish("abcd")
+    world.keep()
+    world.worker.publish("abcdef")
+    [keep] = world.cache.plan_keeps(100)
+    assert (keep.digests.start, keep.digests.end) == (4, 6)
+    world.cache.finish_keeps([keep], [world.write(keep)])
+    assert world.locate("abcx").digests.start == 3
+
+
+def test_removals_are_told_with_all_that_comes_after() -> None:
+    """An operator's: a page by its digest, everything, or what begins as a page does."""
+    world = ThirdWorld()
+    space = world.namespace
+    world.worker.publish("abcd", "xy")
+    world.keep()
+    a, b, *_ = page_digests(space.digest, paged("abcd"), 8)
+    world.evict_prefix("ab")
+    assert world.tell() == [RemovedPrefix(NAMESPACE_ID, space.digest, b)]
+    assert a in world.disk
+    assert b not in world.disk
+    world.cache.evict_prefix(OWNER, NAMESPACE_ID, paged("a") + paged("z")[:4])
+    assert space.losses == 1
+    assert world.tell() == [RemovedPrefix(NAMESPACE_ID, space.digest, a)]
+    assert len(world.disk) == 2
+    world.cache.evict_prefix(OWNER, NAMESPACE_ID, b"")
+    assert world.tell() == [RemovedPrefix(NAMESPACE_ID, space.digest, None)]
+    assert not world.disk
+    assert (space.removals, space.removing) == (3, 0)
+
+
+def test_tier_2_s_copies_are_written_where_there_are_any() -> None:
+    """They are host memory; the others are tier 1's."""
+    world = ThirdWorld(lower_slots=8, low=0.0)
+    world.worker.publish("abcd")
+    assert world.cache.wanted is not None
+    world.cache.wanted.to_lower[node_at(world.namespace.index, "abcd")] = None
+    world.cache.finish_moves(world.cache.plan_moves(2))
+    world.laws.check()
+    [keep] = world.cache.plan_keeps(100)
+    world.laws.check()
+    assert [page.slot >> 32 for page in keep.pages] == [2, 2, 1, 1]
+    world.cache.finish_keeps([keep], [world.write(keep)])
+    world.evict()
+    world.third.touches.clear()
+    world.worker.match("ab", 1)
+    assert not world.cache.keeps_wanted()
