@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
 # Depths without an anchor that a heap may have, besides as many as with one.
 SWEEP_FROM = 16
-NO_ANCHORS: "dict[int, set[Anchor]]" = {}
-NO_DEPTHS: list[int] = []
 
 
 class Anchor:
@@ -32,7 +30,7 @@ class Anchor:
         self.pages = pages
         self.tier = tier
         self.other: Anchor | None = None
-        self.copies.anchors.add(self)
+        self.copies.add_anchor(self)
 
     @property
     def copies(self) -> "Copies":
@@ -49,7 +47,7 @@ class Anchor:
         self.copies.anchors.discard(self)
         self.node = node
         self.pages = pages
-        self.copies.anchors.add(self)
+        self.copies.add_anchor(self)
 
     def leave(self) -> None:
         """Stand nowhere any more."""
@@ -60,22 +58,19 @@ class AnchorSet(AbstractSet["Anchor"]):
     """The anchors on one node, by depth: the deepest is found without looking at all.
 
     Thousands may stand on the node of a system prompt, and go one by one; or one
-    deep down for ever, above which they come and go. Empty, it is smaller than a set.
+    deep down for ever, above which they come and go.
     """
 
     __slots__ = ("_at_depth", "_depths")
 
     def __init__(self) -> None:
-        # Shared and empty until there is an anchor: most nodes never have one.
-        self._at_depth: dict[int, set[Anchor]] = NO_ANCHORS
+        self._at_depth: dict[int, set[Anchor]] = {}
         # A heap of negated depths; one that has no anchor any more is dropped when it is met
         # at the top, or with all such once they are the most of it.
-        self._depths: list[int] = NO_DEPTHS
+        self._depths: list[int] = []
 
     def add(self, anchor: Anchor) -> None:
         """Add an anchor at its depth."""
-        if self._at_depth is NO_ANCHORS:
-            self._at_depth, self._depths = {}, []
         if anchor.pages not in self._at_depth:
             if len(self._depths) > 2 * len(self._at_depth) + SWEEP_FROM:
                 self._depths = sorted(-depth for depth in self._at_depth)
@@ -106,3 +101,7 @@ class AnchorSet(AbstractSet["Anchor"]):
 
     def __contains__(self, anchor: object) -> bool:
         return isinstance(anchor, Anchor) and anchor in self._at_depth.get(anchor.pages, ())
+
+
+# Of all copies that never had an anchor, as most; nothing is added to it.
+NO_ANCHORS = AnchorSet()

@@ -5,7 +5,16 @@ from typing import NamedTuple
 
 from kvstore.core.eviction import EvictionPolicy
 from kvstore.core.holdings import Holdings
-from kvstore.core.slots import INDEX_BITS, INDEX_MASK, ExtentSlots, Slots, SlotState
+from kvstore.core.slots import (
+    FREE,
+    INDEX_BITS,
+    INDEX_MASK,
+    RESERVED,
+    ExtentSlots,
+    Slots,
+    SlotState,
+    recycle,
+)
 from kvstore.errors import PoolExhausted
 
 Recycled = Callable[[Slots], None]
@@ -39,11 +48,13 @@ class Arena:
     ) -> None:
         self.arena_id = arena_id
         self.key = key
+        self.tier = key.tier
         self.holdings = holdings
         self.policy = policy
         self.extents: dict[int, ExtentSlots] = {}
         self.retiring: set[int] = set()
         self.counts = [0] * len(SlotState)
+        self.slot_count = 0
         self._recycled = recycled
 
     @property
@@ -52,25 +63,15 @@ class Arena:
         return self.key.tenant
 
     @property
-    def tier(self) -> int:
-        """The tier that its memory is in."""
-        return self.key.tier
-
-    @property
     def slot_bytes(self) -> int:
         """Bytes of one slot."""
         return self.key.page_bytes
 
     @property
-    def slot_count(self) -> int:
-        """Number of slots in all extents."""
-        return sum(self.counts)
-
-    @property
     def free_count(self) -> int:
         """Number of slots that can be reserved at once."""
         withdrawn = sum(len(self.extents[each].available) for each in self.retiring)
-        return self.counts[SlotState.FREE] - withdrawn
+        return self.counts[FREE] - withdrawn
 
     @property
     def lasting(self) -> set[int]:
@@ -94,7 +95,8 @@ class Arena:
     def add_extent(self, extent: ExtentSlots) -> None:
         """Add an extent whose slots are all FREE."""
         self.extents[extent.extent_id] = extent
-        self.counts[SlotState.FREE] += extent.slot_count
+        self.slot_count += extent.slot_count
+        self.counts[FREE] += extent.slot_count
 
     def withdraw(self, extent_id: int) -> None:
         """Hand out no slot of an extent any more."""
@@ -104,14 +106,15 @@ class Arena:
         """Drop an extent that retired; all its slots MUST be FREE."""
         extent = self.extents.pop(extent_id)
         self.retiring.remove(extent_id)
-        self.counts[SlotState.FREE] -= extent.slot_count
+        self.slot_count -= extent.slot_count
+        self.counts[FREE] -= extent.slot_count
 
     def take(
         self,
         count: int,
         extent_ids: Collection[int],
         into: Slots,
-        state: SlotState = SlotState.RESERVED,
+        state: SlotState = RESERVED,
     ) -> None:
         """Take ``count`` slots of the given extents, earlier extents first.
 
@@ -122,7 +125,7 @@ class Arena:
         available = sum(len(extent.available) for extent in usable)
         if available < count:
             raise PoolExhausted(requested=count, available=available)
-        self.counts[SlotState.FREE] -= count
+        self.counts[FREE] -= count
         self.counts[state] += count
         for extent in usable:
             part = min(count, len(extent.available))
@@ -145,9 +148,7 @@ class Arena:
     def recycle(self, slots: Slots, before: SlotState) -> None:
         """Give ``slots`` back: generation + 1, FREE."""
         self.counts[before] -= len(slots)
-        self.counts[SlotState.FREE] += len(slots)
-        # From the end, so that the next to reserve gets them in order again.
-        for slot in reversed(slots):
-            self.extents[slot >> INDEX_BITS].recycle(slot & INDEX_MASK)
+        self.counts[FREE] += len(slots)
+        recycle(self.extents, slots)
         if self._recycled is not None:
             self._recycled(slots)

@@ -6,7 +6,7 @@ Tier 1's stand on the node itself, tier 2's on a record that is there while ther
 from array import array
 from typing import TYPE_CHECKING
 
-from kvstore.core.anchors import AnchorSet
+from kvstore.core.anchors import NO_ANCHORS, Anchor, AnchorSet
 from kvstore.core.slots import Slots
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class Copies:
     def __init__(self, slots: Slots, missing: int = 0) -> None:
         self.slots = slots
         self.missing = missing
-        self.anchors = AnchorSet()
+        self.anchors = NO_ANCHORS
         self.queued: object = False
 
     @property
@@ -37,6 +37,12 @@ class Copies:
     def held_pages(self) -> int:
         """Leading copies that anchors on these very copies hold."""
         return self.anchors.deepest
+
+    def add_anchor(self, anchor: Anchor) -> None:
+        """Let an anchor stand here."""
+        if self.anchors is NO_ANCHORS:
+            self.anchors = AnchorSet()
+        self.anchors.add(anchor)
 
     def copied(self) -> Slots:
         """Return the slots of the copies."""
@@ -61,7 +67,8 @@ class Copies:
 
     def cut_pages(self, keep: int) -> None:
         """Leave the first ``keep`` pages."""
-        self.missing = max(self.missing - (len(self.slots) - keep), 0)
+        if self.missing:
+            self.missing = max(self.missing - (len(self.slots) - keep), 0)
         del self.slots[keep:]
 
     def divide(self, pages: int) -> tuple[Slots, int]:

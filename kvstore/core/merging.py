@@ -34,8 +34,10 @@ def compact(node: Node) -> None:
     One that is in the index no more is left as it is. Cost: a few looks, and a copy
     of the tokens and slots of what is merged.
     """
+    if not node.slots or node.detached:
+        return
     index = node.namespace.index
-    if not index.joins_nodes or not node.slots or node.detached:
+    if not index.joins_nodes:
         return
     if continuation(node) is not None:
         node = index.merge(node)

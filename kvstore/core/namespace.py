@@ -76,7 +76,8 @@ class Namespace:
     @property
     def slot_count(self) -> int:
         """Number of slots in both tiers."""
-        return sum(each.slot_count for each in self.arenas())
+        first = self.arena.slot_count
+        return first if self.lower_arena is None else first + self.lower_arena.slot_count
 
     def arena_in(self, tier: int) -> Arena:
         """Return its arena in a tier, which MUST be there."""
@@ -91,9 +92,11 @@ class Namespace:
 
     def offer_leaves(self, node: Node) -> None:
         """Offer a node to the policy of each tier that it is a leaf in."""
-        for leaf in node.leaves():
-            if leaf.is_leaf:
-                self.arena_in(leaf.tier).policy.offer(leaf)
+        if node.is_leaf:
+            self.arena.policy.offer(node)
+        lower = node.lower
+        if lower is not None and lower.is_leaf:
+            self.arena_in(lower.tier).policy.offer(lower)
 
     def add_named_pin(self, pin: "NamedPin") -> None:
         """Take in a named pin, under its name."""

@@ -87,12 +87,13 @@ class Node(Copies):
     @property
     def is_leaf(self) -> bool:
         """Whether it is in the index, has copies in tier 1 and no child has any."""
-        return self.copy_count > 0 and not self.detached and not self.child_count
+        has_copies = len(self.slots) > self.missing
+        return has_copies and not self.detached and len(self.children) == self.bare
 
     @property
     def is_bare(self) -> bool:
         """Whether neither it nor anything below has a copy in tier 1."""
-        return not self.copy_count and not self.child_count
+        return len(self.slots) == self.missing and len(self.children) == self.bare
 
     @property
     def copied_pages(self) -> int:

@@ -17,7 +17,7 @@ from kvstore.core.namespace import Namespace
 from kvstore.core.node import AnyCopies, Node, Position
 from kvstore.core.radix import subtree, trim
 from kvstore.core.requests import Removed
-from kvstore.core.slots import Slots, SlotState
+from kvstore.core.slots import CACHED, RESERVED, Slots, SlotState
 from kvstore.core.steps import begin_pages, inherit_uses
 
 
@@ -33,7 +33,7 @@ def publish(
     """
     superseded = supersede(at, tokens[: namespace.index.width])
     arena = namespace.arena
-    arena.change(slots, SlotState.RESERVED, SlotState.CACHED)
+    arena.change(slots, RESERVED, CACHED)
     cut = at.node if at.pages < len(at.node.slots) else None
     end = namespace.index.extend(at, tokens, slots)
     back = 0
@@ -98,19 +98,19 @@ def evict(victims: Iterable[Victim]) -> int:
         if leaving > 0:
             namespace.arena.policy.leave(leaf, leaving, namespace.slot_count)
         slots, gone = drop(copies, keep)
-        namespace.arena_in(leaf.tier).recycle(slots, SlotState.CACHED)
+        namespace.arena_in(leaf.tier).recycle(slots, CACHED)
         namespace.counters.evicted_page_count += gone
         evicted += gone
         if not node.slots:
             assert node.parent is not None  # only the root has none, and it has no pages
             inherit_uses(node.parent, node)
-            namespace.offer_leaves(node.parent)
             touched[node.parent] = None
-        elif namespace.lower_arena is not None:
-            touched[node] = None
+        else:
+            namespace.offer_leaves(node)
+            if namespace.lower_arena is not None:
+                touched[node] = None
         if not copies.copy_count:
             _succeed(leaf.parent, node.last_use)
-        namespace.offer_leaves(node)
     # Not before all are out: what is merged is no victim that was nominated any more.
     for node in touched:
         compact(node)
@@ -143,8 +143,10 @@ def _succeed(above: Leaf | None, last_use: int) -> None:
     while above is not None:
         node = above.node
         node.last_use = max(node.last_use, last_use)
+        if above.child_count:
+            return
         node.namespace.offer_leaves(node)
-        if above.copy_count or above.child_count:
+        if above.copy_count:
             return
         above = above.parent
 
@@ -176,8 +178,8 @@ def remove(top: Node) -> Removed:
             slots, gone = drop(copies, keep)
             given_back += gone
             arena = namespace.arena_in(copies.tier)
-            arena.recycle(slots, SlotState.CACHED)
-            arena.change(copies.copied(), SlotState.CACHED, SlotState.DETACHED)
+            arena.recycle(slots, CACHED)
+            arena.change(copies.copied(), CACHED, SlotState.DETACHED)
         kept += len(node.slots)
     namespace.detached_page_count += kept
     last_use = max(node.last_use for node in nodes)

@@ -5,7 +5,7 @@ slots are a flat array of eight bytes a page.
 """
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Protocol, TypeAlias
 
@@ -37,6 +37,10 @@ class SlotState(IntEnum):
     DETACHED = 3
     MOVING = 4
     QUARANTINED = 5
+
+
+# Python 3.11 looks a member up in 0.2 us each time that it is asked of its enumeration.
+FREE, RESERVED, CACHED = SlotState.FREE, SlotState.RESERVED, SlotState.CACHED
 
 
 class ExtentSlots:
@@ -82,7 +86,7 @@ class ExtentSlots:
         """Whether all slots are FREE."""
         return len(self.available) == self.slot_count
 
-    def take(self, count: int, state: SlotState = SlotState.RESERVED) -> Iterator[int]:
+    def take(self, count: int, state: SlotState = RESERVED) -> Iterator[int]:
         """Yield ``count`` available slots, no longer available. FREE to ``state``."""
         base = self.extent_id << INDEX_BITS
         split = len(self.available) - count
@@ -92,9 +96,19 @@ class ExtentSlots:
             self.states[index] = state
             yield base | index
 
-    def recycle(self, index: int) -> None:
-        """Give a slot back: any state to FREE, generation + 1, without a checksum."""
-        self.states[index] = SlotState.FREE
-        self.generations[index] += 1
-        self.checksums[index] = NO_CHECKSUM
-        self.available.append(index)
+
+def recycle(extents: Mapping[int, ExtentSlots], slots: Sequence[int]) -> None:
+    """Give slots back: any state to FREE, generation + 1, without a checksum."""
+    owner = -1
+    # From the end, so that the next to reserve gets them in order again.
+    for slot in reversed(slots):
+        if slot >> INDEX_BITS != owner:
+            owner = slot >> INDEX_BITS
+            extent = extents[owner]
+            states, generations = extent.states, extent.generations
+            checksums, available = extent.checksums, extent.available
+        index = slot & INDEX_MASK
+        states[index] = FREE
+        generations[index] += 1
+        checksums[index] = NO_CHECKSUM
+        available.append(index)

@@ -8,6 +8,7 @@ the nodes there go. A match thus notes one end, whatever the length of its path.
 """
 
 from bisect import bisect_left
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvstore.core.hints import NO_HINT, Hint
@@ -25,7 +26,8 @@ class Step(NamedTuple):
     hint: Hint
 
 
-class Tail(NamedTuple):
+@dataclass(slots=True)
+class Tail:
     """The last pages of a node, from ``start`` to ``end`` within it, alike in all of this."""
 
     start: int
@@ -108,14 +110,17 @@ def join_uses(upper: "Node", pages: int, node: "Node") -> None:
 
 def cut_uses(node: "Node", keep: int) -> None:
     """Leave a node's first ``keep`` pages: what ended below them ends with them."""
+    steps = node.steps
+    if steps is None:
+        return
     if keep == 0:
-        node.last_use = max([node.last_use, *(step.last_use for step in node.steps or ())])
-        node.hits += sum(step.hits for step in node.steps or ())
+        node.last_use = max(node.last_use, *(step.last_use for step in steps))
+        node.hits += sum(step.hits for step in steps)
         node.steps = None
         return
     tail = tail_of(node, keep)
     node.last_use, node.hits, node.hint = tail.last_use, tail.hits, tail.hint
-    node.steps = [step for step in node.steps or () if step.end < keep] or None
+    node.steps = [step for step in steps if step.end < keep] or None
 
 
 def inherit_uses(node: "Node", gone: "Node") -> None:

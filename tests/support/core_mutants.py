@@ -256,8 +256,8 @@ MUTANTS = [
     Mutant(
         "generation-not-counted",
         "slots.py",
-        "        self.generations[index] += 1\n",
-        "        self.generations[index] = 0\n",
+        "        generations[index] += 1\n",
+        "        generations[index] = 0\n",
     ),
     Mutant(
         "retiring-extent-hands-out-slots",

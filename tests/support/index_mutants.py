@@ -1,10 +1,16 @@
-"""The faults about nodes that are merged, and of the other index, that the machine has to find."""
+"""Faults about nodes that are merged or become leaves, and of the other index, to be found."""
 
 from core_mutants import Mutant
 
 INDEX_MUTANTS = [
     Mutant(
         "merged-with-a-partial-page", "merging.py", "child if whole and follows", "child if follows"
+    ),
+    Mutant(
+        "parent-not-offered-when-its-last-child-goes",
+        "pages.py",
+        "        node.namespace.offer_leaves(node)\n        if above.copy_count:\n",
+        "        if above.copy_count:\n",
     ),
     Mutant("start-kept-after-a-merge", "radix.py", "        child.start = node.start\n", ""),
     Mutant(

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -13,7 +14,8 @@ MAX_RUNS = 65_536
 ARENAS = 2
 
 
-class Ghost(NamedTuple):
+@dataclass(slots=True)
+class Ghost:
     """A run of ``pages`` pages, of one kind to the policy that had it go.
 
     ``digest`` tells its tokens, and ``number`` counts the pages that left before it.
@@ -43,7 +45,7 @@ class GhostList:
     """
 
     def __init__(self) -> None:
-        self._runs: OrderedDict[tuple[int, int, int], Ghost] = OrderedDict()
+        self._runs: OrderedDict[int, Ghost] = OrderedDict()
         self._left = 0
         self._pages = 0
         # Pages remembered of each kind.
@@ -52,16 +54,17 @@ class GhostList:
     def note(self, node: "Node", run: tuple[int, int], kind: int, slot_count: int) -> None:
         """Remember that a node's pages from ``run[0]`` to ``run[1]`` leave."""
         start, end = run
-        width = node.namespace.index.width
+        runs, pages, width = self._runs, end - start, node.namespace.index.width
         key = _key(node, start)
-        self._forget(self._runs.pop(key, None))
-        ghost = Ghost(end - start, kind, hash(node.edge[start * width : end * width]), self._left)
-        self._left += ghost.pages
-        self._runs[key] = ghost
-        self._pages += ghost.pages
-        self.by_kind[kind] = self.by_kind.get(kind, 0) + ghost.pages
-        while self._pages > ARENAS * slot_count or len(self._runs) > MAX_RUNS:
-            self._forget(self._runs.popitem(last=False)[1])
+        if key in runs:
+            self._forget(runs.pop(key))
+        digest = hash(node.edge[start * width : end * width])
+        runs[key] = Ghost(pages, kind, digest, self._left)
+        self._left += pages
+        self._pages += pages
+        self.by_kind[kind] = self.by_kind.get(kind, 0) + pages
+        while self._pages > ARENAS * slot_count or len(runs) > MAX_RUNS:
+            self._forget(runs.popitem(last=False)[1])
 
     def find(self, node: "Node", start: int) -> Iterator[Return]:
         """Yield what of a node's pages from ``start`` on was evicted, and forget it.
@@ -80,13 +83,12 @@ class GhostList:
             yield Return(start, pages, ghost.kind, self._left - ghost.number)
             start += pages
 
-    def _forget(self, ghost: Ghost | None) -> None:
-        if ghost is not None:
-            self._pages -= ghost.pages
-            self.by_kind[ghost.kind] -= ghost.pages
+    def _forget(self, ghost: Ghost) -> None:
+        self._pages -= ghost.pages
+        self.by_kind[ghost.kind] -= ghost.pages
 
 
-def _key(node: "Node", start: int) -> tuple[int, int, int]:
+def _key(node: "Node", start: int) -> int:
     width = node.namespace.index.width
-    page = hash(node.edge[start * width : (start + 1) * width])
-    return node.namespace.number, node.start + start, page
+    page = node.edge[start * width : (start + 1) * width]
+    return hash((node.namespace.number, node.start + start, page))

@@ -25,10 +25,10 @@ class InMind:
     def tail(self, leaf: Leaf) -> Tail:
         """Return the tail of what is left."""
         tail = tail_of(leaf.node, self.left)
-        if not self.children_taken:
-            return tail
-        last_use = max(tail.last_use, self.last_use)
-        return tail._replace(last_use=last_use, hits=tail.hits + self.hits)
+        if self.children_taken:
+            tail.last_use = max(tail.last_use, self.last_use)
+            tail.hits += self.hits
+        return tail
 
 
 class Nomination:
@@ -59,9 +59,7 @@ class Nomination:
 
     def _take(self, leaf: Leaf) -> None:
         mind = self._minds.get(leaf)
-        if mind is None:
-            mind = self._minds[leaf] = InMind(leaf.copy_count)
-        tail = mind.tail(leaf)
+        tail = tail_of(leaf.node, leaf.copy_count) if mind is None else mind.tail(leaf)
         pages = min(
             self._missing,
             self._order.at_once(tail),
@@ -71,12 +69,16 @@ class Nomination:
             return
         self._missing -= pages
         self._taken[leaf] = self._taken.get(leaf, 0) + pages
-        mind.left -= pages
-        if mind.left:
-            if self._missing:
-                self._enter(leaf, mind)
-        elif self._missing:
+        if not self._missing:
+            return
+        left = tail.end - pages
+        if not left:
             self._bereave(leaf, tail)
+            return
+        if mind is None:
+            mind = self._minds[leaf] = InMind(left)
+        mind.left = left
+        self._enter(leaf, mind)
 
     def _next(self) -> Leaf | None:
         """Return the leaf, in fact or in mind, whose turn it is."""
@@ -87,7 +89,7 @@ class Nomination:
                 heads[queue] = entries[0]
         if not heads:
             return None
-        first = order.choose(list(heads.values()))
+        first = order.choose(list(heads.values())) if len(heads) > 1 else heads.popitem()[1]
         if first.leaf.queued is first:
             order.take(first)
         else:

@@ -5,6 +5,7 @@ it belongs, so that a nomination costs O(log leaves) a victim, whatever the numb
 leaves. Entries of what is a leaf no more are swept out whenever the order has doubled.
 """
 
+from abc import ABC, abstractmethod
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import NamedTuple
@@ -36,7 +37,7 @@ class Entry(NamedTuple):
     leaf: Leaf
 
 
-class LeafOrder:
+class LeafOrder(ABC):
     """Leaves in queues, each by rank, the lowest first. A policy says which and where."""
 
     def __init__(self) -> None:
@@ -53,12 +54,12 @@ class LeafOrder:
 
     # What makes a policy.
 
+    @abstractmethod
     def place(self, leaf: Leaf, tail: Tail) -> tuple[int, float]:
         """Return the queue and the rank of a leaf that ends in ``tail``.
 
         Later uses MUST NOT make it lower.
         """
-        raise NotImplementedError
 
     def choose(self, heads: list[Entry]) -> Entry:
         """Return which of the queues' first entries goes; there is at least one."""
@@ -92,13 +93,13 @@ class LeafOrder:
 
     def leave(self, leaf: Leaf, pages: int, slot_count: int) -> None:
         """Remember pages that are about to go."""
-        end = leaf.copy_count
+        node, end = leaf.node, leaf.copy_count
         last = end - pages
         while end > last:
-            tail = tail_of(leaf.node, end)
-            run = max(tail.start, last), end
-            self.ghosts.note(leaf.node, run, self.place(leaf, tail)[0], slot_count)
-            end = run[0]
+            tail = tail_of(node, end)
+            start = max(tail.start, last)
+            self.ghosts.note(node, (start, end), self.place(leaf, tail)[0], slot_count)
+            end = start
 
     def come_back(self, leaf: Leaf, start: int, slot_count: int) -> int:
         """Note of published pages which had been evicted; count those of late."""
@@ -114,6 +115,7 @@ class LeafOrder:
 
     def learn(self, kind: int, pages: int) -> None:
         """Take note that pages of a queue were evicted and came back."""
+        del kind, pages
 
     # What a nomination calls.
 
@@ -137,10 +139,14 @@ class LeafOrder:
         """Return the first entry of each queue that has any, all of them as they should be."""
         while True:
             moved = self._moved
-            heads = {queue: self._head(queue) for queue in list(self.queues)}
+            heads = {}
+            for queue in list(self.queues):
+                head = self._head(queue)
+                if head is not None:
+                    heads[queue] = head
             # What was put right may stand in a queue that was looked at before.
             if moved == self._moved:
-                return {queue: head for queue, head in heads.items() if head is not None}
+                return heads
 
     def _head(self, queue: int) -> Entry | None:
         entries = self.queues[queue]

@@ -250,6 +250,16 @@ def test_ghosts_are_bounded_in_pages_and_in_runs() -> None:
     assert MAX_RUNS > 1
 
 
+def test_a_ghost_that_leaves_again_is_one_ghost() -> None:
+    """A run that was not asked for in between counts once, as what left last."""
+    namespace, ghosts = make(POLICIES["lru"]()), GhostList()
+    node = plant(namespace, "abcdef").node
+    for kind in (7, 8):
+        ghosts.note(node, (0, 2), kind, slot_count=8)
+    assert ghosts.by_kind == {7: 0, 8: 2}
+    assert [(each.kind, each.left_since) for each in ghosts.find(node, 0)] == [(8, 2)]
+
+
 def test_a_ghost_that_goes_on_otherwise_counts_as_its_first_page() -> None:
     """Of a run that is published again in part, or with another end, one page is known."""
     namespace, ghosts = make(POLICIES["lru"]()), GhostList()
@@ -275,5 +285,5 @@ def test_what_left_long_ago_is_not_counted() -> None:
 
 def test_nobody_has_a_policy_of_no_order() -> None:
     """What all policies stand on is none itself."""
-    with pytest.raises(NotImplementedError):
-        plant(make(order.LeafOrder()), "a")
+    with pytest.raises(TypeError, match="place"):
+        order.LeafOrder()  # type: ignore[abstract]

@@ -1,10 +1,10 @@
 """An extent's slots: their states, generations, and the order in which they are taken."""
 
-from itertools import islice
+from array import array
 
 import pytest
 
-from kvstore.core.slots import INDEX_BITS, INDEX_MASK, ExtentSlots, SlotState
+from kvstore.core.slots import INDEX_BITS, INDEX_MASK, ExtentSlots, SlotState, recycle
 
 
 def test_fresh_slots_are_all_available() -> None:
@@ -50,10 +50,11 @@ def test_a_slot_never_comes_back_under_its_old_generation() -> None:
     """Each way back to FREE adds one to the generation of that slot alone."""
     extent = ExtentSlots(1, 2)
     for generation in range(1, 4):
-        slot = next(islice(extent.take(1), 1)) & INDEX_MASK
-        extent.recycle(slot)
-        assert extent.generations[slot] == generation
-        assert extent.states[slot] == SlotState.FREE
+        slots = list(extent.take(1))
+        index = slots[0] & INDEX_MASK
+        recycle({1: extent}, slots)
+        assert extent.generations[index] == generation
+        assert extent.states[index] == SlotState.FREE
     assert sorted(extent.generations) == [0, 3]
 
 
@@ -62,8 +63,21 @@ def test_the_last_given_back_is_the_first_taken() -> None:
     extent = ExtentSlots(0, 4)
     list(extent.take(4))
     for index in (2, 0):
-        extent.recycle(index)
+        recycle({0: extent}, [index])
     assert list(extent.take(2)) == [0, 2]
+
+
+def test_slots_of_many_extents_are_given_back_at_once() -> None:
+    """Each goes to its own extent, without a checksum, and the first comes first again."""
+    extents = {number: ExtentSlots(number, 3) for number in (1, 2)}
+    slots = [slot for extent in extents.values() for slot in extent.take(3)]
+    given = [slots[0], slots[4], slots[1], slots[5]]
+    for extent in extents.values():
+        extent.checksums[:] = array("Q", [9] * 3)
+    recycle(extents, given)
+    assert [list(each.generations) for each in extents.values()] == [[1, 1, 0], [0, 1, 1]]
+    assert [list(each.checksums) for each in extents.values()] == [[0, 0, 9], [9, 0, 0]]
+    assert [list(extents[1].take(2)), list(extents[2].take(2))] == [given[0::2], given[1::2]]
 
 
 def test_a_state_fits_a_byte() -> None:

@@ -29,7 +29,8 @@ def make(letters: str = "abcdef", last_use: int = 1) -> Node:
 
 def rows(node: Node, pages: int) -> list[Row]:
     """Return last use, hits and hint of each of a node's first pages."""
-    return [tail_of(node, end)[2:] for end in range(1, pages + 1)]
+    tails = [tail_of(node, end) for end in range(1, pages + 1)]
+    return [(tail.last_use, tail.hits, tail.hint) for tail in tails]
 
 
 def test_a_node_used_whole_has_one_tail() -> None:

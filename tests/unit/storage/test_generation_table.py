@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from kvstore.core.slots import ExtentSlots
+from kvstore.core.slots import ExtentSlots, recycle
 from kvstore.storage import generation_table
 from kvstore.storage.errors import NotEnoughMemory
 from kvstore.storage.generation_table import F_SEAL_FUTURE_WRITE, SEALS, GenerationTable
@@ -52,8 +52,7 @@ def test_nobody_else_can_write_or_resize_the_table(table: GenerationTable) -> No
 def test_a_slot_given_back_is_seen_before_it_can_be_reserved(table: GenerationTable) -> None:
     """The core counts in the table itself."""
     slots = ExtentSlots(7, 4, table.view)
-    [first] = [slot & 0xFF for slot in slots.take(1)]
-    slots.recycle(first)
+    recycle({7: slots}, list(slots.take(1)))
     assert list(table.view) == [1, 0, 0, 0]
 
 
