@@ -20,11 +20,11 @@ from support.machine import load_average
 from support.replay_core import Replay
 from support.replay_exact import replay_exact
 from support.replay_optimum import optimum
-from support.replay_trace import Oracle, load
+from support.replay_trace import Drawn, Oracle, Request, load
 
 INDEXES: dict[str, IndexFactory] = {"radix": RadixIndex, "hash": HashIndex}
 BACKENDS = (*INDEXES, "exact")
-NOISY = "noisy:"
+HINTS = "none, oracle, or noisy:0.3, which may end in :run, :request or :block"
 # The part of a public trace that the project has, of so many requests.
 CUT = Path(__file__).parents[1] / "tests" / "data" / "conversation_300.jsonl.gz"
 QUICK = 300
@@ -32,19 +32,20 @@ QUICK = 300
 app = typer.Typer()
 
 
-def noise_of(hints: str) -> float | None:
-    """Return which part of the hints is wrong; None: there are none."""
+def oracle_of(hints: str, asked: list[Request]) -> Oracle | None:
+    """Return who gives the hints, or None."""
     if hints == "none":
         return None
-    if hints == "oracle":
-        return 0.0
+    kind, _, rest = hints.partition(":")
+    noise, _, drawn = rest.partition(":")
     try:
-        noise = float(hints.removeprefix(NOISY))
-    except ValueError:
-        noise = -1.0
-    if not (hints.startswith(NOISY) and 0 <= noise <= 1):
-        raise typer.BadParameter("none, oracle, or noisy: and a number from 0 to 1")
-    return noise
+        if kind == "oracle" and not rest:
+            return Oracle(asked, 0.0)
+        if kind == "noisy" and 0 <= float(noise) <= 1:
+            return Oracle(asked, float(noise), Drawn(drawn or "run"))
+    except ValueError as error:
+        raise typer.BadParameter(HINTS) from error
+    raise typer.BadParameter(HINTS)
 
 
 @app.command()
@@ -53,7 +54,7 @@ def main(
     capacity: Annotated[int, typer.Option(min=1, help="In pages, each a block of it.")] = 1000,
     policy: Annotated[str, typer.Option(help=", ".join(POLICIES))] = "auto",
     backend: Annotated[str, typer.Option(help=", ".join(BACKENDS))] = "radix",
-    hints: Annotated[str, typer.Option(help="none, oracle, or noisy:0.3")] = "none",
+    hints: Annotated[str, typer.Option(help=HINTS)] = "none",
     page_tokens: Annotated[int, typer.Option(min=1, help="Tokens that stand for a block.")] = 512,
     requests: Annotated[int | None, typer.Option(help="Only so many of them.")] = None,
     *,
@@ -65,9 +66,8 @@ def main(
         raise typer.BadParameter(f"no such policy: {policy}")
     if backend not in BACKENDS:
         raise typer.BadParameter(f"no such backend: {backend}")
-    noise = noise_of(hints)
     asked = load(trace, min(requests or QUICK, QUICK) if quick else requests)
-    oracle = None if noise is None else Oracle(asked, noise)
+    oracle = oracle_of(hints, asked)
     index = INDEXES.get(backend, RadixIndex)
     replay = Replay(capacity, POLICIES[policy], page_tokens, index)
     begun = time.perf_counter()

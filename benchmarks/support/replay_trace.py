@@ -2,6 +2,8 @@
 
 import gzip
 import json
+from enum import Enum
+from itertools import groupby
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -53,26 +55,54 @@ def next_uses(requests: list[Request]) -> list[list[int]]:
     return uses[::-1]
 
 
+class Drawn(Enum):
+    """What a hint is wrong for as a whole."""
+
+    RUN = "run"
+    """Those blocks of a request that return, or those that do not."""
+    REQUEST = "request"
+    """All blocks of a request."""
+    BLOCK = "block"
+    """One block."""
+
+
 class Oracle:
     """Hints of each request's blocks: whether any later request has them, or the opposite.
 
-    A hint is of a run of blocks: those of a request that return, and those that do
-    not. Each is wrong with the chance ``noise``.
+    A request's blocks are those that return, and then those that do not. Hints are wrong
+    with the chance ``noise``, which is drawn once for each thing that ``drawn`` names.
     """
 
-    def __init__(self, requests: list[Request], noise: float, seed: int = 1) -> None:
+    def __init__(
+        self, requests: list[Request], noise: float, drawn: Drawn = Drawn.RUN, seed: int = 1
+    ) -> None:
         self._uses = next_uses(requests)
         self._noise = noise
+        self._drawn = drawn
         self._random = Random(seed)
 
     def runs(self, number: int, first: int) -> list[tuple[int, ExpectedReuse]]:
         """Return the end of each run of a request's blocks from ``first`` on, and its hint."""
-        uses = self._uses[number]
-        kept = sum(each < len(self._uses) for each in uses)
-        runs: list[tuple[int, ExpectedReuse]] = []
-        for end, returns in ((kept, True), (len(uses), False)):
-            wrong = self._random.random() < self._noise
-            expected = ExpectedReuse.CONTINUES if returns != wrong else ExpectedReuse.ONE_SHOT
-            if end > max(first, runs[-1][0] if runs else 0):
-                runs.append((end, expected))
+        returns = [each < len(self._uses) for each in self._uses[number]]
+        pairs = zip(returns, self._wrong(returns), strict=True)
+        hints = [
+            ExpectedReuse.CONTINUES if right != wrong else ExpectedReuse.ONE_SHOT
+            for right, wrong in pairs
+        ]
+        runs, end = [], first
+        for expected, group in groupby(hints[first:]):
+            end += len(list(group))
+            runs.append((end, expected))
         return runs
+
+    def _wrong(self, returns: list[bool]) -> list[bool]:
+        """Return of each block whether its hint is wrong."""
+        if self._drawn is Drawn.BLOCK:
+            return [self._draw() for _ in returns]
+        of_those, of_others = self._draw(), self._draw()
+        if self._drawn is Drawn.REQUEST:
+            of_others = of_those
+        return [of_those if each else of_others for each in returns]
+
+    def _draw(self) -> bool:
+        return self._random.random() < self._noise

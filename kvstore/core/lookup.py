@@ -10,7 +10,7 @@ from kvstore.core.node import Position
 from kvstore.core.radix import ancestor
 from kvstore.core.requests import Sequence
 from kvstore.core.slots import INDEX_BITS
-from kvstore.core.tiers import Tiers, extended, nearest, nearest_usable
+from kvstore.core.tiers import FIRST, Tiers, extended, nearest, nearest_usable
 from kvstore.core.tokens import TOKEN_BYTES, matchable_pages
 from kvstore.errors import InvalidField, ParentNotCovered
 
@@ -78,19 +78,22 @@ def longest(
     *,
     wants_source: bool,
     wants_next_token: bool,
+    anywhere: bool = False,
 ) -> Found:
     """Return the longest cached prefix of a sequence, less than all of it.
 
     All of it where its next token is stored and wanted. Ends before the first page
-    in an extent that some process of the lease has not mapped. Where the base's
-    path was removed, only what is left of it counts, without a source page.
+    in an extent that some process of the lease has not mapped, but for ``anywhere``,
+    which says no tiers either. Where the base's path was removed, only what is left of
+    it counts, without a source page.
     """
+    reader = None if anywhere else lease
     wants_source = wants_source and namespace.layout.divides_by_token
     page_tokens = namespace.layout.page_tokens
     length = sequence.position + len(sequence.tokens) // TOKEN_BYTES
-    at, tiers = _clip(lease, cached_end(lease, namespace, sequence, length // page_tokens))
+    at, tiers = _clip(reader, cached_end(lease, namespace, sequence, length // page_tokens))
     if wants_next_token:
-        found = _whole(lease, at, tiers, sequence, length)
+        found = _whole(reader, at, tiers, sequence, length)
         if found is not None and (wants_source or found.source is None):
             return found
     matchable = matchable_pages(length, page_tokens)
@@ -98,7 +101,7 @@ def longest(
         at = ancestor(at, matchable)
     if not wants_source:
         return Found(at, tiers=tiers)
-    return _with_source(lease, at, tiers, rest_of(at, sequence, length - 1))
+    return _with_source(reader, at, tiers, rest_of(at, sequence, length - 1))
 
 
 def cached_end(lease: Lease, namespace: Namespace, sequence: Sequence, pages: int) -> Position:
@@ -122,12 +125,14 @@ def _attached_end(hold: Hold, namespace: Namespace) -> Position:
     return Position(last.node, last.pages)
 
 
-def _clip(lease: Lease, at: Position) -> tuple[Position, Tiers]:
+def _clip(lease: Lease | None, at: Position) -> tuple[Position, Tiers]:
     """Shorten a path to what all processes of the lease have mapped, each page in its tier.
 
-    Of several the nearest.
+    Of several the nearest. Without a lease it stays as it is, and nothing is said of tiers.
     """
     namespace = at.node.namespace
+    if lease is None:
+        return at, None
     first, lower = _usable(lease, namespace)
     lasting = [each.lasting for each in namespace.arenas()]
     if [first, lower][: len(lasting)] == lasting:
@@ -155,7 +160,7 @@ def rest_of(at: Position, sequence: Sequence, end: int) -> bytes:
     return sequence.tokens[start * TOKEN_BYTES : stop * TOKEN_BYTES] if 0 <= start < stop else b""
 
 
-def _with_source(lease: Lease, at: Position, tiers: Tiers, rest: bytes) -> Found:
+def _with_source(lease: Lease | None, at: Position, tiers: Tiers, rest: bytes) -> Found:
     """Add the page to copy ``rest``'s leading tokens from, if the lease can read one."""
     namespace = at.node.namespace
     found = namespace.index.nearest(at, rest) if rest else None
@@ -166,8 +171,13 @@ def _with_source(lease: Lease, at: Position, tiers: Tiers, rest: bytes) -> Found
     return Found(at, page, valid, tiers=extended(tiers, at.depth, page.depth, tier))
 
 
-def _tier_of(lease: Lease, page: Position) -> int | None:
-    """Return the nearest tier in which the lease can read a page, or None."""
+def _tier_of(lease: Lease | None, page: Position) -> int | None:
+    """Return the nearest tier in which the lease can read a page, or None.
+
+    Without a lease as if all were in tier 1.
+    """
+    if lease is None:
+        return FIRST
     usable = _usable(lease, page.node.namespace)
     for copies, extents in zip(page.node.leaves(), usable, strict=False):
         if copies.slots[page.pages - 1] >> INDEX_BITS in extents:
@@ -176,7 +186,7 @@ def _tier_of(lease: Lease, page: Position) -> int | None:
 
 
 def _whole(
-    lease: Lease, at: Position, tiers: Tiers, sequence: Sequence, length: int
+    lease: Lease | None, at: Position, tiers: Tiers, sequence: Sequence, length: int
 ) -> Found | None:
     """Return the whole sequence, if it is cached and its next token is stored."""
     page_tokens = at.node.namespace.layout.page_tokens

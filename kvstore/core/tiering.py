@@ -10,11 +10,11 @@ from kvstore.core.arena import Arena
 from kvstore.core.caller import Caller
 from kvstore.core.eviction import Victim
 from kvstore.core.leaf import Leaf
-from kvstore.core.lookup import cached_end
+from kvstore.core.lookup import longest
 from kvstore.core.moving import Move, finish, prepare
 from kvstore.core.node import Node, Position
 from kvstore.core.pages import evict, release
-from kvstore.core.requests import Sequence
+from kvstore.core.requests import MatchWishes, Sequence
 from kvstore.core.slots import SlotState
 from kvstore.core.tiers import FIRST, LOWER
 from kvstore.core.verifying import Verifying
@@ -44,20 +44,28 @@ class Tiering(Verifying):
             self._drain(self.wanted.to_first, FIRST, moves, most)
         return moves
 
-    def plan_promotion(self, caller: Caller, namespace_id: bytes, sequence: Sequence) -> list[Move]:
+    def plan_promotion(
+        self, caller: Caller, namespace_id: bytes, sequence: Sequence, wishes: MatchWishes
+    ) -> list[Move]:
         """Decide to copy what a match of ``sequence`` would find in tier 2 alone to tier 1.
 
-        Where promoting on a match is wanted, as far as slots are to be had. Raises what a
-        match raises.
+        The source page too, if one is wished. Where promoting on a match is wanted, as far
+        as slots are to be had. Raises what a match raises.
         """
         lease = self.member(caller)
         namespace = self._own(lease, namespace_id)
         moves: list[Move] = []
         if self.wanted is not None and self.wanted.policy.promote:
-            length = self.length(sequence.tokens, sequence.position)
-            pages = length // namespace.layout.page_tokens
-            at = cached_end(lease, namespace, sequence, pages)
-            self._begin(at, FIRST, moves, pages)
+            self.length(sequence.tokens, sequence.position)
+            found = longest(
+                lease,
+                namespace,
+                sequence,
+                wants_source=wishes.source_pin_id is not None,
+                wants_next_token=wishes.accept_next_token,
+                anywhere=True,
+            )
+            self._begin(found.last, FIRST, moves, found.last.depth)
         return moves
 
     def finish_moves(self, moves: Iterable[Move], *, copied: bool = True) -> int:

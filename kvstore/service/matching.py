@@ -24,7 +24,7 @@ class Matching(Members):
         Raises, besides what the core raises, StoreDraining.
         """
         self._require_open()
-        self._promote(caller, namespace_id, sequence)
+        self._promote(caller, namespace_id, sequence, wishes)
 
         def ask() -> Match:
             now = self._clock()
@@ -49,7 +49,7 @@ class Matching(Members):
         Looked at as a match is. Raises, besides what the core raises, StoreDraining.
         """
         self._require_open()
-        self._promote(caller, namespace_id, sequence)
+        self._promote(caller, namespace_id, sequence, wishes)
 
         def ask() -> tuple[Match, Grant | None]:
             match, grant = self._cache.acquire(
@@ -69,11 +69,13 @@ class Matching(Members):
 
         return self._verifier.answer(ask, caller, wishes)
 
-    def _promote(self, caller: Caller, namespace_id: bytes, sequence: Sequence) -> None:
+    def _promote(
+        self, caller: Caller, namespace_id: bytes, sequence: Sequence, wishes: MatchWishes
+    ) -> None:
         """Copy what a match would find in tier 2 alone to tier 1, where that is wanted."""
         if self._cache.tier_policy.promote:
             with self._mutex:
-                moves = self._cache.plan_promotion(caller, namespace_id, sequence)
+                moves = self._cache.plan_promotion(caller, namespace_id, sequence, wishes)
             self.mover.carry_out(moves)
 
     def _note(self, namespace_id: bytes, wanted: int = 0) -> None:

@@ -7,7 +7,7 @@ from naive_copies import Path
 from naive_holds import ModelLease
 
 from kvstore import errors
-from kvstore.core.requests import MatchWishes, Sequence
+from kvstore.core.requests import Match, MatchWishes, Sequence
 
 
 class MatchRules(MachineState):
@@ -20,8 +20,8 @@ class MatchRules(MachineState):
         wishes: MatchWishes,
         path: Path,
         above: bytes = b"",
-    ) -> None:
-        """Match, compare with the model, and match again: the same answer."""
+    ) -> Match:
+        """Match, compare with the model, and match again: the same answer, which is returned."""
         expected = self.model.expect(lease, sequence, above, wishes, path)
         caller = self.caller(lease)
         match = self.cache.match(caller, self.namespace_id, sequence, wishes, self.now)
@@ -31,6 +31,7 @@ class MatchRules(MachineState):
         if wishes.pin_id in lease.pins:
             again = self.cache.match(caller, self.namespace_id, sequence, wishes, self.now)
             assert again == match
+        return match
 
     @precondition(lambda self: self.model.leases)
     @rule(data=st.data(), pages=PAGES, tail=TAILS)

@@ -2,10 +2,12 @@
 
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
-from machine_state import COUNTS, SELDOM, MachineState
+from machine_matching import MatchRules
+from machine_state import COUNTS, SELDOM
 from naive_copies import FIRST, LOWER, ModelMove, Slot
 
 from kvstore.core.moving import Move
+from kvstore.core.radix import subtree
 from kvstore.core.requests import MatchWishes, Sequence
 from kvstore.core.wanted_moves import TierPolicy, WritePolicy
 
@@ -24,7 +26,7 @@ def pair(slot: int) -> Slot:
     return slot >> 32, slot & 0xFFFFFFFF
 
 
-class MoveRules(MachineState):
+class MoveRules(MatchRules):
     """Copies come and go between two tiers, while everything else happens."""
 
     def __init__(self) -> None:
@@ -44,35 +46,69 @@ class MoveRules(MachineState):
         Perhaps after all engines gave back what they held.
         """
         COUNTS["plan_moves"] += 1
-        for lease in self.model.leases.values():
-            if idle:
-                self.cache.release(self.caller(lease), [*lease.pins, *lease.sources], self.now)
-                self.cache.abort(self.caller(lease), [*lease.reservations], self.now)
-                lease.dead_pins.update(lease.pins)
-                lease.dead_reservations.update(lease.reservations)
-                for held in (lease.pins, lease.sources, lease.reservations):
-                    held.clear()
+        if idle:
+            self.let_go()
         # The second time what was copied is dropped.
         for _ in range(2):
             self.plan_once(most)
             if not late:
                 self.finish_all(copied=True)
 
-    @precondition(lambda self: self.far() and self.model.leases)
-    @rule(data=st.data(), late=SELDOM)
-    def promote_for_a_match(self, data: st.DataObject, *, late: bool) -> None:
-        """What a match would find in tier 2 is copied first."""
-        COUNTS["promote_for_a_match"] += 1
-        lease = self.member(data)
-        if lease is None:
-            return
-        tokens = data.draw(st.sampled_from(self.far()))
-        caller = self.caller(lease)
-        moves = self.cache.plan_promotion(caller, self.namespace_id, Sequence(tokens))
-        assert self.cache.tier_policy.promote or not moves
-        self.judge_plan(moves)
-        if not late:
+    def let_go(self) -> None:
+        """Have all engines give back what they hold."""
+        for lease in self.model.leases.values():
+            self.cache.release(self.caller(lease), [*lease.pins, *lease.sources], self.now)
+            self.cache.abort(self.caller(lease), [*lease.reservations], self.now)
+            lease.dead_pins.update(lease.pins)
+            lease.dead_reservations.update(lease.reservations)
+            for held in (lease.pins, lease.sources, lease.reservations):
+                held.clear()
+
+    def sink(self) -> None:
+        """Have all pages that nobody holds copied down, whatever the policy, and room made."""
+        wanted = self.cache.wanted
+        assert wanted is not None  # there are two tiers
+        index = self.cache.namespaces[self.namespace_id].index
+        wanted.to_lower.update(dict.fromkeys(subtree(index.root)))
+        for _ in range(2):
+            wanted.pressed[self.cache.arenas[FIRST]] = None
+            self.plan_once(self.slot_count)
             self.finish_all(copied=True)
+
+    @precondition(lambda self: self.has_tiers and self.model.leases)
+    @rule(data=st.data(), late=SELDOM, sunk=st.booleans(), cut=st.integers(0, 2))
+    def promote_for_a_match(self, data: st.DataObject, cut: int, *, late: bool, sunk: bool) -> None:
+        """What a match would find in tier 2 is copied first, the source page too if one is wished.
+
+        Perhaps after all pages went down. The sequence may end within a page. With slots for
+        all of it nothing of the answer is in tier 2.
+        """
+        COUNTS["promote_for_a_match"] += 1
+        if sunk:
+            self.let_go()
+            self.sink()
+        lease = self.member(data)
+        if lease is None or not self.far():
+            return
+        far = data.draw(st.sampled_from(self.far()))
+        tokens, wishes = far[: len(far) - 4 * cut], self.wishes(data)
+        caller, promotes = self.caller(lease), self.cache.tier_policy.promote
+        room = len(self.model.free_slots(FIRST)) > len(far) // self.model.width
+        mapped = lease.usable(self.model.lasting) >= set(self.model.lasting_in(FIRST))
+        idle = not self.under_way
+        moves = self.cache.plan_promotion(caller, self.namespace_id, Sequence(tokens), wishes)
+        assert promotes or not moves
+        self.judge_plan(moves)
+        if late:
+            return
+        self.finish_all(copied=True)
+        path = self.model.longest(tokens, len(tokens) // self.model.width)
+        match = self.match_and_check(lease, Sequence(tokens), wishes, path)
+        if promotes and room and mapped and idle:
+            COUNTS["promoted for a match"] += 1
+            COUNTS["source promoted"] += match.source is not None
+            runs = [*match.runs, *([] if match.source is None else [match.source.page])]
+            assert all(run.tier == FIRST for run in runs), "a match found what was not promoted"
 
     @precondition(lambda self: self.far() and self.model.leases)
     @rule(data=st.data(), again=st.booleans())

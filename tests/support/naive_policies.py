@@ -167,10 +167,11 @@ class NaiveAuto(NaiveCache):
         seen = self.ghosts.pop(page, None)
         if seen is not None:
             self.returned.add(page)
-            many = max(sum(self.ghosts.values()), 1)
-            few = max(len(self.ghosts) - many, 1)
-            step = max(1.0, few / many) if seen else -max(1.0, many / few)
-            moved = self.log + auto.STEP * step
+            many = sum(self.ghosts.values())
+            few = len(self.ghosts) - many
+            own, other = (many, few) if seen else (few, many)
+            step = max(1.0, other / max(own, 1)) if other else 0.0
+            moved = self.log + auto.STEP * (step if seen else -step)
             self.log = min(max(moved, 0.0), log(auto.MOST[auto.SEEN]))
 
 

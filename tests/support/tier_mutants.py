@@ -21,4 +21,10 @@ TIER_MUTANTS = [
         "        if leaf.node.lower_count >= leaf.copy_count:\n",
         "        if True:\n",
     ),
+    Mutant(
+        "source-page-left-below",
+        "tiering.py",
+        "self._begin(found.last, FIRST, moves, found.last.depth)",
+        "self._begin(found.at, FIRST, moves, found.at.depth)",
+    ),
 ]

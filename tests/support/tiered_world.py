@@ -9,10 +9,17 @@ from kvstore.core.wanted_moves import TierPolicy
 ALL = {"low": 1.0, "high": 1.0}
 
 
-def make(slots: int = 8, lower_slots: int = 16, **policy: object) -> CoreWorld:
+def make(
+    slots: int = 8, lower_slots: int = 16, *, divides_by_token: bool = False, **policy: object
+) -> CoreWorld:
     """Return a world of two tiers."""
     chosen = TierPolicy(**{**ALL, **policy})  # type: ignore[arg-type]  # any of them
-    return CoreWorld(slots=slots, lower_slots=lower_slots, tier_policy=chosen)
+    return CoreWorld(
+        slots=slots,
+        lower_slots=lower_slots,
+        divides_by_token=divides_by_token,
+        tier_policy=chosen,
+    )
 
 
 def tiers(match: Match) -> list[tuple[int, int]]:
@@ -22,7 +29,7 @@ def tiers(match: Match) -> list[tuple[int, int]]:
 
 def sunk(*sequences: str, **policy: object) -> CoreWorld:
     """Return a world whose pages are in tier 2 alone."""
-    world = make(**policy)
+    world = make(**policy)  # type: ignore[arg-type]  # any of them
     world.worker.publish(*sequences)
     move(world)
     assert world.arena.free_count == world.arena.slot_count

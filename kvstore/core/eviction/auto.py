@@ -4,10 +4,10 @@ Leaf tails are of a few kinds, by what is known of them. Each kind stands in an 
 of its own by last use, and what goes is the oldest of that kind whose oldest is the
 oldest of all, when its age is divided by the kind's weight. Weights are learned: as
 ARC does (Megiddo, Modha: "ARC: a self-tuning, low overhead replacement cache", FAST
-2003) they move by what comes back after it was evicted. A page of a kind that comes
-back was evicted too early, so that kind's weight grows; an ordinary page that comes
-back says so of all others. Hints only say which kind a page is. If they are wrong
-their kind's weight goes to 1, an ordinary page's, and there it stays.
+2003) they move by what comes back after it was evicted: its kind went too early, and
+each other kind of which something is remembered had a place that it should have had,
+so the one's weight grows against the others'. Hints only say which kind a page is. If
+they are wrong their kind's weight goes to 1, an ordinary page's, and there it stays.
 """
 
 from math import exp, log
@@ -19,12 +19,16 @@ from kvstore.core.steps import Tail
 
 ORDINARY, SEEN, ONE_SHOT, EXPECTED = range(4)
 KINDS = 4
+HINTED = (ONE_SHOT, EXPECTED)
 # Where the weights start, and between what they may move.
-FIRST = (1.0, 1.5, 0.1, 4.0)
+FIRST = (1.0, 1.5, 0.5, 1.5)
 LEAST = (1.0, 1.0, 1 / 64, 1.0)
 MOST = (1.0, 64.0, 1.0, 64.0)
-# How much of a weight a page that came back moves, at the least.
+# How much of a weight a page that came back moves, at the least; faster where it is a
+# hint's, whose worth is a caller's and not known before, and then so many times as fast at most.
 STEP = 0.0002
+HINT_STEP = 0.001
+MOST_STEPS = 64
 # Priorities beyond this are alike; each of them is worth so much of age.
 MOST_PRIORITY = 3
 PRIORITY_FACTOR = 4.0
@@ -65,19 +69,29 @@ class Auto(LeafOrder):
         if kind == HOT:
             return
         kind %= KINDS
-        left = self.ghosts.by_kind
-        ordinary = max(left.get(ORDINARY, 0), 1)
-        for other in (SEEN, ONE_SHOT, EXPECTED):
-            count = max(left.get(other, 0), 1)
-            if kind == other:
-                self._move(other, pages * max(1.0, ordinary / count))
-            elif kind == ORDINARY:
-                self._move(other, -pages * max(1.0, count / ordinary))
-
-    def _move(self, kind: int, steps: float) -> None:
-        moved = self._logs[kind] + STEP * steps
-        self._logs[kind] = max(log(LEAST[kind]), min(moved, log(MOST[kind])))
+        left = [0] * KINDS
+        for queue, count in self.ghosts.by_kind.items():
+            if queue != HOT:
+                left[queue % KINDS] += count
+        for other, count in enumerate(left):
+            if count and other != kind:
+                self._weigh(kind, other, pages, count / max(left[kind], 1))
         self._weights.clear()
+
+    def _weigh(self, kind: int, other: int, pages: int, ratio: float) -> None:
+        """Move one kind up against another, of which ``ratio`` times as many are remembered."""
+        steps = pages * max(1.0, ratio)
+        if kind in HINTED or other in HINTED:
+            steps = HINT_STEP * min(steps, pages * MOST_STEPS)
+        else:
+            steps *= STEP
+        # An ordinary page's weight stays 1.
+        if ORDINARY not in (kind, other):
+            steps /= 2
+        for each, change in ((kind, steps), (other, -steps)):
+            if each != ORDINARY:
+                moved = self._logs[each] + change
+                self._logs[each] = max(log(LEAST[each]), min(moved, log(MOST[each])))
 
     def _age(self, entry: Entry) -> float:
         """Return how long ago a head was used, divided by its queue's weight; least of the hot."""

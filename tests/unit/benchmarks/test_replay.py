@@ -12,13 +12,15 @@ from typer.testing import CliRunner
 
 from kvstore.core.eviction import order
 from kvstore.core.eviction.choice import POLICIES
+from kvstore.core.hints import ExpectedReuse
 from support.replay_core import Replay
 from support.replay_optimum import optimum
-from support.replay_trace import Oracle, Request, load, next_uses
+from support.replay_trace import Drawn, Oracle, Request, load, next_uses
 
 TRACE = Path(__file__).parents[2] / "data" / "conversation_300.jsonl.gz"
 REQUESTS = 150
 CAPACITY = 300
+WRONG = ("noisy:2", "noisy:", "noisy:0.3:day", "oracle:0.3", "best")
 # The real ones know runs where the naive ones know pages.
 APART = {"lru": 0.0, "lfu": 0.0, "level": 0.0, "slru": 0.01, "gdsf": 0.01, "auto": 0.01}
 
@@ -104,7 +106,30 @@ def test_hints_are_right_or_as_often_wrong_as_told() -> None:
     assert Oracle(requests, 0.0).runs(1, 0) == [(2, 2)]
 
 
-@pytest.mark.parametrize("more", [["--backend", "exact"], ["--hints", "noisy:0.3"]])
+def test_what_is_wrong_is_drawn_for_a_block_a_run_or_a_request() -> None:
+    """Of as many blocks in any case; a request's are wrong all together, a block's alone."""
+    requests = [chain(*range(9 * k, 9 * k + 4), *range(900 + k, 905 + k)) for k in range(40)] * 2
+    wrong = {}
+    for drawn in Drawn:
+        oracle, right = Oracle(requests, 0.3, drawn), Oracle(requests, 0.0)
+        runs = [(oracle.runs(number, 0), right.runs(number, 0)) for number in range(40)]
+        blocks = [list(zip(_each(a), _each(b), strict=True)) for a, b in runs]
+        wrong[drawn] = [sum(one != other for one, other in each) for each in blocks]
+        assert 0.15 < sum(wrong[drawn]) / 360 < 0.45
+    assert set(wrong[Drawn.REQUEST]) == {0, 9}
+    assert len(set(wrong[Drawn.BLOCK])) > 2
+
+
+def _each(runs: list[tuple[int, ExpectedReuse]]) -> list[ExpectedReuse]:
+    ends = [0, *(end for end, _ in runs)]
+    return [
+        hint for start, (end, hint) in zip(ends, runs, strict=False) for _ in range(end - start)
+    ]
+
+
+@pytest.mark.parametrize(
+    "more", [["--backend", "exact"], ["--hints", "noisy:0.3"], ["--hints", "noisy:0.3:block"]]
+)
 def test_the_last_line_is_the_result(more: list[str]) -> None:
     """Whatever is replayed, one JSON object at the end."""
     arguments = ["--trace", str(TRACE), "--capacity", "300", "--requests", "40", "--page-tokens"]
@@ -116,7 +141,7 @@ def test_the_last_line_is_the_result(more: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [["--policy", "best"], ["--backend", "best"], ["--hints", "noisy:2"]]
+    "wrong", [["--policy", "best"], ["--backend", "best"], *(["--hints", each] for each in WRONG)]
 )
 def test_what_there_is_not_is_said(wrong: list[str]) -> None:
     """A policy, backend or kind of hints that there is not ends it with status 2."""
