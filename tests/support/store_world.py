@@ -131,7 +131,9 @@ def make_world(
         recycled=arenas.poison if poison else None,
         tier_policy=tier_policy,
     )
-    layout = PageLayout(PAGE_TOKENS, PAGE_BYTES, 1, OpaqueContent(b"fingerprint"))
+    layout = PageLayout(
+        PAGE_TOKENS, PAGE_BYTES, 1, OpaqueContent(b"fingerprint", divides_by_token=True)
+    )
     store = KVStore(
         cache,
         arenas=arenas,

@@ -6,7 +6,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 from cuda_card import Card, ServerCuda
-from store_world import World, Worlds, sequence_of
+from store_world import PAGE_TOKENS, World, Worlds, sequence_of
 from structlog.testing import capture_logs
 from xxhash import xxh3_64_intdigest
 
@@ -15,6 +15,7 @@ from kvstore.core.invariants import Laws
 from kvstore.core.moving import Move
 from kvstore.core.requests import Match, MatchWishes, Sequence
 from kvstore.core.slots import SlotState
+from kvstore.core.tokens import TOKEN_BYTES
 from kvstore.core.wanted_moves import TierPolicy, WritePolicy
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.copies import Outcome
@@ -202,6 +203,23 @@ def test_pages_go_down_from_a_device_and_come_back(
     # A batch is waited for once, whatever it has.
     begun = card.calls.count("begin_read") + card.calls.count("begin_write")
     assert 0 < card.calls.count("wait") < begun
+
+
+def test_a_source_page_comes_up_onto_the_device(worlds: Worlds, stack: ExitStack) -> None:
+    """Where workers are handed nothing of tier 2: the page that a sequence parts in, whole."""
+    store = OnDevice(worlds, stack, in_place=False)
+    world, tiered = store.tiered.world, store.tiered
+    for number in range(SEQUENCES):
+        tiered.write(number)
+    asked = tiered.sequence(0).tokens
+    parting = Sequence(asked[: -2 * TOKEN_BYTES] + bytes(2 * TOKEN_BYTES))
+    match = world.store.match(tiered.caller, tiered.namespace_id, parting, MatchWishes(1, 2))
+    assert match.source is not None
+    pages = [*match.runs, match.source.page]
+    slots = [run.extent_id << 32 | index for run in pages for index in run.indexes]
+    assert [run.tier for run in pages] == [1, 1]
+    assert [world.arenas.read(slot) for slot in slots] == [tiered.content(0, k) for k in (0, 1)]
+    assert match.source.valid_token_count == PAGE_TOKENS - 1
 
 
 @pytest.mark.parametrize("call", ["begin_read", "wait"])
