@@ -1,73 +1,21 @@
 """What each policy nominates, in a few letters; the least recently used has a file of its own."""
 
-from math import log
-
 import pytest
 from core_builders import (
-    TENANT,
     CoreWorld,
-    letters_of,
-    make_holdings,
-    make_namespace,
     node_at,
     paged,
     plant,
 )
+from eviction_world import going, make, put
 
-from kvstore.core.arena import Arena, ArenaKey
-from kvstore.core.eviction import EvictionPolicy, auto, order
-from kvstore.core.eviction.auto import (
-    EXPECTED,
-    FIRST,
-    HINT_STEP,
-    KINDS,
-    LEAST,
-    MOST,
-    MOST_STEPS,
-    ONE_SHOT,
-    ORDINARY,
-    SEEN,
-    Auto,
-)
+from kvstore.core.eviction import order
 from kvstore.core.eviction.choice import POLICIES
 from kvstore.core.eviction.gdsf import MAX_LEVELS, GreedyDual
 from kvstore.core.eviction.ghosts import MAX_RUNS, GhostList
 from kvstore.core.hints import ExpectedReuse, Hint, ReuseHint
-from kvstore.core.namespace import Namespace
 from kvstore.core.pages import evict
 from kvstore.core.requests import Sequence
-from kvstore.core.slots import ExtentSlots
-
-
-def make(policy: EvictionPolicy, slots: int = 64) -> Namespace:
-    """Return an empty namespace whose arena has this policy."""
-    arena = Arena(1, ArenaKey(TENANT, 64, 1), policy, make_holdings())
-    arena.add_extent(ExtentSlots(1, slots))
-    return make_namespace(arena=arena)
-
-
-def put(
-    namespace: Namespace, letters: str, last_use: int, hits: int = 0, hint: Hint | None = None
-) -> None:
-    """Plant a path; its last node was hit so often, and has this hint."""
-    node = plant(namespace, letters, last_use).node
-    node.hits = hits
-    node.hint = hint or node.hint
-    namespace.arena.policy.offer(node)
-
-
-def going(namespace: Namespace, pages: int) -> list[tuple[str, int]]:
-    """Nominate and evict; return what went, as (the node's letters, pages of its tail)."""
-    victims = namespace.arena.policy.nominate(pages)
-    width = namespace.index.width
-    gone = [(letters_of(each.leaf.node.edge, width), each.pages) for each in victims]
-    evict(victims)
-    return gone
-
-
-def hint(expected: ExpectedReuse, until: float = 1e9, priority: int = 0) -> Hint:
-    """Return a hint."""
-    return Hint(expected, until, priority)
 
 
 def test_a_hint_counts_from_its_receipt() -> None:
@@ -157,104 +105,6 @@ def test_gdsf_remembers_so_many_levels() -> None:
         put(namespace, chr(0x100 + use % 7), use, hits=use)
         going(namespace, 1)
     assert len(policy._levels) <= MAX_LEVELS
-
-
-def test_auto_takes_hints_for_what_they_are_worth_at_first() -> None:
-    """One shot goes before what nothing is known of, and that before what goes on."""
-    namespace = make(Auto())
-    put(namespace, "a", 16, hint=hint(ExpectedReuse.CONTINUES))
-    put(namespace, "b", 20)
-    put(namespace, "c", 28, hint=hint(ExpectedReuse.ONE_SHOT))
-    put(namespace, "z", 40)
-    assert [letters for letters, _ in going(namespace, 4)] == ["c", "b", "a", "z"]
-
-
-def test_a_hint_ends_with_its_horizon() -> None:
-    """Later than its time a hint says nothing: the older one goes."""
-    namespace = make(Auto())
-    put(namespace, "a", 10)
-    put(namespace, "b", 20, hint=hint(ExpectedReuse.ONE_SHOT, until=5.0, priority=-3))
-    put(namespace, "z", 40)
-    namespace.arena.policy.now = 5.1
-    assert going(namespace, 1) == [("a", 1)]
-
-
-def test_higher_priority_goes_later_and_in_the_end_goes() -> None:
-    """Priority is worth age, within bounds."""
-    namespace = make(Auto())
-    put(namespace, "a", 10, hint=hint(ExpectedReuse.UNKNOWN, priority=1 << 30))
-    put(namespace, "b", 20)
-    put(namespace, "c", 30, hint=hint(ExpectedReuse.UNKNOWN, priority=-(1 << 30)))
-    put(namespace, "z", 40)
-    assert [letters for letters, _ in going(namespace, 4)] == ["c", "b", "a", "z"]
-
-
-def come_back(namespace: Namespace, letters: str, last_use: int) -> Hint:
-    """Evict everything, plant a path again, and return what its pages are known as."""
-    going(namespace, namespace.index.page_count)
-    plant(namespace, letters, last_use)
-    return node_at(namespace.index, letters).hint
-
-
-@pytest.mark.parametrize(
-    ("kind", "known"),
-    [(ONE_SHOT, hint(ExpectedReuse.ONE_SHOT)), (EXPECTED, hint(ExpectedReuse.CONTINUES))],
-)
-def test_a_kind_that_comes_back_is_kept_longer(kind: int, known: Hint) -> None:
-    """What is evicted and published again raises its kind's weight, and is known as seen."""
-    policy = Auto()
-    namespace = make(policy)
-    before = policy.weights
-    put(namespace, "xyz", 1)
-    put(namespace, "abc", 1, hint=known)
-    assert come_back(namespace, "abc", 2).returned
-    assert policy.weights[kind] > before[kind]
-    after = policy.weights
-    assert come_back(namespace, "abc", 3).returned
-    assert policy.weights[SEEN] > after[SEEN]
-
-
-def remembering(**pages: int) -> Auto:
-    """Return a policy that remembers so many pages of some kinds, by their names."""
-    policy = Auto()
-    policy.ghosts.by_kind = {getattr(auto, kind): count for kind, count in pages.items()}
-    return policy
-
-
-def test_wrong_hints_end_as_none() -> None:
-    """Where hinted as one shot comes back it is ordinary; so is what goes on if others return."""
-    policy = remembering(ORDINARY=9, SEEN=9, ONE_SHOT=9, EXPECTED=9)
-    policy.learn(ORDINARY, 1 << 30)
-    assert policy.weights == pytest.approx((1.0, 1.0, LEAST[ONE_SHOT], 1.0))
-    policy.learn(ONE_SHOT, 1 << 30)
-    assert policy.weights == pytest.approx((1.0, 1.0, 1.0, 1.0))
-    policy.learn(order.HOT, 100)
-    assert policy.weights == pytest.approx((1.0, 1.0, 1.0, 1.0))
-    policy.learn(EXPECTED, 1 << 30)
-    assert policy.weights == pytest.approx((1.0, 1.0, LEAST[ONE_SHOT], MOST[EXPECTED]))
-    policy.learn(SEEN, 1 << 30)
-    assert policy.weights == pytest.approx((1.0, MOST[SEEN], LEAST[ONE_SHOT], 1.0))
-
-
-def test_hints_are_weighed_against_each_other() -> None:
-    """Where every page has a hint: what a wrong one evicted moves both, a kind not there none."""
-    policy = remembering(ONE_SHOT=90, EXPECTED=10)
-    policy.learn(ONE_SHOT, 100)
-    _, seen, one_shot, expected = policy.weights
-    assert one_shot / FIRST[ONE_SHOT] == pytest.approx(FIRST[EXPECTED] / expected)
-    assert one_shot > FIRST[ONE_SHOT]
-    assert seen == FIRST[SEEN]
-
-
-def test_the_fewer_are_remembered_the_more_is_learned() -> None:
-    """Up to a bound; a priority changes nothing of a page's kind, and the hot set has none."""
-    moved = []
-    for few in (100, 10, 1):
-        policy = remembering(ONE_SHOT=few, EXPECTED=100)
-        policy.ghosts.by_kind[order.HOT] = 1 << 20
-        policy.learn(ONE_SHOT + 2 * KINDS, 1)
-        moved.append(log(policy.weights[ONE_SHOT] / FIRST[ONE_SHOT]))
-    assert moved == pytest.approx([HINT_STEP / 2, 5 * HINT_STEP, MOST_STEPS * HINT_STEP / 2])
 
 
 @pytest.mark.parametrize("policy", ["auto", "lru"])
