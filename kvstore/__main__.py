@@ -24,12 +24,6 @@ from pydantic import ValidationError
 from kvstore import __version__, grpc_log  # noqa: F401  # comes before gRPC
 from kvstore.access import Access, read_access
 from kvstore.config import PROGRAM, Config, load_config
-from kvstore.core.cache import PrefixCache
-from kvstore.core.eviction.choice import POLICIES
-from kvstore.core.hash_index import HashIndex
-from kvstore.core.index import IndexFactory
-from kvstore.core.limits import Limits
-from kvstore.core.radix import RadixIndex
 from kvstore.instance_lock import InstanceLock, InstanceRunning
 from kvstore.log import configure_logging
 from kvstore.rpc.attach import AttachServer
@@ -49,21 +43,17 @@ from kvstore.runtime_dir import RuntimeDir, UnusableRuntimeDir
 from kvstore.service.clock import Clock, MonotonicClock
 from kvstore.service.collector import Collector
 from kvstore.service.credentials import Credentials
-from kvstore.service.random_ids import random_ids
-from kvstore.service.reaper import Grower, MoveTicker, Reaper
+from kvstore.service.reaper import Grower, KeepTicker, MoveTicker, Reaper
 from kvstore.service.store import KVStore
 from kvstore.service.ticker import Ticker
-from kvstore.service.verification import Sampler
 from kvstore.service_manager import ServiceManager
 from kvstore.signals import Signals
-from kvstore.storage.arenas import Arenas
 from kvstore.storage.errors import DeviceUnavailable
-from kvstore.storage.tiers import Tiers
-from kvstore.tier_memory import tier_1_source, tier_2
+from kvstore.storage.slab_errors import SlabInUse
+from kvstore.store_building import build_store
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-INDEXES: dict[str, IndexFactory] = {"hash": HashIndex, "radix": RadixIndex}
 EPOCH_BITS = 64
 # How often it is looked whether there is much to collect.
 COLLECT_SECONDS = 1.0
@@ -74,6 +64,8 @@ CALL_GRACE = 1.0
 OWNER_PATIENCE = 0.25
 # Seconds for everything to end after the grace is over; what has not by then never will.
 STOP_PATIENCE = 15.0
+# Why it does not start, each with a message for whoever started it.
+REFUSALS = (DeviceUnavailable, InstanceRunning, SlabInUse, UnusableAddress, UnusableRuntimeDir)
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 
@@ -91,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with Signals(_awaited(access)) as signals:
             serve(config, access, signals)
-    except (DeviceUnavailable, InstanceRunning, UnusableAddress, UnusableRuntimeDir) as error:
+    except REFUSALS as error:
         _complain(str(error))
         return EXIT_FAILED
     return 0
@@ -100,41 +92,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def serve(config: Config, access: Access, signals: Signals) -> None:
     """Serve until one of STOP_SIGNALS; then drain and stop.
 
-    Raises ``DeviceUnavailable``, ``InstanceRunning``, ``UnusableAddress`` or
-    ``UnusableRuntimeDir``.
+    Raises what ``REFUSALS`` has.
     """
     runtime_dir = RuntimeDir(config.runtime_dir, access.sockets.group_id)
     with InstanceLock(runtime_dir), ExitStack() as stack:
         clock = MonotonicClock()
-        limits = Limits(
-            min_ttl=config.min_ttl, default_ttl=config.default_ttl, max_ttl=config.max_ttl
-        )
         # Never zero, which stands for no epoch on the wire.
         epoch = secrets.randbits(EPOCH_BITS) or 1
-        extent_ids = random_ids()
-        arenas = Arenas(
-            budget_bytes=config.tier1_bytes,
-            extent_bytes=config.bytes_of_an_extent,
-            source=tier_1_source(config, stack, signals),
-            extent_ids=extent_ids,
-        )
-        lower = tier_2(config, extent_ids, arenas.source)
-        memory = Tiers(arenas) if lower is None else Tiers(arenas, lower)
-        stack.callback(memory.close)
-        recycled = memory.poison if config.debug_poison_freed_slots else None
-        cache = PrefixCache(
-            epoch,
-            limits,
-            POLICIES[config.eviction_policy],
-            quotas=access.known.quotas,
-            arena_ids=random_ids(),
-            recycled=recycled,
-            index=INDEXES[config.prefix_cache_backend],
-            tier_policy=config.tier_policy(on_gpu=config.cuda_device is not None),
-        )
-        store = KVStore(
-            cache, arenas=arenas, lower=lower, clock=clock, sampler=Sampler(config.verify_rate)
-        )
+        store = build_store(config, epoch, access.known.quotas, clock, stack, signals)
         credentials = Credentials(tenants=access.known.tenants)
 
         tickers = _tickers(store, clock, config.reaper_interval)
@@ -196,6 +161,7 @@ def serve(config: Config, access: Access, signals: Signals) -> None:
             store_epoch=epoch,
             tier1_bytes=config.tier1_bytes,
             tier2_bytes=config.tier2_bytes,
+            tier3_bytes=config.tier3_bytes,
             device=config.device,
             listen=config.listen,
             port=port,
@@ -224,6 +190,8 @@ def _tickers(store: KVStore, clock: Clock, interval: float) -> dict[str, Ticker]
         tickers[name] = Grower(growth, clock=clock, interval=interval)
     if len(store.growths) > 1:
         tickers["mover"] = MoveTicker(store, clock=clock, interval=interval)
+    if store.tier3.present:
+        tickers["keeper"] = KeepTicker(store, clock=clock, interval=interval)
     return tickers
 
 

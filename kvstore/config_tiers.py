@@ -1,8 +1,9 @@
 """The server's settings of the tiers beyond the first."""
 
-from typing import Literal
+from pathlib import Path
+from typing import Literal, Self
 
-from pydantic import ByteSize
+from pydantic import ByteSize, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from kvstore.config_types import OptionalTierSize
@@ -10,7 +11,7 @@ from kvstore.core.wanted_moves import TierPolicy, WritePolicy
 
 
 class TierSettings(BaseSettings):
-    """How much tier 2 has, and when pages go there and come back."""
+    """How much tiers 2 and 3 have, and when pages go there and come back."""
 
     model_config = SettingsConfigDict(use_attribute_docstrings=True)
 
@@ -43,6 +44,39 @@ class TierSettings(BaseSettings):
     and not at all by one of a GPU. Absent: promote on a GPU, else in-place, which is
     refused on a GPU. Start with: absent.
     """
+
+    tier3_path: Path | None = None
+    """The file that pages are kept in over a restart, one server's own. Needed with `tier3_bytes`.
+
+    Made where it is not there, all of its bytes at once, readable by the server's user
+    alone: whoever reads it has the pages. Its folder has to be there, on a disk that is
+    fast; it may be a file of an earlier run, of another size too. Wrong when the log has
+    `tier3_unusable`, which says why, and the store then goes on without tier 3.
+    Absent: no tier 3. Start with: a path on local NVMe.
+    """
+
+    tier3_bytes: OptionalTierSize = ByteSize(0)
+    """Bytes of that file; 0: no tier 3.
+
+    Too small when `evicted_page_count` of tier 3 grows nearly as fast as its
+    `written_page_count`. Takes some 300 bytes of memory a page. Start with: what the disk
+    has to spare, at least ten times the memory of the tiers above.
+    """
+
+    tier3_write: Literal["second-touch", "through"] = "second-touch"
+    """When a page is written to tier 3.
+
+    `second-touch`: when it is inserted or matched for the second time; most pages never
+    are. `through`: soon after it was inserted, for a disk that is large and does not wear.
+    Wrong when `written_page_count` of tier 3 is many times its `loaded_page_count`.
+    Start with: second-touch.
+    """
+
+    @model_validator(mode="after")
+    def _require_tier3_path(self) -> Self:
+        if self.tier3_bytes and self.tier3_path is None:
+            raise ValueError("tier3_path has to be there where tier3_bytes is")
+        return self
 
     def tier_policy(self, *, on_gpu: bool) -> TierPolicy | None:
         """Return how the tiers work together; None where there is one."""

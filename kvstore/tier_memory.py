@@ -6,11 +6,14 @@ from contextlib import ExitStack
 import structlog
 
 from kvstore.config import Config
+from kvstore.service.disk import Disk
 from kvstore.signals import Signals
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.cuda_arena import CudaDevice
 from kvstore.storage.extent import MemorySource
 from kvstore.storage.host_arena import HostMemory
+from kvstore.storage.slab import SlabConfig
+from kvstore.storage.slab_layout import ALIGNMENT
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -19,6 +22,11 @@ ROOM_LOOKS = 20
 ROOM_LOOK_SECONDS = 1.0
 # Bytes: less is some pages of the smallest models that are of use.
 SMALL_TIER = 1 << 20
+# Of a slab where its size allows: so large that each is written in large runs.
+LARGEST_SEGMENT = 256 << 20
+SEGMENTS_IN_A_SLAB = 4
+# Bytes on their way to tier 3 at most, and as many on their way back.
+MOST_QUEUED = 256 << 20
 
 
 def tier_1_source(config: Config, stack: ExitStack, signals: Signals) -> MemorySource:
@@ -40,6 +48,24 @@ def tier_1_source(config: Config, stack: ExitStack, signals: Signals) -> MemoryS
         lambda: next(looks, None) is not None and not signals.came(ROOM_LOOK_SECONDS),
     )
     return device
+
+
+def tier_3(config: Config) -> Disk:
+    """Return tier 3: its slab, or why there is none. Raises ``SlabInUse``."""
+    if not config.tier3_bytes or config.tier3_path is None:
+        return Disk()
+    # What is on its way there holds its slots, and takes them from nobody else.
+    queue_bytes = min(config.tier1_bytes // 4, MOST_QUEUED)
+    segment_bytes = (config.tier3_bytes - ALIGNMENT) // SEGMENTS_IN_A_SLAB
+    segment_bytes = min(segment_bytes, LARGEST_SEGMENT) // ALIGNMENT * ALIGNMENT
+    return Disk.open(
+        SlabConfig(
+            config.tier3_path,
+            config.tier3_bytes,
+            segment_bytes=segment_bytes,
+            queue_bytes=queue_bytes,
+        )
+    )
 
 
 def tier_2(config: Config, extent_ids: Iterator[int], nearest: MemorySource) -> Arenas | None:

@@ -66,24 +66,30 @@ class Source:
 
 @dataclass(frozen=True)
 class Match:
-    """The longest cached prefix; without runs and source a miss."""
+    """The longest cached prefix; without runs and source a miss.
+
+    ``tier_3_token_count`` is not the core's to say: tokens beyond the runs that tier 3 has.
+    """
 
     matched_token_count: int
     runs: tuple[Run, ...]
     source: Source | None = None
     next_token: int | None = None
+    tier_3_token_count: int = 0
 
 
 @dataclass(frozen=True)
 class Peeked:
     """What a match would cover: tokens in place, their pages by tier, tokens to copy.
 
-    ``tiers`` are (the nearest tier that has a copy, number of pages).
+    ``tiers`` are (the nearest tier that has a copy, number of pages). ``tier_3_token_count``
+    is not the core's to say: tokens from the first on that tier 3 has.
     """
 
     matched_token_count: int
     tiers: tuple[tuple[int, int], ...]
     source_token_count: int = 0
+    tier_3_token_count: int = 0
 
     @property
     def page_count(self) -> int:

@@ -7,6 +7,7 @@ FeatureUnsupported, all before the store is asked anything.
 from array import array
 from collections.abc import Iterable
 from math import inf
+from typing import Protocol
 
 from kvstore.core.hints import ExpectedReuse, ReuseHint
 from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PagedContent, PageLayout
@@ -24,6 +25,7 @@ from kvstore.core.runs import Run
 from kvstore.errors import FeatureUnsupported, InvalidField, LimitExceeded
 from kvstore.rpc import fields
 from kvstore.rpc.packed import packed_field
+from kvstore.service.load_terms import LoadTerms
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore.v1 import types_pb2
 
@@ -31,6 +33,14 @@ KEYS_AND_VALUES = 2
 EXPECTATIONS = {int(each): each for each in ExpectedReuse}
 # Slots of a run from which on packing them together is faster than adding each.
 MANY = 64
+
+
+class Deadline(Protocol):
+    """A call under way, as far as its time goes: gRPC's context, or a lane's."""
+
+    def time_remaining(self) -> float | None:
+        """Return the seconds that are left, None without an end."""
+        ...
 
 
 def sequence_of(message: pb.Sequence, limits: Limits) -> Sequence:
@@ -64,6 +74,14 @@ def wishes_of(message: pb.MatchPrefixRequest | pb.AcquirePrefixRequest) -> Match
         message.source_pin_id or None,
         message.accept_next_token,
     )
+
+
+def terms_of(
+    message: pb.MatchPrefixRequest | pb.AcquirePrefixRequest, context: Deadline
+) -> LoadTerms:
+    """Return how long a match may wait for tier 3, and what it is to be compared with."""
+    remaining = context.time_remaining()
+    return LoadTerms(inf if remaining is None else remaining, message.prefill_tokens_per_second)
 
 
 def next_token_of(message: pb.InsertPrefixRequest) -> int | None:
@@ -187,6 +205,7 @@ def _fill_match(message: pb.PrefixMatch, match: Match) -> None:
         _fill_run(message.source.page, match.source.page)
     if match.next_token is not None:
         message.next_token = match.next_token
+    message.tier_3_token_count = match.tier_3_token_count
 
 
 def _fill_grant(message: pb.ReservationGrant, grant: Grant) -> None:
@@ -222,6 +241,7 @@ def peek_message(peeked: Peeked) -> pb.PeekPrefixResponse:
         matched_token_count=peeked.matched_token_count,
         tiers=tiers,
         source_token_count=peeked.source_token_count,
+        tier_3_token_count=peeked.tier_3_token_count,
     )
 
 

@@ -43,10 +43,15 @@ SUCCEEDED = b""
 
 
 class LaneContext(NamedTuple):
-    """A call as :class:`LaneCallers` sees it: what its lane says."""
+    """A call as its servicer and :class:`LaneCallers` see it: what its lane says."""
 
     identity: Identity
     lease_secret: bytes
+    remaining: float | None = None
+
+    def time_remaining(self) -> float | None:
+        """Return the seconds that were left as the call began."""
+        return self.remaining
 
 
 class LaneCallers(Callers):
@@ -118,7 +123,7 @@ class LaneCalls:
             always=method.always,
         )
         require_size(body, method.size_limit, limits)
-        context = cast("grpc.ServicerContext", LaneContext(identity, party.lease_secret))
+        context = cast("grpc.ServicerContext", LaneContext(identity, party.lease_secret, remaining))
         response = method.call(parsed(method.parse, body), context)
         return response.SerializeToString()
 

@@ -29,6 +29,7 @@ class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServiceServicer):
             fields.random_id("namespace_id", request.namespace_id),
             convert.sequence_of(request.sequence, self._store.limits),
             convert.wishes_of(request),
+            convert.terms_of(request, context),
         )
         return convert.match_response(match)
 
@@ -67,6 +68,7 @@ class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServiceServicer):
             convert.wishes_of(request),
             reservation_id=fields.chosen_id("reservation_id", request.reservation_id),
             total_page_count=request.total_page_count,
+            terms=convert.terms_of(request, context),
         )
         return convert.acquire_response(match, grant)
 

@@ -12,6 +12,7 @@ from kvstore.rpc import convert, fields, report
 from kvstore.rpc.extents import extent_message
 from kvstore.rpc.identity import Callers
 from kvstore.rpc.pagination import PageTokens, fresh_key, page_size_of
+from kvstore.rpc.tier3_report import tier_3_message
 from kvstore.service.store import KVStore
 from kvstore.v1 import store_pb2 as pb
 from kvstore.v1 import store_pb2_grpc
@@ -61,9 +62,15 @@ class StoreServicer(store_pb2_grpc.StoreServiceServicer):
         self, request: pb.GetStatsRequest, context: grpc.ServicerContext
     ) -> pb.GetStatsResponse:
         """Answer one consistent snapshot."""
-        stats = self._store.stats(self._callers.identity(context))
-        requests = self._store.traffic.requests
-        return report.stats_message(stats, uptime=self._store.uptime(), requests=requests)
+        identity = self._callers.identity(context)
+        message = report.stats_message(
+            self._store.stats(identity),
+            uptime=self._store.uptime(),
+            requests=self._store.traffic.requests,
+        )
+        tier_3 = tier_3_message(self._store.tier3.use(), whole=identity.admin)
+        message.tier_3.CopyFrom(tier_3)
+        return message
 
     def OpenNamespace(
         self, request: pb.OpenNamespaceRequest, context: grpc.ServicerContext

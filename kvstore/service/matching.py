@@ -1,10 +1,14 @@
 """Matches and acquires: the calls whose answers are looked at before they are given."""
 
+from dataclasses import replace
+
 from kvstore.core.caller import Caller
 from kvstore.core.requests import Grant, Match, MatchWishes, Sequence
 from kvstore.service.growth import Growth
+from kvstore.service.load_terms import NO_TERMS, LoadTerms
 from kvstore.service.members import Members
 from kvstore.service.mover import Mover
+from kvstore.service.tier3 import Tier3
 from kvstore.service.verification import Verifier
 
 
@@ -13,26 +17,35 @@ class Matching(Members):
 
     growth: Growth
     mover: Mover
+    tier3: Tier3
     _verifier: Verifier
 
     def match(
-        self, caller: Caller, namespace_id: bytes, sequence: Sequence, wishes: MatchWishes
+        self,
+        caller: Caller,
+        namespace_id: bytes,
+        sequence: Sequence,
+        wishes: MatchWishes,
+        terms: LoadTerms = NO_TERMS,
     ) -> Match:
         """Pin the longest cached prefix and return it; a miss takes no pin.
 
-        Pages that are found corrupt leave the index first, and so are no part of it.
-        Raises, besides what the core raises, StoreDraining.
+        What tier 3 has of it beyond that is loaded first, as ``terms`` allow. Pages that are
+        found corrupt leave the index before, and so are no part of it. Raises, besides
+        what the core raises, StoreDraining.
         """
         self._require_open()
+        on_disk = self.tier3.loader.load(caller, namespace_id, sequence, terms)
         self._promote(caller, namespace_id, sequence, wishes)
 
         def ask() -> Match:
             now = self._clock()
             match = self._cache.match(caller, namespace_id, sequence, wishes, now, to_verify=True)
             self.mover.note()
+            self.tier3.keeper.note()
             return match
 
-        return self._verifier.answer(ask, caller, wishes)
+        return _with_tier_3(self._verifier.answer(ask, caller, wishes), on_disk)
 
     def acquire(
         self,
@@ -43,12 +56,14 @@ class Matching(Members):
         *,
         reservation_id: int,
         total_page_count: int,
+        terms: LoadTerms = NO_TERMS,
     ) -> tuple[Match, Grant | None]:
         """Match, and reserve the rest of ``total_page_count`` pages; None if it can't be had.
 
-        Looked at as a match is. Raises, besides what the core raises, StoreDraining.
+        Loaded and looked at as a match is. Raises, besides what the core raises, StoreDraining.
         """
         self._require_open()
+        on_disk = self.tier3.loader.load(caller, namespace_id, sequence, terms)
         self._promote(caller, namespace_id, sequence, wishes)
 
         def ask() -> tuple[Match, Grant | None]:
@@ -65,9 +80,11 @@ class Matching(Members):
             matched = sum(len(run.indexes) for run in match.runs)
             self._note(namespace_id, total_page_count - matched if grant is None else 0)
             self.mover.note()
+            self.tier3.keeper.note()
             return match, grant
 
-        return self._verifier.answer(ask, caller, wishes)
+        match, grant = self._verifier.answer(ask, caller, wishes)
+        return _with_tier_3(match, on_disk), grant
 
     def _promote(
         self, caller: Caller, namespace_id: bytes, sequence: Sequence, wishes: MatchWishes
@@ -80,3 +97,9 @@ class Matching(Members):
 
     def _note(self, namespace_id: bytes, wanted: int = 0) -> None:
         self.growth.note(self._cache.namespaces[namespace_id].arena, wanted)
+
+
+def _with_tier_3(match: Match, token_count: int) -> Match:
+    """Say which of the first ``token_count`` tokens tier 3 has that a match does not hand out."""
+    beyond = token_count - match.matched_token_count
+    return replace(match, tier_3_token_count=beyond) if beyond > 0 else match

@@ -22,6 +22,14 @@ class MoveTicker(Ticker):
         super().__init__("mover", (mover.step,), clock=clock, interval=interval, due=mover.due)
 
 
+class KeepTicker(Ticker):
+    """Has pages written to tier 3, at once when that is due."""
+
+    def __init__(self, store: KVStore, *, clock: Clock, interval: float) -> None:
+        keeper = store.tier3.keeper
+        super().__init__("keeper", (keeper.step,), clock=clock, interval=interval, due=keeper.due)
+
+
 class Grower(Ticker):
     """Moves memory between the budget and the arenas, at once when that is due.
 

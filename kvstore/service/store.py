@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Collection
 from collections.abc import Sequence as Items
 from contextlib import suppress
+from dataclasses import replace
 from threading import Lock
 
 from kvstore.core.arena import Arena
@@ -23,20 +24,24 @@ from kvstore.core.requests import (
     Grant,
     Inserted,
     Peeked,
+    Removed,
     ReservationRequest,
     Sequence,
 )
 from kvstore.errors import PoolExhausted
 from kvstore.service.clock import Clock
+from kvstore.service.disk import Disk
 from kvstore.service.growth import WATERMARK, Growth
 from kvstore.service.matching import Matching
 from kvstore.service.mover import Mover
 from kvstore.service.named_pins import NamedPinKeeper
 from kvstore.service.thrash import ThrashWatch
+from kvstore.service.tier3 import Tier3
 from kvstore.service.traffic import Traffic
 from kvstore.service.verification import Sampler, Verifier
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.extent import CudaIpcExport, ExtentDescription, HostExport
+from kvstore.storage.slab_admission import WriteAdmission
 from kvstore.storage.tiers import Tiers
 
 # What ``extents`` answers is part of what the wire works with.
@@ -59,10 +64,13 @@ class KVStore(Matching):
         clock: Clock,
         sampler: Sampler | None = None,
         lower: Arenas | None = None,
+        disk: Disk | None = None,
+        admission: WriteAdmission | None = None,
     ) -> None:
         """Without ``sampler`` no page is looked at before it is handed out.
 
-        ``lower`` has tier 2's memory, where ``cache`` has a tier 2.
+        ``lower`` has tier 2's memory, where ``cache`` has a tier 2, and ``disk`` is tier 3,
+        where it has that; ``admission`` says what is written there.
         """
         super().__init__(cache, Lock(), clock)
         self._memory = Tiers(arenas) if lower is None else Tiers(arenas, lower)
@@ -83,8 +91,22 @@ class KVStore(Matching):
         self.named_pins = NamedPinKeeper(cache, self._mutex, clock)
         self.thrash = ThrashWatch(cache, self._mutex, clock)
         self.traffic = Traffic(cache.quotas, clock)
+        self.tier3 = Tier3(
+            cache,
+            self._mutex,
+            memory=self._memory,
+            disk=disk or Disk(),
+            clock=clock,
+            took=self._took,
+            admission=admission,
+        )
         self._verifier = Verifier(
-            cache, self._mutex, arenas=self._memory, sampler=sampler or Sampler(), clock=clock
+            cache,
+            self._mutex,
+            arenas=self._memory,
+            sampler=sampler or Sampler(),
+            clock=clock,
+            removed=self.tier3.removals.settle,
         )
 
     @property
@@ -150,12 +172,23 @@ class KVStore(Matching):
             arenas = self._cache.visible_arenas(identity)
             return self._memory.describe(each for arena in arenas for each in arena.extents)
 
+    def evict_prefix(self, identity: Identity, namespace_id: bytes, tokens: bytes) -> Removed:
+        """Remove all pages that hold a prefix's last token, and all that continues them.
+
+        Of tier 3 too, before this returns: they do not come back by a restart.
+        """
+        removed = super().evict_prefix(identity, namespace_id, tokens)
+        self.tier3.removals.settle()
+        return removed
+
     # The request path.
 
     def peek(self, identity: Identity, namespace_id: bytes, tokens: bytes) -> Peeked:
-        """Return what a match would cover. No effect at all."""
+        """Return what a match would cover, and what tier 3 has. No effect at all."""
         with self._mutex:
-            return self._cache.peek(identity, namespace_id, tokens)
+            peeked = self._cache.peek(identity, namespace_id, tokens)
+        tier_3 = self.tier3.leading_tokens(identity, namespace_id, tokens)
+        return replace(peeked, tier_3_token_count=tier_3)
 
     def reserve(
         self, caller: Caller, namespace_id: bytes, requests: Items[ReservationRequest]
@@ -193,6 +226,7 @@ class KVStore(Matching):
                 hint=hint,
             )
             self.mover.note()
+            self.tier3.keeper.note()
             return inserted
 
     def release(self, caller: Caller, pin_ids: Items[int]) -> None:

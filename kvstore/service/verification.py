@@ -64,7 +64,13 @@ class Verifier:
         arenas: Tiers,
         sampler: Sampler,
         clock: Clock,
+        removed: Callable[[], object] = lambda: None,
     ) -> None:
+        """``removed`` is called, without the mutex, once pages left the index that may not return.
+
+        The answer waits for it.
+        """
+        self._removed = removed
         self._cache = cache
         self._mutex = mutex
         self._arenas = arenas
@@ -94,6 +100,8 @@ class Verifier:
                 removed = self._cache.remove_corrupt(inspection, corrupt, read_count)
                 return self._cache.settle(inspection, corrupt)
         finally:
+            if corrupt:
+                self._removed()
             for page in removed:
                 self._log(log.error, "page_corrupt", inspection, page)
 

@@ -108,6 +108,21 @@ class Slab:
         """Bytes that are being read: what a load would wait for."""
         return self._book.reading_bytes
 
+    @property
+    def reading_room(self) -> int:
+        """Bytes that may be read besides; what is more is refused."""
+        return self._config.queue_bytes - self._book.reading_bytes
+
+    @property
+    def writing_room(self) -> int:
+        """Bytes that may be queued besides; what is more is refused."""
+        return self._config.queue_bytes - self._book.queued_bytes
+
+    @property
+    def page_count(self) -> int:
+        """Pages that would be found now."""
+        return self._book.index.page_count
+
     def write(
         self, page: SlabPage, content: Content, done: Done, *, checksum: int | None = None
     ) -> bool:
@@ -153,6 +168,12 @@ class Slab:
         """Return whether a page would be found now."""
         with self._book.mutex:
             return self._book.state is SlabState.OPEN and self._book.index.find(key) is not None
+
+    def is_on_its_way(self, key: PageKey) -> bool:
+        """Return whether a page is being written, and nobody removed it since."""
+        with self._book.mutex:
+            write = self._book.pending.get(key)
+            return write is not None and not write.cancelled
 
     def remove(self, keys: Sequence[PageKey], done: Done) -> None:
         """Remove pages and all that comes after them. Nobody finds them from here on.

@@ -34,6 +34,11 @@ class Tiers:
         found = (each.read(slot) for each in self.arenas)
         return next((each for each in found if each is not None), None)
 
+    def view(self, slot: int) -> memoryview | None:
+        """Return the bytes of a slot in place, to be written, as ``Arenas.view`` does."""
+        place = self._place(slot)
+        return place if isinstance(place, memoryview) else None
+
     def copy_all(self, pairs: Iterable[tuple[int, int]]) -> list[Outcome]:
         """Write the bytes of each pair's first slot into the second, of the same size.
 

@@ -45,7 +45,11 @@ ALLOWED = {
     | {"kvstore.config_access", "kvstore.config_tiers", "kvstore.config_types"},
     "kvstore/config_tiers.py": {"kvstore.config_types", "kvstore.core"},
     # A part of the composition root: it knows where the settings have memory come from.
-    "kvstore/tier_memory.py": {"kvstore.config", "kvstore.signals", "kvstore.storage"},
+    "kvstore/tier_memory.py": {"kvstore.config", "kvstore.signals"}
+    | {"kvstore.service", "kvstore.storage"},
+    # Another: it knows the types of a store's parts.
+    "kvstore/store_building.py": {"kvstore.config", "kvstore.signals", "kvstore.tier_memory"}
+    | {"kvstore.core", "kvstore.service", "kvstore.storage"},
     "kvstore/config_access.py": {"kvstore.config_types"},
     "kvstore/config_types.py": set(),
     # A part of the composition root: it knows whom the settings let in.

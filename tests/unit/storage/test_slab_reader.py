@@ -72,22 +72,37 @@ def test_a_slot_is_not_written_while_it_is_read(rig: SlabRig) -> None:
     assert book.index.find(key(2)) != slot
     request: Future[object] = Future()
     rig.slab._reader._read_run([begun], _Request(request))  # type: ignore[arg-type]
-    assert request.result(LIMIT) == [0]
+    assert request.result(LIMIT) == [begun]
     assert rig.write(3)
     assert book.index.find(key(3)) == slot
 
 
 class _Request:
-    """Takes in the numbers of the pages that were whole."""
+    """Takes in the pages that were whole."""
 
     def __init__(self, done: "Future[object]") -> None:
         self._done = done
 
-    def finish(self, numbers: list[int], byte_count: int) -> None:
-        """Keep the numbers."""
-        assert byte_count == PAGE_BYTES * len(numbers)
-        self._done.set_result(numbers)
+    def finish(self, whole: list[object], byte_count: int) -> None:
+        """Keep the pages."""
+        assert byte_count == PAGE_BYTES * len(whole)
+        self._done.set_result(whole)
 
 
 def _wanted(number: int) -> tuple[object, list[memoryview]]:
     return key(number), [memory(PAGE_BYTES)]
+
+
+def test_an_answer_says_what_each_page_was_compared_with(rig: SlabRig) -> None:
+    """Checksums of what is whole, and how far a path of pages goes on."""
+    assert rig.write(0, 1)
+    answer, into = rig.answer(0, 5, 1)
+    assert answer.checksums == (
+        xxh3_64_intdigest(into[0]),
+        None,
+        xxh3_64_intdigest(into[2]),
+    )
+    assert answer.found == (True, False, True)
+    assert answer.leading == 1
+    whole, _ = rig.answer(0, 1)
+    assert whole.leading == 2

@@ -1,0 +1,46 @@
+"""Pages that left the index because they may not return: tier 3 forgets them before it is said."""
+
+from threading import Lock
+
+from kvstore.core.cache import PrefixCache
+from kvstore.core.third_tier import RemovedPrefix
+from kvstore.service.disk import Disk
+from kvstore.storage.slab_header import PageKey
+
+
+class Removals:
+    """Has tier 3 forget what the core removed. Thread-safe.
+
+    ``mutex`` is the store's, under which ``cache`` may be used.
+    """
+
+    def __init__(self, cache: PrefixCache, mutex: Lock, disk: Disk) -> None:
+        self._cache = cache
+        self._mutex = mutex
+        self._disk = disk
+        self._settling = Lock()
+
+    def settle(self) -> bool:
+        """Return once what was removed before cannot return, whoever removed it.
+
+        False where the disk does not forget it; that is logged, and the alarm. Waits for
+        the disk, some seconds at most. Without the store's mutex.
+        """
+        with self._settling:
+            with self._mutex:
+                removed = self._cache.take_removed()
+            if not removed:
+                return True
+            return self._disk.remove(
+                [
+                    PageKey(each.namespace_digest, each.page_digest)
+                    for each in removed
+                    if each.page_digest is not None
+                ],
+                [each.namespace_digest for each in removed if each.page_digest is None],
+                lambda: self._submitted(removed),
+            )
+
+    def _submitted(self, removed: list[RemovedPrefix]) -> None:
+        with self._mutex:
+            self._cache.finish_removed(removed)

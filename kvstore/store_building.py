@@ -1,0 +1,71 @@
+"""A store built from its parts, by the settings."""
+
+from contextlib import ExitStack
+
+from kvstore.config import Config
+from kvstore.core.cache import PrefixCache
+from kvstore.core.eviction.choice import POLICIES
+from kvstore.core.hash_index import HashIndex
+from kvstore.core.index import IndexFactory
+from kvstore.core.limits import Limits
+from kvstore.core.quotas import QuotaTable
+from kvstore.core.radix import RadixIndex
+from kvstore.service.clock import Clock
+from kvstore.service.random_ids import random_ids
+from kvstore.service.store import KVStore
+from kvstore.service.verification import Sampler
+from kvstore.signals import Signals
+from kvstore.storage.arenas import Arenas
+from kvstore.storage.slab_admission import FirstTouch
+from kvstore.storage.tiers import Tiers
+from kvstore.tier_memory import tier_1_source, tier_2, tier_3
+
+INDEXES: dict[str, IndexFactory] = {"hash": HashIndex, "radix": RadixIndex}
+
+
+def build_store(
+    config: Config,
+    epoch: int,
+    quotas: QuotaTable,
+    clock: Clock,
+    stack: ExitStack,
+    signals: Signals,
+) -> KVStore:
+    """Return a store over the memory and the disk that the settings name; ``stack`` closes both.
+
+    One of ``signals`` ends the wait for a device. Raises ``DeviceUnavailable`` or
+    ``SlabInUse``.
+    """
+    extent_ids = random_ids()
+    arenas = Arenas(
+        budget_bytes=config.tier1_bytes,
+        extent_bytes=config.bytes_of_an_extent,
+        source=tier_1_source(config, stack, signals),
+        extent_ids=extent_ids,
+    )
+    lower = tier_2(config, extent_ids, arenas.source)
+    memory = Tiers(arenas) if lower is None else Tiers(arenas, lower)
+    stack.callback(memory.close)
+    # After it, so that what is written or read is done before its memory goes.
+    disk = tier_3(config)
+    stack.callback(disk.close)
+    cache = PrefixCache(
+        epoch,
+        Limits(min_ttl=config.min_ttl, default_ttl=config.default_ttl, max_ttl=config.max_ttl),
+        POLICIES[config.eviction_policy],
+        quotas=quotas,
+        arena_ids=random_ids(),
+        recycled=memory.poison if config.debug_poison_freed_slots else None,
+        index=INDEXES[config.prefix_cache_backend],
+        tier_policy=config.tier_policy(on_gpu=config.cuda_device is not None),
+        third_tier=disk.slab is not None,
+    )
+    return KVStore(
+        cache,
+        arenas=arenas,
+        lower=lower,
+        clock=clock,
+        sampler=Sampler(config.verify_rate),
+        disk=disk,
+        admission=FirstTouch() if config.tier3_write == "through" else None,
+    )
