@@ -38,7 +38,7 @@ class Keep(Hold):
         super().__init__(0, namespace, 0.0, _lower_first(at))
         self.start = start
         self.losses = namespace.losses
-        self.digests: PathDigests = digests_to(at)
+        self.digests: PathDigests = digests_to(at, since=start)
         self.stand_at(at)
         self.pages: list[KeepPage] = list(self._find_pages())
 

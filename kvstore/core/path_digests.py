@@ -50,10 +50,11 @@ class PathDigests:
         return b"".join(self._known[begin - self.start + 1 : end - self.start + 1])
 
 
-def digests_to(at: Position, beyond: bytes = b"") -> PathDigests:
+def digests_to(at: Position, beyond: bytes = b"", *, since: int | None = None) -> PathDigests:
     """Return the digests of the pages through ``at``, of those whose digests no node knows.
 
-    And of those of ``beyond``, which come after it. Cost: a step a node, and a copy of tokens.
+    And of those of ``beyond``, which come after it; with ``since`` of all pages from there
+    on, known or not. Cost: a step a node, and a copy of tokens.
     """
     index = at.node.namespace.index
     parts = [beyond]
@@ -61,6 +62,8 @@ def digests_to(at: Position, beyond: bytes = b"") -> PathDigests:
     pages = at.pages
     while node is not None:
         known = min(node.chain.pages, pages) if node.chain is not None else 0
+        if since is not None:
+            known = min(known, max(since - node.start, 0))
         parts.append(node.edge[known * index.width : pages * index.width])
         if node.chain is not None and known:
             digest = node.chain.digest(known)

@@ -117,7 +117,11 @@ def prefix_message(prefix: PrefixStats) -> store_pb2.PrefixInfo:
 
 
 def stats_message(
-    stats: Stats, *, uptime: float, requests: Callable[[str], Requests]
+    stats: Stats,
+    *,
+    uptime: float,
+    requests: Callable[[str], Requests],
+    tier_3: store_pb2.Tier3Stats,
 ) -> store_pb2.GetStatsResponse:
     """Return a snapshot; ``uptime`` is in seconds, ``requests`` are those of a tenant."""
     return store_pb2.GetStatsResponse(
@@ -135,6 +139,7 @@ def stats_message(
         detached_page_count=stats.detached_page_count,
         oldest_quarantine_age=_age(stats.oldest_quarantine_age),
         tenants=[tenant_message(each, requests(each.tenant)) for each in stats.tenants],
+        tier_3=tier_3,
     )
 
 

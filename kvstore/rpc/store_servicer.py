@@ -63,14 +63,12 @@ class StoreServicer(store_pb2_grpc.StoreServiceServicer):
     ) -> pb.GetStatsResponse:
         """Answer one consistent snapshot."""
         identity = self._callers.identity(context)
-        message = report.stats_message(
+        return report.stats_message(
             self._store.stats(identity),
             uptime=self._store.uptime(),
             requests=self._store.traffic.requests,
+            tier_3=tier_3_message(self._store.tier3.use(), whole=identity.admin),
         )
-        tier_3 = tier_3_message(self._store.tier3.use(), whole=identity.admin)
-        message.tier_3.CopyFrom(tier_3)
-        return message
 
     def OpenNamespace(
         self, request: pb.OpenNamespaceRequest, context: grpc.ServicerContext

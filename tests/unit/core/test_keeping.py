@@ -84,6 +84,23 @@ def test_each_touch_is_told_until_the_page_is_kept() -> None:
     assert ends(world) == [[4]]
 
 
+def test_what_is_not_kept_yet_has_its_digests_again() -> None:
+    """Also where nodes know them: a keep's first page may come before what they do not know."""
+    world = ThirdWorld()
+    chain = [world.namespace.digest, *page_digests(world.namespace.digest, paged("abcd"), 8)]
+    world.worker.publish("abcd", "abxy")
+    for kept in (0, 1, 3):
+        world.worker.match("abcd", 10 + kept)
+        for keep in (keeps := world.cache.plan_keeps(100)):
+            digests = [keep.digests.through(end) for end in range(keep.start, keep.held_end + 1)]
+            known = [world.namespace.digest]
+            known += page_digests(world.namespace.digest, keep.tokens(), 8)
+            assert digests == known[keep.start :]
+        world.cache.finish_keeps(keeps, [kept] * len(keeps))
+        world.laws.check()
+    assert digests[-1] == chain[4]
+
+
 def test_a_plan_is_bounded_and_goes_on() -> None:
     """The rest of a touch comes next."""
     world = ThirdWorld()

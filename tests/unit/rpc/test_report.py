@@ -21,10 +21,14 @@ from kvstore.core.stats import (
 from kvstore.core.stats import PrefixStats as Prefix
 from kvstore.core.tenant_stats import TenantStats
 from kvstore.rpc import report
+from kvstore.rpc.tier3_report import tier_3_message
+from kvstore.service.disk import DiskState, DiskUse
+from kvstore.service.tier3 import Tier3Use
 from kvstore.service.traffic import Requests
+from kvstore.storage.slab_book import SlabCounters
 from kvstore.v1 import lease_pb2, store_pb2, types_pb2
 
-COUNTERS = Counters(*range(1, 20))
+COUNTERS = Counters(*range(1, 21))
 # Told by another field, or the place in a list and no more.
 NOT_SENT = {"epoch", "expired", "number"}
 LEASE = LeaseStats(
@@ -132,10 +136,37 @@ HOLD = HoldStats(
     age=105.5,
 )
 
+TIER_3 = Tier3Use(
+    DiskUse(
+        DiskState.OPEN,
+        size_bytes=200,
+        page_count=201,
+        slot_count=202,
+        counters=SlabCounters(
+            written_pages=203,
+            refused_writes=204,
+            read_pages=205,
+            corrupt_pages=206,
+            unreadable_pages=207,
+            evicted_pages=208,
+            removed_pages=209,
+            recovered_pages=210,
+            torn_slots=211,
+        ),
+    ),
+    bandwidth=212.5,
+    declined_count=213,
+)
+
 
 def stats_message() -> store_pb2.GetStatsResponse:
     """Return the statistics as a message."""
-    return report.stats_message(STATS, uptime=1.0, requests=lambda _: Requests(105, 106))
+    return report.stats_message(
+        STATS,
+        uptime=1.0,
+        requests=lambda _: Requests(105, 106),
+        tier_3=tier_3_message(TIER_3, whole=True),
+    )
 
 
 def unset(message: Message) -> list[str]:
@@ -158,6 +189,7 @@ def unset(message: Message) -> list[str]:
         stats_message().arenas[0],
         stats_message().tenants[0],
         stats_message().tenants[0].quotas,
+        stats_message().tier_3,
         report.limits_message(Limits()),
     ],
     ids=lambda message: message.DESCRIPTOR.name,
@@ -165,6 +197,13 @@ def unset(message: Message) -> list[str]:
 def test_no_field_is_forgotten(message: Message) -> None:
     """From a snapshot without zeros, every field of the message is set."""
     assert unset(message) == []
+
+
+def test_of_tier_3_others_than_admins_see_its_state_alone() -> None:
+    """All tenants share it."""
+    message = tier_3_message(TIER_3, whole=False)
+    assert message.ListFields() == [(message.DESCRIPTOR.fields_by_name["state"], message.state)]
+    assert message.state == store_pb2.Tier3Stats.STATE_OPEN
 
 
 def test_numbers_are_of_the_same_name() -> None:
