@@ -1,7 +1,7 @@
 """The other workers of a chaos run: an operator, one who corrupts a page, one who reads all."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from threading import Event
 
@@ -98,7 +98,7 @@ def walk(load: Load, orders: Orders, control: Control, report: Report) -> None:
     report.send()
 
 
-def _covered(pages: list[PageRef], source: Source | None, tokens: bytes) -> bool:
+def _covered(pages: Sequence[PageRef], source: Source | None, tokens: bytes) -> bool:
     return len(pages) == len(tokens) // WIDTH and (source is not None) == bool(len(tokens) % WIDTH)
 
 

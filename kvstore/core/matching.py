@@ -9,6 +9,7 @@ from kvstore.core.lookup import Found, longest
 from kvstore.core.named_pins import NamedPins
 from kvstore.core.namespace import Namespace
 from kvstore.core.node import Position
+from kvstore.core.repeats import fingerprint_of, took
 from kvstore.core.requests import Match, MatchWishes, Sequence
 from kvstore.core.steps import note_use
 from kvstore.core.tokens import matchable_pages
@@ -62,12 +63,11 @@ class Matching(NamedPins):
         wishes: MatchWishes,
         now: float,
     ) -> Match:
-        fingerprint = hash((namespace.namespace_id, sequence, wishes))
         pin_id, source_pin_id = wishes.pin_id, wishes.source_pin_id
         self._require_alive(lease, wishes)
         pin = lease.pins.get(pin_id)
         if pin is not None:
-            if not isinstance(pin, Pin) or pin.fingerprint != fingerprint:
+            if not isinstance(pin, Pin) or not took(pin, namespace, sequence, wishes):
                 raise IdReused(id=pin_id)
             return match_of(lease, pin)
         if source_pin_id == pin_id or source_pin_id in lease.pins:
@@ -90,6 +90,7 @@ class Matching(NamedPins):
             self.wanted.matched(found.last, found.tiers)
         if self.third is not None:
             self.third.touched(found.at)
+        fingerprint = fingerprint_of(namespace, sequence, wishes, found.at.depth)
         pin = Pin(pin_id, namespace, found.at, fingerprint, now, found.tiers)
         lease.add_pin(pin)
         pin.next_token = found.next_token

@@ -14,6 +14,9 @@ INDEX_MASK = (1 << INDEX_BITS) - 1
 # One page in 2**64 has this checksum, and is not verified.
 NO_CHECKSUM = 0
 
+# Slots of an extent of which ``order`` tells.
+ORDERED = 1 << 16
+
 # Slots in prefix order: an array of type code "Q".
 Slots: TypeAlias = "array[int]"
 
@@ -49,7 +52,8 @@ class ExtentSlots:
     ``generations`` are where the extent's workers look, zero at first: a slot's is
     written before anybody can reserve the slot anew. None: nobody looks.
     ``checksums`` are of what the slots' writers wrote, ``NO_CHECKSUM`` where none
-    was given.
+    was given. ``order`` are the bytes of its first slots, one after the other, as
+    ``Slots`` have them: slots that lie in order are a part of it.
     Not thread-safe. Knows nothing of pages, pins or memory.
     """
 
@@ -58,6 +62,7 @@ class ExtentSlots:
         "checksums",
         "extent_id",
         "generations",
+        "order",
         "slot_count",
         "states",
         "tier",
@@ -78,6 +83,8 @@ class ExtentSlots:
             array("Q", bytes(8 * slot_count)) if generations is None else generations
         )
         self.checksums = array("Q", bytes(8 * slot_count))
+        base = extent_id << INDEX_BITS
+        self.order = array("Q", range(base, base + min(slot_count, ORDERED))).tobytes()
         # A stack: the lowest index on top, so that fresh slots come in order.
         self.available = list(range(slot_count - 1, -1, -1))
 

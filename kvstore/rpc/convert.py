@@ -4,7 +4,6 @@ A conversion from a message raises InvalidField, LimitExceeded or
 FeatureUnsupported, all before the store is asked anything.
 """
 
-from array import array
 from collections.abc import Iterable
 from math import inf
 from typing import Protocol
@@ -21,18 +20,23 @@ from kvstore.core.requests import (
     ReservationRequest,
     Sequence,
 )
-from kvstore.core.runs import Run
 from kvstore.errors import FeatureUnsupported, InvalidField, LimitExceeded
 from kvstore.rpc import fields
-from kvstore.rpc.packed import packed_field
+from kvstore.rpc.answer import Answer, inside, run_bytes, runs_field
+from kvstore.rpc.packed import length_delimited
 from kvstore.service.load_terms import LoadTerms
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore.v1 import types_pb2
 
 KEYS_AND_VALUES = 2
 EXPECTATIONS = {int(each): each for each in ExpectedReuse}
-# Slots of a run from which on packing them together is faster than adding each.
-MANY = 64
+MATCH_OF_MATCH = pb.MatchPrefixResponse.MATCH_FIELD_NUMBER
+MATCH_OF_ACQUIRE = pb.AcquirePrefixResponse.MATCH_FIELD_NUMBER
+GRANT = pb.AcquirePrefixResponse.GRANT_FIELD_NUMBER
+GRANTS = pb.ReservePagesResponse.GRANTS_FIELD_NUMBER
+RUNS_OF_MATCH = pb.PrefixMatch.RUNS_FIELD_NUMBER
+RUNS_OF_GRANT = pb.ReservationGrant.RUNS_FIELD_NUMBER
+RUNS_OF_INSERT = pb.InsertPrefixResponse.RUNS_FIELD_NUMBER
 
 
 class Deadline(Protocol):
@@ -43,11 +47,14 @@ class Deadline(Protocol):
         ...
 
 
-def sequence_of(message: pb.Sequence, limits: Limits) -> Sequence:
-    """Return a sequence. That it is page-aligned is core's to check."""
+def sequence_of(message: pb.Sequence, limits: Limits, tokens: bytes | None = None) -> Sequence:
+    """Return a sequence. That it is page-aligned is core's to check.
+
+    ``tokens`` are its tokens where they came beside the message.
+    """
     base = message.WhichOneof("base")
     return Sequence(
-        fields.tokens(message.tokens, message.position, limits),
+        fields.tokens(message.tokens if tokens is None else tokens, message.position, limits),
         message.position,
         message.base_pin_id if base == "base_pin_id" else None,
         message.base_reservation_id if base == "base_reservation_id" else None,
@@ -157,78 +164,59 @@ def _opaque_of(message: types_pb2.OpaqueLayout, limits: Limits) -> OpaqueContent
     return OpaqueContent(fingerprint, message.divides_by_token)
 
 
-def match_response(match: Match) -> pb.MatchPrefixResponse:
-    """Return a match as a message.
-
-    Nested messages are filled in place: one that is made and then put into the one
-    around it is copied.
-    """
+def match_response(match: Match) -> Answer:
+    """Return a match as a message."""
     response = pb.MatchPrefixResponse()
     _fill_match(response.match, match)
-    return response
+    return Answer(response, inside(MATCH_OF_MATCH, runs_field(RUNS_OF_MATCH, match.runs)))
 
 
-def acquire_response(match: Match, grant: Grant | None) -> pb.AcquirePrefixResponse:
+def acquire_response(match: Match, grant: Grant | None) -> Answer:
     """Return a match, and the slots for the rest if there are any, as a message."""
     response = pb.AcquirePrefixResponse()
     _fill_match(response.match, match)
-    if grant is not None:
-        _fill_grant(response.grant, grant)
-    return response
+    more = inside(MATCH_OF_ACQUIRE, runs_field(RUNS_OF_MATCH, match.runs))
+    if grant is None:
+        return Answer(response, more)
+    _fill_grant(response.grant, grant)
+    return Answer(response, more, inside(GRANT, runs_field(RUNS_OF_GRANT, grant.runs)))
 
 
-def reserve_response(grants: Iterable[Grant]) -> pb.ReservePagesResponse:
+def reserve_response(grants: Iterable[Grant]) -> Answer:
     """Return the slots of reservations as a message."""
-    response = pb.ReservePagesResponse()
+    parts = []
     for grant in grants:
-        _fill_grant(response.grants.add(), grant)
-    return response
+        message = pb.ReservationGrant()
+        _fill_grant(message, grant)
+        content = message.SerializeToString() + runs_field(RUNS_OF_GRANT, grant.runs)
+        parts.append(length_delimited(GRANTS, content))
+    return Answer(pb.ReservePagesResponse(), *parts)
 
 
-def insert_response(inserted: Inserted) -> pb.InsertPrefixResponse:
+def insert_response(inserted: Inserted) -> Answer:
     """Return the pages that the index holds as a message."""
     response = pb.InsertPrefixResponse(published_page_count=inserted.published_page_count)
-    for run in inserted.runs:
-        _fill_run(response.runs.add(), run)
-    return response
+    return Answer(response, runs_field(RUNS_OF_INSERT, inserted.runs))
 
 
 def _fill_match(message: pb.PrefixMatch, match: Match) -> None:
+    """Fill in a match but for its runs, which are written behind it."""
     # Present in an answer even where all of it is zero: a miss.
     message.SetInParent()
     message.matched_token_count = match.matched_token_count
-    for run in match.runs:
-        _fill_run(message.runs.add(), run)
     if match.source is not None:
         message.source.source_pin_id = match.source.pin_id
         message.source.valid_token_count = match.source.valid_token_count
-        _fill_run(message.source.page, match.source.page)
+        message.source.page.MergeFromString(run_bytes(match.source.page))
     if match.next_token is not None:
         message.next_token = match.next_token
     message.tier_3_token_count = match.tier_3_token_count
 
 
 def _fill_grant(message: pb.ReservationGrant, grant: Grant) -> None:
+    """Fill in a grant but for its runs, which are written behind it."""
     message.reservation_id = grant.reservation_id
     message.start_page = grant.start_page
-    for run in grant.runs:
-        _fill_run(message.runs.add(), run)
-
-
-def _fill_run(message: types_pb2.PageRun, run: Run) -> None:
-    message.extent_id = run.extent_id
-    # The numbers of the tiers are the same on both sides.
-    message.tier = run.tier  # type: ignore[assignment]  # stubs know members alone
-    if len(run.indexes) < MANY:
-        message.slot_indexes.extend(run.indexes)
-        message.generations.extend(run.generations)
-        return
-    content = packed_field(message.SLOT_INDEXES_FIELD_NUMBER, array("I", run.indexes))
-    if isinstance(run.generations, array):
-        content += packed_field(message.GENERATIONS_FIELD_NUMBER, run.generations)
-    else:
-        message.generations.extend(run.generations)
-    message.MergeFromString(content)
 
 
 def peek_message(peeked: Peeked) -> pb.PeekPrefixResponse:

@@ -5,6 +5,7 @@ import struct
 from typing import NamedTuple
 
 from kvstore.errors import LimitExceeded
+from kvstore.rpc.token_tail import FRONT_BYTES, tail_of
 
 # Bytes of a call's head: three small fields.
 MAX_HEAD_BYTES = 1 << 10
@@ -29,6 +30,29 @@ class Party(NamedTuple):
     lease_id: bytes
     lease_secret: bytes
     process_id: int
+
+
+class Frame(NamedTuple):
+    """A call as it came. Its body is ``body``, ``key`` and ``tokens``, one after the other.
+
+    ``tokens`` are those of its sequence, where it ends with them and they are many, and
+    ``key`` are the keys and lengths that say so; else both are empty.
+    """
+
+    head: bytes
+    body: bytes
+    key: bytes = b""
+    tokens: bytes = b""
+
+    @property
+    def whole_body(self) -> bytes:
+        """All of the body, a copy of it where it is in parts."""
+        return b"".join((self.body, self.key, self.tokens)) if self.tokens else self.body
+
+    @property
+    def body_bytes(self) -> int:
+        """Length of all of the body."""
+        return len(self.body) + len(self.key) + len(self.tokens)
 
 
 class HotLane:
@@ -56,8 +80,8 @@ class HotLane:
         """Return the socket's descriptor."""
         return self._socket.fileno()
 
-    def read(self) -> tuple[bytes, bytes]:
-        """Return the head and the body of the call that began to come.
+    def read(self) -> Frame:
+        """Return the call that began to come.
 
         Raises :class:`LimitExceeded` for lengths over the bounds, before anything is
         made of them, and EOFError or OSError where the rest does not come in time; the
@@ -71,9 +95,9 @@ class HotLane:
             if value > maximum:
                 raise LimitExceeded(limit=name, maximum=maximum, value=value)
         if body_bytes > SMALL_BYTES:
-            return self._receive(head_bytes), self._receive(body_bytes)
+            return self._large(self._receive(head_bytes), body_bytes)
         both = self._receive(head_bytes + body_bytes)
-        return both[:head_bytes], both[head_bytes:]
+        return Frame(both[:head_bytes], both[head_bytes:])
 
     def write(self, head: bytes, body: bytes) -> None:
         """Send an answer; raises OSError where the peer is gone or does not take it in time."""
@@ -86,6 +110,15 @@ class HotLane:
     def close(self) -> None:
         """Close the socket; once."""
         self._socket.close()
+
+    def _large(self, head: bytes, body_bytes: int) -> Frame:
+        """Receive a long body, so that its tokens are in bytes of their own at once."""
+        tail = tail_of(self._socket.recv(FRONT_BYTES, socket.MSG_PEEK), body_bytes)
+        if tail is None:
+            return Frame(head, self._receive(body_bytes))
+        front = self._receive(tail.tokens)
+        tokens = self._receive(body_bytes - tail.tokens)
+        return Frame(head, front[: tail.field], front[tail.field :], tokens)
 
     def _receive(self, count: int) -> bytes:
         """Return so many bytes. Memory is touched as they come, whatever was announced."""

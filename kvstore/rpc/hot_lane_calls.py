@@ -11,8 +11,9 @@ from google.protobuf.message_factory import GetMessageClass
 from kvstore.core.caller import Caller, Identity
 from kvstore.errors import InvalidField
 from kvstore.rpc import fields
+from kvstore.rpc.answer import Answer, serialized
 from kvstore.rpc.call_rules import GIVING_BACK, Outcome, require_admissible, usable_request_id
-from kvstore.rpc.hot_lane import Party
+from kvstore.rpc.hot_lane import Frame, Party
 from kvstore.rpc.identity import Callers
 from kvstore.rpc.interceptors import parsed
 from kvstore.rpc.lease_servicer import LeaseServicer
@@ -43,11 +44,15 @@ SUCCEEDED = b""
 
 
 class LaneContext(NamedTuple):
-    """A call as its servicer and :class:`LaneCallers` see it: what its lane says."""
+    """A call as its servicer and :class:`LaneCallers` see it: what its lane says.
+
+    ``tokens`` came beside its message.
+    """
 
     identity: Identity
     lease_secret: bytes
     remaining: float | None = None
+    tokens: bytes | None = None
 
     def time_remaining(self) -> float | None:
         """Return the seconds that were left as the call began."""
@@ -68,13 +73,18 @@ class LaneCallers(Callers):
             lane.identity, fields.random_id("lease_id", lease_id), lane.lease_secret, epoch
         )
 
+    def tokens(self, context: grpc.ServicerContext) -> bytes | None:
+        """Return the tokens that did not come in the message."""
+        return cast("LaneContext", context).tokens
+
 
 class _Method(NamedTuple):
     path: str
-    call: Callable[[Any, grpc.ServicerContext], Message]
+    call: Callable[[Any, grpc.ServicerContext], Message | Answer]
     parse: Callable[[bytes], Message]
     size_limit: str
     always: bool
+    has_sequence: bool
 
 
 class LaneCalls:
@@ -92,13 +102,13 @@ class LaneCalls:
         """Return whose lane it is now."""
         return self._credentials.identity_of(party.uid).tenant
 
-    def answer(self, party: Party, head: bytes, body: bytes, came_at: float) -> tuple[bytes, bytes]:
+    def answer(self, party: Party, frame: Frame, came_at: float) -> tuple[bytes, bytes]:
         """Return the answer's head and body. ``came_at`` is by the store's clock.
 
         Raises :class:`InvalidField` for a head that is none.
         """
         try:
-            call = LaneCall.FromString(head)
+            call = LaneCall.FromString(frame.head)
         except DecodeError as error:
             raise InvalidField(field="head", why="not a LaneCall") from error
         known = call.method < len(METHODS)
@@ -108,12 +118,12 @@ class LaneCalls:
                 raise InvalidField(field="method", value=call.method, why="unknown")
             waited = self._clock() - came_at
             remaining = call.timeout_us * MICROSECONDS - waited if call.timeout_us else None
-            response = self._call(self._methods[call.method], party, body, remaining)
+            response = self._call(self._methods[call.method], party, frame, remaining)
         if outcome.failure is not None:
             return LaneAnswer(status=outcome.failure).SerializeToString(), b""
         return SUCCEEDED, response
 
-    def _call(self, method: _Method, party: Party, body: bytes, remaining: float | None) -> bytes:
+    def _call(self, method: _Method, party: Party, frame: Frame, remaining: float | None) -> bytes:
         identity, limits = self._credentials.identity_of(party.uid), self._store.limits
         require_admissible(
             identity.tenant,
@@ -122,10 +132,18 @@ class LaneCalls:
             limits=limits,
             always=method.always,
         )
-        require_size(body, method.size_limit, limits)
-        context = cast("grpc.ServicerContext", LaneContext(identity, party.lease_secret, remaining))
-        response = method.call(parsed(method.parse, body), context)
-        return response.SerializeToString()
+        require_size(frame.body_bytes, method.size_limit, limits)
+        tokens = None
+        if frame.tokens and method.has_sequence:
+            request: Any = parsed(method.parse, frame.body)
+            request.sequence.SetInParent()
+            tokens = frame.tokens
+        else:
+            request = parsed(method.parse, frame.whole_body)
+        context = cast(
+            "grpc.ServicerContext", LaneContext(identity, party.lease_secret, remaining, tokens)
+        )
+        return serialized(method.call(request, context))
 
 
 def _method(path: str, servicers: tuple[object, ...]) -> _Method:
@@ -134,4 +152,6 @@ def _method(path: str, servicers: tuple[object, ...]) -> _Method:
     full_name = path.removeprefix("/").replace("/", ".")
     request = descriptor_pool.Default().FindMethodByName(full_name).input_type
     parse = GetMessageClass(request).FromString
-    return _Method(path, call, parse, size_limit_of(path), path in GIVING_BACK)
+    # Whose method asks for tokens that came beside the message.
+    has_sequence = name in {"MatchPrefix", "AcquirePrefix"}
+    return _Method(path, call, parse, size_limit_of(path), path in GIVING_BACK, has_sequence)

@@ -182,8 +182,7 @@ class HotLanes:
 
     def _serve(self, lane: HotLane) -> None:
         try:
-            head, body = lane.read()
-            lane.write(*self._calls.answer(lane.party, head, body, lane.came_at))
+            lane.write(*self._calls.answer(lane.party, lane.read(), lane.came_at))
         except KVStoreError as error:
             # What comes after it cannot be told from what it was.
             with suppress(OSError):

@@ -139,3 +139,8 @@ class Callers:
     def worker(self, context: grpc.ServicerContext, caller: prefix_cache_pb2.Caller) -> Caller:
         """Return who calls in the request path, where a message says it."""
         return self.member(context, caller.lease_id, caller.store_epoch)
+
+    def tokens(self, context: grpc.ServicerContext) -> bytes | None:
+        """Return the tokens of a call's sequence that came beside its message: none over gRPC."""
+        del context
+        return None

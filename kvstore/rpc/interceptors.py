@@ -8,7 +8,7 @@ for which it does not wait itself, in a thread that a call may have for ever.
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn, TypeAlias, TypeVar
+from typing import Any, NoReturn, TypeAlias, TypeVar, cast
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -18,6 +18,7 @@ from grpc_reflection.v1alpha import reflection
 from kvstore.core.limits import Limits
 from kvstore.errors import InvalidField
 from kvstore.rpc import status
+from kvstore.rpc.answer import serialized
 from kvstore.rpc.call_rules import GIVING_BACK, Outcome, require_admissible, usable_request_id
 from kvstore.rpc.identity import Callers
 from kvstore.rpc.quiet import one_request, quiet
@@ -153,7 +154,7 @@ class Admission(_MethodInterceptor):
             ) -> Iterator[Response]:
                 self._require_admissible(context, always=always)
                 request = one_request(requests)
-                require_size(request, size_limit, self._limits)
+                require_size(len(request), size_limit, self._limits)
                 return stream(parsed(parse, request), context)
 
             return grpc.stream_stream_rpc_method_handler(
@@ -165,10 +166,12 @@ class Admission(_MethodInterceptor):
         def admit(requests: Iterator[bytes], context: grpc.ServicerContext) -> Response:
             self._require_admissible(context, always=always)
             request = one_request(requests)
-            require_size(request, size_limit, self._limits)
+            require_size(len(request), size_limit, self._limits)
             return unary(parsed(parse, request), context)
 
-        return grpc.stream_unary_rpc_method_handler(admit, None, handler.response_serializer)
+        return grpc.stream_unary_rpc_method_handler(
+            admit, None, cast("Callable[[Response], bytes]", serialized)
+        )
 
     def _require_admissible(self, context: grpc.ServicerContext, *, always: bool) -> None:
         tenant = self._callers.identity(context).tenant

@@ -8,20 +8,51 @@ from numpy.typing import NDArray
 # A byte of a number has seven bits of it, and one that says that more follow.
 BITS = 7
 MORE = 1 << BITS
+# From so many numbers on numpy is faster than a step for each.
+MANY = 32
+
+
+def varint(value: int) -> bytes:
+    """Return a number as protobuf writes it: the lowest seven bits first."""
+    written = bytearray()
+    while value >= MORE:
+        written.append(value & MORE - 1 | MORE)
+        value >>= BITS
+    written.append(value)
+    return bytes(written)
+
+
+def length_delimited(number: int, content: bytes) -> bytes:
+    """Return a field of bytes, a message or packed numbers, its number below 16."""
+    return bytes((number << 3 | 2,)) + varint(len(content)) + content
 
 
 def packed_field(number: int, values: "array[int]") -> bytes:
     """Return a packed repeated field of unsigned integers, its number below 16.
 
-    6,249 slots take 40 µs, where adding them to a message takes 190.
+    6,249 slots take 40 µs, in order 4, where adding them to a message takes 190.
     """
-    content = packed(np.frombuffer(values, dtype=f"u{values.itemsize}"))
-    return bytes((number << 3 | 2,)) + packed(np.array([len(content)], dtype="u4")) + content
+    return length_delimited(number, packed(values))
 
 
-def packed(values: NDArray[np.unsignedinteger]) -> bytes:
-    """Return numbers, each as a varint: the lowest seven bits first."""
-    largest = int(values.max(initial=0))
+def packed(values: "array[int]") -> bytes:
+    """Return numbers, each as a varint. ``values`` are of 32 or 64 bits, without sign."""
+    count, raw = len(values), values.tobytes()
+    if not count:
+        return b""
+    first = values[0]
+    if raw == raw[: values.itemsize] * count:
+        # As generations are of slots that were never given back.
+        return varint(first) * count
+    if ASCENDING.startswith(raw, first * values.itemsize) and values.typecode == "I":
+        return ASCENDING_PACKED[_place(first) : _place(first + count)]
+    if count < MANY:
+        return b"".join(map(varint, values))
+    return _packed(np.frombuffer(raw, dtype=f"u{values.itemsize}"))
+
+
+def _packed(values: NDArray[np.unsignedinteger]) -> bytes:
+    largest = int(values.max())
     if largest < MORE:
         return values.astype("u1").tobytes()
     width = -(-largest.bit_length() // BITS)
@@ -36,3 +67,13 @@ def packed(values: NDArray[np.unsignedinteger]) -> bytes:
             kept[:, place] = more = left != 0
             written[:, place - 1] |= more.view("u1") << BITS
     return (written if kept.all() else written[kept]).tobytes()
+
+
+def _place(number: int) -> int:
+    """Return where a number begins in ``ASCENDING_PACKED``: those before it have 1 to 3 bytes."""
+    return number + max(number - MORE, 0) + max(number - MORE * MORE, 0)
+
+
+# The numbers of 16 bits, of 32 bits each and packed: what lies in order is a part of them.
+ASCENDING = array("I", range(1 << 16)).tobytes()
+ASCENDING_PACKED = _packed(np.frombuffer(ASCENDING, dtype="u4"))

@@ -2,7 +2,9 @@
 
 import grpc
 
+from kvstore.core.requests import Sequence
 from kvstore.rpc import convert, fields
+from kvstore.rpc.answer import Answer
 from kvstore.rpc.identity import Callers
 from kvstore.service.store import KVStore
 from kvstore.v1 import prefix_cache_pb2 as pb
@@ -19,15 +21,13 @@ class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServiceServicer):
         self._store = store
         self._callers = callers
 
-    def MatchPrefix(
-        self, request: pb.MatchPrefixRequest, context: grpc.ServicerContext
-    ) -> pb.MatchPrefixResponse:
+    def MatchPrefix(self, request: pb.MatchPrefixRequest, context: grpc.ServicerContext) -> Answer:
         """Pin the longest cached prefix and answer it."""
         fields.require_present(request, "caller", "sequence")
         match = self._store.match(
             self._callers.worker(context, request.caller),
             fields.random_id("namespace_id", request.namespace_id),
-            convert.sequence_of(request.sequence, self._store.limits),
+            self._sequence(request.sequence, context),
             convert.wishes_of(request),
             convert.terms_of(request, context),
         )
@@ -46,7 +46,7 @@ class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServiceServicer):
 
     def ReservePages(
         self, request: pb.ReservePagesRequest, context: grpc.ServicerContext
-    ) -> pb.ReservePagesResponse:
+    ) -> Answer:
         """Reserve slots for one or many sequences."""
         fields.require_present(request, "caller")
         grants = self._store.reserve(
@@ -58,13 +58,13 @@ class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServiceServicer):
 
     def AcquirePrefix(
         self, request: pb.AcquirePrefixRequest, context: grpc.ServicerContext
-    ) -> pb.AcquirePrefixResponse:
+    ) -> Answer:
         """Match, and reserve slots for the rest."""
         fields.require_present(request, "caller", "sequence")
         match, grant = self._store.acquire(
             self._callers.worker(context, request.caller),
             fields.random_id("namespace_id", request.namespace_id),
-            convert.sequence_of(request.sequence, self._store.limits),
+            self._sequence(request.sequence, context),
             convert.wishes_of(request),
             reservation_id=fields.chosen_id("reservation_id", request.reservation_id),
             total_page_count=request.total_page_count,
@@ -74,7 +74,7 @@ class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServiceServicer):
 
     def InsertPrefix(
         self, request: pb.InsertPrefixRequest, context: grpc.ServicerContext
-    ) -> pb.InsertPrefixResponse:
+    ) -> Answer:
         """Publish reserved pages."""
         fields.require_present(request, "caller", "sequence")
         next_token = convert.next_token_of(request)
@@ -107,3 +107,6 @@ class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServiceServicer):
         caller = self._callers.worker(context, request.caller)
         self._store.abort(caller, list(request.reservation_ids))
         return pb.AbortReservationResponse()
+
+    def _sequence(self, message: pb.Sequence, context: grpc.ServicerContext) -> Sequence:
+        return convert.sequence_of(message, self._store.limits, self._callers.tokens(context))

@@ -7,11 +7,11 @@ from kvstore.core.limits import Limits
 from kvstore.errors import LimitExceeded
 
 
-def require_size(request: bytes, limit: str, limits: Limits) -> None:
-    """Raise LimitExceeded for a request that is longer than the named limit."""
+def require_size(size: int, limit: str, limits: Limits) -> None:
+    """Raise LimitExceeded for a request of more bytes than the named limit."""
     maximum = getattr(limits, limit)
-    if len(request) > maximum:
-        raise LimitExceeded(limit=limit, maximum=maximum, value=len(request))
+    if size > maximum:
+        raise LimitExceeded(limit=limit, maximum=maximum, value=size)
 
 
 def size_limit_of(method: str) -> str:

@@ -179,6 +179,21 @@ class Worker:
         )
 
 
+def party_of(worker: Worker) -> Party:
+    """Return whose lanes a worker's are."""
+    return Party(worker.uid, worker.lease_id, worker.secret, worker.number)
+
+
+def nothing(worker: Worker) -> bytes:
+    """Return a request that asks for nothing."""
+    return prefix_cache_pb2.ReleasePinsRequest(caller=worker.caller()).SerializeToString()
+
+
+def reason(answer: attach_pb2.LaneAnswer) -> str:
+    """Return why a call was refused, or OK."""
+    return refusal_of_status(answer.status).reason if answer.HasField("status") else "OK"
+
+
 def lane_call(
     lane: socket.socket, method: int, body: bytes, *, timeout_us: int = 30_000_000
 ) -> tuple[attach_pb2.LaneAnswer, bytes]:

@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Event, Semaphore, Thread
+from typing import NamedTuple
 
 from google.rpc import status_pb2
 
@@ -18,6 +19,14 @@ WELCOME = attach_pb2.ServerFrame(welcome=attach_pb2.Welcome(credential="c", tena
 OPENED = attach_pb2.ServerFrame(lane_opened=attach_pb2.LaneOpened(methods=[METHOD]))
 # What a call may meet, besides a response's bytes and a refusal's status.
 HANG_UP, GARBAGE, HUGE = object(), object(), object()
+
+
+class InPieces(NamedTuple):
+    """A response that comes ``count`` bytes at a time, and ``more`` bytes right behind it."""
+
+    response: bytes
+    count: int
+    more: bytes = b""
 
 
 class ScriptedLanes:
@@ -84,8 +93,9 @@ class ScriptedLanes:
             lane = HotLane(connection, party, max_body_bytes=16 << 20)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, bytes(16))
             while True:
-                head, body = lane.read()
-                self.calls.append((attach_pb2.LaneCall.FromString(head), body))
+                frame = lane.read()
+                call = attach_pb2.LaneCall.FromString(frame.head)
+                self.calls.append((call, frame.whole_body))
                 self.came.release()
                 self._meet(lane, connection, self._script.get())
 
@@ -94,6 +104,10 @@ class ScriptedLanes:
             lane.write(b"", what)
         elif isinstance(what, status_pb2.Status):
             lane.write(attach_pb2.LaneAnswer(status=what).SerializeToString(), b"")
+        elif isinstance(what, InPieces):
+            frame = LENGTHS.pack(0, len(what.response)) + what.response + what.more
+            for start in range(0, len(frame), what.count):
+                connection.sendall(frame[start : start + what.count])
         elif what is GARBAGE:
             lane.write(b"\xff\xff", b"")
         elif what is HUGE:

@@ -13,7 +13,7 @@ from kvstore_client.identity import NamespaceIdentity
 from kvstore_client.layout import OpaqueContent, PagedContent, PageLayout
 from kvstore_client.match import Match
 from kvstore_client.namespace import Namespace
-from kvstore_client.page_ref import PageRef
+from kvstore_client.page_ref import PageRef, Pages
 from kvstore_client.remote import RemoteStore
 from kvstore_client.reservation import Inserted, Reservation
 from kvstore_client.reuse_hint import ReuseHint
@@ -33,6 +33,7 @@ __all__ = [
     "PageLayout",
     "PageRef",
     "PagedContent",
+    "Pages",
     "RemoteStore",
     "Reservation",
     "ReuseHint",

@@ -3,7 +3,7 @@
 from kvstore_client.errors import StoreError
 from kvstore_client.held import Held
 from kvstore_client.hold import Hold
-from kvstore_client.page_ref import PageRef
+from kvstore_client.page_ref import Pages
 from kvstore_client.source import Source
 
 
@@ -24,14 +24,14 @@ class Match(Held):
     def __init__(
         self,
         hold: Hold | None = None,
-        pages: list[PageRef] | None = None,
+        pages: Pages | None = None,
         token_count: int = 0,
         failure: StoreError | None = None,
         *,
         source: Source | None = None,
         next_token: int | None = None,
     ) -> None:
-        self.pages = pages or []
+        self.pages = Pages() if pages is None else pages
         self.token_count = token_count
         self.failure = failure
         self.source = source

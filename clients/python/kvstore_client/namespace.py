@@ -12,7 +12,7 @@ from kvstore_client.identity import NamespaceIdentity, NamespaceKey
 from kvstore_client.match import Match
 from kvstore_client.namespace_memory import NamespaceMemory
 from kvstore_client.opened_namespace import OpenedNamespace
-from kvstore_client.page_ref import pages_of
+from kvstore_client.page_ref import Pages
 from kvstore_client.reservation import Reservation
 from kvstore_client.session import Session
 from kvstore_client.source import Source
@@ -139,7 +139,7 @@ class Namespace(NamespaceMemory):
             except NamespaceNotFound:
                 session.note_namespace(self._key, None)
                 raise
-            session.require_mapped(pages_of(grant.runs))
+            session.require_mapped(Pages(grant.runs))
             hold = Hold(session, reservation_ids=(reservation_id,))
         return Reservation(hold, opened, grant, budget)
 
@@ -209,7 +209,7 @@ class Namespace(NamespaceMemory):
             except NamespaceNotFound:
                 session.note_namespace(self._key, None)
                 raise
-            session.require_mapped(pages_of(answer.grant.runs))
+            session.require_mapped(Pages(answer.grant.runs))
             match = self._pinned(session, pin_ids, answer.match)
             if not answer.HasField("grant"):
                 return Acquired(match)
@@ -221,12 +221,12 @@ class Namespace(NamespaceMemory):
         self, session: Session, pin_ids: tuple[int, int], match: prefix_cache_pb2.PrefixMatch
     ) -> Match:
         pin_id, source_pin_id = pin_ids
-        pages = session.require_mapped(pages_of(match.runs))
+        pages = session.require_mapped(Pages(match.runs))
         if not pages and not match.HasField("source"):
             return Match()  # a miss takes no pin
         source = None
         if match.HasField("source"):
-            [page] = session.require_mapped(pages_of([match.source.page]))
+            [page] = session.require_mapped(Pages([match.source.page]))
             hold = Hold(session, pin_ids=(source_pin_id,), runs=[match.source.page])
             source = Source(hold, page, match.source.valid_token_count)
         return Match(

@@ -11,7 +11,7 @@ from kvstore_client.generation_table import PageGenerations
 from kvstore_client.hold import Hold, end_holds, require_current
 from kvstore_client.match import Match
 from kvstore_client.opened_namespace import OpenedNamespace
-from kvstore_client.page_ref import PageRef, pages_of
+from kvstore_client.page_ref import Pages
 from kvstore_client.reuse_hint import ReuseHint
 from kvstore_client.session import Session
 from kvstore_client.tokens import TOKEN_BYTES, Tokens, pack_tokens
@@ -24,7 +24,7 @@ class Inserted(NamedTuple):
     was first, the page is that worker's.
     """
 
-    pages: list[PageRef]
+    pages: Pages
     published_page_count: int
 
 
@@ -48,7 +48,7 @@ class Reservation:
     ) -> None:
         self.hold = hold
         self.start_page = grant.start_page
-        self.pages = pages_of(grant.runs)
+        self.pages = Pages(grant.runs)
         hold.generations = PageGenerations(grant.runs)
         self.budget = budget
         self._namespace = namespace
@@ -66,7 +66,7 @@ class Reservation:
         """Number of slots."""
         return len(self.pages)
 
-    def grow(self, page_count: int) -> list[PageRef]:
+    def grow(self, page_count: int) -> Pages:
         """Have ``page_count`` slots in total and return them all.
 
         Raises ``StoreError``, ``PoolExhausted`` among them; the slots that there
@@ -88,7 +88,7 @@ class Reservation:
             recycled = self.hold.recycled()
             if recycled:
                 raise PageRecycled(recycled)
-            self.pages = session.require_mapped(pages_of(grant.runs))
+            self.pages = session.require_mapped(Pages(grant.runs))
             self.hold.generations = PageGenerations(grant.runs)
         return self.pages
 
@@ -142,7 +142,7 @@ class Reservation:
             inserted = asking.ask(session.lease.insert, request, asking.remaining())
         self._inserted_end = max(self._inserted_end, end)
         # Named, not handed out: another's page may lie where this process has nothing mapped.
-        pages = pages_of(inserted.runs)
+        pages = Pages(inserted.runs)
         return Inserted(pages, inserted.published_page_count)
 
     def abort(self) -> None:

@@ -29,7 +29,7 @@ from kvstore_client.gate import StoreGate
 from kvstore_client.identity import NamespaceKey
 from kvstore_client.lease_keeper import LeaseKeeper
 from kvstore_client.opened_namespace import OpenedNamespace
-from kvstore_client.page_ref import PageRef
+from kvstore_client.page_ref import PageRef, Pages
 from kvstore_client.sender import ReleaseSender
 from kvstore_client.store_request import Sample, StoreRequest
 
@@ -188,9 +188,9 @@ class Session:
         request.failed("settle", error)
         raise error
 
-    def require_mapped(self, pages: list[PageRef]) -> list[PageRef]:
+    def require_mapped(self, pages: Pages) -> Pages:
         """Return ``pages``; raises :class:`StoreUnavailable` for one with no memory here."""
-        strange = {each.extent_id for each in pages if self.extents.get(each.extent_id) is None}
+        strange = {each for each in pages.extent_ids if self.extents.get(each) is None}
         if strange:
             raise StoreUnavailable(f"the answer names extents {sorted(strange)}, not mapped here")
         return pages

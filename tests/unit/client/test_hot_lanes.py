@@ -6,7 +6,7 @@ from threading import Event, Thread
 
 import pytest
 from google.rpc import status_pb2
-from scripted_lanes import GARBAGE, HANG_UP, HUGE, METHOD, ScriptedLanes
+from scripted_lanes import GARBAGE, HANG_UP, HUGE, METHOD, InPieces, ScriptedLanes
 from scripted_store import ScriptedCalls, refusal
 
 from kvstore.v1 import prefix_cache_pb2 as pb
@@ -76,6 +76,21 @@ def test_what_is_longer_than_the_kernel_s_buffers_arrives(rig: Rig) -> None:
     for pieces in ((b"short", long, b"end"), (long, long, b"end")):
         assert rig.call(*pieces) == long
         assert rig.store.calls[-1][1] == b"".join(pieces)
+
+
+@pytest.mark.parametrize("count", [1, 7])
+def test_an_answer_that_comes_in_pieces_is_an_answer(rig: Rig, count: int) -> None:
+    """However its bytes come."""
+    rig.store.answer(InPieces(b"an answer", count), b"next")
+    assert rig.call() == b"an answer"
+    assert rig.call() == b"next"
+
+
+def test_more_than_an_answer_breaks_a_lane(rig: Rig) -> None:
+    """Whose it would be is not to be known."""
+    rig.store.answer(InPieces(b"an answer", 100, more=b"x"))
+    assert rig.call() is None
+    assert not rig.lanes._idle
 
 
 def test_a_refusal_is_typed_and_keeps_the_lane(rig: Rig) -> None:

@@ -1,7 +1,7 @@
 """Where a page is."""
 
 from kvstore.v1 import types_pb2
-from kvstore_client.page_ref import PageRef, pages_of
+from kvstore_client.page_ref import PageRef, Pages
 
 
 def test_runs_become_pages_in_prefix_order() -> None:
@@ -10,5 +10,33 @@ def test_runs_become_pages_in_prefix_order() -> None:
         types_pb2.PageRun(extent_id=2, slot_indexes=[7, 3]),
         types_pb2.PageRun(extent_id=1, slot_indexes=[0]),
     ]
-    assert pages_of(runs) == [PageRef(2, 7), PageRef(2, 3), PageRef(1, 0)]
-    assert pages_of([]) == []
+    assert Pages(runs) == [PageRef(2, 7), PageRef(2, 3), PageRef(1, 0)]
+    assert Pages([]) == []
+
+
+def test_pages_are_a_sequence_like_any_other() -> None:
+    """Their number, their extents, and what is at a place, whatever was asked before."""
+    runs = [
+        types_pb2.PageRun(extent_id=2, slot_indexes=[7, 3]),
+        types_pb2.PageRun(extent_id=9),
+        types_pb2.PageRun(extent_id=1, slot_indexes=[0]),
+    ]
+    expected = [PageRef(2, 7), PageRef(2, 3), PageRef(1, 0)]
+    assert len(Pages(runs)) == 3
+    assert Pages(runs).extent_ids == {1, 2}
+    assert Pages(runs)[-1] == expected[-1]
+    assert isinstance(Pages(runs)[0], PageRef)
+    assert Pages(runs)[1:] == expected[1:]
+    assert list(Pages(runs)) == expected
+    assert repr(Pages(runs)) == repr(expected)
+
+
+def test_pages_are_equal_to_the_same_pages() -> None:
+    """In the same order, in whatever sequence, and are told apart from others."""
+    runs = [types_pb2.PageRun(extent_id=2, slot_indexes=[7, 3])]
+    same, turned = [PageRef(2, 7), PageRef(2, 3)], [PageRef(2, 3), PageRef(2, 7)]
+    assert Pages(runs) == same == Pages(runs)
+    assert Pages(runs) == Pages(runs)
+    assert Pages(runs) != turned
+    assert Pages(runs) != same[:1]
+    assert Pages(runs) != 7

@@ -13,7 +13,7 @@ from kvstore_client.errors import PageRecycled
 from kvstore_client.hold import Hold
 from kvstore_client.match import Match
 from kvstore_client.opened_namespace import OpenedNamespace
-from kvstore_client.page_ref import PageRef, pages_of
+from kvstore_client.page_ref import PageRef, Pages
 from kvstore_client.reservation import Reservation
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.source import Source
@@ -31,7 +31,7 @@ class Held:
             source = Hold(session, pin_ids=(2,), runs=[run_of(1)])
             reservation = Hold(session, reservation_ids=(3,))
         self.source = Source(source, PageRef(3, 1), 2)
-        self.match = Match(pin, pages_of(runs), 4, source=self.source)
+        self.match = Match(pin, Pages(runs), 4, source=self.source)
         grant = prefix_cache_pb2.ReservationGrant(reservation_id=3, start_page=1, runs=[run_of(2)])
         self.reservation = Reservation(
             reservation, OpenedNamespace(b"space", 1, 4), grant, StoreBudget(30.0)

@@ -18,9 +18,10 @@ from scripted_session import (
 from scripted_store import ScriptedCalls, refusal
 
 from kvstore.v1 import prefix_cache_pb2, store_pb2
+from kvstore.v1.types_pb2 import PageRun
 from kvstore_client import errors
 from kvstore_client.opened_namespace import OpenedNamespace
-from kvstore_client.page_ref import PageRef
+from kvstore_client.page_ref import Pages
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.testing import wait_until
 
@@ -45,7 +46,7 @@ def test_a_namespace_is_open_once_its_extents_are_counted_on(attached: ScriptedS
     """Opening waits for the store to count on the extents, and notes the namespace then."""
     session = attached.open()
     assert session.namespaces == {KEY: OpenedNamespace(b"space", 1, 4)}
-    assert session.require_mapped([]) == []
+    assert session.require_mapped(Pages()) == []
     assert list(session.extents.of_arena(1)) == [3]
 
 
@@ -119,7 +120,9 @@ def test_a_page_without_memory_is_no_answer(attached: ScriptedSession) -> None:
     """Pages in an extent that is not mapped here are never handed on."""
     session = attached.open()
     with pytest.raises(errors.StoreUnavailable, match="9"):
-        session.require_mapped([PageRef(3, 0), PageRef(9, 1)])
+        session.require_mapped(
+            Pages([PageRun(extent_id=extent_id, slot_indexes=[0]) for extent_id in (3, 9)])
+        )
 
 
 def test_releases_go_ahead_of_a_reserve(hasty: ScriptedSession) -> None:

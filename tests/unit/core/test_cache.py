@@ -5,18 +5,15 @@ from core_builders import (
     FILLER,
     NAMESPACE_ID,
     CoreWorld,
-    make_layout,
     node_at,
     paged,
     picture,
     places,
 )
 
-from kvstore.core.layout import NamespaceIdentity
 from kvstore.core.limits import Limits
 from kvstore.core.requests import Match, MatchWishes, Sequence
 from kvstore.errors import (
-    IdReused,
     LeaseExpired,
     LimitExceeded,
     NamespaceNotFound,
@@ -147,23 +144,6 @@ def test_a_repeated_match_names_removed_pages() -> None:
     world.worker.publish("abc")
     assert world.worker.match("abc", 1) == first
     assert world.worker.match("abc", 2) != first
-
-
-def test_a_pin_id_names_one_match() -> None:
-    """Another sequence, position, base or namespace under a pin's id is a bug of the caller."""
-    world = CoreWorld()
-    world.worker.publish("abc")
-    world.worker.match("abc", 1)
-    identity = NamespaceIdentity(b"another")
-    world.cache.open_namespace(world.worker.caller, identity, make_layout(), b"2nd", world.now)
-    with pytest.raises(IdReused) as error:
-        world.worker.match("abx", 1)
-    assert error.value.metadata == {"id": "1"}
-    with pytest.raises(IdReused):
-        world.worker.match("bc", 1, 1, base_pin_id=1)
-    sequence = world.worker.sequence("abc")
-    with pytest.raises(IdReused):
-        world.cache.match(world.worker.caller, b"2nd", sequence, MatchWishes(1), world.now)
 
 
 def test_ids_are_a_leases_own() -> None:

@@ -1,11 +1,12 @@
 """A real server in this process, on a socket of its own."""
 
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import grpc
 import pytest
-from rpc_world import ADMIN_UID, EPOCH, PAGE_BYTES, VERSION, Server
+from rpc_world import ADMIN_UID, EPOCH, PAGE_BYTES, VERSION, Server, Worker, party_of
 
 from kvstore.core.cache import PrefixCache
 from kvstore.core.limits import Limits
@@ -88,3 +89,26 @@ def start_server(tmp_path: Path, over: str) -> Iterator[Callable[..., Server]]:
 def server(start_server: Callable[..., Server]) -> Server:
     """Provide one server."""
     return start_server()
+
+
+@pytest.fixture
+def lanes(server: Server) -> HotLanes:
+    """Provide the lanes of a server."""
+    assert server.lanes is not None
+    return server.lanes
+
+
+@pytest.fixture
+def open_lane(lanes: HotLanes) -> Iterator[Callable[[Worker], socket.socket]]:
+    """Provide an opener of lanes; gives the client's end."""
+    ends: list[socket.socket] = []
+
+    def opened(worker: Worker) -> socket.socket:
+        near, far = socket.socketpair()
+        ends.append(near)
+        lanes.take(far, party_of(worker))
+        return near
+
+    yield opened
+    for each in ends:
+        each.close()

@@ -1,8 +1,10 @@
 """Messages of the request path to core's types and back."""
 
 from array import array
+from typing import TypeVar
 
 import pytest
+from google.protobuf.message import Message
 
 from kvstore.core.hints import ExpectedReuse, ReuseHint
 from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PagedContent, PageLayout
@@ -11,16 +13,24 @@ from kvstore.core.requests import Grant, Inserted, Match, ReservationRequest, Se
 from kvstore.core.runs import Run
 from kvstore.errors import InvalidField, LimitExceeded
 from kvstore.rpc import convert
+from kvstore.rpc.answer import Answer, serialized
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore.v1 import types_pb2
 
 LIMITS = Limits(max_tokens=16, max_batch_size=2)
 PAGED = PageLayout(4, 256, 1, PagedContent(2, 1, 4, "float32"))
 OPAQUE = PageLayout(4, 100, 1, OpaqueContent(b"f", divides_by_token=True))
-RUN = Run(7, 1, array("I", [3, 1]), (5, 2**40))
+RUN = Run(7, 1, array("I", [3, 1]), array("Q", [5, 2**40]))
 RUN_MESSAGE = types_pb2.PageRun(
     extent_id=7, tier=types_pb2.TIER_1, slot_indexes=[3, 1], generations=[5, 2**40]
 )
+
+M = TypeVar("M", bound=Message)
+
+
+def read(kind: type[M], answer: Answer) -> M:
+    """Return what a client makes of an answer."""
+    return kind.FromString(serialized(answer))
 
 
 def test_a_sequence_keeps_which_base_it_names() -> None:
@@ -31,6 +41,14 @@ def test_a_sequence_keeps_which_base_it_names() -> None:
     assert convert.sequence_of(plain, LIMITS) == Sequence(bytes(8))
     assert convert.sequence_of(on_pin, LIMITS) == Sequence(bytes(8), 4, 0, None)
     assert convert.sequence_of(on_reservation, LIMITS) == Sequence(bytes(8), 4, None, 9)
+
+
+def test_tokens_that_came_beside_a_sequence_are_its_own() -> None:
+    """In the place of those that it has; they are checked as these are."""
+    named = pb.Sequence(tokens=bytes(8), position=4, base_pin_id=2)
+    assert convert.sequence_of(named, LIMITS, b"full") == Sequence(b"full", 4, 2)
+    with pytest.raises(InvalidField):
+        convert.sequence_of(named, LIMITS, bytes(7))
 
 
 def test_a_sequence_is_checked() -> None:
@@ -151,22 +169,23 @@ def test_an_identity_is_checked(field: str, value: object) -> None:
 
 def test_runs_keep_slots_and_generations_in_order() -> None:
     """A run as a message names its extent, tier, slots and generations."""
-    answer = convert.insert_response(Inserted((RUN,), 1))
+    answer = read(pb.InsertPrefixResponse, convert.insert_response(Inserted((RUN,), 1)))
     assert answer == pb.InsertPrefixResponse(runs=[RUN_MESSAGE], published_page_count=1)
 
 
 def test_a_miss_is_an_empty_match() -> None:
     """A miss has neither tokens nor runs, and is present all the same; a match has both."""
-    miss = convert.match_response(Match(0, ()))
+    miss = read(pb.MatchPrefixResponse, convert.match_response(Match(0, ())))
     assert miss.HasField("match")
     assert miss.match == pb.PrefixMatch()
     match = pb.PrefixMatch(matched_token_count=8, runs=[RUN_MESSAGE])
-    assert convert.match_response(Match(8, (RUN,))).match == match
+    assert read(pb.MatchPrefixResponse, convert.match_response(Match(8, (RUN,)))).match == match
 
 
 def test_a_match_has_its_source_and_its_next_token() -> None:
     """Both stand beside the runs; a next token may be zero."""
-    answer = convert.match_response(Match(0, (), Source(9, RUN, 2), next_token=0)).match
+    response = convert.match_response(Match(0, (), Source(9, RUN, 2), next_token=0))
+    answer = read(pb.MatchPrefixResponse, response).match
     assert answer.HasField("next_token")
     assert answer == pb.PrefixMatch(
         source=types_pb2.SourcePage(source_pin_id=9, page=RUN_MESSAGE, valid_token_count=2),
@@ -177,8 +196,10 @@ def test_a_match_has_its_source_and_its_next_token() -> None:
 def test_a_grant_names_its_reservation_and_start() -> None:
     """A grant carries its reservation's id, its start and its runs; there may be none."""
     grant = pb.ReservationGrant(reservation_id=5, start_page=2, runs=[RUN_MESSAGE])
-    assert convert.reserve_response([Grant(5, 2, (RUN,))]).grants == [grant]
-    assert convert.acquire_response(Match(0, ()), Grant(5, 2, (RUN,))).grant == grant
-    without = convert.acquire_response(Match(0, ()), None)
+    reserved = convert.reserve_response([Grant(5, 2, (RUN,))])
+    assert read(pb.ReservePagesResponse, reserved).grants == [grant]
+    acquired = convert.acquire_response(Match(0, ()), Grant(5, 2, (RUN,)))
+    assert read(pb.AcquirePrefixResponse, acquired).grant == grant
+    without = read(pb.AcquirePrefixResponse, convert.acquire_response(Match(0, ()), None))
     assert without.HasField("match")
     assert not without.HasField("grant")

@@ -1,7 +1,7 @@
 """Lanes: what a connection costs, who gets a thread, and what ends one."""
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from threading import Event, Thread
 
 import grpc
@@ -13,6 +13,9 @@ from rpc_world import (
     Worker,
     lane_answer,
     lane_call,
+    nothing,
+    party_of,
+    reason,
     refusal_of_status,
     tokens,
 )
@@ -27,50 +30,14 @@ from kvstore.v1 import prefix_cache_pb2 as pb
 
 RELEASE = METHODS.index("/kvstore.v1.PrefixCacheService/ReleasePins")
 MATCH = METHODS.index("/kvstore.v1.PrefixCacheService/MatchPrefix")
+ACQUIRE = METHODS.index("/kvstore.v1.PrefixCacheService/AcquirePrefix")
+INSERT = METHODS.index("/kvstore.v1.PrefixCacheService/InsertPrefix")
 
 
 @pytest.fixture
 def over() -> str:
     """Have the request path go over lanes."""
     return "lane"
-
-
-@pytest.fixture
-def lanes(server: Server) -> HotLanes:
-    """Provide the lanes of a server."""
-    assert server.lanes is not None
-    return server.lanes
-
-
-@pytest.fixture
-def open_lane(lanes: HotLanes) -> Iterator[Callable[[Worker], socket.socket]]:
-    """Provide an opener of lanes; gives the client's end."""
-    ends: list[socket.socket] = []
-
-    def opened(worker: Worker) -> socket.socket:
-        near, far = socket.socketpair()
-        ends.append(near)
-        lanes.take(far, party_of(worker))
-        return near
-
-    yield opened
-    for each in ends:
-        each.close()
-
-
-def party_of(worker: Worker) -> Party:
-    """Return whose lanes a worker's are."""
-    return Party(worker.uid, worker.lease_id, worker.secret, worker.number)
-
-
-def nothing(worker: Worker) -> bytes:
-    """Return a request that asks for nothing."""
-    return pb.ReleasePinsRequest(caller=worker.caller()).SerializeToString()
-
-
-def reason(answer: attach_pb2.LaneAnswer) -> str:
-    """Return why a call was refused, or OK."""
-    return refusal_of_status(answer.status).reason if answer.HasField("status") else "OK"
 
 
 def test_a_lane_carries_one_call_after_another(

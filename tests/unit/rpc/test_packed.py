@@ -6,10 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstore.core.requests import Grant, Match
+from kvstore.core.requests import Grant, Inserted, Match
 from kvstore.core.runs import Run
-from kvstore.rpc.convert import MANY, acquire_response, match_response
-from kvstore.rpc.packed import packed_field
+from kvstore.rpc.answer import serialized
+from kvstore.rpc.convert import (
+    acquire_response,
+    insert_response,
+    match_response,
+    reserve_response,
+)
+from kvstore.rpc.packed import MANY, packed, packed_field
+from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore.v1 import types_pb2
 
 EDGES = [0, 1, 127, 128, 16_383, 16_384, (1 << 32) - 1]
@@ -31,18 +38,48 @@ def test_generations_are_packed_as_protobuf_does(values: list[int]) -> None:
     assert packed_field(field, array("Q", values)) == message.SerializeToString()
 
 
-@pytest.mark.parametrize("count", [0, 1, MANY - 1, MANY, 6_249])
-@pytest.mark.parametrize("kind", [tuple, list, lambda values: array("Q", values)])
-def test_a_run_is_the_same_message_however_long(count: int, kind: type) -> None:
-    """And however its generations come."""
+@pytest.mark.parametrize("first", [0, 1, 100, 127, 128, 16_300, 65_000])
+def test_numbers_in_order_are_packed_as_protobuf_does(first: int) -> None:
+    """Across the places where a number gets longer, and beyond those known beforehand."""
+    field = types_pb2.PageRun.SLOT_INDEXES_FIELD_NUMBER
+    for count in (1, 2, 200, 1_000):
+        values = range(first, first + count)
+        message = types_pb2.PageRun(slot_indexes=values)
+        assert packed_field(field, array("I", values)) == message.SerializeToString()
+
+
+@pytest.mark.parametrize("value", EDGES)
+def test_numbers_all_alike_are_packed_as_protobuf_does(value: int) -> None:
+    """As generations are."""
+    message = types_pb2.PageRun(generations=[value] * 100)
+    field = types_pb2.PageRun.GENERATIONS_FIELD_NUMBER
+    assert packed_field(field, array("Q", [value] * 100)) == message.SerializeToString()
+
+
+def test_nothing_is_packed_as_nothing() -> None:
+    """Not as a number."""
+    assert packed(array("I")) == b""
+
+
+@pytest.mark.parametrize("count", [1, MANY - 1, MANY, 6_249])
+def test_a_run_is_the_same_message_however_long(count: int) -> None:
+    """In a match's answer, an acquire's, a reserve's and an insert's."""
     indexes = list(range(100, 100 + count))
-    run = Run(7, 1, array("I", indexes), kind(each % 300 for each in indexes))
+    generations = [each % 300 for each in indexes]
+    run = Run(7, 1, array("I", indexes), array("Q", generations))
     expected = types_pb2.PageRun(
-        extent_id=7,
-        tier=types_pb2.TIER_1,
-        slot_indexes=indexes,
-        generations=[each % 300 for each in indexes],
+        extent_id=7, tier=types_pb2.TIER_1, slot_indexes=indexes, generations=generations
     )
-    assert list(match_response(Match(0, (run, run))).match.runs) == [expected, expected]
-    grant = acquire_response(Match(0, ()), Grant(1, 0, (run,))).grant
-    assert list(grant.runs) == [expected]
+    matched = pb.MatchPrefixResponse.FromString(serialized(match_response(Match(0, (run, run)))))
+    assert list(matched.match.runs) == [expected, expected]
+    grant = Grant(1, 0, (run,))
+    acquired = pb.AcquirePrefixResponse.FromString(
+        serialized(acquire_response(Match(0, (run,)), grant))
+    )
+    assert list(acquired.match.runs) == list(acquired.grant.runs) == [expected]
+    reserved = pb.ReservePagesResponse.FromString(serialized(reserve_response([grant, grant])))
+    assert [list(each.runs) for each in reserved.grants] == [[expected], [expected]]
+    inserted = pb.InsertPrefixResponse.FromString(
+        serialized(insert_response(Inserted((run, run), 1)))
+    )
+    assert list(inserted.runs) == [expected, expected]

@@ -33,9 +33,9 @@ def test_requests_with_tokens_may_be_long() -> None:
 def test_a_request_over_its_limit_is_named() -> None:
     """The limit, what it is and what came."""
     limits = Limits(max_short_message_bytes=5)
-    require_size(bytes(5), "max_short_message_bytes", limits)
+    require_size(5, "max_short_message_bytes", limits)
     with pytest.raises(LimitExceeded) as error:
-        require_size(bytes(6), "max_short_message_bytes", limits)
+        require_size(6, "max_short_message_bytes", limits)
     wanted = {"limit": "max_short_message_bytes", "maximum": "5", "value": "6"}
     assert error.value.metadata == wanted
 

@@ -1,0 +1,55 @@
+"""A response of which the long part is written already."""
+
+from collections.abc import Iterable
+
+from google.protobuf.message import Message
+
+from kvstore.core.runs import Run
+from kvstore.rpc.packed import length_delimited, packed_field
+from kvstore.v1 import types_pb2
+
+SLOT_INDEXES = types_pb2.PageRun.SLOT_INDEXES_FIELD_NUMBER
+GENERATIONS = types_pb2.PageRun.GENERATIONS_FIELD_NUMBER
+
+
+class Answer:
+    """A message, and more of its bytes behind it, which protobuf reads as one message.
+
+    Runs of thousands of slots are not put into a message number by number, nor parsed
+    only to be serialised again.
+    """
+
+    __slots__ = ("_message", "_more")
+
+    def __init__(self, message: Message, *more: bytes) -> None:
+        self._message = message
+        self._more = more
+
+    def SerializeToString(self) -> bytes:  # noqa: N802  # as messages have it
+        """Return the bytes of all of it."""
+        return b"".join((self._message.SerializeToString(), *self._more))
+
+
+def serialized(response: Message | Answer) -> bytes:
+    """Return the bytes of a response."""
+    return response.SerializeToString()
+
+
+def runs_field(number: int, runs: Iterable[Run]) -> bytes:
+    """Return a repeated field of runs, its number below 16."""
+    return b"".join(length_delimited(number, run_bytes(run)) for run in runs)
+
+
+def run_bytes(run: Run) -> bytes:
+    """Return a run as ``PageRun`` is written."""
+    named = types_pb2.PageRun(extent_id=run.extent_id)
+    # The numbers of the tiers are the same on both sides.
+    named.tier = run.tier  # type: ignore[assignment]  # stubs know members alone
+    indexes = packed_field(SLOT_INDEXES, run.indexes)
+    generations = packed_field(GENERATIONS, run.generations)
+    return named.SerializeToString() + indexes + generations
+
+
+def inside(number: int, content: bytes) -> bytes:
+    """Return more of a submessage, whose field's number is below 16; nothing for nothing."""
+    return length_delimited(number, content) if content else b""

@@ -1,0 +1,66 @@
+"""Long requests over lanes, whose tokens are received apart."""
+
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from rpc_world import Server, Worker, lane_call, nothing, reason, tokens
+
+from kvstore.rpc.hot_lane import SMALL_BYTES
+from kvstore.rpc.hot_lane_calls import METHODS
+from kvstore.v1 import prefix_cache_pb2 as pb
+from kvstore_client.tokens import sequence_pieces
+
+MATCH, ACQUIRE, INSERT, RELEASE = (
+    METHODS.index(f"/kvstore.v1.PrefixCacheService/{name}")
+    for name in ("MatchPrefix", "AcquirePrefix", "InsertPrefix", "ReleasePins")
+)
+
+
+@pytest.fixture
+def over() -> str:
+    """Have the request path go over lanes."""
+    return "lane"
+
+
+@pytest.mark.parametrize("method", [MATCH, ACQUIRE])
+def test_tokens_that_end_a_long_request_are_its_sequence_s(
+    server: Server, open_lane: Callable[[Worker], socket.socket], method: int
+) -> None:
+    """Received apart or parsed with the rest, the answer is the same."""
+    worker = server.worker()
+    namespace_id = worker.open_namespace()
+    cached = tokens(*range(8))
+    worker.publish(namespace_id, cached, 1)
+    long = cached + tokens(*range(100, 100 + SMALL_BYTES))
+    kind, read = {
+        MATCH: (pb.MatchPrefixRequest, pb.MatchPrefixResponse),
+        ACQUIRE: (pb.AcquirePrefixRequest, pb.AcquirePrefixResponse),
+    }[method]
+    answers = []
+    for pin_id, sent in ((11, {}), (12, {"tokens": long})):
+        request: Any = kind(
+            caller=worker.caller(), namespace_id=namespace_id, pin_id=pin_id, sequence=sent
+        )
+        if method == ACQUIRE:
+            request.reservation_id = pin_id
+        pieces = [request.SerializeToString(), *([] if sent else sequence_pieces(long))]
+        head, body = lane_call(open_lane(worker), method, b"".join(pieces))
+        assert reason(head) == "OK"
+        answers.append(read.FromString(body).match)
+    assert answers[0].matched_token_count == 8
+    assert answers[0] == answers[1]
+
+
+def test_a_long_body_of_a_call_without_a_sequence_is_parsed_as_it_is(
+    server: Server, open_lane: Callable[[Worker], socket.socket]
+) -> None:
+    """Whatever it ends with: another method's field is no sequence, nor is it too long for one."""
+    worker = server.worker()
+    request = pb.InsertPrefixRequest(caller=worker.caller(), reservation_id=7)
+    long = tokens(*range(SMALL_BYTES))
+    body = request.SerializeToString() + b"".join(sequence_pieces(long))
+    assert reason(lane_call(open_lane(worker), INSERT, body)[0]) == "RESERVATION_NOT_FOUND"
+    body = nothing(worker) + b"".join(sequence_pieces(long))
+    assert reason(lane_call(open_lane(worker), RELEASE, body)[0]) == "LIMIT_EXCEEDED"

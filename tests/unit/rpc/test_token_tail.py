@@ -1,0 +1,74 @@
+"""Requests that end with their tokens, taken apart."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvstore.rpc.token_tail import FRONT_BYTES, SEQUENCE_KEY, Tail, tail_of
+from kvstore.v1 import prefix_cache_pb2 as pb
+from kvstore_client.tokens import sequence_pieces
+
+TOKENS = bytes(range(256)) * 100
+
+
+def front_of(**fields: object) -> bytes:
+    """Return a request as clients write it before its tokens."""
+    request = pb.AcquirePrefixRequest(
+        caller=pb.Caller(lease_id=bytes(16), store_epoch=1 << 60),
+        namespace_id=bytes(16),
+        pin_id=1,
+        reservation_id=(1 << 64) - 1,
+        accept_next_token=True,
+        total_page_count=1 << 31,
+    )
+    request.sequence.SetInParent()
+    for name, value in fields.items():
+        setattr(request.sequence, name, value)
+    return request.SerializeToString()
+
+
+@pytest.mark.parametrize("base", [{}, {"position": 5000, "base_pin_id": 9}])
+def test_a_request_and_its_tokens_are_told_apart(base: dict[str, int]) -> None:
+    """What is before the tokens' field says the rest of the sequence."""
+    front = front_of(**base)
+    key, tokens = sequence_pieces(TOKENS)
+    body = front + key + tokens
+    assert tail_of(body[:FRONT_BYTES], len(body)) == Tail(len(front), len(front) + len(key))
+    whole = pb.AcquirePrefixRequest.FromString(body)
+    parted = pb.AcquirePrefixRequest.FromString(front)
+    parted.sequence.tokens = TOKENS
+    assert parted == whole
+
+
+def test_a_request_in_one_piece_has_no_tail_but_may_end_as_one() -> None:
+    """A sequence that is followed by a field, or has one after its tokens, is parsed as it is."""
+    request = pb.MatchPrefixRequest(sequence={"tokens": TOKENS}, pin_id=1)
+    body = request.SerializeToString()
+    assert tail_of(body[:FRONT_BYTES], len(body)) is None
+    request = pb.MatchPrefixRequest(sequence={"tokens": TOKENS, "position": 1})
+    body = request.SerializeToString()
+    assert tail_of(body[:FRONT_BYTES], len(body)) is None
+    body = pb.MatchPrefixRequest(sequence={"tokens": TOKENS}).SerializeToString()
+    tail = tail_of(body[:FRONT_BYTES], len(body))
+    assert tail is not None
+    assert body[tail.tokens :] == TOKENS
+
+
+def test_every_request_with_a_sequence_has_it_in_one_place() -> None:
+    """Or a body would be taken for what it is not."""
+    for kind in (pb.MatchPrefixRequest, pb.AcquirePrefixRequest, pb.InsertPrefixRequest):
+        assert kind.SEQUENCE_FIELD_NUMBER << 3 | 2 == SEQUENCE_KEY
+
+
+@pytest.mark.parametrize("front", [b"", b"\x0b", b"\x80" * 256, b"\x1a\x7f", b"\x0d1234"])
+def test_what_is_no_request_has_no_tail(front: bytes) -> None:
+    """Groups, fields of a kind that there is not, numbers without an end."""
+    assert tail_of(front, 100_000) is None
+
+
+@given(st.binary(max_size=FRONT_BYTES), st.integers(0, 1 << 24))
+def test_a_tail_lies_within_its_body(front: bytes, length: int) -> None:
+    """Whatever comes, nothing is raised, and what is left are the tokens of the last field."""
+    tail = tail_of(front, length)
+    if tail is not None:
+        assert 0 <= tail.field < tail.tokens <= min(length, len(front))
