@@ -62,14 +62,14 @@ class Keep(Hold):
 def prepare(touch: Touch, most: int) -> Keep | None:
     """Hold the first ``most`` touched pages of a path that tier 3 is not known to have.
 
-    None where there are none.
+    None where there are none, or where tier 3 is to be told of removals first.
     """
     node = touch.node
     while not node.slots and node.parent is not None:
         # It was merged with the node below it, or is gone.
         node = node.parent
     end = min(touch.end, node.start + len(node.slots))
-    if node.detached or end <= touch.start:
+    if node.detached or end <= touch.start or node.namespace.removing:
         return None
     at = ancestor(Position(node, len(node.slots)), end)
     start = max(touch.start, kept_end(at))

@@ -16,6 +16,7 @@ from machine_named_pins import NamedPinRules
 from machine_retiring import RetireRules
 from machine_state import COUNTS, EPOCH, OWNER, TAILS
 from machine_tenants import TenantRules
+from machine_third import ThirdTierRules
 from machine_verifying import VerifyRules
 from naive_copies import FIRST, LOWER
 
@@ -28,7 +29,14 @@ from kvstore.core.wanted_moves import TierPolicy, WantedMoves
 
 
 class CacheMachine(
-    MoveRules, MemberRules, MatchRules, VerifyRules, NamedPinRules, RetireRules, TenantRules
+    MoveRules,
+    ThirdTierRules,
+    MemberRules,
+    MatchRules,
+    VerifyRules,
+    NamedPinRules,
+    RetireRules,
+    TenantRules,
 ):
     """All verbs of the cache by several leases, in any order."""
 
@@ -64,6 +72,7 @@ class CacheMachine(
             tokens = self.tokens([0])
         held_before = self.model.held_by_leases()
         gone = self.model.remove(tokens)
+        self.model.disk.forbid(tokens)
         removed = self.cache.evict_prefix(OWNER, self.namespace_id, tokens)
         assert removed.evicted_page_count + removed.detached_page_count == gone
         kept = sum(prefix not in self.model.cached for prefix in held_before)

@@ -54,7 +54,12 @@ class MachineState(RuleBasedStateMachine):
         limits = Limits(min_ttl=1.0, default_ttl=10.0, max_ttl=20.0)
         quotas = QuotaTable(by_tenant={NEIGHBOUR.tenant: QUOTAS})
         self.cache = PrefixCache(
-            EPOCH, limits, POLICIES[self.policy], quotas=quotas, index=type(self).index
+            EPOCH,
+            limits,
+            POLICIES[self.policy],
+            quotas=quotas,
+            index=type(self).index,
+            third_tier=True,
         )
         self.neighbour = Neighbour(self.cache)
         self.laws = Laws(self.cache)

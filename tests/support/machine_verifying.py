@@ -57,6 +57,7 @@ class VerifyRules(MachineState):
             answered, repeat = False, meanwhile == "a repeat is answered"
             if meanwhile == "an operator removes":
                 self.model.remove(tokens[: self.model.width])
+                self.model.disk.forbid(tokens[: self.model.width])
                 self.cache.evict_prefix(OWNER, self.namespace_id, tokens[: self.model.width])
             elif repeat:
                 caller = self.caller(lease)
@@ -98,9 +99,14 @@ class VerifyRules(MachineState):
         removed = self.cache.remove_corrupt(inspection, bad, len(looked))
         assert {_slot_of(page) for page in removed} == {_slot_of(page) for page in bad} & there
         for page in bad:
+            prefix = prefixes[_slot_of(page)]
             if page in removed:
-                self.model.remove(prefixes[_slot_of(page)])
-            self.forget_ends_within(prefixes[_slot_of(page)])
+                self.model.remove(prefix)
+            self.forget_ends_within(prefix)
+            if len(prefix) % self.model.width == 0:
+                # What begins as a partial page does was not computed on it while it was there.
+                self.model.disk.forbid(prefix)
+            self.model.disk.removals += 1
         COUNTS["corrupt pages"] += len(removed)
         gone = any(not self.model.has(prefix, slot) for slot, prefix in prefixes.items())
         try:

@@ -13,6 +13,7 @@ from itertools import takewhile
 
 from naive_copies import FIRST, LOWER, Copies, Held, Path, Slot
 from naive_holds import Expected, ModelLease, ModelNamedPin
+from naive_third import Disk
 
 from kvstore.core.requests import MatchWishes, Sequence
 
@@ -24,6 +25,7 @@ class Model(Copies):
     width: int = field(kw_only=True)
     leases: dict[bytes, ModelLease] = field(default_factory=dict)
     named: dict[str, ModelNamedPin] = field(default_factory=dict)
+    disk: Disk = field(default_factory=Disk)
     ended: set[bytes] = field(default_factory=set)
     extents: dict[int, int] = field(default_factory=dict)
     tiers: dict[int, int] = field(default_factory=dict)
@@ -150,10 +152,12 @@ class Model(Copies):
         return path
 
     def every_hold(self) -> list[Held]:
-        """Return all holds of leases, and the moves under way."""
+        """Return all holds of leases, and what is under way between the tiers."""
         return [
             *(hold for lease in self.leases.values() for hold in lease.every_hold()),
             *self.moves.values(),
+            *self.disk.keeps.values(),
+            *self.disk.loads.values(),
         ]
 
     def held(self, tier: int) -> set[bytes]:
@@ -180,8 +184,9 @@ class Model(Copies):
         return {slot for hold in self.every_hold() for slot in hold.kept}
 
     def targets(self) -> set[Slot]:
-        """Return the slots that moves under way copy into."""
-        return {target for move in self.moves.values() for _, _, target in move.pages}
+        """Return the slots that moves and loads under way fill."""
+        targets = {target for move in self.moves.values() for _, _, target in move.pages}
+        return targets | {slot for load in self.disk.loads.values() for _, slot in load.pages}
 
     def free_slots(self, tier: int = FIRST, *, retiring: bool = False) -> set[Slot]:
         """Return the slots that nothing has, of a tier's lasting extents or of any that retire."""

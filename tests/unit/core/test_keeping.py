@@ -184,7 +184,11 @@ def test_after_a_loss_everything_is_offered_again() -> None:
     world.cache.finish_keeps([keep], [4])
     world.laws.check()
     world.worker.match("abcd", 1)
-    assert ends(world) == [[1, 2, 3, 4]]
+    [keep] = world.cache.plan_keeps(100)
+    assert [page.end for page in keep.pages] == [1, 2, 3, 4]
+    chain = [world.namespace.digest, *page_digests(world.namespace.digest, paged("abcd"), 8)]
+    assert [keep.digests.through(end) for end in range(5)] == chain
+    world.cache.finish_keeps([keep], [0])
 
 
 def test_what_is_kept_by_now_is_passed_over() -> None:
@@ -233,10 +237,22 @@ def test_a_page_that_left_is_offered_no_more() -> None:
     world = ThirdWorld()
     world.worker.publish("abcd", "x")
     world.evict_prefix("x")
+    world.tell()
     world.evict()
     assert ends(world) == []
     world.worker.publish("abcd")
     world.worker.reserve(1, 6)
+    assert ends(world) == [[1, 2]]
+
+
+def test_nothing_is_offered_before_a_removal_was_told() -> None:
+    """It would be taken for there, and be gone then."""
+    world = ThirdWorld()
+    world.worker.publish("ab")
+    world.evict_prefix("b")
+    assert ends(world) == []
+    world.tell()
+    world.worker.match("ab", 1)
     assert ends(world) == [[1, 2]]
 
 
