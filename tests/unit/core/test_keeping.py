@@ -1,16 +1,12 @@
-"""Which pages tier 3 is offered, what is remembered of them, and what it may not have."""
+"""Which pages tier 3 is offered, and what is remembered of them."""
 
 from itertools import pairwise
 
-from core_builders import NAMESPACE_ID, OWNER, CoreWorld, node_at, paged
+from core_builders import node_at, paged
 from third_world import ThirdWorld
 
-from kvstore.core.cache import PrefixCache
-from kvstore.core.layout import NamespaceIdentity
-from kvstore.core.limits import Limits
 from kvstore.core.page_digest import page_digests
 from kvstore.core.requests import Sequence
-from kvstore.core.third_tier import RemovedPrefix
 
 
 def ends(world: ThirdWorld, most: int = 100) -> list[list[int]]:
@@ -19,31 +15,6 @@ def ends(world: ThirdWorld, most: int = 100) -> list[list[int]]:
     world.laws.check()
     world.cache.finish_keeps(keeps, [0] * len(keeps))
     return [[page.end for page in each.pages] for each in keeps]
-
-
-def test_without_tier_3_nothing_is_noted() -> None:
-    """Neither touches nor removals, and nothing is in a node."""
-    world = CoreWorld()
-    world.worker.publish("ab")
-    world.evict_prefix("ab")
-    assert not world.cache.keeps_wanted()
-    assert (world.cache.plan_keeps(9), world.cache.take_removed()) == ([], [])
-    world.cache.forget_kept([world.namespace.digest])
-    assert world.namespace.losses == 0
-
-
-def test_a_namespace_is_known_by_its_digest() -> None:
-    """From its opening."""
-    cache = PrefixCache(7, Limits(), third_tier=True)
-    helper = CoreWorld()
-    caller = helper.worker.caller
-    cache.grant(caller, ttl=None, display_name="", features=(), now=0.0)
-    cache.bind(caller, process_id=1, pid=1, uid=1)
-    space = cache.open_namespace(
-        caller, NamespaceIdentity(b"model"), helper.layout, NAMESPACE_ID, 0.0
-    )
-    assert cache.third is not None
-    assert cache.third.namespaces == {helper.namespace.digest: space}
 
 
 def test_a_keep_names_slots_digests_and_checksums() -> None:
@@ -245,17 +216,6 @@ def test_a_page_that_left_is_offered_no_more() -> None:
     assert ends(world) == [[1, 2]]
 
 
-def test_nothing_is_offered_before_a_removal_was_told() -> None:
-    """It would be taken for there, and be gone then."""
-    world = ThirdWorld()
-    world.worker.publish("ab")
-    world.evict_prefix("b")
-    assert ends(world) == []
-    world.tell()
-    world.worker.match("ab", 1)
-    assert ends(world) == [[1, 2]]
-
-
 def test_digests_are_computed_once() -> None:
     """A keep begins where the path's digests are known, a mere prefix of them too."""
     world = ThirdWorld()
@@ -266,27 +226,6 @@ def test_digests_are_computed_once() -> None:
     assert (keep.digests.start, keep.digests.end) == (4, 6)
     world.cache.finish_keeps([keep], [world.write(keep)])
     assert world.locate("abcx").digests.start == 3
-
-
-def test_removals_are_told_with_all_that_comes_after() -> None:
-    """An operator's: a page by its digest, everything, or what begins as a page does."""
-    world = ThirdWorld()
-    space = world.namespace
-    world.worker.publish("abcd", "xy")
-    world.keep()
-    a, b, *_ = page_digests(space.digest, paged("abcd"), 8)
-    world.evict_prefix("ab")
-    assert world.tell() == [RemovedPrefix(NAMESPACE_ID, space.digest, b)]
-    assert a in world.disk
-    assert b not in world.disk
-    world.cache.evict_prefix(OWNER, NAMESPACE_ID, paged("a") + paged("z")[:4])
-    assert space.losses == 1
-    assert world.tell() == [RemovedPrefix(NAMESPACE_ID, space.digest, a)]
-    assert len(world.disk) == 2
-    world.cache.evict_prefix(OWNER, NAMESPACE_ID, b"")
-    assert world.tell() == [RemovedPrefix(NAMESPACE_ID, space.digest, None)]
-    assert not world.disk
-    assert (space.removals, space.removing) == (3, 0)
 
 
 def test_tier_2_s_copies_are_written_where_there_are_any() -> None:
