@@ -1,7 +1,8 @@
-"""Pages in the memory of a GPU: opening them, copying them out, and the first token of a hit.
+"""Pages in the memory of a GPU: opening, copying out, to tier 2 and back, and a hit's first token.
 
 Without a CUDA device it says so and ends well. ``--device cpu`` runs the same code on host memory
-with a model of no use, to try the code. README.md beside this says how to read the result.
+with a model of no use, to try the code; ``--host`` measures two tiers of host memory alone.
+README.md beside this says how to read the result.
 """
 
 import json
@@ -18,6 +19,7 @@ from inference_worker.device_work import DeviceWork
 from inference_worker.model import page_model
 from inference_worker.store_namespace import model_namespace
 from inference_worker.threads import use_threads
+from kvstore.log import configure_logging
 from kvstore_client import Client, ClientConfig
 from kvstore_client.testing import running_store
 from support import machine
@@ -27,6 +29,7 @@ from support.gpu_models import SHAPES, build_model
 from support.gpu_open import measure_open
 from support.gpu_plan import PAGE_TOKENS, Plan, device_facts, make_plan
 from support.gpu_tables import tables
+from support.gpu_tiers import measure_tiers
 
 # The most that a store allows, in seconds.
 PATIENCE = 60.0
@@ -65,6 +68,8 @@ def measure(plan: Plan, console: Console) -> dict[str, Any]:
         gathered = measure_gather(plan, model, namespace)
         console.print("Waiting for first tokens ...")
         first = measure_first_token(plan, model, namespace)
+    console.print("Moving pages between tiers ...")
+    moved = measure_tiers(plan)
     return {
         "benchmark": "gpu",
         "machine": {**machine.machine_facts(), **device_facts(plan.device)},
@@ -79,7 +84,25 @@ def measure(plan: Plan, console: Console) -> dict[str, Any]:
         },
         "open": opened,
         "gather": gathered,
+        "tiers": moved,
         "first_token": first,
+    }
+
+
+def measure_host(plan: Plan, console: Console) -> dict[str, Any]:
+    """Return what moves between two tiers of the host come to, as one JSON value."""
+    before = machine.load_average()
+    console.print("Moving pages between tiers ...")
+    rows = measure_tiers(plan)
+    return {
+        "benchmark": "gpu --host",
+        "machine": machine.machine_facts(),
+        "load_average": {"before": before, "after": machine.load_average()},
+        "method": {
+            "rounds": plan.tier_rounds,
+            "figure": "the median over the rounds; of ratios, that of the rounds' own",
+        },
+        "tiers": rows,
     }
 
 
@@ -88,11 +111,13 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
     quick: Annotated[bool, typer.Option(help="A smaller model, fewer rounds.")] = False,
     device: Annotated[str, typer.Option(help="cuda:N, or cpu to try the code.")] = "cuda:0",
+    host: Annotated[bool, typer.Option(help="Two tiers of host memory, nothing else.")] = False,
     model: Annotated[str | None, typer.Option(help=f"Qwen3's shape: {', '.join(SHAPES)}.")] = None,
 ) -> None:
     """Measure opening, copying and the first token on a GPU."""
     # As Ctrl-C: everything that was started is stopped on the way out.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    device = "cpu" if host else device
     if device != "cpu" and not torch.cuda.is_available():
         reason = "skipped: no CUDA device"
         skipped = {"benchmark": "gpu", "skipped": reason}
@@ -102,8 +127,9 @@ def main(
     if device == "cpu":
         # Threads that wait for each other cost a model of this size more than they compute.
         use_threads(1)
+    configure_logging("console", "warning")
     console = Console(stderr=True)
-    document = measure(make_plan(device, model, quick=quick), console)
+    document = (measure_host if host else measure)(make_plan(device, model, quick=quick), console)
     if as_json:
         sys.stdout.write(json.dumps(document, indent=1) + "\n")
         return

@@ -6,7 +6,10 @@ from typing import Any
 import torch
 
 PAGE_TOKENS = 16
+KIB = 1 << 10
 MIB = 1 << 20
+# The last two are 16 tokens of Gemma 3 270M and of Qwen3-8B, in bfloat16.
+TIER_PAGE_BYTES = (32 * KIB, 288 * KIB, 2304 * KIB)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +25,8 @@ class Plan:
     suffix_tokens: int
     chunk_tokens: int
     rounds: int
+    tier_page_bytes: tuple[int, ...]
+    tier_rounds: int
 
     @property
     def store_device(self) -> tuple[str, ...]:
@@ -42,6 +47,8 @@ def make_plan(device: str, model: str | None, *, quick: bool) -> Plan:
             suffix_tokens=32,
             chunk_tokens=128,
             rounds=2 if quick else 9,
+            tier_page_bytes=(64 * KIB,) if quick else TIER_PAGE_BYTES,
+            tier_rounds=3 if quick else 25,
         )
     return Plan(
         device=device,
@@ -53,6 +60,8 @@ def make_plan(device: str, model: str | None, *, quick: bool) -> Plan:
         suffix_tokens=128,
         chunk_tokens=2048,
         rounds=3 if quick else 9,
+        tier_page_bytes=TIER_PAGE_BYTES,
+        tier_rounds=9 if quick else 25,
     )
 
 

@@ -10,7 +10,10 @@ HIT_TARGET = 1.15
 
 
 def tables(document: dict[str, Any]) -> list[Table]:
-    """Return one table for each part of a result."""
+    """Return one table for each part of a result: all of them, or of tiers alone."""
+    moved = [tier_table(document["tiers"])]
+    if "open" not in document:
+        return moved
     opened = _table("Opening the store's memory in a process, ms", "size")
     for heading in ("first process,\nwhich has it allocated", "processes after it"):
         opened.add_column(heading, justify="right")
@@ -41,7 +44,22 @@ def tables(document: dict[str, Any]) -> list[Table]:
             f"{row['hit_over_resident']:.2f}",
             f"{row['cold_over_hit']:.1f}",
         )
-    return [opened, copied, first]
+    return [opened, copied, *moved, first]
+
+
+def tier_table(rows: list[dict[str, Any]]) -> Table:
+    """Return the table of copies between tiers."""
+    table = _table(f"Pages between tier 1 and tier 2, {rows[0]['pages']} at once", "page", "way")
+    for heading in ("down\nGB/s", "of one\nlarge copy", "up\nGB/s", "of one\nlarge copy"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        cells: dict[str, list[str]] = {}
+        for each in sorted(row["ways"], key=lambda each: str(each["direction"])):
+            figures = [f"{each['gb_s']:,.1f}", f"{each['share_of_one_large']:.0%}"]
+            cells.setdefault(each["way"], []).extend(figures)
+        for way, figures in cells.items():
+            table.add_row(f"{row['page_bytes'] >> 10:,} KiB", way, *figures)
+    return table
 
 
 def _table(title: str, *keys: str) -> Table:

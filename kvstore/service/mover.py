@@ -1,8 +1,9 @@
 """Moves between tiers, carried out: decided under the store's mutex, copied outside it."""
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Items
+from contextlib import suppress
 from itertools import islice
 from threading import Event, Lock
 
@@ -13,7 +14,7 @@ from kvstore.core.cache import PrefixCache
 from kvstore.core.moving import Move
 from kvstore.service.clock import Clock
 from kvstore.service.log_budget import LogBudget
-from kvstore.storage.copies import Outcome
+from kvstore.storage.copies import Ending, Outcome
 from kvstore.storage.errors import CudaFailed
 from kvstore.storage.tiers import Tiers
 
@@ -78,30 +79,39 @@ class Mover:
     def carry_out(self, moves: Items[Move]) -> int:
         """Copy the pages of moves that were begun, and finish them; return how many were copied.
 
-        A batch of them is copied at once, and finished when no copy of it is under way.
-        Whatever copying raises, no move stays under way.
+        A batch of them is copied at once, and finished when its copies are done, while
+        the next is copied already. Whatever is raised, no move stays under way.
         """
         waiting, copied = deque(moves), 0
+        begun: deque[tuple[list[Move], Ending]] = deque()
         try:
-            while waiting:
-                outcomes = self._copy(_batch(waiting))
-                with self._mutex:
-                    for whole in outcomes:
-                        self._cache.finish_moves([waiting.popleft()], copied=whole)
-                copied += sum(outcomes)
+            for batch in _batches(moves):
+                pairs = [(each.source, each.target) for move in batch for each in move.transfers]
+                begun.append((batch, self._memory.begin_all(pairs)))
+                if len(begun) > 1:
+                    copied += self._finish(waiting, *begun.popleft())
+            while begun:
+                copied += self._finish(waiting, *begun.popleft())
         finally:
+            for _, ending in begun:
+                with suppress(Exception):
+                    ending()
             if waiting:
                 with self._mutex:
                     self._cache.finish_moves(waiting, copied=False)
         return copied
 
-    def _copy(self, moves: Items[Move]) -> list[bool]:
-        """Copy the pages of some moves, and say of each whether all its pages were."""
-        pairs = [(each.source, each.target) for move in moves for each in move.transfers]
-        outcomes = iter(self._memory.copy_all(pairs))
-        return [self._whole(move, list(islice(outcomes, len(move.transfers)))) for move in moves]
+    def _finish(self, waiting: deque[Move], batch: Items[Move], ending: Ending) -> int:
+        """Wait for a batch and finish it, the first that wait; return how many were copied."""
+        outcomes = iter(ending())
+        whole = [self._whole(move, list(islice(outcomes, len(move.transfers)))) for move in batch]
+        with self._mutex:
+            for each in whole:
+                self._cache.finish_moves([waiting.popleft()], copied=each)
+        return sum(whole)
 
     def _whole(self, move: Move, outcomes: Items[Outcome]) -> bool:
+        """Return whether all pages of a move were copied."""
         failed = next((each for each in outcomes if isinstance(each, CudaFailed)), None)
         if failed is not None:
             with self._writing:
@@ -109,13 +119,15 @@ class Mover:
         return not any(outcomes)
 
 
-def _batch(waiting: Iterable[Move]) -> list[Move]:
-    """Return the first moves, of COPY_PAGES pages together or few more."""
+def _batches(moves: Iterable[Move]) -> Iterator[list[Move]]:
+    """Yield moves in turn, of COPY_PAGES pages together or few more."""
     batch: list[Move] = []
     pages = 0
-    for move in waiting:
+    for move in moves:
         batch.append(move)
         pages += len(move.transfers)
         if pages >= COPY_PAGES:
-            break
-    return batch
+            yield batch
+            batch, pages = [], 0
+    if batch:
+        yield batch

@@ -142,15 +142,6 @@ class Arenas:
         extent = self._extents.get(slot >> INDEX_BITS)
         return None if extent is None else extent.memory.read(slot & INDEX_MASK)
 
-    def view(self, slot: int) -> memoryview | None:
-        """Return the bytes of a slot in place, to be written, where this process can reach them.
-
-        None on a device, and where there is no such extent any more. Nobody else may
-        use the slot meanwhile.
-        """
-        place = self.place(slot)
-        return place if isinstance(place, memoryview) else None
-
     def place(self, slot: int) -> SlotBytes | None:
         """Return where a slot's bytes are, for ``copy_all``; None where there is no such extent."""
         extent = self._extents.get(slot >> INDEX_BITS)

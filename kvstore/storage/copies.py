@@ -1,6 +1,6 @@
 """Copies of whole slots, many at once, wherever either end of each is."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -26,8 +26,8 @@ class DeviceCopy(NamedTuple):
 class DeviceCopier(Protocol):
     """Carries out copies to and from one device."""
 
-    def copy_all(self, copies: Items[DeviceCopy]) -> list[CudaFailed | None]:
-        """Carry out copies and wait for them; say of each why it was not."""
+    def begin_all(self, copies: Items[DeviceCopy]) -> Callable[[], list[CudaFailed | None]]:
+        """Begin copies; return what waits for them, and says of each why it was not done."""
         ...
 
 
@@ -42,16 +42,29 @@ class DeviceBytes(NamedTuple):
 SlotBytes: TypeAlias = memoryview | DeviceBytes
 
 
+# Waits for copies that were begun; when it returns or raises, none of them is under way.
+Ending: TypeAlias = Callable[[], list[Outcome]]
+
+
 def copy_all(pairs: Iterable[tuple[SlotBytes | None, SlotBytes | None]]) -> list[Outcome]:
     """Copy each source, the first of a pair, to its target, and say of each why it was not.
 
-    Both have the same size, and nobody else writes either meanwhile. When it returns or
-    raises, no copy is under way. One end of each pair is this process's memory, else
-    ``TypeError``. Copies within the host let other threads of Python go on meanwhile:
-    numpy does where there are more than 500 bytes.
+    All that ``begin_all`` says holds. No copy is under way when it returns or raises.
+    """
+    return begin_all(pairs)()
+
+
+def begin_all(pairs: Iterable[tuple[SlotBytes | None, SlotBytes | None]]) -> Ending:
+    """Begin to copy each source to its target; return what waits until that is done.
+
+    Both have the same size, and nobody else writes either meanwhile. One end of each
+    pair is this process's memory, else ``TypeError``; where that or anything else is
+    raised, nothing is under way. Copies within the host are done when this returns, and let
+    other threads of Python go on meanwhile: numpy does where there are more than 500
+    bytes.
     """
     outcomes: list[Outcome] = []
-    issued: dict[DeviceCopier, dict[int, DeviceCopy]] = {}
+    begun: dict[DeviceCopier, dict[int, DeviceCopy]] = {}
     for number, (source, target) in enumerate(pairs):
         outcomes.append(None)
         if source is None or target is None:
@@ -60,14 +73,20 @@ def copy_all(pairs: Iterable[tuple[SlotBytes | None, SlotBytes | None]]) -> list
             if isinstance(source, DeviceBytes):
                 raise TypeError("both are on a device")
             copy = DeviceCopy(target.address, source, inwards=True)
-            issued.setdefault(target.copier, {})[number] = copy
+            begun.setdefault(target.copier, {})[number] = copy
         elif isinstance(source, DeviceBytes):
             copy = DeviceCopy(source.address, target, inwards=False)
-            issued.setdefault(source.copier, {})[number] = copy
+            begun.setdefault(source.copier, {})[number] = copy
         else:
             np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
-    for copier, copies in issued.items():
-        found = copier.copy_all(list(copies.values()))
-        for number, failure in zip(copies, found, strict=True):
-            outcomes[number] = failure
-    return outcomes
+    endings = [
+        (copies, copier.begin_all(list(copies.values()))) for copier, copies in begun.items()
+    ]
+
+    def end() -> list[Outcome]:
+        for copies, ending in endings:
+            for number, failure in zip(copies, ending(), strict=True):
+                outcomes[number] = failure
+        return outcomes
+
+    return end

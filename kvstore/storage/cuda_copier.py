@@ -24,9 +24,8 @@ PIECE_BYTES = 64 << 30
 class CudaCopier:
     """Copies pages to and from one device, and registers the host's memory for it. Thread-safe.
 
-    A whole batch is begun on the stream and waited for once, so that nobody who reads
-    or allocates on the device meanwhile waits for it. Whatever fails, no copy is under
-    way when a method returns or raises.
+    A whole batch is begun on the stream and waited for once, on a thread of its own, so
+    that nobody who reads or allocates on the device meanwhile waits for it.
     """
 
     def __init__(self, number: int, runtime: CudaRuntime) -> None:
@@ -36,13 +35,13 @@ class CudaCopier:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="kvstore-cuda-copies")
         self._stream: int | None = None
 
-    def copy_all(self, copies: Items[DeviceCopy]) -> list[CudaFailed | None]:
-        """Carry out copies, and say of each why it was not, or None.
+    def begin_all(self, copies: Items[DeviceCopy]) -> Callable[[], list[CudaFailed | None]]:
+        """Begin copies; return what waits for them, and says of each why it was not done, or None.
 
         An error that CUDA reports when it is waited for is of all of them: it does not
         say whose it is.
         """
-        return self._run(lambda: self._copy(copies))
+        return self._thread.submit(self._copy, copies).result
 
     def register(self, memory: memoryview, slot_bytes: int) -> Callable[[], None]:
         """Register memory of the host, cut into slots; return what undoes it.

@@ -184,4 +184,7 @@ class CupyRuntime:
 
 def address_of(content: memoryview) -> int:
     """Return where bytes of this process lie; they stay there while the view is alive."""
-    return np.frombuffer(content, np.uint8).ctypes.data
+    if content.readonly:
+        return np.frombuffer(content, np.uint8).ctypes.data
+    # In a tenth of the time.
+    return ctypes.addressof(ctypes.c_ubyte.from_buffer(content))

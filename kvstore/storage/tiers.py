@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from kvstore.storage.arenas import Arenas
-from kvstore.storage.copies import Outcome, SlotBytes, copy_all
+from kvstore.storage.copies import Ending, Outcome, SlotBytes, begin_all, copy_all
 from kvstore.storage.extent import ExtentDescription
 
 
@@ -35,17 +35,22 @@ class Tiers:
         return next((each for each in found if each is not None), None)
 
     def view(self, slot: int) -> memoryview | None:
-        """Return the bytes of a slot in place, to be written, as ``Arenas.view`` does."""
+        """Return the bytes of a slot in place, to be written, where this process can reach them.
+
+        None on a device, and where there is no such extent any more. Nobody else may
+        use the slot meanwhile.
+        """
         place = self._place(slot)
         return place if isinstance(place, memoryview) else None
 
-    def copy_all(self, pairs: Iterable[tuple[int, int]]) -> list[Outcome]:
-        """Write the bytes of each pair's first slot into the second, of the same size.
+    def begin_all(self, pairs: Iterable[tuple[int, int]]) -> Ending:
+        """Begin to write the bytes of each pair's first slot into the second, of the same size.
 
-        Says of each pair why that was not done, or None. Nobody else may write either slot
-        meanwhile, nor be given the second. No copy is under way when it returns or raises.
+        Returns what waits for that, and says of each pair why it was not done, or None.
+        Until then nobody else may write either slot, nor be given the second. Where this
+        raises, nothing is under way.
         """
-        return copy_all((self._place(source), self._place(target)) for source, target in pairs)
+        return begin_all((self._place(source), self._place(target)) for source, target in pairs)
 
     def write_all(self, pages: Iterable[tuple[int, memoryview]]) -> list[Outcome]:
         """Write the bytes of whole slots, as ``Arenas.write_all`` does, in whichever tier."""
@@ -63,8 +68,11 @@ class Tiers:
             each.close()
 
     def _place(self, slot: int) -> SlotBytes | None:
-        found = (each.place(slot) for each in self.arenas)
-        return next((each for each in found if each is not None), None)
+        for each in self.arenas:
+            place = each.place(slot)
+            if place is not None:
+                return place
+        return None
 
     def _describe(self, extent_id: int) -> ExtentDescription:
         for each in self.arenas[1:]:

@@ -42,6 +42,23 @@ def test_each_way_of_copying_is_set_beside_the_plain_copy(document: dict[str, An
     assert shares["copy"] == 1.0
 
 
+def test_pages_go_down_and_up_beside_one_large_copy(document: dict[str, Any]) -> None:
+    """Each way has both directions; the large copy is all of itself."""
+    (row,) = document["tiers"]
+    ways = {(each["way"], each["direction"]): each for each in row["ways"]}
+    names = ("one large", "copies", "store")
+    assert set(ways) == {(name, each) for name in names for each in ("down", "up")}
+    assert all(each["gb_s"] > 0 for each in ways.values())
+    assert {ways["one large", each]["share_of_one_large"] for each in ("down", "up")} == {1.0}
+
+
+def test_tiers_of_the_host_are_measured_alone() -> None:
+    """Without a model, and as one JSON value on stdout."""
+    found = json.loads(run("--host", "--quick", "--json"))
+    assert [row["page_bytes"] for row in found["tiers"]] == [64 << 10]
+    assert "first_token" not in found
+
+
 def test_each_shared_length_has_its_first_tokens(document: dict[str, Any]) -> None:
     """Cold, hit, resident and the suffix alone, with the ratios of the target."""
     assert [row["shared_tokens"] for row in document["first_token"]] == [128, 512]

@@ -16,7 +16,7 @@ from kvstore.core.requests import MatchWishes, Sequence
 from kvstore.core.slots import SlotState
 from kvstore.core.tokens import TOKEN_BYTES
 from kvstore.core.wanted_moves import TierPolicy, WritePolicy
-from kvstore.storage.copies import Outcome
+from kvstore.storage.copies import Ending, Outcome
 from kvstore.storage.cuda_arena import GRANULARITY, CudaDevice
 
 SEQUENCES = 8
@@ -95,10 +95,11 @@ def test_pages_go_down_from_a_device_and_come_back(
     """With their own bytes; no move is finished while a copy is under way."""
     store = OnDevice(worlds, stack, write=write)
     world, card = store.tiered.world, store.card
-    finish = world.cache.finish_moves
+    finish, memory = world.cache.finish_moves, world.store.mover._memory
 
     def finish_what_is_done(moves: Items[Move], *, copied: bool = True) -> int:
-        assert not any(card.begun.values()), "a copy is under way"
+        for each in (each for move in moves for each in move.transfers):
+            assert memory.read(each.source) == memory.read(each.target)
         return finish(moves, copied=copied)
 
     monkeypatch.setattr(world.cache, "finish_moves", finish_what_is_done)
@@ -158,32 +159,74 @@ def test_a_device_that_fails_is_left_until_the_next_time(
     assert all(store.tiered.tiers(number) == [1] for number in range(SEQUENCES))
 
 
-def test_moves_are_copied_and_finished_in_batches(
+def test_a_page_whose_memory_went_is_not_published(
     worlds: Worlds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whole moves, of COPY_PAGES pages or few more; what was finished stays if the next fails."""
+    """Its move is given back, and others of the batch are not."""
+    through = TierPolicy(write=WritePolicy.THROUGH)
+    store = Tiered(worlds(slots=4, extent_slots=4, lower_slots=20, tier_policy=through))
+    for number in range(2):
+        store.publish(number)
+    memory, gone = store.world.store.mover._memory, 99 << 32
+    begin_all = memory.begin_all
+
+    def begin(pairs: Iterable[tuple[int, int]]) -> Ending:
+        (source, _), *others = pairs
+        return begin_all([(source, gone), *others])
+
+    monkeypatch.setattr(memory, "begin_all", begin)
+    store.world.store.mover.step()
+    assert store.world.cache.counters.demoted_page_count == PAGES
+    Laws(store.world.cache).check()
+
+
+@pytest.mark.parametrize("failing", ["begin", "end"])
+def test_a_batch_is_finished_while_the_next_is_copied(
+    worlds: Worlds, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    """Whole moves, of COPY_PAGES pages or few more; none is finished that is under way.
+
+    What was finished stays as it is where a later one fails, and the rest is given back.
+    """
     monkeypatch.setattr("kvstore.service.mover.COPY_PAGES", PAGES + 1)
     through = TierPolicy(write=WritePolicy.THROUGH)
-    store = Tiered(worlds(slots=12, extent_slots=12, lower_slots=20, tier_policy=through))
-    for number in range(4):
+    store = Tiered(worlds(slots=16, extent_slots=16, lower_slots=20, tier_policy=through))
+    for number in range(8):
         store.publish(number)
     cache, mover = store.world.cache, store.world.store.mover
-    batches: list[int] = []
-    copy_all = mover._memory.copy_all
+    begun: list[int] = []
+    under_way: set[int] = set()
+    begin_all, finish = mover._memory.begin_all, cache.finish_moves
 
-    def copy_twice(pairs: Iterable[tuple[int, int]]) -> list[Outcome]:
+    def begin_twice(pairs: Iterable[tuple[int, int]]) -> Ending:
         pairs = list(pairs)
-        assert cache.counters.demoted_page_count == sum(batches)
-        batches.append(len(pairs))
-        if len(batches) == 2:
+        number = len(begun)
+        assert cache.counters.demoted_page_count == sum(begun[: max(number - 1, 0)])
+        if (number, failing) == (2, "begin"):
             raise RuntimeError("unforeseen")
-        return copy_all(pairs)
+        begun.append(len(pairs))
+        ending = begin_all(pairs)
+        under_way.update(target for _, target in pairs)
 
-    monkeypatch.setattr(mover._memory, "copy_all", copy_twice)
+        def end() -> list[Outcome]:
+            under_way.difference_update(target for _, target in pairs)
+            if (number, failing) == (1, "end"):
+                raise RuntimeError("unforeseen")
+            return ending()
+
+        return end
+
+    def finish_what_is_done(moves: Items[Move], *, copied: bool = True) -> int:
+        assert under_way.isdisjoint(each.target for move in moves for each in move.transfers)
+        return finish(moves, copied=copied)
+
+    monkeypatch.setattr(mover._memory, "begin_all", begin_twice)
+    monkeypatch.setattr(cache, "finish_moves", finish_what_is_done)
     with pytest.raises(RuntimeError, match="unforeseen"):
         mover.step()
-    assert batches == [2 * PAGES, 2 * PAGES]
-    assert (cache.counters.demoted_page_count, cache.moves) == (2 * PAGES, {})
+    assert begun == [2 * PAGES] * (2 if failing == "begin" else 3)
+    assert (under_way, cache.moves) == (set(), {})
+    assert cache.counters.demoted_page_count == 2 * PAGES
     Laws(cache).check()
 
 
@@ -201,11 +244,11 @@ def test_a_copy_that_fails_unforeseen_leaves_no_move_under_way(
     tiered = Tiered(worlds(slots=4, extent_slots=4, lower_slots=20, tier_policy=through))
     memory = tiered.world.store.mover._memory
 
-    def fail(pairs: Iterable[tuple[int, int]]) -> list[Outcome]:
+    def fail(pairs: Iterable[tuple[int, int]]) -> Ending:
         raise RuntimeError(str(pairs))
 
     with monkeypatch.context() as patch:
-        patch.setattr(memory, "copy_all", fail)
+        patch.setattr(memory, "begin_all", fail)
         with pytest.raises(RuntimeError):
             tiered.write(0)
     assert not tiered.world.cache.moves

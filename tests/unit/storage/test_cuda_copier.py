@@ -83,11 +83,11 @@ def turned(contents: list[bytes]) -> list[bytes]:
 def test_a_batch_goes_down_and_up_and_is_waited_for_once(rig: Rig) -> None:
     """Each page is one copy; all are begun before the one wait, and done when it is over."""
     contents = rig.fill(rig.first)
-    assert rig.tiers.copy_all(rig.pairs(rig.first, rig.second)) == [None] * COUNT
+    assert rig.tiers.begin_all(rig.pairs(rig.first, rig.second))() == [None] * COUNT
     assert rig.card.calls == ["begin_read"] * COUNT + ["wait"]
     assert rig.read(rig.second) == turned(contents)
     contents = rig.fill(rig.second, 100)
-    assert rig.tiers.copy_all(rig.pairs(rig.second, rig.first)) == [None] * COUNT
+    assert rig.tiers.begin_all(rig.pairs(rig.second, rig.first))() == [None] * COUNT
     assert rig.card.calls == ["begin_write"] * COUNT + ["wait"]
     assert rig.read(rig.first) == turned(contents)
 
@@ -128,7 +128,7 @@ def test_a_refused_copy_is_its_own(rig: Rig, failing: int, monkeypatch: pytest.M
         begin(address, into, stream)
 
     monkeypatch.setattr(rig.cuda, "begin_read", refuse_one)
-    outcomes = rig.tiers.copy_all(rig.pairs(rig.first, rig.second))
+    outcomes = rig.tiers.begin_all(rig.pairs(rig.first, rig.second))()
     wrong = [number for number, each in enumerate(outcomes) if each is not None]
     assert (wrong, rig.card.calls[-1]) == ([failing], "wait")
     contents[failing] = bytes(SLOT)
@@ -140,9 +140,9 @@ def test_what_goes_wrong_as_it_is_waited_for_is_of_all(rig: Rig) -> None:
     contents = rig.fill(rig.first)
     pairs = rig.pairs(rig.first, rig.second)
     rig.card.fail = "wait"
-    assert [type(each) for each in rig.tiers.copy_all(pairs)] == [CudaFailed] * COUNT
+    assert [type(each) for each in rig.tiers.begin_all(pairs)()] == [CudaFailed] * COUNT
     rig.card.fail = ""
-    assert rig.tiers.copy_all(pairs) == [None] * COUNT
+    assert rig.tiers.begin_all(pairs)() == [None] * COUNT
     assert rig.read(rig.second) == turned(contents)
 
 
@@ -160,7 +160,7 @@ def test_nothing_is_under_way_after_an_error_that_nobody_foresaw(
 
     monkeypatch.setattr(rig.cuda, "begin_read", fail_third)
     with pytest.raises(ValueError, match="unforeseen"):
-        rig.tiers.copy_all(rig.pairs(rig.first, rig.second))
+        rig.tiers.begin_all(rig.pairs(rig.first, rig.second))()
     assert not any(rig.card.begun.values())
     assert rig.read(rig.second)[2:4] == contents[:2]
 
@@ -175,9 +175,9 @@ def test_a_thread_that_cannot_begin_copies_nothing_and_tries_again(call: str) ->
         address = cuda.allocate(GRANULARITY)
         copies = [DeviceCopy(address, content, inwards=True)] * 2
         card.fail = call
-        assert [type(each) for each in copier.copy_all(copies)] == [CudaFailed] * 2
+        assert [type(each) for each in copier.begin_all(copies)()] == [CudaFailed] * 2
         card.fail = ""
-        assert copier.copy_all(copies) == [None] * 2
+        assert copier.begin_all(copies)() == [None] * 2
         assert bytes(cuda.read(address, SLOT)) == content
 
 
@@ -190,7 +190,7 @@ def test_a_device_that_went_copies_nothing(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(cuda, "select", select)
     with closing(CudaCopier(3, cuda)) as copier:
-        (failure,) = copier.copy_all([DeviceCopy(0, memoryview(b""), inwards=True)])
+        (failure,) = copier.begin_all([DeviceCopy(0, memoryview(b""), inwards=True)])()
         assert str(failure) == "there is no cuda:3"
 
 
@@ -199,20 +199,20 @@ def test_a_slot_whose_extent_is_gone_is_not_copied(rig: Rig) -> None:
     contents = rig.fill(rig.first)
     gone = 99 << 32
     pairs = [(gone, rig.second), (rig.first, gone), (rig.first, rig.second + 1)]
-    assert [type(each) for each in rig.tiers.copy_all(pairs)] == [SlotGone, SlotGone, type(None)]
+    assert [type(each) for each in rig.tiers.begin_all(pairs)()] == [SlotGone, SlotGone, type(None)]
     assert rig.read(rig.second)[1] == contents[0]
     rig.upper.close()
-    assert type(rig.tiers.copy_all(pairs[2:])[0]) is SlotGone
+    assert type(rig.tiers.begin_all(pairs[2:])()[0]) is SlotGone
 
 
 def test_only_the_host_s_slots_are_there_to_be_written_in_place(rig: Rig) -> None:
     """A device's are not within this process's reach."""
-    view = rig.lower.view(rig.second)
+    view = rig.tiers.view(rig.second)
     assert view is not None
     view[:] = bytes([9]) * SLOT
     assert rig.read(rig.second)[0] == bytes([9]) * SLOT
-    assert rig.upper.view(rig.first) is None
-    assert rig.lower.view(99 << 32) is None
+    assert rig.tiers.view(rig.first) is None
+    assert rig.tiers.view(99 << 32) is None
 
 
 def test_what_is_on_a_device_at_both_ends_is_refused(rig: Rig) -> None:
@@ -260,7 +260,7 @@ def test_what_is_not_registered_is_copied_all_the_same(rig: Rig) -> None:
     ]
     slot = extent.shape.extent_id << 32
     contents = rig.fill(rig.first)
-    assert rig.tiers.copy_all([(rig.first, slot)]) == [None]
+    assert rig.tiers.begin_all([(rig.first, slot)])() == [None]
     assert bytes(rig.tiers.read(slot) or b"") == contents[0]
     rig.lower.destroy(extent.shape.extent_id)
     assert "unregister" not in rig.card.calls
