@@ -25,7 +25,7 @@ class CudaCopier:
     """Copies pages to and from one device, and registers the host's memory for it. Thread-safe.
 
     A whole batch is begun on the stream and waited for once, on a thread of its own, so
-    that nobody who reads or allocates on the device meanwhile waits for it.
+    that nobody who reads a page of the device meanwhile waits for it.
     """
 
     def __init__(self, number: int, runtime: CudaRuntime) -> None:

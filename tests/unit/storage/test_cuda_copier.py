@@ -104,7 +104,7 @@ def test_the_stand_in_copies_nothing_before_it_is_waited_for(rig: Rig) -> None:
 
 
 def test_copies_have_a_thread_of_their_own(rig: Rig) -> None:
-    """Who reads or allocates waits for no batch: neither that thread nor the caller's copies."""
+    """Who reads a page waits for no batch: neither the thread that allocates nor ours copies."""
     threads = set(rig.card.threads)
     rig.card.threads.clear()
     rig.upper.allocate(1, SLOT)
