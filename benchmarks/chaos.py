@@ -61,6 +61,9 @@ def main(  # noqa: PLR0913  # options
         int, typer.Option(min=4096, help="Memory of tier 1; pages have 4 KiB.")
     ] = 128 * 4096,
     tier2_bytes: Annotated[int, typer.Option(min=0, help="Memory of tier 2; zero: none.")] = 0,
+    tier3_bytes: Annotated[
+        int, typer.Option(min=0, help="The file of tier 3, which all servers have; zero: none.")
+    ] = 0,
     server_faults: Annotated[bool, typer.Option(help="Whether the server has faults.")] = True,
     mutant: Annotated[
         str, typer.Option(callback=known_mutant, help="A fault in the server itself.")
@@ -89,6 +92,7 @@ def main(  # noqa: PLR0913  # options
         until_wrong=until_wrong,
         tier1_bytes=tier1_bytes,
         tier2_bytes=tier2_bytes,
+        tier3_bytes=tier3_bytes,
     )
     sys.stderr.write(f"seed {plan.seed}\n")
     folder = Path(tempfile.mkdtemp(prefix="kvstore-chaos-"))

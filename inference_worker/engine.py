@@ -11,6 +11,7 @@ from inference_worker.errors import RequestTooLongError
 from inference_worker.generation import Generation
 from inference_worker.model import PagedModel
 from inference_worker.page_pool import PagePool
+from inference_worker.prefill_speed import PrefillSpeed
 from inference_worker.private_arena import PRIVATE_EXTENT, PrivateArena
 from inference_worker.request_run import CHUNK_TOKENS, OnPublished, RequestRun
 from inference_worker.sampling import GREEDY, Sampler, SamplingOptions
@@ -52,6 +53,7 @@ class Engine:
         self._model = model
         self._namespace = namespace
         self._chunk_tokens = chunk_tokens
+        self._speed = PrefillSpeed()
         self._longest = longest or model.max_tokens
         layout = model.layout(page_tokens)
         self._pool = PagePool(layout, model.device)
@@ -124,11 +126,19 @@ class Engine:
                     token = run.next()
                 if number == 1:
                     run.generation.time_to_first_token = time.perf_counter() - begin
+                    self._note_speed(run)
                 on_token(token)
                 if token in stop_ids or stopped():
                     break
             run.finish()
         return run.generation
+
+    def _note_speed(self, run: RequestRun) -> None:
+        """Measure how fast prompts are computed, and tell the store with the next request."""
+        seconds = run.generation.time_to_first_token - run.store_seconds
+        self._speed.note(run.generation.computed_tokens, seconds)
+        if self._namespace is not None:
+            self._namespace.prefill_tokens_per_second = self._speed.tokens_per_second
 
     def _checked(self, prompt_ids: Sequence[int], max_tokens: int) -> list[int]:
         """Return the prompt as a list of its own, if it can be computed; raises as `generate`."""

@@ -55,6 +55,11 @@ class RequestRun:
             store_failure=None if pages.failure is None else str(pages.failure),
         )
 
+    @property
+    def store_seconds(self) -> float:
+        """How long it waited for the store so far."""
+        return self.generation.store_seconds + self._pages.store_seconds
+
     def next(self) -> int:
         """Choose the next token, from what the store knows or by computing what is missing.
 

@@ -48,6 +48,7 @@ class Plan:
     until_wrong: bool = False
     tier1_bytes: int = POOL_SLOTS * LAYOUT.page_bytes
     tier2_bytes: int = 0
+    tier3_bytes: int = 0
 
     @property
     def verify_rate(self) -> float:
@@ -116,6 +117,10 @@ class Run:
         settings = (
             *("--tier1-bytes", str(self._plan.tier1_bytes)),
             *("--tier2-bytes", str(self._plan.tier2_bytes)),
+            *("--tier3-bytes", str(self._plan.tier3_bytes)),
+            *("--tier3-path", str(self._folder / "slab")),
+            # Whatever is inserted may come back from there.
+            *("--tier3-write", "through"),
             *("--extent-bytes", str(min(EXTENT_SLOTS * LAYOUT.page_bytes, self._plan.tier1_bytes))),
             # The store looks too, and whoever reads what is no more sees it at once.
             *("--verify-rate", str(self._plan.verify_rate)),

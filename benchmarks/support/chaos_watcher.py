@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
@@ -20,8 +21,13 @@ LATE_SECONDS, LATE_LOOKS = 5.0, 20
 EXPIRED = lease_pb2.LeaseInfo.STATE_EXPIRED
 # States whose slots a lease owns.
 OWNED = ("reserved", "quarantined")
-# Counters of pages copied between tiers, and what they are called in the result.
-MOVED = {"demoted_page_count": "demotions", "promoted_page_count": "promotions"}
+# Counts of pages copied between tiers, by what they are called in the result.
+MOVED: dict[str, Callable[[store_pb2.GetStatsResponse], int]] = {
+    "demotions": lambda stats: stats.counters.demoted_page_count,
+    "promotions": lambda stats: stats.counters.promoted_page_count,
+    "kept": lambda stats: stats.tier_3.written_page_count,
+    "loads": lambda stats: stats.counters.loaded_page_count,
+}
 STATES = ("free", "reserved", "cached", "detached", "moving", "quarantined")
 
 
@@ -100,11 +106,11 @@ class Watcher:
             self._tally.add("epochs", stats.store_epoch not in self._evicted)
             self._tally.add("evictions", evicted - self._evicted.get(stats.store_epoch, 0))
             self._evicted[stats.store_epoch] = evicted
-            for counter, name in MOVED.items():
-                count = getattr(stats.counters, counter)
-                known = self._moved.get((stats.store_epoch, counter), 0)
+            for name, counted in MOVED.items():
+                count = counted(stats)
+                known = self._moved.get((stats.store_epoch, name), 0)
                 self._tally.add(name, count - known)
-                self._moved[stats.store_epoch, counter] = count
+                self._moved[stats.store_epoch, name] = count
             corrupt = stats.counters.corrupt_page_count
             if corrupt > self._corrupt.get(stats.store_epoch, 0):
                 self._corrupt[stats.store_epoch] = corrupt

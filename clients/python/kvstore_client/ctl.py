@@ -64,6 +64,7 @@ def stats(*, runtime_dir: RuntimeDirOption = None, as_json: AsJson = False) -> N
         return
     show(
         tables.totals_table(snapshot),
+        tables.tier_3_table(snapshot.tier_3),
         tables.tenants_table(snapshot.tenants),
         tables.arenas_table(snapshot.arenas),
         tables.namespaces_table(snapshot.namespaces),

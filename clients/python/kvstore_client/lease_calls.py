@@ -30,6 +30,7 @@ class LeaseCalls:
         timeout: float,
         *,
         accept_next_token: bool = False,
+        prefill_tokens_per_second: int = 0,
     ) -> prefix_cache_pb2.PrefixMatch:
         """Match a sequence under the ids of a pin and of a source page's pin."""
         pin_id, source_pin_id = pin_ids
@@ -40,6 +41,7 @@ class LeaseCalls:
             pin_id=pin_id,
             source_pin_id=source_pin_id,
             accept_next_token=accept_next_token,
+            prefill_tokens_per_second=prefill_tokens_per_second,
         )
         fault_point("match.before")
         response: prefix_cache_pb2.MatchPrefixResponse = self._calls.call(
@@ -57,6 +59,7 @@ class LeaseCalls:
         timeout: float,
         *,
         accept_next_token: bool = False,
+        prefill_tokens_per_second: int = 0,
     ) -> prefix_cache_pb2.AcquirePrefixResponse:
         """Match a sequence and reserve its rest.
 
@@ -72,6 +75,7 @@ class LeaseCalls:
             accept_next_token=accept_next_token,
             reservation_id=reservation_id,
             total_page_count=total_page_count,
+            prefill_tokens_per_second=prefill_tokens_per_second,
         )
         fault_point("acquire.before")
         response: prefix_cache_pb2.AcquirePrefixResponse = self._calls.call(

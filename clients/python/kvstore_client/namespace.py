@@ -19,6 +19,9 @@ from kvstore_client.source import Source
 from kvstore_client.store_request import Sample
 from kvstore_client.tokens import Tokens, pack_tokens
 
+# What the wire has room for.
+MAX_SPEED = (1 << 32) - 1
+
 
 class Namespace(NamespaceMemory):
     """Opened, in the background, in each session of its client.
@@ -30,10 +33,15 @@ class Namespace(NamespaceMemory):
     a peek have one each, and so has a reservation with all that is done with it.
     Any thread may use it; what it returns belongs to one thread at a time. All of
     it raises ``ForkedClient`` in a forked child.
+
+    ``prefill_tokens_per_second``, which may be set at any time, is how many tokens the
+    engine computes in a second where nothing is cached: what the store's disk takes
+    longer to give is a miss. 0: not known, and everything is loaded.
     """
 
     def __init__(self, connector: Connector, key: NamespaceKey) -> None:
         super().__init__(connector, key)
+        self.prefill_tokens_per_second = 0.0
         connector.want(key)
 
     @property
@@ -172,6 +180,7 @@ class Namespace(NamespaceMemory):
                     pin_ids,
                     asking.remaining(),
                     accept_next_token=accept_next_token,
+                    prefill_tokens_per_second=self._stated_speed(),
                 )
             except NamespaceNotFound:
                 session.note_namespace(self._key, None)
@@ -205,6 +214,7 @@ class Namespace(NamespaceMemory):
                     total_page_count,
                     asking.remaining(),
                     accept_next_token=accept_next_token,
+                    prefill_tokens_per_second=self._stated_speed(),
                 )
             except NamespaceNotFound:
                 session.note_namespace(self._key, None)
@@ -216,6 +226,11 @@ class Namespace(NamespaceMemory):
             hold = Hold(session, reservation_ids=(reservation_id,))
             reservation = Reservation(hold, opened, answer.grant, budget)
             return Acquired(match, reservation)
+
+    def _stated_speed(self) -> int:
+        """Return the engine's speed as the wire has it: 0 is not known, and 1 very slow."""
+        speed = self.prefill_tokens_per_second
+        return min(max(int(speed), 1), MAX_SPEED) if speed > 0 else 0
 
     def _pinned(
         self, session: Session, pin_ids: tuple[int, int], match: prefix_cache_pb2.PrefixMatch

@@ -31,6 +31,7 @@ def totals_table(stats: store_pb2.GetStatsResponse) -> Table:
         "pages verified (corrupt)": f"{counters.verified_page_count} "
         f"({counters.corrupt_page_count})",
         "pages demoted, promoted": f"{counters.demoted_page_count}, {counters.promoted_page_count}",
+        "pages loaded from tier 3": counters.loaded_page_count,
         "reserves without slots": counters.exhausted_count,
         "pins, reservations": f"{stats.pin_count}, {stats.reservation_count}",
         "named pins": stats.named_pin_count,
@@ -40,6 +41,28 @@ def totals_table(stats: store_pb2.GetStatsResponse) -> Table:
         "detached pages": stats.detached_page_count,
     }
     table = Table("store", "", title_justify="left")
+    for name, value in rows.items():
+        table.add_row(name, str(value))
+    return table
+
+
+def tier_3_table(tier_3: store_pb2.Tier3Stats) -> Table:
+    """Return what tier 3 has, and what became of it; for others than admins its state alone."""
+    state = store_pb2.Tier3Stats.State.Name(tier_3.state).removeprefix("STATE_").lower()
+    table = Table("tier 3", state, title_justify="left")
+    if not tier_3.size_bytes:
+        return table
+    rows: Mapping[str, object] = {
+        "MiB": tier_3.size_bytes // MEBIBYTE,
+        "pages of slots": f"{tier_3.page_count} of {tier_3.slot_count}",
+        "pages written (refused)": f"{tier_3.written_page_count} ({tier_3.refused_page_count})",
+        "pages read (corrupt, unreadable)": f"{tier_3.read_page_count} "
+        f"({tier_3.corrupt_page_count}, {tier_3.unreadable_page_count})",
+        "pages evicted, removed": f"{tier_3.evicted_page_count}, {tier_3.removed_page_count}",
+        "loads, MiB a second (declined)": f"{tier_3.bytes_per_second / MEBIBYTE:.0f} "
+        f"({tier_3.declined_load_count})",
+        "pages at the start (torn)": f"{tier_3.recovered_page_count} ({tier_3.torn_slot_count})",
+    }
     for name, value in rows.items():
         table.add_row(name, str(value))
     return table

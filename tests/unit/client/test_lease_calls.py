@@ -36,7 +36,10 @@ def test_a_match_names_its_pin(scripted: ScriptedCalls, lease: LeaseCalls) -> No
     """A match asks under the caller's lease, epoch and pin, and answers what matched."""
     match = prefix_cache_pb2.PrefixMatch(matched_token_count=4)
     scripted.answer("MatchPrefix", prefix_cache_pb2.MatchPrefixResponse(match=match))
-    assert lease.match(b"space", b"toke", (9, 10), 30, accept_next_token=True) == match
+    asked = lease.match(
+        b"space", b"toke", (9, 10), 30, accept_next_token=True, prefill_tokens_per_second=7
+    )
+    assert asked == match
     wanted = prefix_cache_pb2.MatchPrefixRequest(
         caller=CALLER,
         namespace_id=b"space",
@@ -44,6 +47,7 @@ def test_a_match_names_its_pin(scripted: ScriptedCalls, lease: LeaseCalls) -> No
         pin_id=9,
         source_pin_id=10,
         accept_next_token=True,
+        prefill_tokens_per_second=7,
     )
     assert only_request(scripted, wanted) == wanted
 
