@@ -1,0 +1,53 @@
+"""What of tier 3 survives kill -9: a real server is killed in the middle of its writes.
+
+Its successors have to serve what was acknowledged, with the bytes that were written, and
+nothing that was removed. The last line is one JSON object; README.md beside this says how
+to read it.
+"""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from support import machine
+from support.recovery_kills import run_kills
+
+LEAST_FRACTION = 0.95
+
+
+def main(
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, last.")] = False,
+    quick: Annotated[bool, typer.Option(help="Three kills.")] = False,
+    kills: Annotated[int, typer.Option(min=1, help="Servers killed.")] = 50,
+    seed: Annotated[int, typer.Option(help="Of when they are killed.")] = 1,
+    folder: Annotated[
+        Path, typer.Option(help="Where the slab is; on a disk like the one to be used.")
+    ] = Path(),
+) -> None:
+    """Kill servers in the middle of their writes, and read what their successors serve."""
+    before = machine.load_average()
+    with tempfile.TemporaryDirectory(dir=folder, prefix="recovery-") as name:
+        found = run_kills(Path(name), 3 if quick else kills, seed)
+    document = {
+        **found,
+        "seed": seed,
+        "load_average": {"before": before, "after": machine.load_average()},
+        "machine": machine.machine_facts(),
+    }
+    if as_json:
+        sys.stdout.write(json.dumps(document) + "\n")
+    else:
+        for key, value in found.items():
+            sys.stdout.write(f"{key:24} {value}\n")
+    good = found["served_fraction"] >= LEAST_FRACTION
+    if not good or found["wrong_pages"] or found["returned_pages"]:
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    typer.run(main)
