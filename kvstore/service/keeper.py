@@ -104,7 +104,7 @@ class Keeper:
         self._finished: deque[_Writes] = deque()
         # Keeps that were begun and not let go of, and the bytes of the largest page so far.
         self._under_way = 0
-        self._largest_page = 1
+        self._largest_page = 0
         self._lines = LogBudget(clock)
 
     def note(self) -> None:
@@ -122,7 +122,11 @@ class Keeper:
             slab = self._disk.usable()
             if slab is None:
                 return
-            most = min(slab.writing_room // self._largest_page, BATCH_PAGES)
+            most = (
+                min(slab.writing_room // self._largest_page, BATCH_PAGES)
+                if self._largest_page
+                else 1
+            )
             if most < 1 and self._under_way:
                 # Whatever ends next makes it due.
                 return
@@ -135,6 +139,12 @@ class Keeper:
                 self._under_way += 1
                 self._write(slab, keep)
         self.due.set()
+
+    def _room(self, slab: Slab) -> int:
+        """Return how many pages the slab's queue has room for, as far as is known."""
+        if not self._largest_page:
+            return 1
+        return min(slab.writing_room // self._largest_page, BATCH_PAGES)
 
     def _finish(self) -> None:
         """Let go of what the slab is done with."""

@@ -45,7 +45,8 @@ class Tier3:
         admission: WriteAdmission | None = None,
     ) -> None:
         """Without ``admission`` pages are written at their second touch."""
-        admission = admission or SecondTouch(REMEMBERED_TOUCHES)
+        if admission is None:
+            admission = SecondTouch(REMEMBERED_TOUCHES)
         self.keeper = Keeper(
             cache, mutex, memory=memory, disk=disk, admission=admission, clock=clock
         )

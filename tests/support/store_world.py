@@ -14,12 +14,14 @@ from kvstore.core.limits import Limits
 from kvstore.core.quotas import QuotaTable
 from kvstore.core.requests import Sequence
 from kvstore.core.wanted_moves import TierPolicy
+from kvstore.service.disk import Disk
 from kvstore.service.store import KVStore
 from kvstore.service.verification import Sampler
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.cuda_arena import CudaDevice
 from kvstore.storage.extent import MemorySource
 from kvstore.storage.host_arena import HostMemory
+from kvstore.storage.slab_admission import WriteAdmission
 
 EPOCH = 81985529216486895
 PAGE_TOKENS = 4
@@ -90,7 +92,7 @@ class World:
 Worlds: TypeAlias = Callable[..., World]
 
 
-def make_world(
+def make_world(  # noqa: PLR0913  # one for each part of a store
     *,
     slots: int = 10,
     extent_slots: int = 4,
@@ -101,12 +103,15 @@ def make_world(
     lower_slots: int = 0,
     tier_policy: TierPolicy | None = None,
     device: CudaDevice | None = None,
+    disk: Disk | None = None,
+    admission: WriteAdmission | None = None,
 ) -> World:
     """Return a store with a budget of ``slots``, in extents of ``extent_slots``.
 
     With a ``device`` tier 1 is one extent of its memory, and tier 2 is registered for it.
-    ``lower_slots`` are those of tier 2, and ``tier_policy`` says how it is used. Its memory is
-    the caller's to close.
+    ``lower_slots`` are those of tier 2, and ``tier_policy`` says how it is used. ``disk`` is
+    tier 3, and ``admission`` says what is written there. Its memory and its disk are the
+    caller's to close.
     """
     clock = ManualClock()
     extent_ids = count(1)
@@ -130,6 +135,7 @@ def make_world(
         quotas=quotas,
         recycled=arenas.poison if poison else None,
         tier_policy=tier_policy,
+        third_tier=disk is not None,
     )
     layout = PageLayout(
         PAGE_TOKENS, PAGE_BYTES, 1, OpaqueContent(b"fingerprint", divides_by_token=True)
@@ -140,6 +146,8 @@ def make_world(
         lower=None if tier_policy is None else lower,
         clock=clock,
         sampler=Sampler(verify_rate),
+        disk=disk,
+        admission=admission,
     )
     return World(store, cache, arenas, clock, layout, count(1), lower)
 

@@ -1,0 +1,252 @@
+"""Tier 3 of a store: what goes to the disk, what comes back, and what may not."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from disk_store import LIMIT, PAGES, DiskStore, DiskStores
+from structlog.testing import capture_logs
+
+from kvstore.core.caller import Identity
+from kvstore.core.requests import Match
+from kvstore.core.slots import SlotState
+from kvstore.errors import NamespaceNotFound
+from kvstore.service.disk import Disk, DiskState
+from kvstore.service.load_terms import LoadTerms
+from kvstore.service.loader import MOST_WAITING
+from kvstore.storage.slab_admission import SecondTouch
+from kvstore.storage.slab_errors import SlabInUse
+
+FASTEST = (1 << 32) - 1
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> Iterator[DiskStores]:
+    """Provide a maker of stores over one file, which end with the test."""
+    with ExitStack() as stack:
+        yield DiskStores(tmp_path, stack)
+
+
+def in_background(store: DiskStore, number: int) -> tuple[Thread, list[Match]]:
+    """Match on a thread of its own; return that, and where the match will be."""
+    found: list[Match] = []
+    thread = Thread(target=lambda: found.append(store.ask(number)), daemon=True)
+    thread.start()
+    return thread, found
+
+
+def page_count(match: Match) -> int:
+    """Return how many pages a match hands out."""
+    return sum(len(run.indexes) for run in match.runs)
+
+
+def test_what_was_kept_is_matched_by_a_successor(stores: DiskStores) -> None:
+    """With its bytes, which are compared with their checksums once more."""
+    store = stores.open()
+    for number in range(3):
+        store.write(number)
+    later = stores.reopen(store, verify_rate=1.0)
+    for number in range(3):
+        assert later.tiers(number) == [1]
+    counters = later.world.cache.counters
+    assert (counters.loaded_page_count, counters.corrupt_page_count) == (3 * PAGES, 0)
+    assert counters.verified_page_count == 3 * PAGES
+    assert later.ask(0).tier_3_token_count == 0
+
+
+def test_a_page_is_written_at_its_second_touch(stores: DiskStores) -> None:
+    """The insert is the first, a match the second; unless it is told otherwise."""
+    store = stores.open(admission=SecondTouch(100))
+    store.write(0)
+    assert store.on_disk(0) == 0
+    assert store.tiers(0) == [1]
+    store.settle()
+    assert store.on_disk(0) == PAGES
+    assert store.world.store.tier3.use().disk.counters.written_pages == PAGES
+    store.tiers(0)
+    assert not store.world.cache.keeps_wanted()
+
+
+def test_what_is_slower_to_load_than_to_compute_is_a_miss(stores: DiskStores) -> None:
+    """It is counted, the answer says what there is, and others are still served."""
+    store = stores.open()
+    store.write(0)
+    store.write(1)
+    later = stores.reopen(store)
+    assert page_count(later.ask(0, LoadTerms(LIMIT, FASTEST))) == PAGES
+    missed = later.ask(1, LoadTerms(LIMIT, FASTEST))
+    assert (page_count(missed), missed.tier_3_token_count) == (0, 8)
+    use = later.world.store.tier3.use()
+    assert use.declined_count == 1
+    assert use.bandwidth > 0
+    assert page_count(later.ask(1, LoadTerms(LIMIT))) == PAGES
+
+
+def test_a_load_outlives_its_caller(stores: DiskStores) -> None:
+    """Whose time is over gets what there is, and the next one all of it."""
+    store = stores.open()
+    store.write(0)
+    later = stores.reopen(store)
+    later.slab.closed = True
+    missed = later.ask(0, LoadTerms(0.001))
+    assert (page_count(missed), missed.tier_3_token_count) == (0, 8)
+    assert later.world.cache.namespaces[later.namespace_id].arena.counts[SlotState.MOVING] == PAGES
+    waiting, found = in_background(later, 0)
+    assert later.slab.asked.wait(LIMIT)
+    later.slab.let_go()
+    waiting.join(LIMIT)
+    assert [page_count(each) for each in found] == [PAGES]
+    assert later.slab.use().counters.read_pages == PAGES
+    later.move()
+
+
+def test_few_calls_wait_at_a_time(stores: DiskStores) -> None:
+    """Who finds no place among them is answered at once."""
+    store = stores.open()
+    store.write(0)
+    later = stores.reopen(store)
+    later.slab.closed = True
+    places = later.world.store.tier3.loader._places
+    for _ in range(MOST_WAITING):
+        assert places.acquire(blocking=False)
+    assert page_count(later.ask(0)) == 0
+    assert later.slab.waiting == []
+    places.release()
+    waiting, found = in_background(later, 0)
+    assert later.slab.asked.wait(LIMIT)
+    later.slab.let_go()
+    waiting.join(LIMIT)
+    assert [page_count(each) for each in found] == [PAGES]
+
+
+def test_what_is_removed_does_not_come_back(stores: DiskStores) -> None:
+    """Neither by a load that was under way, nor by a later one, nor after a restart."""
+    store = stores.open()
+    store.write(0)
+    store.write(1)
+    later = stores.reopen(store)
+    later.slab.closed = True
+    waiting, found = in_background(later, 0)
+    assert later.slab.asked.wait(LIMIT)
+    tokens = later.sequence(0).tokens[: 4 * later.world.layout.page_tokens]
+    later.world.store.evict_prefix(later.caller.identity, later.namespace_id, tokens)
+    later.slab.let_go()
+    waiting.join(LIMIT)
+    assert [page_count(each) for each in found] == [0]
+    assert later.tiers(0) == []
+    last = stores.reopen(later)
+    assert (last.on_disk(0), last.on_disk(1)) == (0, PAGES)
+    assert last.tiers(0) == []
+
+
+def test_a_page_found_corrupt_leaves_the_disk_before_the_answer(stores: DiskStores) -> None:
+    """And what comes after it."""
+    store = stores.open(verify_rate=1.0)
+    store.write(0)
+    [slot, *_] = store.world.cache.namespaces[store.namespace_id].index.nodes[1].slots
+    store.world.arenas.write_all([(slot, memoryview(bytes(store.world.layout.page_bytes)))])
+    with capture_logs() as logs:
+        assert page_count(store.ask(0)) == 0
+    assert [each["event"] for each in logs] == ["page_corrupt"]
+    assert store.on_disk(0) == 0
+    assert stores.reopen(store).on_disk(0) == 0
+
+
+def test_a_disk_that_does_not_forget_is_an_alarm(stores: DiskStores) -> None:
+    """The removal is made where it can be, and somebody is told what may come back."""
+    store = stores.open()
+    store.write(0)
+    store.slab._book.fail(OSError("a disk"))
+    with capture_logs() as logs:
+        store.world.store.evict_prefix(store.caller.identity, store.namespace_id, b"")
+    assert [each["event"] for each in logs] == ["tier3_removal_failed"]
+    assert store.disk.state is DiskState.FAILED
+    assert store.tiers(0) == []
+    store.write(0)
+    assert (store.tiers(0), store.on_disk(0)) == ([1], 0)
+
+
+def test_pages_that_left_the_index_meanwhile_are_not_written(stores: DiskStores) -> None:
+    """A removal between the plan and the write has the write left out."""
+
+    class Removing:
+        """Removes everything as it is asked about the first page."""
+
+        def __init__(self) -> None:
+            self.store: DiskStore | None = None
+
+        def touch(self, digest: bytes) -> bool:
+            """Remove, and say that the page is worth a write."""
+            store, self.store = self.store, None
+            if store is not None:
+                caller, namespace_id = store.caller.identity, store.namespace_id
+                store.world.store.evict_prefix(caller, namespace_id, b"")
+            return bool(digest)
+
+    admission = Removing()
+    store = admission.store = stores.open(admission=admission)
+    store.write(0)
+    assert store.slab.use().counters.written_pages == 0
+    store.write(0)
+    assert store.on_disk(0) == PAGES
+
+
+def test_what_the_disk_gave_up_is_written_again(stores: DiskStores) -> None:
+    """A full slab makes room, and what left is kept at its next touch."""
+    store = stores.open()
+    capacity = 0
+    for number in range(40):
+        store.write(number)
+        capacity = max(capacity, store.slab.page_count)
+    lost = [number for number in range(40) if store.on_disk(number) < PAGES]
+    assert lost
+    store.write(lost[0])
+    assert store.on_disk(lost[0]) == PAGES
+
+
+def test_what_a_queue_has_no_room_for_waits(stores: DiskStores) -> None:
+    """More is touched than may be on its way, and all of it is written in the end."""
+    store = stores.open(slots=16)
+    for number in range(6):
+        store.publish(number)
+    store.settle()
+    while store.world.cache.keeps_wanted():
+        store.settle()
+    assert sum(store.on_disk(number) for number in range(6)) >= 5 * PAGES
+
+
+def test_a_stranger_learns_nothing_of_a_namespace(stores: DiskStores) -> None:
+    """Whether its pages are on the disk is its tenant's."""
+    store = stores.open()
+    store.write(0)
+    tokens = store.sequence(0).tokens
+    with pytest.raises(NamespaceNotFound):
+        store.world.store.tier3.leading_tokens(Identity("other"), store.namespace_id, tokens)
+
+
+def test_a_disk_in_use_is_refused_and_one_unusable_is_an_alarm(
+    stores: DiskStores, tmp_path: Path
+) -> None:
+    """The first is for whoever starts it to know, the second for whoever watches."""
+    stores.open()
+    with pytest.raises(SlabInUse, match="another process"):
+        Disk.open(stores.config)
+    other = tmp_path / "other"
+    other.write_bytes(b"no slab")
+    with capture_logs() as logs:
+        disk = Disk.open(stores.config.__class__(other, stores.config.size_bytes))
+    assert [each["event"] for each in logs] == ["tier3_unusable"]
+    assert "choose another path" in logs[0]["why"]
+    assert disk.use().state is DiskState.FAILED
+    assert disk.leading(bytes(32), [bytes(32)]) == 0
+    disk.close()
+
+
+def test_without_a_disk_there_is_no_tier_3() -> None:
+    """And no alarm either."""
+    disk = Disk()
+    assert disk.use().state is DiskState.ABSENT
+    assert disk.remove([], [], lambda: None)
+    disk.close()
