@@ -20,7 +20,7 @@ from rich.table import Table
 
 from kvstore.service.clock import MonotonicClock
 from kvstore.service.collector import Collector
-from peers.sglang_environment import interpreter
+from peers.environment import interpreter
 from support import machine
 from support.index_cases import Case, Size, evict_case, insert_case, match_case
 from support.index_peer import SGLang, sglang
@@ -98,7 +98,7 @@ def run(*, quick: bool, tiny: bool) -> dict[str, Any]:
     rounds, seconds = (QUICK_ROUNDS, QUICK_SLICE) if quick else (ROUNDS, SLICE)
     pages = TINY_SCALE if tiny else QUICK_SCALE if quick else SCALE
     found: list[dict[str, Any]] = []
-    python = None if tiny else interpreter()
+    python = None if tiny else interpreter("sglang")
     Collector(MonotonicClock()).begin()
     with ExitStack() as stack:
         peers = {

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from kvstore_client import ClientConfig
-from peers import lmcache_environment, lmcache_peer
+from peers import environment, lmcache_peer
 from support.fetch_engine import EngineMemory
 from support.fetch_figures import Cell
 from support.fetch_store import OurWorker
@@ -122,7 +122,7 @@ def memcpy_cells() -> dict[Cell, Slice]:
 def started_peers(stack: ExitStack, content: bytes, left_out: dict[str, str]) -> dict[Cell, Slice]:
     """Start what can be had of the peers; note in ``left_out`` why one cannot be."""
     cells: dict[Cell, Slice] = {}
-    python = lmcache_environment.interpreter()
+    python = environment.interpreter("lmcache")
     if not python:
         left_out["LMCache"] = "not set up: `make bench-peers` does it"
         return cells

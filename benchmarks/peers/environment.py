@@ -1,0 +1,60 @@
+"""Environments that peers run in, `.venv-peers/NAME`, each set up once.
+
+What one needs is in NAME_requirements.txt, each version pinned.
+"""
+
+import subprocess
+import venv
+from pathlib import Path
+
+HERE = Path(__file__).parent
+FOLDER = HERE.parents[1] / ".venv-peers"
+# Of this distribution pip chooses the build, and with it what else it needs.
+CHOSEN_BY_PIP = "torch=="
+# Of what pip says where it fails, in characters.
+SAID = 2_000
+ADVICE = """\
+{peer} cannot be had here, and is left out: benchmarks say so and measure ours alone.
+It needs Linux on x86-64, {python}, 2 GB, and an index that has what {file} names;
+torch's CPU builds do, where pip is offered them: give pip's options for that in PIP_ARGS."""
+
+
+def interpreter(name: str) -> Path | None:
+    """Return an environment's Python, or None where it is not set up as it should be."""
+    stamp = _stamp(name)
+    wanted = _requirements(name).read_text(encoding="utf-8")
+    ready = stamp.exists() and stamp.read_text(encoding="utf-8") == wanted
+    return FOLDER / name / "bin" / "python" if ready else None
+
+
+def set_up(name: str, peer: str, python: str, pip_arguments: list[str]) -> bool:
+    """Install what is pinned; return whether it is all there.
+
+    ``peer`` and ``python`` are what people are told of where it cannot be had.
+    """
+    if interpreter(name):
+        return True
+    folder, pins = FOLDER / name, _requirements(name)
+    print(f"Setting up {folder}: takes a few minutes, once", flush=True)
+    venv.create(folder, with_pip=True, clear=True)
+    wanted = pins.read_text(encoding="utf-8")
+    torch = next(line for line in wanted.splitlines() if line.startswith(CHOSEN_BY_PIP))
+    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check"]
+    pip += ["--progress-bar", "off", *pip_arguments]
+    for what in (["--constraint", str(pins), torch], ["--no-deps", "--requirement", str(pins)]):
+        said = subprocess.run([*pip, *what], capture_output=True, text=True, check=False)  # noqa: S603
+        if said.returncode:
+            print((said.stdout + said.stderr)[-SAID:])
+            print(ADVICE.format(peer=peer, python=python, file=pins.name))
+            return False
+    _stamp(name).write_text(wanted, encoding="utf-8")
+    return True
+
+
+def _requirements(name: str) -> Path:
+    return HERE / f"{name}_requirements.txt"
+
+
+def _stamp(name: str) -> Path:
+    """Return the file that holds the requirements that were installed, once all of them are."""
+    return FOLDER / name / ".installed"
