@@ -30,13 +30,13 @@ from support.index_trace import replay
 NODES = (1, 196, 1_563)
 LEAVES = (1_000, 100_000, 1_000_000)
 PAGES_A_NODE = (4, 32)
+# Samples of a slice that stand in the result.
+KEPT = 25
 SLICE, QUICK_SLICE = 0.25, 0.05
 ROUNDS, QUICK_ROUNDS = 7, 3
 # Pages of what is measured alone, in processes of their own.
 SCALE, QUICK_SCALE, TINY_SCALE = 1_000_000, 100_000, 4_000
 NAMESPACES = 10_000
-# Of a trace's requests, so many have room: a tenth of what all of them would take.
-PAGES_A_REQUEST = 30
 NO_PEER = "its environment is not set up: python benchmarks/peers/sglang_environment.py"
 OURS = ("kvstore_verb", "kvstore_hash")
 PEERS = {"sglang_python": "python", "sglang_rust": "rust"}
@@ -45,12 +45,12 @@ PEERS = {"sglang_python": "python", "sglang_rust": "rust"}
 def cases(
     peers: dict[str, SGLang], size: Size, leaf_counts: Sequence[int]
 ) -> Iterator[Callable[[], Case]]:
-    """Yield what builds each case."""
-    for nodes in NODES:
-        yield lambda nodes=nodes: match_case(nodes, peers, size)  # type: ignore[misc]
-    yield lambda: insert_case(peers)
-    for leaves in leaf_counts:
+    """Yield what builds each case, the last first: what takes longest, while the peers load."""
+    for leaves in leaf_counts[::-1]:
         yield lambda leaves=leaves: evict_case(leaves, peers, size)  # type: ignore[misc]
+    yield lambda: insert_case(peers)
+    for nodes in NODES[::-1]:
+        yield lambda nodes=nodes: match_case(nodes, peers, size)  # type: ignore[misc]
 
 
 def figures(case: Case, rounds: int, seconds: float) -> dict[str, Any]:
@@ -81,7 +81,14 @@ def figures(case: Case, rounds: int, seconds: float) -> dict[str, Any]:
         "longest_us": round(max(max(each) for each in raw["kvstore"]), 1),
         "samples": {who: sum(map(len, times)) for who, times in raw.items()},
         "raw_medians_us": {who: [round(median(e), 2) for e in raw[who]] for who in raw},
+        "raw_us": {who: [spread(each) for each in times] for who, times in raw.items()},
     }
+
+
+def spread(samples: list[float]) -> list[float]:
+    """Return so many of a slice's samples as are kept, evenly spread over it, in their order."""
+    step = max(len(samples) / KEPT, 1.0)
+    return [round(samples[int(at * step)], 2) for at in range(min(KEPT, len(samples)))]
 
 
 def memory_case(pages: int, pages_a_node: int) -> dict[str, Any]:
@@ -91,9 +98,18 @@ def memory_case(pages: int, pages_a_node: int) -> dict[str, Any]:
     return {"name": name, "unit": "bytes", "kvstore_us": value, "peers": {}, "measured": found}
 
 
+def about() -> dict[str, Any]:
+    """Return what a document says of where and when it was made."""
+    return {
+        "benchmark": "index",
+        "machine": machine.machine_facts(),
+        "load_average": {"before": machine.load_average()},
+    }
+
+
 def run(*, quick: bool, tiny: bool) -> dict[str, Any]:
     """Measure everything and return the document."""
-    before = machine.load_average()
+    document = about()
     size = Size(quick)
     rounds, seconds = (QUICK_ROUNDS, QUICK_SLICE) if quick else (ROUNDS, SLICE)
     pages = TINY_SCALE if tiny else QUICK_SCALE if quick else SCALE
@@ -110,17 +126,21 @@ def run(*, quick: bool, tiny: bool) -> dict[str, Any]:
             gc.freeze()
             if not python:
                 case.missing |= dict.fromkeys(PEERS, NO_PEER)
-            found.append(figures(case, rounds, seconds))
+            for peer in peers.values():
+                peer.wait()
+            found.insert(0, figures(case, rounds, seconds))
             for peer in peers.values():
                 peer.ask("drop", name=case.name)
             del case
             gc.unfreeze()
     found += [memory_case(pages, each) for each in PAGES_A_NODE]
-    document = {
-        "benchmark": "index",
-        "machine": machine.machine_facts(),
-        "load_average": {"before": before, "after": machine.load_average()},
-        "method": {"rounds": rounds, "slice_seconds": seconds, "scale_pages": pages},
+    document |= {
+        "method": {
+            "rounds": rounds,
+            "slice_seconds": seconds,
+            "scale_pages": pages,
+            "raw_samples_kept_of_a_slice": KEPT,
+        },
         "cases": found,
         "collector": {
             kind: measure("pauses", pages, PAGES_A_NODE[0], kind) for kind in ("default", "ours")
@@ -130,13 +150,14 @@ def run(*, quick: bool, tiny: bool) -> dict[str, Any]:
     document["prompt"] = measure("prompt", SCALE)
     for each in found[-len(PAGES_A_NODE) :]:
         document[each["name"]] = each["kvstore_us"]
+    document["load_average"]["after"] = machine.load_average()
     return document
 
 
 def show(document: dict[str, Any]) -> None:
     """Print tables for people."""
     table = Table("case", "kvstore, us", "whole verb", "peers, us", "times kvstore", "no figure")
-    for each in document["cases"]:
+    for each in document.get("cases", ()):
         peers = ", ".join(f"{who} {us}" for who, us in each["peers"].items())
         times = ", ".join(f"{who} {x}" for who, x in each.get("times_kvstore", {}).items())
         missing = ", ".join(f"{who}: {why}" for who, why in each.get("missing", {}).items())
@@ -145,7 +166,7 @@ def show(document: dict[str, Any]) -> None:
         table.add_row(each["name"], f"{each['kvstore_us']} {unit}", verb, peers, times, missing)
     Console(width=200).print(table)
     for name in ("collector", "namespaces", "prompt"):
-        print(name, document[name])
+        print(name, document.get(name))
     for each in document.get("trace", {}).get("passes", ()):
         print(each)
 
@@ -158,13 +179,15 @@ def main(
     trace: Annotated[Path | None, typer.Option(help="A trace to replay.")] = None,
     requests: Annotated[int, typer.Option(help="How many of its requests.")] = 12_031,
     passes: Annotated[int, typer.Option(help="How often the trace is replayed.")] = 10,
+    only_trace: Annotated[bool, typer.Option(help="Nothing but the trace.")] = False,
 ) -> None:
     """Measure the index beside its peers."""
-    document = run(quick=quick or tiny, tiny=tiny)
+    if only_trace and trace is None:
+        raise typer.BadParameter("--only-trace needs --trace")
+    document = about() if only_trace else run(quick=quick or tiny, tiny=tiny)
     if trace is not None:
-        slots = requests * PAGES_A_REQUEST
-        again = replay(trace, passes, requests, slots)
-        document["trace"] = {"requests": requests, "capacity_pages": slots, "passes": again}
+        document["trace"] = replay(trace, passes, requests)
+        document["load_average"]["after"] = machine.load_average()
     if as_json:
         sys.stdout.write(json.dumps(document) + "\n")
     else:

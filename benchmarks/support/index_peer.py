@@ -25,6 +25,10 @@ class SGLang:
         self.begin(what, **arguments)
         return self.finish()
 
+    def wait(self) -> None:
+        """Wait until it does nothing any more, at first until it has loaded; as ``ask``."""
+        self.ask("rest")
+
     def begin(self, what: str, **arguments: object) -> None:
         """Have one thing begun, whose answer ``finish`` waits for; raises ``PeerEnded``."""
         requests = self._process.stdin

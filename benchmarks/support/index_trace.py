@@ -1,17 +1,23 @@
 """A trace of chat requests, replayed again and again: does the index stay as fast as it was."""
 
+import gc
 import gzip
 import json
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any
 
+from kvstore.service.clock import MonotonicClock
+from kvstore.service.collector import Collector
 from support.index_trees import PAGE_TOKENS, WIDTH, Tree
 
 BLOCK_TOKENS = 512
+# The room there is for each request, where one takes some 750 pages.
+PAGES_A_REQUEST = 30
+CONTROL_TOKENS, CONTROL_NODES, CONTROL_EVERY = 100_000, 196, 32
 
 
 def prompts(path: Path, requests: int) -> Iterator[bytes]:
@@ -28,22 +34,60 @@ def prompts(path: Path, requests: int) -> Iterator[bytes]:
             yield ids.tobytes()[:whole]
 
 
-def replay(path: Path, passes: int, requests: int, pages: int) -> list[dict[str, Any]]:
-    """Replay a trace so many times into a cache of so many pages; return each pass's figures.
+def replay(path: Path, passes: int, requests: int) -> dict[str, Any]:
+    """Replay a trace so many times into a cache with a fraction of the room it would take.
 
     A request is a match, an insert of the rest with room made for it, and a release.
+    Returns each pass's figures, and how often as long as in the first pass a page's match
+    takes in the last: as it is, and compared with the control's walks of the same passes.
     """
-    tree = Tree(pages)
     asked = list(prompts(path, requests))
-    return [_one_pass(tree, asked) for _ in range(passes)]
+    pages = requests * PAGES_A_REQUEST
+    tree, control = Tree(pages), Control()
+    Collector(MonotonicClock()).begin()
+    # The prompts were there before; what is collected is the cache's.
+    gc.freeze()
+    figures = [_one_pass(tree, asked, control) for _ in range(passes)]
+    first, last = figures[0], figures[-1]
+    slower = last["match_ns_per_page"] / first["match_ns_per_page"]
+    return {
+        "requests": requests,
+        "capacity_pages": pages,
+        "last_over_first": round(slower, 3),
+        "last_over_first_by_control": round(
+            slower * first["control_us_median"] / last["control_us_median"], 3
+        ),
+        "passes": figures,
+    }
 
 
-def _one_pass(tree: Tree, asked: list[bytes]) -> dict[str, Any]:
+class Control:
+    """A prompt in a cache of its own that nothing changes: what the machine makes of a walk."""
+
+    def __init__(self) -> None:
+        self._tree = Tree(2 * CONTROL_TOKENS // PAGE_TOKENS)
+        self._prompt = self._tree.add_chain(CONTROL_TOKENS, CONTROL_NODES)
+
+    def walk_us(self) -> float:
+        """Return the processor time of one walk, in microseconds."""
+        begun = thread_time()
+        self._tree.walk(self._prompt)
+        return (thread_time() - begun) * 1e6
+
+
+def _one_pass(tree: Tree, asked: list[bytes], control: Control) -> dict[str, Any]:
+    """Replay all requests once. Walks are timed by processor time, cold as they come."""
     walks: list[float] = []
-    for tokens in asked:
-        begun = perf_counter()
+    controls: list[float] = []
+    counters, found, started = tree.namespace.counters, 0, perf_counter()
+    evicted = counters.evicted_page_count
+    for number, tokens in enumerate(asked):
+        if number % CONTROL_EVERY == 0:
+            controls.append(control.walk_us())
+        begun = thread_time()
         at = tree.walk(tokens)
-        walks.append((perf_counter() - begun) * 1e6)
+        walks.append((thread_time() - begun) * 1e6)
+        found += at.depth
         missing = len(tokens) // WIDTH - at.depth
         hold = tree.hold(at)
         lacking = missing - tree.arena.free_count
@@ -51,11 +95,14 @@ def _one_pass(tree: Tree, asked: list[bytes]) -> dict[str, Any]:
             tree.add(tokens)
         tree.let_go(hold)
     pages, nodes = tree.index.page_count, len(tree.index.nodes)
-    lengths = sum(len(each) for each in asked) / WIDTH
     return {
         "nodes": nodes,
         "pages": pages,
         "nodes_per_page": round(nodes / pages, 5),
+        "pages_found": found,
+        "pages_evicted": counters.evicted_page_count - evicted,
         "match_us_median": round(median(walks), 2),
-        "match_us_per_1k_pages": round(sum(walks) / lengths * 1000, 2),
+        "match_ns_per_page": round(sum(walks) / max(found, 1) * 1000, 2),
+        "control_us_median": round(median(controls), 2),
+        "seconds": round(perf_counter() - started, 1),
     }

@@ -19,9 +19,10 @@ from kvstore.core.radix import RadixIndex
 from kvstore.core.requests import MatchWishes, Sequence
 from kvstore.core.slots import Slots, SlotState
 from kvstore.core.steps import note_use
+from kvstore.core.tokens import TOKEN_BYTES
 
 PAGE_TOKENS = 16
-WIDTH = 4 * PAGE_TOKENS
+WIDTH = TOKEN_BYTES * PAGE_TOKENS
 LEAF_PAGES = 4
 EXTENT = 1
 NOW = 100.0
@@ -127,9 +128,11 @@ class Tree:
         """Publish many at once, by the index itself."""
         slots = self.take(leaves * LEAF_PAGES)
         self.arena.change(slots, SlotState.RESERVED, SlotState.CACHED)
+        # They part at their first token, which is all that tells them apart.
+        rest = sequence(1, LEAF_PAGES * PAGE_TOKENS - 1)
         for first in range(0, len(slots), LEAF_PAGES):
             begin, self._next = self._next, self._next + LEAF_PAGES * PAGE_TOKENS
-            tokens = sequence(begin, LEAF_PAGES * PAGE_TOKENS)
+            tokens = begin.to_bytes(TOKEN_BYTES, "little") + rest
             at = self.index.extend(self.root, tokens, slots[first : first + LEAF_PAGES])
             note_use(at, next(self._numbers))
             self.arena.policy.offer(at.node)

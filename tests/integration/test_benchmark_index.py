@@ -33,5 +33,9 @@ def test_the_last_line_is_one_json_object(tmp_path: Path) -> None:
     assert set(document["cases"][3]["missing"]) == {"sglang_python", "sglang_rust"}
     assert document["bytes_per_page_4"] > document["bytes_per_page_32"] > 0
     assert set(document["collector"]) == {"default", "ours"}
-    first, second = document["trace"]["passes"]
+    assert all(each["raw_us"]["kvstore"] for each in document["cases"][:5])
+    replay = document["trace"]
+    first, second = replay["passes"]
     assert (first["pages"], first["nodes"]) == (second["pages"], second["nodes"]) == (97, 3)
+    assert replay["last_over_first"] > 0
+    assert replay["last_over_first_by_control"] > 0
