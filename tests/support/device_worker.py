@@ -60,10 +60,10 @@ class DeviceWorker:
         """Insert what was written, and return where the sequence's pages are."""
         match, reservation = self._acquired.match, self._acquired.reservation
         if reservation is None:
-            return match.pages
+            return list(match.pages)
         start, end = match.token_count, page_count(self._tokens) * LAYOUT.page_tokens
         inserted = reservation.insert(self._tokens[start:end], position=start, base=match)
-        return match.pages + inserted.pages
+        return [*match.pages, *inserted.pages]
 
     def give_up(self) -> None:
         """Release what ``acquire`` keeps."""
