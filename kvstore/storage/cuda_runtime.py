@@ -159,7 +159,11 @@ class CupyRuntime:
         self._call("streamSynchronize", stream)
 
     def register(self, address: int, size_bytes: int) -> None:
-        """Register by ``cudaHostRegister``, portable; a tenth of a second a GB."""
+        """Register by ``cudaHostRegister``, portable; a tenth of a second a GB.
+
+        What is refused is not reported by a later call again: cupy clears it by
+        ``cudaGetLastError``.
+        """
         self._call("hostRegister", address, size_bytes, HOST_REGISTER_PORTABLE)
 
     def unregister(self, address: int) -> None:
