@@ -1,5 +1,7 @@
 """Answers, made from the holds that a call took or found."""
 
+from array import array
+
 from kvstore.core.holds import Pin, Reservation, SourcePin
 from kvstore.core.lease import Lease
 from kvstore.core.requests import Grant, Match, Source
@@ -18,7 +20,7 @@ def match_of(lease: Lease, pin: Pin) -> Match:
         held = lease.pins.get(pin.source_id)
         if not isinstance(held, SourcePin):
             raise Tombstoned(id=pin.source_id)
-        page = runs_of(held.slots()[-1:], extents)[0]
+        page = runs_of(array("Q", (held.last_slot(),)), extents)[0]
         source = Source(held.hold_id, page, held.valid_token_count)
     runs = runs_of(slots, extents)
     matched = len(slots) * pin.namespace.layout.page_tokens

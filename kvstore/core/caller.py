@@ -1,10 +1,9 @@
 """Who calls: a tenant, and for calls that change state a lease."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Identity:
+class Identity(NamedTuple):
     """Whose request it is, known from a credential and never from the request."""
 
     tenant: str
@@ -15,8 +14,7 @@ class Identity:
         return self.admin or self.tenant == tenant
 
 
-@dataclass(frozen=True)
-class Caller:
+class Caller(NamedTuple):
     """A request under a lease: its id, its secret, and the epoch that granted it.
 
     ``epoch`` is None where none is known yet: granting a lease, binding a process.

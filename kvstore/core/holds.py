@@ -103,6 +103,10 @@ class Hold:
         """Return the slot of the held page that ends at ``at``."""
         return at.node.copies_in(tier_at(self.tiers, at.depth)).slots[at.pages - 1]
 
+    def last_slot(self) -> int:
+        """Return the slot of the deepest page held, of which there has to be one."""
+        return self.slot_at(Position(self.anchors[0].node, self.anchors[0].pages))
+
     def tokens(self) -> bytes:
         """Return the token bytes of the held path."""
         width = self.namespace.index.width

@@ -161,6 +161,11 @@ class Lease:
             raise ReservationNotFound(reservation_id=reservation_id)
         return self.reservations[reservation_id]
 
+    def has_all_of(self, arena: Arena) -> bool:
+        """Return whether all attached processes have mapped all of ``arena``, and it stays."""
+        owned = arena.extents.keys()
+        return not arena.retiring and all(owned <= each.mapped for each in self.processes.values())
+
     def usable_extents(self, arena: Arena) -> set[int]:
         """Return the lasting extents of ``arena`` that all attached processes have mapped."""
         usable = arena.lasting

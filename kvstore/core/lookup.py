@@ -133,11 +133,18 @@ def _clip(lease: Lease | None, at: Position) -> tuple[Position, Tiers]:
     namespace = at.node.namespace
     if lease is None:
         return at, None
+    if _sees_all(lease, namespace):
+        return at, None
     first, lower = _usable(lease, namespace)
     lasting = [each.lasting for each in namespace.arenas()]
     if [first, lower][: len(lasting)] == lasting:
         return at, nearest(at)
     return nearest_usable(at, first, lower)
+
+
+def _sees_all(lease: Lease, namespace: Namespace) -> bool:
+    """Return whether the lease has mapped all memory that there is, and all of it is tier 1."""
+    return namespace.lower_arena is None and lease.has_all_of(namespace.arena)
 
 
 def _usable(lease: Lease, namespace: Namespace) -> tuple[set[int], set[int]]:
@@ -176,7 +183,7 @@ def _tier_of(lease: Lease | None, page: Position) -> int | None:
 
     Without a lease as if all were in tier 1.
     """
-    if lease is None:
+    if lease is None or _sees_all(lease, page.node.namespace):
         return FIRST
     usable = _usable(lease, page.node.namespace)
     for copies, extents in zip(page.node.leaves(), usable, strict=False):

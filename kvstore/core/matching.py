@@ -37,7 +37,9 @@ class Matching(NamedPins):
         at: ``Verifying.inspect`` comes next.
         """
         lease = self.member(caller)
-        match = self._match(lease, self._own(lease, namespace_id), sequence, wishes, now)
+        namespace = self._own(lease, namespace_id)
+        self._require_alive(lease, wishes)
+        match = self._match(lease, namespace, sequence, wishes, now)
         if not to_verify:
             self._tell(lease, wishes.pin_id)
         return match
@@ -63,8 +65,8 @@ class Matching(NamedPins):
         wishes: MatchWishes,
         now: float,
     ) -> Match:
+        """Do as ``match``, once it is known that no pin that is wanted was released."""
         pin_id, source_pin_id = wishes.pin_id, wishes.source_pin_id
-        self._require_alive(lease, wishes)
         pin = lease.pins.get(pin_id)
         if pin is not None:
             if not isinstance(pin, Pin) or not took(pin, namespace, sequence, wishes):

@@ -6,8 +6,7 @@ from typing import NamedTuple
 from kvstore.core.runs import Run
 
 
-@dataclass(frozen=True)
-class Sequence:
+class Sequence(NamedTuple):
     """A sequence's tokens from ``position`` (in tokens) on.
 
     What lies before ``position`` is named by a pin or a reservation of the same
@@ -36,8 +35,7 @@ class MatchWishes(NamedTuple):
         return 1 if self.source_pin_id is None else 2
 
 
-@dataclass(frozen=True)
-class ReservationRequest:
+class ReservationRequest(NamedTuple):
     """Slots wanted for pages ``start_page`` to ``start_page + page_count``, in total."""
 
     reservation_id: int
@@ -55,8 +53,7 @@ class NamedPinRequest:
     require_all: bool = False
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """A page to copy from: a run of one slot, of which the first tokens are of use."""
 
     pin_id: int
@@ -64,8 +61,7 @@ class Source:
     valid_token_count: int
 
 
-@dataclass(frozen=True)
-class Match:
+class Match(NamedTuple):
     """The longest cached prefix; without runs and source a miss.
 
     ``tier_3_token_count`` is not the core's to say: tokens beyond the runs that tier 3 has.
@@ -97,8 +93,7 @@ class Peeked:
         return sum(count for _, count in self.tiers)
 
 
-@dataclass(frozen=True)
-class Grant:
+class Grant(NamedTuple):
     """All slots of a reservation, in page order from ``start_page``."""
 
     reservation_id: int

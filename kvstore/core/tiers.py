@@ -56,7 +56,9 @@ def page_counts(tiers: Tiers, end: int) -> Iterator[tuple[int, int]]:
 
 def tier_at(tiers: Tiers, depth: int) -> int:
     """Return the tier of the page that ends at ``depth``, which is not beyond all runs."""
-    return next(tier for end, tier in tiers or ((depth, FIRST),) if depth <= end)
+    if tiers is None:
+        return FIRST
+    return next(tier for end, tier in tiers if depth <= end)
 
 
 def end_of_other(tiers: Tiers, depth: int) -> int:

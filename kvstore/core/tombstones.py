@@ -60,7 +60,8 @@ class TombstonesOf:
 
     def require_none(self, key: Hashable, **metadata: object) -> None:
         """Raise :class:`Tombstoned` if the id was released before."""
-        self._table.require_none((self._scope, key), **metadata)
+        if (self._scope, key) in self._table:
+            raise Tombstoned(**metadata)
 
     def __contains__(self, key: Hashable) -> bool:
         return (self._scope, key) in self._table

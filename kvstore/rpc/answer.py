@@ -1,6 +1,7 @@
 """A response of which the long part is written already."""
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from google.protobuf.message import Message
 
@@ -42,12 +43,17 @@ def runs_field(number: int, runs: Iterable[Run]) -> bytes:
 
 def run_bytes(run: Run) -> bytes:
     """Return a run as ``PageRun`` is written."""
-    named = types_pb2.PageRun(extent_id=run.extent_id)
-    # The numbers of the tiers are the same on both sides.
-    named.tier = run.tier  # type: ignore[assignment]  # stubs know members alone
     indexes = packed_field(SLOT_INDEXES, run.indexes)
     generations = packed_field(GENERATIONS, run.generations)
-    return named.SerializeToString() + indexes + generations
+    return _named(run.extent_id, run.tier) + indexes + generations
+
+
+@lru_cache(maxsize=1024)
+def _named(extent_id: int, tier: int) -> bytes:
+    named = types_pb2.PageRun(extent_id=extent_id)
+    # The numbers of the tiers are the same on both sides.
+    named.tier = tier  # type: ignore[assignment]  # stubs know members alone
+    return named.SerializeToString()
 
 
 def inside(number: int, content: bytes) -> bytes:

@@ -1,7 +1,7 @@
 """What every call passes, whatever brought it: over gRPC, or over a lane."""
 
+import random
 import re
-import secrets
 from types import TracebackType
 from typing import Self
 
@@ -37,7 +37,7 @@ DEADLINE_ROUNDING = 1.02
 
 def usable_request_id(given: str) -> str:
     """Return the id that the client gave the call, or a new random one."""
-    return given if REQUEST_ID_FORM.fullmatch(given) else secrets.token_hex(8)
+    return given if given and REQUEST_ID_FORM.fullmatch(given) else f"{random.getrandbits(64):016x}"
 
 
 class Outcome:
@@ -48,18 +48,20 @@ class Outcome:
     request's content. A ``grpc.RpcError`` alone goes on.
     """
 
-    __slots__ = ("_began", "_clock", "_method", "_request_id", "failure")
+    __slots__ = ("_began", "_clock", "_method", "_request_id", "_tenant", "failure")
 
-    def __init__(self, clock: Clock, method: str, request_id: str) -> None:
+    def __init__(self, clock: Clock, method: str, request_id: str, tenant: str = "") -> None:
+        """``tenant`` is empty where it is not known yet."""
         self.failure: status_pb2.Status | None = None
         self._clock = clock
         self._method = method
         self._request_id = request_id
+        self._tenant = tenant
 
     def __enter__(self) -> Self:
         self._began = self._clock()
         # For this call alone: its context is its own, or the next call's takes its place.
-        bind_contextvars(request_id=self._request_id, method=self._method, tenant="")
+        bind_contextvars(request_id=self._request_id, method=self._method, tenant=self._tenant)
         return self
 
     def __exit__(
@@ -95,7 +97,6 @@ def require_admissible(
     deadline that is missing, above ``max_deadline`` or passed: tombstones are kept for
     longer than that, so no call may live longer.
     """
-    bind_contextvars(tenant=tenant)
     traffic.admit(tenant, always=always)
     if remaining is None or remaining > limits.max_deadline * DEADLINE_ROUNDING:
         maximum = f"{limits.max_deadline:g} s"

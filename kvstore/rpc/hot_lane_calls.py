@@ -113,37 +113,37 @@ class LaneCalls:
             raise InvalidField(field="head", why="not a LaneCall") from error
         known = call.method < len(METHODS)
         path = METHODS[call.method] if known else "unknown"
-        with Outcome(self._clock, path, usable_request_id(call.request_id)) as outcome:
+        identity = self._credentials.identity_of(party.uid)
+        request_id = usable_request_id(call.request_id)
+        with Outcome(self._clock, path, request_id, identity.tenant) as outcome:
             if not known:
                 raise InvalidField(field="method", value=call.method, why="unknown")
             waited = self._clock() - came_at
             remaining = call.timeout_us * MICROSECONDS - waited if call.timeout_us else None
-            response = self._call(self._methods[call.method], party, frame, remaining)
+            method = self._methods[call.method]
+            tokens = frame.tokens if method.has_sequence and frame.tokens else None
+            context = LaneContext(identity, party.lease_secret, remaining, tokens)
+            response = self._call(method, frame, context)
         if outcome.failure is not None:
             return LaneAnswer(status=outcome.failure).SerializeToString(), b""
         return SUCCEEDED, response
 
-    def _call(self, method: _Method, party: Party, frame: Frame, remaining: float | None) -> bytes:
-        identity, limits = self._credentials.identity_of(party.uid), self._store.limits
+    def _call(self, method: _Method, frame: Frame, context: LaneContext) -> bytes:
+        limits = self._store.limits
         require_admissible(
-            identity.tenant,
-            remaining,
+            context.identity.tenant,
+            context.remaining,
             traffic=self._store.traffic,
             limits=limits,
             always=method.always,
         )
         require_size(frame.body_bytes, method.size_limit, limits)
-        tokens = None
-        if frame.tokens and method.has_sequence:
-            request: Any = parsed(method.parse, frame.body)
-            request.sequence.SetInParent()
-            tokens = frame.tokens
+        if context.tokens is None:
+            request: Any = parsed(method.parse, frame.whole_body)
         else:
-            request = parsed(method.parse, frame.whole_body)
-        context = cast(
-            "grpc.ServicerContext", LaneContext(identity, party.lease_secret, remaining, tokens)
-        )
-        return serialized(method.call(request, context))
+            request = parsed(method.parse, frame.body)
+            request.sequence.SetInParent()
+        return serialized(method.call(request, cast("grpc.ServicerContext", context)))
 
 
 def _method(path: str, servicers: tuple[object, ...]) -> _Method:

@@ -14,6 +14,7 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection
+from structlog.contextvars import bind_contextvars
 
 from kvstore.core.limits import Limits
 from kvstore.errors import InvalidField
@@ -175,6 +176,7 @@ class Admission(_MethodInterceptor):
 
     def _require_admissible(self, context: grpc.ServicerContext, *, always: bool) -> None:
         tenant = self._callers.identity(context).tenant
+        bind_contextvars(tenant=tenant)
         remaining = context.time_remaining()
         require_admissible(
             tenant, remaining, traffic=self._traffic, limits=self._limits, always=always

@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 # A byte of a number has seven bits of it, and one that says that more follow.
 BITS = 7
 MORE = 1 << BITS
+# A number of more than a byte among so many is cheaper to put in by itself.
+FEW = 32
 # From so many numbers on numpy is faster than a step for each.
 MANY = 32
 
@@ -55,6 +57,9 @@ def _packed(values: NDArray[np.unsignedinteger]) -> bytes:
     largest = int(values.max())
     if largest < MORE:
         return values.astype("u1").tobytes()
+    long = np.flatnonzero(values >= MORE)
+    if len(long) * FEW < len(values):
+        return _sparse(values, long.tolist())
     width = -(-largest.bit_length() // BITS)
     written = np.empty((len(values), width), dtype="u1")
     # A number ends with its last byte that is not zero, or its first.
@@ -67,6 +72,17 @@ def _packed(values: NDArray[np.unsignedinteger]) -> bytes:
             kept[:, place] = more = left != 0
             written[:, place - 1] |= more.view("u1") << BITS
     return (written if kept.all() else written[kept]).tobytes()
+
+
+def _sparse(values: NDArray[np.unsignedinteger], long: list[int]) -> bytes:
+    """Return numbers packed of which all but a few, at ``long``, have one byte."""
+    short = values.astype("u1").tobytes()
+    parts: list[bytes] = []
+    start = 0
+    for place in long:
+        parts += (short[start:place], varint(int(values[place])))
+        start = place + 1
+    return b"".join((*parts, short[start:]))
 
 
 def _place(number: int) -> int:

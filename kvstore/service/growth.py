@@ -109,6 +109,8 @@ class Growth:
         """
         if wanted > 0 and wanted <= arena.free_count + self._prospect(arena):
             self._wanted[arena.arena_id] = max(wanted, self._wanted.get(arena.arena_id, 0))
+        if not self._is_short(arena):
+            return
         if self._runs_low(arena):
             self.due.set()
         elif self._lacks(arena):

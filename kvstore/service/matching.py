@@ -1,7 +1,5 @@
 """Matches and acquires: the calls whose answers are looked at before they are given."""
 
-from dataclasses import replace
-
 from kvstore.core.caller import Caller
 from kvstore.core.requests import Grant, Match, MatchWishes, Sequence
 from kvstore.service.growth import Growth
@@ -102,4 +100,4 @@ class Matching(Members):
 def _with_tier_3(match: Match, token_count: int) -> Match:
     """Say which of the first ``token_count`` tokens tier 3 has that a match does not hand out."""
     beyond = token_count - match.matched_token_count
-    return replace(match, tier_3_token_count=beyond) if beyond > 0 else match
+    return match._replace(tier_3_token_count=beyond) if beyond > 0 else match

@@ -45,6 +45,8 @@ class Sampler:
         wanted = self.rate * page_count
         count = int(wanted)
         count += self._rng.random() < wanted - count
+        if not count:
+            return []
         if count == page_count:
             return list(range(page_count))
         return sorted(self._rng.sample(range(page_count), count))

@@ -1,7 +1,5 @@
 """Processes attached under leases, and the extents that they are owed."""
 
-from dataclasses import replace
-
 import pytest
 from core_builders import EPOCH, OWNER, CoreWorld, make_layout
 
@@ -45,11 +43,11 @@ def test_a_process_number_belongs_to_one_lease() -> None:
 def test_binding_needs_the_secret_and_not_the_epoch() -> None:
     """Attaching is how a process learns the epoch; the lease's secret it has to know."""
     world = CoreWorld()
-    caller = replace(world.worker.caller, epoch=None)
+    caller = world.worker.caller._replace(epoch=None)
     world.cache.bind(caller, process_id=50, pid=1, uid=1)
     assert 50 in world.worker.lease.processes
     with pytest.raises(LeaseNotFound):
-        world.cache.bind(replace(caller, secret=b"guess"), process_id=51, pid=1, uid=1)
+        world.cache.bind(caller._replace(secret=b"guess"), process_id=51, pid=1, uid=1)
 
 
 def test_an_expired_lease_takes_no_more_processes() -> None:

@@ -1,7 +1,5 @@
 """What core is asked and answers, as values."""
 
-from dataclasses import FrozenInstanceError
-
 import pytest
 
 from kvstore.core.requests import Match, Sequence
@@ -18,7 +16,7 @@ def test_a_sequence_starts_at_its_beginning_by_default() -> None:
 
 
 def test_sequences_are_told_apart_by_every_field() -> None:
-    """Two sequences hash alike only if they are alike: a repeated call is known by that."""
+    """Two sequences are equal only if they are alike."""
     sequences = [
         Sequence(b"abcd"),
         Sequence(b"abce"),
@@ -26,11 +24,11 @@ def test_sequences_are_told_apart_by_every_field() -> None:
         Sequence(b"abcd", 2, base_pin_id=1),
         Sequence(b"abcd", 2, base_reservation_id=1),
     ]
-    assert len(set(sequences)) == len({hash(each) for each in sequences}) == 5
-    assert hash(Sequence(b"abcd", 2, 1)) == hash(Sequence(b"abcd", 2, 1))
+    assert len(set(sequences)) == 5
+    assert Sequence(b"abcd", 2, 1) == Sequence(b"abcd", 2, 1)
 
 
 def test_answers_cannot_be_changed() -> None:
     """An answer is a copy that stays what it was."""
-    with pytest.raises(FrozenInstanceError):
+    with pytest.raises(AttributeError):
         Match(0, ()).matched_token_count = 4  # type: ignore[misc]
