@@ -191,7 +191,8 @@ def _check_states(cache: PrefixCache, arena: Arena, holds: list[Hold]) -> None:
     expected = dict(owned)
     total = sum(extent.slot_count for extent in arena.extents.values())
     law(len(expected) == len(owned), "every slot is in exactly one state")
-    law(len(expected) == total, "every slot is in some state", len(expected), total)
+    every = len(expected) == total == arena.slot_count
+    law(every, "every slot is in some state", len(expected), total)
     for slot, state in expected.items():
         actual = arena.extents[slot >> INDEX_BITS].states[slot & INDEX_MASK]
         law(actual == state, "a slot's state is what owns it", slot, actual, state)
