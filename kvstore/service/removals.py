@@ -4,7 +4,7 @@ from threading import Lock
 
 from kvstore.core.cache import PrefixCache
 from kvstore.core.third_tier import RemovedPrefix
-from kvstore.service.disk import Disk
+from kvstore.service.disk import REMOVAL_PATIENCE, Disk
 from kvstore.storage.slab_header import PageKey
 
 
@@ -26,20 +26,23 @@ class Removals:
         False where the disk does not forget it; that is logged, and the alarm. Waits for
         the disk, some seconds at most. Without the store's mutex.
         """
-        with self._settling:
+        if not self._settling.acquire(timeout=REMOVAL_PATIENCE):
+            # Whoever waits for a disk that hangs said so.
+            return False
+        try:
             with self._mutex:
                 removed = self._cache.take_removed()
-            if not removed:
-                return True
-            return self._disk.remove(
-                [
-                    PageKey(each.namespace_digest, each.page_digest)
-                    for each in removed
-                    if each.page_digest is not None
-                ],
-                [each.namespace_digest for each in removed if each.page_digest is None],
-                lambda: self._submitted(removed),
-            )
+            return not removed or self._forget(removed)
+        finally:
+            self._settling.release()
+
+    def _forget(self, removed: list[RemovedPrefix]) -> bool:
+        pages = [each for each in removed if each.page_digest is not None]
+        return self._disk.remove(
+            [PageKey(each.namespace_digest, each.page_digest or b"") for each in pages],
+            [each.namespace_digest for each in removed if each.page_digest is None],
+            lambda: self._submitted(removed),
+        )
 
     def _submitted(self, removed: list[RemovedPrefix]) -> None:
         with self._mutex:

@@ -1,9 +1,17 @@
 """Tier 3 of a real store, with real clients: what was written comes back after any end of it."""
 
+import resource
 from pathlib import Path
 
 import pytest
-from patterned_pages import LAYOUT, SMALL_STORE, holds_pattern, open_client, write_and_insert
+from patterned_pages import (
+    LAYOUT,
+    SMALL_STORE,
+    holds_pattern,
+    open_client,
+    pattern,
+    write_and_insert,
+)
 
 from kvstore.v1 import store_pb2
 from kvstore_client import Client, ClientConfig, Namespace
@@ -17,6 +25,19 @@ PROMPTS = [
     + [10_000 * number + each for each in range((PAGES - 1) * LAYOUT.page_tokens + 1)]
     for number in range(1, 7)
 ]
+
+
+# Bytes of the file before its first slot.
+FIRST_SLOTS = 32 << 10
+
+
+def spoil(path: Path, content: bytes) -> None:
+    """Change a byte of a page in a file."""
+    data = path.read_bytes()
+    assert data.count(content) == 1
+    with path.open("r+b") as file:
+        file.seek(data.index(content) + 7)
+        file.write(bytes([content[7] ^ 1]))
 
 
 def settings(path: Path, *more: str) -> tuple[str, ...]:
@@ -53,27 +74,93 @@ def write_all(store: RunningStore, prompts: list[list[int]]) -> None:
         client.close()
 
 
-def is_whole(namespace: Namespace, tokens: list[int]) -> bool:
-    """Match a prompt, compare its bytes, and return whether all of it is there.
-
-    Not at once where tier 1 has to grow and this process to map what it got.
-    """
+def matched(namespace: Namespace, tokens: list[int]) -> int:
+    """Match a prompt, compare its bytes, and return how many pages are there."""
     with namespace.match(tokens) as match:
-        assert holds_pattern(namespace, tokens, match.pages)
+        assert holds_pattern(namespace, tokens, list(match.pages))
         assert match.current
-        return match.page_count == PAGES
+        return match.page_count
 
 
-@pytest.mark.parametrize("hot_lane", [True, False])
-def test_what_was_kept_is_matched_after_a_restart(tmp_path: Path, *, hot_lane: bool) -> None:
+def is_whole(namespace: Namespace, tokens: list[int]) -> bool:
+    """Tell whether all of a prompt is matched."""
+    return matched(namespace, tokens) == PAGES
+
+
+def becomes_whole(namespace: Namespace, tokens: list[int]) -> bool:
+    """Wait until it is: tier 1 may have to grow, and this process to map what it got."""
+    return wait_until(lambda: is_whole(namespace, tokens))
+
+
+def test_what_was_kept_is_matched_after_a_restart(tmp_path: Path) -> None:
     """Over a lane and over gRPC, with the bytes that were written."""
     with running_store(*settings(tmp_path / "slab")) as store:
         write_all(store, PROMPTS)
-        store.restart()
-        config = ClientConfig(call_timeout=LIMIT, hot_lane=hot_lane)
-        client, namespace = open_client(store.runtime_dir, config)
-        for tokens in PROMPTS:
-            assert wait_until(lambda tokens=tokens: is_whole(namespace, tokens)), store.log
-        assert client.admin.stats().counters.loaded_page_count > 0
+        for hot_lane in (True, False):
+            store.restart()
+            config = ClientConfig(call_timeout=LIMIT, hot_lane=hot_lane)
+            client, namespace = open_client(store.runtime_dir, config)
+            for tokens in PROMPTS:
+                assert becomes_whole(namespace, tokens), store.log
+            assert client.admin.stats().counters.loaded_page_count > 0
+            client.close()
+        assert "Traceback" not in store.log
+
+
+def test_what_the_disk_spoilt_is_a_miss(tmp_path: Path) -> None:
+    """A page whose bytes changed between two runs is served to nobody, those before it are."""
+    path = tmp_path / "slab"
+    with running_store(*settings(path)) as store:
+        write_all(store, PROMPTS[:2])
+        store.kill()
+        spoil(path, pattern(PROMPTS[0], 2))
+        store.start()
+        client, namespace = open_client(store.runtime_dir)
+        assert not is_whole(namespace, PROMPTS[0])
+        assert namespace.peek(PROMPTS[0]) == 2 * LAYOUT.page_tokens
+        assert is_whole(namespace, PROMPTS[1])
+        assert tier_3(client).corrupt_page_count == 1
+        assert tier_3(client).state == store_pb2.Tier3Stats.STATE_OPEN
         client.close()
-    assert "Traceback" not in store.log
+        assert "slab_pages_corrupt" in store.log
+
+
+def test_a_page_found_corrupt_does_not_return(tmp_path: Path) -> None:
+    """Not after kill -9 right behind the answer, though the disk had it as it was written."""
+    with running_store(*settings(tmp_path / "slab")) as store:
+        write_all(store, PROMPTS[:2])
+        client, namespace = open_client(store.runtime_dir)
+        with namespace.match(PROMPTS[0]) as match:
+            namespace.page(match.pages[1])[:] = bytes(LAYOUT.page_bytes)
+        assert matched(namespace, PROMPTS[0]) == 1
+        store.restart()
+        client.close()
+        client, namespace = open_client(store.runtime_dir)
+        assert matched(namespace, PROMPTS[0]) == 1
+        assert is_whole(namespace, PROMPTS[1])
+        client.close()
+
+
+def test_a_disk_that_fails_costs_hits_alone(tmp_path: Path) -> None:
+    """Its pages are misses, workers go on, and the alarm is in the statistics and the log."""
+    with running_store(*settings(tmp_path / "slab", "--tier3-write", "through")) as store:
+        client, namespace = open_client(store.runtime_dir)
+        write_and_insert(namespace, PROMPTS[0])
+        assert wait_until(lambda: kept(client, PROMPTS[0]))
+        # From here on no file of the store's may have a byte beyond.
+        resource.prlimit(store.pid, resource.RLIMIT_FSIZE, (FIRST_SLOTS, FIRST_SLOTS))
+        write_and_insert(namespace, PROMPTS[1])
+        failed = store_pb2.Tier3Stats.STATE_FAILED
+        assert wait_until(lambda: tier_3(client).state == failed), store.log
+        assert all(is_whole(namespace, each) for each in PROMPTS[:2])
+        assert not kept(client, PROMPTS[0])
+        client.close()
+        assert "slab_failed" in store.log
+
+
+def test_a_slab_has_one_server(tmp_path: Path) -> None:
+    """A second one does not start, and names the file."""
+    path = str(tmp_path / "slab")
+    second = running_store(*settings(Path(path)))
+    with running_store(*settings(Path(path))), pytest.raises(RuntimeError, match=path), second:
+        pass
