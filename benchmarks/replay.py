@@ -16,10 +16,12 @@ from kvstore.core.eviction.choice import POLICIES
 from kvstore.core.hash_index import HashIndex
 from kvstore.core.index import IndexFactory
 from kvstore.core.radix import RadixIndex
+from kvstore.core.wanted_moves import TierPolicy
 from support.machine import load_average
 from support.replay_core import Replay
 from support.replay_exact import replay_exact
 from support.replay_optimum import optimum
+from support.replay_tiers import Beyond
 from support.replay_trace import Drawn, Oracle, Request, load
 
 INDEXES: dict[str, IndexFactory] = {"radix": RadixIndex, "hash": HashIndex}
@@ -49,15 +51,18 @@ def oracle_of(hints: str, asked: list[Request]) -> Oracle | None:
 
 
 @app.command()
-def main(
+def main(  # noqa: PLR0913 - each is an option
     trace: Annotated[Path, typer.Option(help="Lines of JSON, or those compressed as .gz.")] = CUT,
     capacity: Annotated[int, typer.Option(min=1, help="In pages, each a block of it.")] = 1000,
     policy: Annotated[str, typer.Option(help=", ".join(POLICIES))] = "auto",
     backend: Annotated[str, typer.Option(help=", ".join(BACKENDS))] = "radix",
     hints: Annotated[str, typer.Option(help=HINTS)] = "none",
     page_tokens: Annotated[int, typer.Option(min=1, help="Tokens that stand for a block.")] = 512,
+    tier2: Annotated[int, typer.Option(min=0, help="Pages of a second tier.")] = 0,
+    tier3: Annotated[int, typer.Option(min=0, help="Pages of a slab; there is no file.")] = 0,
     requests: Annotated[int | None, typer.Option(help="Only so many of them.")] = None,
     *,
+    promote: Annotated[bool, typer.Option("--promote", help="For each match.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="The first 300 requests at most.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON alone.")] = False,
 ) -> None:
@@ -69,13 +74,15 @@ def main(
     asked = load(trace, min(requests or QUICK, QUICK) if quick else requests)
     oracle = oracle_of(hints, asked)
     index = INDEXES.get(backend, RadixIndex)
-    replay = Replay(capacity, POLICIES[policy], page_tokens, index)
+    beyond = Beyond(tier2, tier3, TierPolicy(promote=promote))
+    replay = Replay(capacity, POLICIES[policy], page_tokens, index, beyond)
     begun = time.perf_counter()
     done = replay_exact(asked, capacity) if backend == "exact" else replay.run(asked, oracle)
     seconds = time.perf_counter() - begun
+    tokens = sum(each.token_count for each in asked)
     result = {
-        "hit_rate": round(done.hit_token_count / sum(each.token_count for each in asked), 4),
-        "optimum": round(optimum(asked, capacity), 4),
+        "hit_rate": round(done.hit_token_count / tokens, 4),
+        "optimum": round(optimum(asked, capacity + tier2 + tier3), 4),
         "evictions": done.counters.evicted_page_count,
         "writes": done.counters.inserted_page_count,
         "ops_per_s": round(done.operations / seconds),
@@ -89,6 +96,21 @@ def main(
         "page_tokens": page_tokens,
         "load_average": load_average(),
     }
+    if tier2 or tier3:
+        result |= {
+            **{f"hit_rate_tier{n}": round(done.by_tier[n] / tokens, 4) for n in (1, 2, 3)},
+            "demotions": done.counters.demoted_page_count,
+            "promotions": done.counters.promoted_page_count,
+            "loads": done.counters.loaded_page_count,
+            "writes_tier1": done.counters.inserted_page_count
+            + done.counters.promoted_page_count
+            + done.counters.loaded_page_count,
+            "writes_tier2": done.counters.demoted_page_count,
+            "writes_tier3": done.slab_write_count,
+            "tier2": tier2,
+            "tier3": tier3,
+            "promote": promote,
+        }
     if not as_json:
         for name in ("hit_rate", "optimum", "evictions", "writes", "returned", "ops_per_s"):
             print(f"{name:>10} {result[name]}")

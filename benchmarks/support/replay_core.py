@@ -1,5 +1,6 @@
 """A trace through the real core: a cache, one worker, no sockets and no bytes."""
 
+from collections import Counter
 from itertools import count
 from typing import NamedTuple
 
@@ -14,7 +15,8 @@ from kvstore.core.limits import Limits
 from kvstore.core.radix import RadixIndex
 from kvstore.core.requests import MatchWishes, Sequence
 from kvstore.core.tokens import TOKEN_BYTES
-from support.replay_trace import Oracle, Request
+from support.replay_tiers import Beyond, ReplayTiers
+from support.replay_trace import BLOCK_TOKENS, Oracle, Request
 
 OWNER = Identity("replay")
 NAMESPACE_ID = b"replayed as told"
@@ -22,18 +24,24 @@ EPOCH = 1
 # What a prompt ends with besides its blocks, and nobody inserts: a match is of all
 # tokens but one at most.
 LAST = bytes(TOKEN_BYTES)
+NOTHING = Beyond()
 
 
 class Replayed(NamedTuple):
-    """What a replay came to; ``operations`` counts calls of the core."""
+    """What a replay came to; ``operations`` counts calls of the core.
+
+    ``by_tier`` counts the tokens that hit by the tier that they were found in.
+    """
 
     hit_token_count: int
     operations: int
     counters: Counters
+    by_tier: dict[int, int]
+    slab_write_count: int = 0
 
 
 class Replay:
-    """One cache of ``capacity`` pages, each a block of the trace.
+    """One cache of ``capacity`` pages in tier 1, each a block of the trace, and what is beyond.
 
     A block stands for as many equal tokens as a page has, its id. Ids are chained, so
     two blocks are one page exactly if their ids are equal, however many tokens that is.
@@ -45,8 +53,16 @@ class Replay:
         policy: PolicyFactory,
         page_tokens: int,
         index: IndexFactory = RadixIndex,
+        beyond: Beyond = NOTHING,
     ) -> None:
-        self._cache = PrefixCache(EPOCH, Limits(), policy, index=index)
+        self._cache = PrefixCache(
+            EPOCH,
+            Limits(),
+            policy,
+            index=index,
+            tier_policy=beyond.policy if beyond.lower else None,
+            third_tier=beyond.third > 0,
+        )
         self._caller = Caller(OWNER, b"a lease of 16 by", b"and its secret", EPOCH)
         self._page_tokens = page_tokens
         self._numbers = count(1)
@@ -55,8 +71,13 @@ class Replay:
         cache.bind(caller, process_id=1, pid=1, uid=1)
         layout = PageLayout(page_tokens, 64, 1, OpaqueContent(b"replay", divides_by_token=False))
         cache.open_namespace(caller, NamespaceIdentity(b"trace"), layout, NAMESPACE_ID, 0.0)
-        cache.add_extent(1, 1, capacity)
+        for arena_id, slots in zip(cache.arenas, (capacity, beyond.lower), strict=False):
+            cache.add_extent(arena_id, arena_id, slots)
         cache.acknowledge(1, cache.extents_owed(1))
+        self._tiers = ReplayTiers(cache, caller, NAMESPACE_ID)
+        if beyond.third:
+            self._tiers.add_slab(beyond.third)
+        self._by_tier: Counter[int] = Counter()
 
     @property
     def policy(self) -> EvictionPolicy:
@@ -70,7 +91,9 @@ class Replay:
             blocks, calls = self._ask(number, request, oracle)
             hit += request.tokens_of(blocks)
             operations += calls
-        return Replayed(hit, operations, self._cache.counters)
+            self._tiers.settle()
+        written = self._tiers.slab.write_count if self._tiers.slab else 0
+        return Replayed(hit, operations, self._cache.counters, self._by_tier, written)
 
     def _ask(self, number: int, request: Request, oracle: Oracle | None) -> tuple[int, int]:
         """Match a prompt, insert the rest, release; return the blocks that hit, and the calls."""
@@ -79,16 +102,19 @@ class Replay:
         ids = request.ids
         tokens = b"".join(each.to_bytes(TOKEN_BYTES, "little") * self._page_tokens for each in ids)
         pin_id, reservation_id = next(self._numbers), next(self._numbers)
+        sequence, wishes = Sequence(tokens + LAST), MatchWishes(pin_id)
+        found = self._tiers.bring(sequence, wishes)
         match, grant = cache.acquire(
             caller,
             NAMESPACE_ID,
-            Sequence(tokens + LAST),
-            MatchWishes(pin_id),
+            sequence,
+            wishes,
             reservation_id=reservation_id,
             total_page_count=len(ids),
             now=now,
         )
         matched = match.matched_token_count // self._page_tokens
+        self._count(request, matched, found)
         calls = 3
         base = pin_id if matched else None
         if grant is not None and matched < len(ids):
@@ -106,3 +132,12 @@ class Replay:
         cache.abort(caller, [reservation_id], now)
         cache.release(caller, [pin_id], now)
         return matched, calls
+
+    def _count(self, request: Request, matched: int, found: dict[int, int]) -> None:
+        """Count the tokens of a hit by tier; a last block that is short is the nearest's."""
+        left = request.tokens_of(matched)
+        for tier in (3, 2):
+            tokens = min(found.get(tier, 0) * BLOCK_TOKENS, left)
+            self._by_tier[tier] += tokens
+            left -= tokens
+        self._by_tier[1] += left

@@ -27,4 +27,4 @@ def replay_exact(requests: list[Request], capacity: int) -> Replayed:
                 gone, _ = prompts.popitem(last=False)
                 pages -= len(gone)
                 counters.evicted_page_count += len(gone)
-    return Replayed(hit, len(requests), counters)
+    return Replayed(hit, len(requests), counters, {1: hit})

@@ -117,7 +117,9 @@ class Directory(Membership):
     def _arena_of(self, holdings: Holdings, layout: PageLayout, tier: int) -> Arena:
         key = ArenaKey(holdings.tenant, layout.page_bytes, layout.tensor_parallel_size, tier)
         if key not in self._by_arena_key:
-            arena = Arena(next(self._arena_ids), key, self._policy(), holdings, self._recycled)
+            policy = self._policy()
+            policy.spills = tier != self.tiers[-1]
+            arena = Arena(next(self._arena_ids), key, policy, holdings, self._recycled)
             self.arenas[arena.arena_id] = self._by_arena_key[key] = arena
             holdings.arenas[arena.arena_id] = arena
         return self._by_arena_key[key]

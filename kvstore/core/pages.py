@@ -7,6 +7,7 @@ states and the policy's order change together.
 from collections.abc import Iterable
 
 from kvstore.core.anchors import Anchor
+from kvstore.core.arena import Arena
 from kvstore.core.children import Children
 from kvstore.core.eviction import Victim
 from kvstore.core.hints import NO_HINT, Hint
@@ -39,7 +40,7 @@ def publish(
     back = 0
     for node, start in _fresh(end, len(slots)):
         begin_pages(node, start, hint)
-        back += arena.policy.come_back(node, start, namespace.slot_count)
+        back += _last_arena(namespace).policy.come_back(node, start, namespace.slot_count)
     if cut is not None:
         # Holds went to one part or the other, so that each may be one with its neighbour.
         upper = cut.parent
@@ -47,6 +48,11 @@ def publish(
         compact(cut)
         compact(upper)
     return end, superseded, back
+
+
+def _last_arena(namespace: Namespace) -> Arena:
+    """Return the arena whose order decides what is gone."""
+    return namespace.arena if namespace.lower_arena is None else namespace.lower_arena
 
 
 def _fresh(end: Position, pages: int) -> list[tuple[Node, int]]:
@@ -96,7 +102,7 @@ def evict(victims: Iterable[Victim]) -> int:
         keep = copies.copy_count - pages
         leaving = len(node.slots) - max(keep, node.copied_pages_beside(leaf.tier))
         if leaving > 0:
-            namespace.arena.policy.leave(leaf, leaving, namespace.slot_count)
+            _last_arena(namespace).policy.leave(leaf, leaving, namespace.slot_count)
         slots, gone = drop(copies, keep)
         namespace.arena_in(leaf.tier).recycle(slots, CACHED)
         namespace.counters.evicted_page_count += gone

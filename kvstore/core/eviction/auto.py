@@ -23,6 +23,9 @@ HINTED = (ONE_SHOT, EXPECTED)
 # Where the weights start, and between what they may move.
 FIRST = (1.0, 1.5, 0.5, 1.5)
 LEAST = (1.0, 1.0, 1 / 64, 1.0)
+# Weights where another tier takes in what goes: what was seen and stays up while what continues
+# it goes down is there twice, since a page goes down with all above it.
+SPILLING = (1.0, 1.0, 0.5, 1.5)
 MOST = (1.0, 64.0, 1.0, 64.0)
 # How much of a weight a page that came back moves, at the least; faster where it is a
 # hint's, whose worth is a caller's and not known before, and then so many times as fast at most.
@@ -45,7 +48,7 @@ class Auto(LeafOrder):
     @property
     def weights(self) -> tuple[float, ...]:
         """By kind, how much older than an ordinary page one of it may become."""
-        return tuple(exp(each) for each in self._logs)
+        return SPILLING if self.spills else tuple(exp(each) for each in self._logs)
 
     def place(self, leaf: Leaf, tail: Tail) -> tuple[int, float]:
         """Return the queue of the tail's kind and priority."""
@@ -100,6 +103,6 @@ class Auto(LeafOrder):
         weight = self._weights.get(entry.queue)
         if weight is None:
             priority, kind = divmod(entry.queue, KINDS)
-            weight = exp(self._logs[kind]) * PRIORITY_FACTOR**priority
+            weight = self.weights[kind] * PRIORITY_FACTOR**priority
             self._weights[entry.queue] = weight
         return (self.latest - entry.rank) / weight

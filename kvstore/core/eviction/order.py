@@ -42,6 +42,7 @@ class LeafOrder(ABC):
 
     def __init__(self) -> None:
         self.now = 0.0
+        self.spills = False
         # The latest use of any leaf that was looked at.
         self.latest = 0
         self.queues: dict[int, list[Entry]] = {}

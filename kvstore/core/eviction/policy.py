@@ -14,9 +14,14 @@ class Victim(NamedTuple):
 
 
 class EvictionPolicy(Protocol):
-    """Chooses which pages of one arena go first. ``now`` is the time as last heard, in seconds."""
+    """Chooses which pages of one arena go first. ``now`` is the time as last heard, in seconds.
+
+    ``spills`` says that another tier takes in what goes. Only of the last tier the policy
+    is told what left and what came back.
+    """
 
     now: float
+    spills: bool
 
     def offer(self, leaf: Leaf) -> None:
         """Take note of a leaf that has become one, has grown, or of which a hold has gone."""

@@ -4,6 +4,7 @@ import json
 from itertools import count as count_from
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 import replay
@@ -15,11 +16,13 @@ from kvstore.core.eviction.choice import POLICIES
 from kvstore.core.hints import ExpectedReuse
 from support.replay_core import Replay
 from support.replay_optimum import optimum
+from support.replay_tiers import Beyond
 from support.replay_trace import Drawn, Oracle, Request, load, next_uses
 
 TRACE = Path(__file__).parents[2] / "data" / "conversation_300.jsonl.gz"
 REQUESTS = 150
 CAPACITY = 300
+TIERS = ["--tier2", "600", "--tier3", "2000"]
 WRONG = ("noisy:2", "noisy:", "noisy:0.3:day", "oracle:0.3", "best")
 # The real ones know runs where the naive ones know pages.
 APART = {"lru": 0.0, "lfu": 0.0, "level": 0.0, "slru": 0.01, "gdsf": 0.01, "auto": 0.01}
@@ -83,6 +86,46 @@ def test_no_policy_is_better_than_the_optimum() -> None:
     assert share(requests, told.hit_token_count) <= best
 
 
+def replayed(*arguments: str, trace: Path = TRACE) -> dict[str, Any]:
+    """Return what a replay prints last."""
+    outcome = CliRunner().invoke(replay.app, ["--trace", str(trace), *arguments])
+    assert outcome.exit_code == 0, outcome.output
+    result: dict[str, Any] = json.loads(outcome.output.splitlines()[-1])
+    return result
+
+
+@pytest.mark.parametrize("more", [[], ["--promote"]])
+def test_tiers_hit_together_what_one_of_them_would_not(more: list[str], tmp_path: Path) -> None:
+    """Each hit is of the tier that it was found in, and each page that came there was written."""
+    trace = tmp_path / "trace.jsonl"
+    rows = [
+        {"timestamp": 0, "hash_ids": each.ids, "input_length": each.token_count}
+        for each in conversations(200, 3)
+    ]
+    trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    arguments = ["--capacity", "40", "--page-tokens", "1", "--json"]
+    alone = replayed(*arguments, trace=trace)
+    result = replayed(*arguments, "--tier2", "60", "--tier3", "300", *more, trace=trace)
+    rates = [result[f"hit_rate_tier{tier}"] for tier in (1, 2, 3)]
+    assert all(rates)
+    assert sum(rates) == pytest.approx(result["hit_rate"], abs=2e-4)
+    assert alone["hit_rate"] < result["hit_rate"] <= result["optimum"]
+    assert bool(result["promotions"]) >= bool(more)
+    assert result["writes_tier2"] == result["demotions"] > 60
+    assert 0 < result["writes_tier3"] < result["writes"]
+    assert result["writes_tier1"] == result["writes"] + result["promotions"] + result["loads"]
+
+
+def test_a_slab_writes_at_the_second_touch_and_spares_what_was_read() -> None:
+    """Of conversations that come twice all are there the third time, as far as there is room."""
+    asked = [chain(*range(10 * k, 10 * k + 5)) for k in range(8)] * 3
+    room = Replay(10, POLICIES["lru"], 1, beyond=Beyond(0, 400)).run(asked)
+    assert (room.slab_write_count, room.by_tier[3]) == (40, 40 * 512)
+    little = Replay(10, POLICIES["lru"], 1, beyond=Beyond(0, 20)).run(asked * 4)
+    assert little.slab_write_count > 40
+    assert 0 < little.by_tier[3] < sum(each.token_count for each in asked * 3)
+
+
 def chain(*ids: int) -> Request:
     """Return a request of whole blocks."""
     return Request(0.0, ids, 512 * len(ids))
@@ -128,16 +171,14 @@ def _each(runs: list[tuple[int, ExpectedReuse]]) -> list[ExpectedReuse]:
 
 
 @pytest.mark.parametrize(
-    "more", [["--backend", "exact"], ["--hints", "noisy:0.3"], ["--hints", "noisy:0.3:block"]]
+    "more",
+    [["--backend", "exact"], ["--hints", "noisy:0.3"], ["--hints", "noisy:0.3:block"], TIERS],
 )
 def test_the_last_line_is_the_result(more: list[str]) -> None:
     """Whatever is replayed, one JSON object at the end."""
-    arguments = ["--trace", str(TRACE), "--capacity", "300", "--requests", "40", "--page-tokens"]
-    outcome = CliRunner().invoke(replay.app, [*arguments, "1", *more])
-    assert outcome.exit_code == 0, outcome.output
-    result = json.loads(outcome.output.splitlines()[-1])
+    result = replayed("--capacity", "300", "--requests", "40", "--page-tokens", "1", *more)
     assert 0 <= result["hit_rate"] <= result["optimum"] <= 1
-    assert result["writes"] - result["evictions"] <= 300
+    assert result["writes"] - result["evictions"] <= 300 + result.get("tier2", 0)
 
 
 @pytest.mark.parametrize(

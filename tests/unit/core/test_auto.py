@@ -18,6 +18,7 @@ from kvstore.core.eviction.auto import (
     ONE_SHOT,
     ORDINARY,
     SEEN,
+    SPILLING,
     Auto,
 )
 from kvstore.core.hints import ExpectedReuse, Hint
@@ -32,6 +33,19 @@ def test_auto_takes_hints_for_what_they_are_worth_at_first() -> None:
     put(namespace, "c", 28, hint=hint(ExpectedReuse.ONE_SHOT))
     put(namespace, "z", 40)
     assert [letters for letters, _ in going(namespace, 4)] == ["c", "b", "a", "z"]
+
+
+def test_what_is_seen_goes_down_as_anything() -> None:
+    """Where another tier takes in what goes: by last use, and by hints as they are at first."""
+    policy = Auto()
+    namespace = make(policy)
+    policy.spills = True
+    assert policy.weights == SPILLING
+    put(namespace, "s", 10, hits=2)
+    put(namespace, "b", 11)
+    put(namespace, "c", 28, hint=hint(ExpectedReuse.ONE_SHOT))
+    put(namespace, "z", 40)
+    assert [letters for letters, _ in going(namespace, 4)] == ["s", "b", "c", "z"]
 
 
 def test_a_hint_ends_with_its_horizon() -> None:

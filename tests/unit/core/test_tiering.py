@@ -1,10 +1,11 @@
 """Copies in two tiers: which move when, and who is handed which."""
 
 import pytest
-from core_builders import NAMESPACE_ID, OWNER, node_at, paged
+from core_builders import NAMESPACE_ID, OWNER, CoreWorld, node_at, paged
 from tiered_world import make, move, sunk, tiers
 
-from kvstore.core.eviction import Victim
+from kvstore.core.eviction import EvictionPolicy, Victim
+from kvstore.core.eviction.order import LeafOrder
 from kvstore.core.law import LawBroken
 from kvstore.core.pages import evict
 from kvstore.core.requests import MatchWishes, NamedPinRequest
@@ -248,3 +249,28 @@ def test_a_path_of_both_tiers_is_removed_whole() -> None:
     world.worker.release(1)
     world.laws.check()
     assert world.states() == {"FREE": 8}
+
+
+def remembered(policy: EvictionPolicy) -> int:
+    """Return how many pages a policy knows to have had go."""
+    assert isinstance(policy, LeafOrder)
+    return sum(policy.ghosts.by_kind.values())
+
+
+def test_the_last_tier_learns_from_what_was_gone() -> None:
+    """Its order is told what it had go and what is published again; tier 1's, not."""
+    world = make(lower_slots=4)
+    lower = world.namespace.lower_arena
+    assert lower is not None
+    assert (world.arena.policy.spills, lower.policy.spills) == (True, False)
+    assert not CoreWorld().arena.policy.spills
+    world.worker.publish("ab", "cd")
+    move(world)
+    assert (remembered(world.arena.policy), remembered(lower.policy)) == (0, 0)
+    world.worker.publish("ef")
+    move(world)
+    assert (remembered(world.arena.policy), remembered(lower.policy)) == (0, 2)
+    world.worker.publish("ab")
+    assert (remembered(world.arena.policy), remembered(lower.policy)) == (0, 0)
+    assert world.cache.counters.returned_page_count == 2
+    assert node_at(world.namespace.index, "ab").hint.returned
