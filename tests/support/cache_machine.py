@@ -9,14 +9,13 @@ from functools import partial
 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
+from machine_loading import LoadRules
 from machine_matching import MatchRules
 from machine_members import MemberRules
 from machine_moving import POLICIES, MoveRules
 from machine_named_pins import NamedPinRules
-from machine_retiring import RetireRules
 from machine_state import COUNTS, EPOCH, OWNER, TAILS
 from machine_tenants import TenantRules
-from machine_third import ThirdTierRules
 from machine_verifying import VerifyRules
 from naive_copies import FIRST, LOWER
 
@@ -30,12 +29,11 @@ from kvstore.core.wanted_moves import TierPolicy, WantedMoves
 
 class CacheMachine(
     MoveRules,
-    ThirdTierRules,
+    LoadRules,
     MemberRules,
     MatchRules,
     VerifyRules,
     NamedPinRules,
-    RetireRules,
     TenantRules,
 ):
     """All verbs of the cache by several leases, in any order."""

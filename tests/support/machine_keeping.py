@@ -1,18 +1,12 @@
-"""The cache machine's rules about tier 3: pages kept there, loaded from there, lost and removed."""
-
-from itertools import takewhile
-from zlib import crc32
+"""The cache machine's rules about pages that are kept in tier 3, which is a disk here."""
 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 from machine_moving import pair
-from machine_state import COUNTS, PAGES, SELDOM, MachineState
-from naive_copies import FIRST, Path, Slot
-from naive_holds import ModelLease
-from naive_third import ModelKeep, ModelLoad
+from machine_state import COUNTS, SELDOM, MachineState
+from naive_third import ModelKeep
 
 from kvstore.core.keep import Keep
-from kvstore.core.load import Load, Located
 from kvstore.core.page_digest import page_digests
 from kvstore.core.requests import MatchWishes, Sequence
 
@@ -20,13 +14,12 @@ from kvstore.core.requests import MatchWishes, Sequence
 FROM_BEFORE = ([0, 1, 2, 3], [0, 0], [2, 0, 1], [3, 3, 3])
 
 
-class ThirdTierRules(MachineState):
-    """Pages come and go between memory and a disk, while everything else happens."""
+class KeepRules(MachineState):
+    """Pages go to a disk, which loses some, while everything else happens."""
 
     def __init__(self) -> None:
         super().__init__()
         self.keeping: list[Keep] = []
-        self.loading: list[Load] = []
         self.known_digests: dict[bytes, bytes] = {}
 
     @initialize()
@@ -59,8 +52,6 @@ class ThirdTierRules(MachineState):
             assert not kept, "a removed page stays in tier 3"
         disk.forbidden.clear()
         self.cache.finish_removed(removed)
-
-    # To the disk.
 
     @rule(data=st.data(), most=st.sampled_from([1, 3, 100]), late=SELDOM)
     def keep_what_was_touched(self, data: st.DataObject, most: int, *, late: bool) -> None:
@@ -141,120 +132,14 @@ class ThirdTierRules(MachineState):
         self.keeping.clear()
 
     @precondition(lambda self: self.model.disk.prefixes)
-    @rule(data=st.data())
-    def lose_a_page(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), loses=SELDOM)
+    def lose_a_page(self, data: st.DataObject, *, loses: bool) -> None:
         """The disk loses a page, and says so."""
         COUNTS["lose_a_page"] += 1
         self.tell()
-        if self.model.disk.prefixes:
+        if self.model.disk.prefixes and loses:
             self.model.disk.lose(data.draw(st.sampled_from(sorted(self.model.disk.prefixes))))
         self.cache.forget_kept([self.cache.namespaces[self.namespace_id].digest])
-
-    # From the disk.
-
-    @precondition(lambda self: self.model.leases)
-    @rule(data=st.data(), pages=PAGES, late=st.booleans())
-    def load(self, data: st.DataObject, pages: list[int], *, late: bool) -> None:
-        """What comes after the cached pages of a sequence is read, well or not."""
-        COUNTS["load"] += 1
-        lease = self.member(data)
-        if lease is None:
-            return
-        known = sorted(self.model.disk.prefixes)
-        tokens = data.draw(st.sampled_from([b"", *known])) + self.tokens(pages)
-        sequence, width = Sequence(tokens), self.model.width
-        caller = self.caller(lease)
-        located = self.cache.locate(caller, self.namespace_id, sequence)
-        path = self.model.longest(tokens, len(tokens) // width)
-        matchable = max(len(tokens) // 4 - 1, 0) // self.page_tokens
-        assert located.end == len(path)
-        assert located.page_count == max(matchable - len(path), 0)
-        if self.cache.third is not None and self.cache.third.removed:
-            args = (caller, self.namespace_id, sequence, located.page_count, located)
-            assert self.cache.begin_load(*args) is None, "loaded before the disk was told"
-            self.tell()
-        beyond = self.model.prefixes(tokens)[len(path) : matchable]
-        assert list(located.page_digests()) == [self.digest_of(each) for each in beyond]
-        there = list(takewhile(self.model.disk.prefixes.__contains__, beyond))
-        self.begin_one(data, lease, sequence, located, path, there)
-        if not late:
-            self.finish_loading()
-
-    def begin_one(
-        self,
-        data: st.DataObject,
-        lease: ModelLease,
-        sequence: Sequence,
-        located: Located,
-        path: Path,
-        there: list[bytes],
-    ) -> None:
-        """Begin to load pages that are there, and judge what went for them."""
-        free = self.model.free_slots()
-        lasting = self.model.lasting_in(FIRST)
-        usable = lease.usable(lasting)
-        load = self.cache.begin_load(
-            self.caller(lease), self.namespace_id, sequence, len(there), located
-        )
-        under_way = {p for known in self.model.disk.loads.values() for p, _ in known.pages}
-        fresh = list(takewhile(lambda each: each not in under_way, there))
-        if load is not None and load.callers > 1:
-            assert not fresh, "a load that is under way was to be waited for"
-            assert there[0] in {p for p, _ in self.model.disk.loads[id(load)].pages}
-            return
-        assert bool(fresh) == bool(there), "a page is loaded twice"
-        count = 0 if load is None else len(load.targets)
-        assert count <= len(fresh)
-        targets = [] if load is None else [pair(slot) for slot in load.targets]
-        held = self.model.held(FIRST) | self.model.held_in([path], FIRST)
-        gone = self.model.judge_dropped(self.cached_now(), FIRST, held)
-        self.model.forget_ends()
-        most = max(len(fresh) - len(free), 0) if len(usable) == len(lasting) else 0
-        assert len(gone) <= most, "more was evicted than a load needs"
-        if count < len(fresh):
-            left = {slot for slot in self.model.free_slots() if slot[0] in usable}
-            assert left <= set(targets), "fewer pages are loaded than could be"
-        if load is None:
-            return
-        assert set(targets) <= self.model.free_slots(), "a slot in use is loaded into"
-        assert {slot[0] for slot in targets} <= usable
-        pages = list(zip(fresh[:count], targets, strict=True))
-        good = data.draw(st.sampled_from([count, count, 0, count // 2]))
-        known = ModelLoad(path, pages, good, self.model.disk.removals)
-        self.model.disk.loads[id(load)] = known
-        self.loading.append(load)
-        COUNTS["pages loading"] += count
-
-    @precondition(lambda self: self.loading)
-    @rule()
-    def finish_loads(self) -> None:
-        """What was begun before is read."""
-        COUNTS["finish_loads"] += 1
-        self.finish_loading()
-
-    def finish_loading(self) -> None:
-        """Finish all loads under way, and compare."""
-        for load in self.loading:
-            known = self.model.disk.loads.pop(id(load))
-            intact = self.model.attached(known.path) == known.path
-            may = intact and known.removals == self.model.disk.removals
-            good = list(takewhile(self._lasts, known.pages[: known.good])) if may else []
-            checksums = []
-            for prefix, slot in known.pages[: known.good]:
-                self.model.memory[slot] = prefix
-                self.digests[slot] = crc32(prefix, slot[1]) + 1
-                self.flipped.discard(slot)
-                checksums.append(self.digests[slot])
-            published = self.cache.finish_load(load, known.good, checksums)
-            fresh = [each for each in good if each[0] not in self.model.cached]
-            for prefix, slot in fresh:
-                self.model.publish(prefix, slot)
-            assert published == len(fresh), "another number of pages was published"
-            COUNTS["pages loaded"] += published
-        self.loading.clear()
-
-    def _lasts(self, page: tuple[bytes, Slot]) -> bool:
-        return page[1][0] in self.model.lasting
 
     # What holds after every step.
 

@@ -1,0 +1,149 @@
+"""The cache machine's rules about pages that are loaded from tier 3."""
+
+from itertools import takewhile
+from zlib import crc32
+
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+from machine_keeping import KeepRules
+from machine_moving import pair
+from machine_retiring import RetireRules
+from machine_state import COUNTS, OWNER, PAGES, SELDOM
+from naive_copies import FIRST, Path, Slot
+from naive_holds import ModelLease
+from naive_third import ModelLoad
+
+from kvstore.core.load import Load, Located
+from kvstore.core.requests import Sequence
+
+# What happens while pages are read.
+MEANWHILE = st.sampled_from(
+    ["nothing", "later", "an operator removes", "its path retires", "others insert"]
+)
+
+
+class LoadRules(KeepRules, RetireRules):
+    """Pages come from the disk, while everything else happens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loading: list[Load] = []
+
+    @precondition(lambda self: self.model.leases)
+    @rule(data=st.data(), pages=PAGES, meanwhile=MEANWHILE)
+    def load(self, data: st.DataObject, pages: list[int], meanwhile: str) -> None:
+        """What comes after the cached pages of a sequence is read, well or not."""
+        COUNTS["load"] += 1
+        lease = self.member(data)
+        if lease is None:
+            return
+        known = sorted({b"", *self.model.disk.prefixes, *self.whole()})
+        tokens = data.draw(st.sampled_from(known)) + self.tokens(pages)
+        sequence, width = Sequence(tokens), self.model.width
+        caller = self.caller(lease)
+        located = self.cache.locate(caller, self.namespace_id, sequence)
+        path = self.model.longest(tokens, len(tokens) // width)
+        matchable = max(len(tokens) // 4 - 1, 0) // self.page_tokens
+        assert located.end == len(path)
+        assert located.page_count == max(matchable - len(path), 0)
+        if self.cache.third is not None and self.cache.third.removed:
+            args = (caller, self.namespace_id, sequence, located.page_count, located)
+            assert self.cache.begin_load(*args) is None, "loaded before the disk was told"
+        self.tell()
+        beyond = self.model.prefixes(tokens)[len(path) : matchable]
+        assert list(located.page_digests()) == [self.digest_of(each) for each in beyond]
+        if not data.draw(SELDOM):
+            # Whoever was here before kept it.
+            self.model.disk.prefixes.update(self.model.prefixes(tokens))
+        there = list(takewhile(self.model.disk.prefixes.__contains__, beyond))
+        self.begin_one(data, lease, sequence, located, path, there)
+        if not self.loading or meanwhile == "later":
+            return
+        if meanwhile == "an operator removes":
+            self.model.remove(tokens[:width])
+            self.model.disk.forbid(tokens[:width])
+            self.cache.evict_prefix(OWNER, self.namespace_id, tokens[:width])
+        elif meanwhile == "others insert":
+            self.acquire_one(lease, tokens[: (len(path) + 1) * width], self.page_tokens - 1)
+        elif meanwhile == "its path retires":
+            [*_, known] = self.model.disk.loads.values()
+            apart = {slot[0] for _, slot in known.path} - {slot[0] for _, slot in known.pages}
+            if apart & self.model.lasting.keys():
+                self.retire(data, min(apart & self.model.lasting.keys()))
+        self.finish_loading()
+
+    def begin_one(
+        self,
+        data: st.DataObject,
+        lease: ModelLease,
+        sequence: Sequence,
+        located: Located,
+        path: Path,
+        there: list[bytes],
+    ) -> None:
+        """Begin to load pages that are there, and judge what went for them."""
+        free = self.model.free_slots()
+        lasting = self.model.lasting_in(FIRST)
+        usable = lease.usable(lasting)
+        load = self.cache.begin_load(
+            self.caller(lease), self.namespace_id, sequence, len(there), located
+        )
+        under_way = {p for known in self.model.disk.loads.values() for p, _ in known.pages}
+        fresh = list(takewhile(lambda each: each not in under_way, there))
+        if load is not None and load.callers > 1:
+            assert not fresh, "a load that is under way was to be waited for"
+            assert there[0] in {p for p, _ in self.model.disk.loads[id(load)].pages}
+            return
+        assert bool(fresh) == bool(there), "a page is loaded twice"
+        count = 0 if load is None else len(load.targets)
+        assert count <= len(fresh)
+        targets = [] if load is None else [pair(slot) for slot in load.targets]
+        held = self.model.held(FIRST) | self.model.held_in([path], FIRST)
+        gone = self.model.judge_dropped(self.cached_now(), FIRST, held)
+        self.model.forget_ends()
+        most = max(len(fresh) - len(free), 0) if len(usable) == len(lasting) else 0
+        assert len(gone) <= most, "more was evicted than a load needs"
+        if count < len(fresh):
+            left = {slot for slot in self.model.free_slots() if slot[0] in usable}
+            assert left <= set(targets), "fewer pages are loaded than could be"
+        if load is None:
+            return
+        assert set(targets) <= self.model.free_slots(), "a slot in use is loaded into"
+        assert {slot[0] for slot in targets} <= usable
+        pages = list(zip(fresh[:count], targets, strict=True))
+        good = data.draw(st.sampled_from([count, count, 0, count // 2]))
+        known = ModelLoad(path, pages, good, self.model.disk.removals)
+        self.model.disk.loads[id(load)] = known
+        self.loading.append(load)
+        COUNTS["pages loading"] += count
+
+    @precondition(lambda self: self.loading)
+    @rule()
+    def finish_loads(self) -> None:
+        """What was begun before is read."""
+        COUNTS["finish_loads"] += 1
+        self.finish_loading()
+
+    def finish_loading(self) -> None:
+        """Finish all loads under way, and compare."""
+        for load in self.loading:
+            known = self.model.disk.loads.pop(id(load))
+            intact = self.model.attached(known.path) == known.path
+            may = intact and known.removals == self.model.disk.removals
+            good = list(takewhile(self._lasts, known.pages[: known.good])) if may else []
+            checksums = []
+            for prefix, slot in known.pages[: known.good]:
+                self.model.memory[slot] = prefix
+                self.digests[slot] = crc32(prefix, slot[1]) + 1
+                self.flipped.discard(slot)
+                checksums.append(self.digests[slot])
+            published = self.cache.finish_load(load, known.good, checksums)
+            fresh = [each for each in good if each[0] not in self.model.cached]
+            for prefix, slot in fresh:
+                self.model.publish(prefix, slot)
+            assert published == len(fresh), "another number of pages was published"
+            COUNTS["pages loaded"] += published
+        self.loading.clear()
+
+    def _lasts(self, page: tuple[bytes, Slot]) -> bool:
+        return page[1][0] in self.model.lasting
