@@ -12,7 +12,7 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 from machine_loading import LoadRules
 from machine_matching import MatchRules
 from machine_members import MemberRules
-from machine_moving import POLICIES, MoveRules
+from machine_moving import POLICIES
 from machine_named_pins import NamedPinRules
 from machine_state import COUNTS, EPOCH, OWNER, TAILS
 from machine_tenants import TenantRules
@@ -28,7 +28,6 @@ from kvstore.core.wanted_moves import TierPolicy, WantedMoves
 
 
 class CacheMachine(
-    MoveRules,
     LoadRules,
     MemberRules,
     MatchRules,

@@ -8,7 +8,6 @@ from naive_third import ModelKeep
 
 from kvstore.core.keep import Keep
 from kvstore.core.page_digest import page_digests
-from kvstore.core.requests import MatchWishes, Sequence
 
 # What a disk has from before the start.
 FROM_BEFORE = ([0, 1, 2, 3], [0, 0], [2, 0, 1], [3, 3, 3])
@@ -53,35 +52,21 @@ class KeepRules(MachineState):
         disk.forbidden.clear()
         self.cache.finish_removed(removed)
 
-    @rule(data=st.data(), most=st.sampled_from([1, 3, 100]), late=SELDOM)
-    def keep_what_was_touched(self, data: st.DataObject, most: int, *, late: bool) -> None:
-        """Pages are written, some or all of them; that is known at once, or later."""
+    @rule(data=st.data(), most=st.sampled_from([1, 3, 100]), late=SELDOM, loses=SELDOM)
+    def keep_what_was_touched(
+        self, data: st.DataObject, most: int, *, late: bool, loses: bool
+    ) -> None:
+        """Pages are written, some or all of them; that is known at once, or later.
+
+        Perhaps some are lost before it is.
+        """
         COUNTS["keep_what_was_touched"] += 1
         self.tell()
         self.plan(data, most)
+        if loses:
+            self.lose(data)
         if not late:
             self.finish_keeping(range(len(self.keeping)))
-
-    @precondition(lambda self: self.model.leases and self.whole())
-    @rule(data=st.data())
-    def offer_what_is_not_there(self, data: st.DataObject) -> None:
-        """What is matched and not on the disk is offered to it, however often it was before."""
-        COUNTS["offer_what_is_not_there"] += 1
-        lease = self.member(data)
-        if lease is None:
-            return
-        self.tell()
-        tokens = data.draw(st.sampled_from(self.whole()))
-        pin_id, caller = self.fresh(), self.caller(lease)
-        sequence = Sequence(tokens + self.tokens([0]))
-        wishes = MatchWishes(pin_id)
-        match = self.cache.match(caller, self.namespace_id, sequence, wishes, self.now)
-        self.cache.release(caller, [pin_id], self.now)
-        lease.dead_pins.add(pin_id)
-        offered = self.plan(data, 10_000)
-        found = self.model.prefixes(sequence.tokens[: match.matched_token_count * 4])
-        assert offered.issuperset(set(found) - self.model.disk.prefixes - self.just_written)
-        self.finish_keeping(range(len(self.keeping)))
 
     def whole(self) -> list[bytes]:
         """Return the cached whole pages."""
@@ -137,7 +122,12 @@ class KeepRules(MachineState):
         """The disk loses a page, and says so."""
         COUNTS["lose_a_page"] += 1
         self.tell()
-        if self.model.disk.prefixes and loses:
+        if loses:
+            self.lose(data)
+
+    def lose(self, data: st.DataObject) -> None:
+        """Lose a page, if there is any."""
+        if self.model.disk.prefixes:
             self.model.disk.lose(data.draw(st.sampled_from(sorted(self.model.disk.prefixes))))
         self.cache.forget_kept([self.cache.namespaces[self.namespace_id].digest])
 

@@ -6,7 +6,7 @@ from zlib import crc32
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 from machine_keeping import KeepRules
-from machine_moving import pair
+from machine_moving import MoveRules, pair
 from machine_retiring import RetireRules
 from machine_state import COUNTS, OWNER, PAGES, SELDOM
 from naive_copies import FIRST, Path, Slot
@@ -14,7 +14,8 @@ from naive_holds import ModelLease
 from naive_third import ModelLoad
 
 from kvstore.core.load import Load, Located
-from kvstore.core.requests import Sequence
+from kvstore.core.node import Position
+from kvstore.core.requests import MatchWishes, ReservationRequest, Sequence
 
 # What happens while pages are read.
 MEANWHILE = st.sampled_from(
@@ -22,7 +23,7 @@ MEANWHILE = st.sampled_from(
 )
 
 
-class LoadRules(KeepRules, RetireRules):
+class LoadRules(KeepRules, MoveRules, RetireRules):
     """Pages come from the disk, while everything else happens."""
 
     def __init__(self) -> None:
@@ -33,12 +34,17 @@ class LoadRules(KeepRules, RetireRules):
     @rule(data=st.data(), pages=PAGES, meanwhile=MEANWHILE)
     def load(self, data: st.DataObject, pages: list[int], meanwhile: str) -> None:
         """What comes after the cached pages of a sequence is read, well or not."""
+        pages = pages or [0, 1]
         COUNTS["load"] += 1
         lease = self.member(data)
         if lease is None:
             return
         known = sorted({b"", *self.model.disk.prefixes, *self.whole()})
+        if meanwhile == "its path retires":
+            known = self.whole() or known
         tokens = data.draw(st.sampled_from(known)) + self.tokens(pages)
+        if meanwhile == "its path retires" and self.cache.wanted is not None:
+            self.copy_down(tokens)
         sequence, width = Sequence(tokens), self.model.width
         caller = self.caller(lease)
         located = self.cache.locate(caller, self.namespace_id, sequence)
@@ -59,18 +65,38 @@ class LoadRules(KeepRules, RetireRules):
         self.begin_one(data, lease, sequence, located, path, there)
         if not self.loading or meanwhile == "later":
             return
+        self.let_happen(data, meanwhile, lease, (tokens, len(path)))
+        self.finish_loading()
+
+    def let_happen(
+        self, data: st.DataObject, meanwhile: str, lease: ModelLease, asked: tuple[bytes, int]
+    ) -> None:
+        """Let something happen to what is loaded, or to what is above it."""
+        (tokens, depth), width = asked, self.model.width
         if meanwhile == "an operator removes":
             self.model.remove(tokens[:width])
             self.model.disk.forbid(tokens[:width])
             self.cache.evict_prefix(OWNER, self.namespace_id, tokens[:width])
         elif meanwhile == "others insert":
-            self.acquire_one(lease, tokens[: (len(path) + 1) * width], self.page_tokens - 1)
+            self.acquire_one(lease, tokens[: (depth + 1) * width], self.page_tokens - 1)
         elif meanwhile == "its path retires":
             [*_, known] = self.model.disk.loads.values()
-            apart = {slot[0] for _, slot in known.path} - {slot[0] for _, slot in known.pages}
+            copies = [*self.model.first.items(), *self.model.lower.items()]
+            above = {prefix for prefix, _ in known.path}
+            apart = {slot[0] for prefix, slot in copies if prefix in above}
+            apart -= {slot[0] for _, slot in known.pages}
             if apart & self.model.lasting.keys():
+                COUNTS["paths of loads retired"] += 1
                 self.retire(data, min(apart & self.model.lasting.keys()))
-        self.finish_loading()
+
+    def copy_down(self, tokens: bytes) -> None:
+        """Have what is cached of a sequence copied to tier 2, where it is in another extent."""
+        index = self.cache.namespaces[self.namespace_id].index
+        at = index.descend(Position(index.root, 0), tokens, len(tokens) // self.model.width)
+        if self.cache.wanted is not None:
+            self.cache.wanted.to_lower[at.node] = None
+        self.plan_once(6)
+        self.finish_all(copied=True)
 
     def begin_one(
         self,
@@ -116,6 +142,39 @@ class LoadRules(KeepRules, RetireRules):
         self.model.disk.loads[id(load)] = known
         self.loading.append(load)
         COUNTS["pages loading"] += count
+
+    @precondition(lambda self: self.model.leases and self.whole())
+    @rule(data=st.data(), then=st.sampled_from(["nothing", "a split", "a cut"]))
+    def offer_what_is_not_there(self, data: st.DataObject, then: str) -> None:
+        """What is matched and not on the disk is offered to it, however often it was before."""
+        COUNTS["offer_what_is_not_there"] += 1
+        lease = self.member(data)
+        if lease is None:
+            return
+        self.tell()
+        tokens = data.draw(st.sampled_from(self.whole()))
+        pin_id, caller = self.fresh(), self.caller(lease)
+        sequence = Sequence(tokens + self.tokens([0]))
+        wishes = MatchWishes(pin_id)
+        match = self.cache.match(caller, self.namespace_id, sequence, wishes, self.now)
+        self.cache.release(caller, [pin_id], self.now)
+        lease.dead_pins.add(pin_id)
+        offered = self.plan(data, 10_000)
+        found = self.model.prefixes(sequence.tokens[: match.matched_token_count * 4])
+        assert offered.issuperset(set(found) - self.model.disk.prefixes - self.just_written)
+        self.finish_keeping(range(len(self.keeping)))
+        if then == "a split":
+            pages = data.draw(st.integers(0, len(tokens) // self.model.width - 1))
+            self.acquire_one(lease, tokens[: pages * self.model.width] + self.tokens([2]), 0)
+        elif then == "a cut":
+            # All but one page of what may go goes: the tail of what was just used, as a rule.
+            evictable = len(self.model.first) - len(self.model.held(FIRST))
+            count = max(len(self.model.free_slots()) + evictable - 1, 1)
+            request = ReservationRequest(self.fresh(), 0, count)
+            if self.reserve_and_check(lease, [request]):
+                self.cache.abort(caller, [request.reservation_id], self.now)
+                del lease.reservations[request.reservation_id]
+                lease.dead_reservations.add(request.reservation_id)
 
     @precondition(lambda self: self.loading)
     @rule()

@@ -1,6 +1,6 @@
 """Runs the cache machine on whatever ``kvstore`` is first on the path.
 
-``python mutant_runner.py SEED EXAMPLES [tiers]`` exits 0 if nothing was found, and 1
+``python mutant_runner.py SEED EXAMPLES [MACHINE]`` exits 0 if nothing was found, and 1
 with the failure on stderr. No shrinking: whether it is caught is the question.
 """
 
@@ -12,7 +12,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 
 def main() -> int:
-    """Run the machines of page size 1 and 2, and the one of the other index."""
+    """Run one machine, or those of page size 1 and 2, and the one of the other index."""
     number, examples = int(sys.argv[1]), int(sys.argv[2])
     chosen = settings(
         max_examples=examples,
@@ -28,8 +28,8 @@ def main() -> int:
         cache_machine.OneTokenPages,
         cache_machine.HashedPages,
     )
-    if sys.argv[3:] == ["tiers"]:
-        machines = (cache_machine.TwoTiers,)
+    if sys.argv[3:]:
+        machines = (getattr(cache_machine, sys.argv[3]),)
     for machine in machines:
         # A class of its own for each: the seed is set on it.
         seeded = seed(number)(type(machine.__name__, (machine,), {}))

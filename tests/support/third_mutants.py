@@ -1,0 +1,58 @@
+"""The faults about tier 3 that the cache machine has to find in the core."""
+
+from core_mutants import Mutant
+
+THIRD_MUTANTS = [
+    Mutant(
+        "load-published-after-a-removal",
+        "load.py",
+        "        return left or self.removals != self.namespace.removals\n",
+        "        return left\n",
+    ),
+    Mutant(
+        "targets-leak-when-the-end-left",
+        "loading.py",
+        "        arena.recycle(rest, SlotState.MOVING)\n",
+        "        if not load.is_stale:\n            arena.recycle(rest, SlotState.MOVING)\n",
+    ),
+    Mutant(
+        "chain-not-reset-on-a-cut",
+        "node.py",
+        "            self.chain = self.chain.cut(keep)\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "chain-stays-below-a-split",
+        "node.py",
+        "            upper.chain, self.chain = self.chain.divide(pages)\n",
+        "            upper.chain, self.chain = self.chain.cut(pages), self.chain\n",
+    ),
+    Mutant(
+        "kept-survives-a-loss",
+        "keeping.py",
+        "                namespace.losses += 1\n",
+        "                namespace.losses += 0\n",
+    ),
+    Mutant(
+        "keep-does-not-hold-its-pages",
+        "keep.py",
+        "        self.stand_at(at)\n",
+        "        self.stand_at(ancestor(at, 1))\n",
+    ),
+    Mutant(
+        "corrupt-page-stays-on-the-disk",
+        "verifying.py",
+        "                    self.third.remove(namespace, digest_at(at))\n",
+        "                    pass\n",
+    ),
+]
+
+# Where a path and what is loaded below it are in extents of their own.
+THIRD_TIER_MUTANTS = [
+    Mutant(
+        "loaded-under-a-detached-parent",
+        "load.py",
+        "        left = bool(self.anchors) and self.anchors[0].node.detached\n",
+        "        left = False\n",
+    ),
+]
