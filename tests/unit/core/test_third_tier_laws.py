@@ -1,0 +1,105 @@
+"""Each law about tier 3 is seen to be broken."""
+
+from collections.abc import Callable
+
+import pytest
+from core_builders import node_at
+from third_world import ThirdWorld
+
+from kvstore.core.law import LawBroken
+from kvstore.core.third_tier import RemovedPrefix
+
+
+def made() -> ThirdWorld:
+    """Return a world with kept pages, two nodes of them, a keep and a load under way."""
+    world = ThirdWorld(slots=16)
+    world.worker.publish("abcd", "abxy", "pqrs")
+    world.keep()
+    world.evict_prefix("p")
+    world.cache.finish_removed(world.cache.take_removed())
+    assert world.begin("pqrs") is not None
+    world.worker.publish("uv")
+    assert world.cache.plan_keeps(9)
+    world.laws.check()
+    return world
+
+
+def forget_above(world: ThirdWorld) -> None:
+    """Let the upper node know no digest."""
+    node_at(world.namespace.index, "ab").chain = None
+
+
+def change_digests(world: ThirdWorld) -> None:
+    """Let a node know digests of other tokens."""
+    node = node_at(world.namespace.index, "abxy")
+    node.chain = node_at(world.namespace.index, "abcd").chain
+
+
+def keep_too_many(world: ThirdWorld) -> None:
+    """Let a node know of more kept pages than it has."""
+    node = node_at(world.namespace.index, "abxy")
+    assert node.chain is not None
+    node.chain = node.chain._replace(kept=3)
+
+
+def keep_below(world: ThirdWorld) -> None:
+    """Let less be kept above than below."""
+    node = node_at(world.namespace.index, "ab")
+    assert node.chain is not None
+    node.chain = node.chain._replace(kept=1)
+
+
+def name_another_page(world: ThirdWorld) -> None:
+    """Let a keep name one page twice."""
+    [keep] = world.third.keeps
+    keep.pages[0] = keep.pages[1]
+
+
+def hold_nothing(world: ThirdWorld) -> None:
+    """Let a load begin elsewhere than its hold ends."""
+    [load] = world.third.loads
+    load.start = 1
+
+
+def load_unknown(world: ThirdWorld) -> None:
+    """Let nobody know of a load."""
+    world.namespace.loading.clear()
+
+
+def load_twice(world: ThirdWorld) -> None:
+    """Load a page into two slots."""
+    [load] = world.third.loads
+    again = world.worker.sequence("pqrs")
+    located = world.locate("pqrs")
+    world.namespace.loading.clear()
+    caller = world.worker.caller
+    world.cache.begin_load(caller, load.namespace.namespace_id, again, 1, located)
+
+
+def tell_nobody(world: ThirdWorld) -> None:
+    """Remove a page without a note that tier 3 is to be told."""
+    space = world.namespace
+    world.third.removed.append(RemovedPrefix(space.namespace_id, space.digest, None))
+
+
+@pytest.mark.parametrize(
+    ("fault", "law"),
+    [
+        (forget_above, "a digest is known only if its parent's is"),
+        (change_digests, "digests are those of the path's tokens"),
+        (keep_too_many, "what is kept is of the node's pages"),
+        (keep_below, "a page is known to be kept only if its parent is"),
+        (name_another_page, "a keep holds its pages"),
+        (hold_nothing, "a load holds all that is above it"),
+        (load_unknown, "what is loading is known"),
+        (load_twice, "a page is loaded once at a time"),
+        (tell_nobody, "tier 3 is told of every removal"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_law_that_is_broken_is_named(fault: Callable[[ThirdWorld], None], law: str) -> None:
+    """By whoever checks."""
+    world = made()
+    fault(world)
+    with pytest.raises(LawBroken, match=law):
+        world.laws.check()
