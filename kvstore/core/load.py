@@ -71,8 +71,13 @@ class Load(Hold):
     @property
     def pages(self) -> list[LoadPage]:
         """The pages, in prefix order."""
-        ends = enumerate(self.targets, start=self.start + 1)
-        return [LoadPage(end, self.digests.through(end), slot) for end, slot in ends]
+        ends = range(self.start + 1, self.end + 1)
+        return list(map(LoadPage, ends, self.page_digests, self.targets))
+
+    @property
+    def page_digests(self) -> list[bytes]:
+        """The digests of the pages."""
+        return self.digests.between(self.start, self.end)
 
     @property
     def is_stale(self) -> bool:

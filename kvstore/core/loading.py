@@ -71,8 +71,8 @@ class Loading(Keeping):
             under_way.callers += 1
             release(load.anchors)
             return under_way
-        ends = range(load.start + 1, end + 1)
-        fresh = list(takewhile(lambda d: d not in loading, map(load.digests.through, ends)))
+        wanted = load.digests.between(load.start, end)
+        fresh = list(takewhile(lambda digest: digest not in loading, wanted))
         load.targets = self._take_targets(lease, load, len(fresh))
         if not load.targets:
             release(load.anchors)
@@ -91,13 +91,15 @@ class Loading(Keeping):
         namespace, arena = load.namespace, load.namespace.arena
         assert self.third is not None  # or none was begun
         del self.third.loads[load]
-        for page in load.pages:
-            del namespace.loading[page.digest]
+        for digest in load.page_digests:
+            del namespace.loading[digest]
+        lasting = arena.lasting
         good = load.targets[: 0 if load.is_stale else good_count]
-        good = array("Q", takewhile(lambda slot: slot >> INDEX_BITS in arena.lasting, good))
+        good = array("Q", takewhile(lambda slot: slot >> INDEX_BITS in lasting, good))
         arena.keep_checksums(zip(good, checksums, strict=False))
         published = self._publish_loaded(load, good) if good else good
-        rest = array("Q", (slot for slot in load.targets if slot not in set(published)))
+        # Of the good ones the last were published.
+        rest = load.targets[: len(good) - len(published)] + load.targets[len(good) :]
         arena.recycle(rest, SlotState.MOVING)
         release(load.anchors)
         for counters in (self.counters, namespace.counters):

@@ -45,9 +45,10 @@ class PathDigests:
         start, width = self.start, self._width
         return self._tokens[(begin - start) * width : (end - start) * width]
 
-    def joined(self, begin: int, end: int) -> bytes:
-        """Return the digests of the pages from ``begin`` through ``end``, all computed before."""
-        return b"".join(self._known[begin - self.start + 1 : end - self.start + 1])
+    def between(self, begin: int, end: int) -> list[bytes]:
+        """Return the digests of the pages from ``begin`` through ``end``."""
+        self.through(end)
+        return self._known[begin - self.start + 1 : end - self.start + 1]
 
 
 def digests_to(at: Position, beyond: bytes = b"", *, since: int | None = None) -> PathDigests:
@@ -105,7 +106,7 @@ def remember(at: Position, digests: PathDigests, kept: int) -> None:
             return
         known = chain.digests
         if end > have:
-            known += digests.joined(node.start + have, node.start + end)
+            known += b"".join(digests.between(node.start + have, node.start + end))
         if known:
             there = max(_kept(node), min(kept - node.start, max(have, end), pages))
             node.chain = Chain(known, there, node.namespace.losses)
