@@ -166,14 +166,18 @@ class Keeper:
             with self._disk.gate:
                 with self._mutex:
                     stale = self._cache.keeps_stale(keep)
+                refused = False
                 for each in () if stale else wanted:
                     done = writes.expect(each.end)
                     if slab.contains(each.page.key):
                         done(True)  # noqa: FBT003 - as the slab tells
                     elif slab.is_on_its_way(each.page.key):
                         done(False)  # noqa: FBT003 - as the slab tells
-                    elif not slab.write(each.page, each.content, done, checksum=each.checksum):
-                        # Too much: its next touch is its second again.
+                    elif refused or not slab.write(
+                        each.page, each.content, done, checksum=each.checksum
+                    ):
+                        # Too much; nobody finds what comes after. Its next touch is its second.
+                        refused = True
                         self._admission.touch(each.page.key.digest)
                         done(False)  # noqa: FBT003 - as the slab tells
         except CudaFailed as error:
@@ -187,10 +191,11 @@ class Keeper:
         Raises ``CudaFailed``.
         """
         namespace, token_count = keep.namespace_digest, keep.namespace.layout.page_tokens
-        follows = True
+        parent = PageKey(namespace, keep.digests.through(keep.start))
+        follows = not keep.start or _there(slab, parent)
         for end, slot, checksum in keep.pages:
             key = PageKey(namespace, keep.digests.through(end))
-            there = slab.contains(key) or slab.is_on_its_way(key)
+            there = _there(slab, key)
             worth = there or self._admission.touch(key.digest)
             if worth and not (there or follows):
                 # Without its parent nobody finds it: its next touch is its second again.
@@ -200,3 +205,8 @@ class Keeper:
             if content is not None:
                 page = SlabPage(key, keep.digests.through(end - 1), token_count)
                 yield _Wanted(end, page, checksum, [content])
+
+
+def _there(slab: Slab, key: PageKey) -> bool:
+    """Return whether a page is on the disk, or on its way."""
+    return slab.contains(key) or slab.is_on_its_way(key)

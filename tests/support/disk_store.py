@@ -11,6 +11,7 @@ from tiered_store import PAGES, Tiered
 from kvstore.core.requests import Match, MatchWishes
 from kvstore.service.disk import Disk
 from kvstore.service.load_terms import NO_TERMS, LoadTerms
+from kvstore.storage.arenas import Arenas
 from kvstore.storage.slab import Slab, SlabConfig
 from kvstore.storage.slab_admission import FirstTouch, WriteAdmission
 from kvstore.storage.slab_clock import SlabClock
@@ -60,6 +61,10 @@ class DiskStore(Tiered):
         assert isinstance(self.disk.slab, GatedSlab)
         return self.disk.slab
 
+    def memory(self) -> list[Arenas]:
+        """Return tier 1's memory, and that of tier 2 where there is one."""
+        return [each for each in (self.world.arenas, self.world.lower) if each is not None]
+
     def write(self, number: int) -> None:
         """Publish a sequence, and wait until the disk has what it is to have."""
         self.publish(number)
@@ -97,7 +102,7 @@ class DiskStore(Tiered):
 class DiskStores:
     """Makes stores over one file, each the successor of the one before."""
 
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
+    def __init__(self, folder: Path) -> None:
         self.config = SlabConfig(
             folder / "slab",
             ALIGNMENT + 4 * SEGMENT_BYTES,
@@ -105,7 +110,7 @@ class DiskStores:
             thread_count=2,
             queue_bytes=4 * PAGE_BYTES,
         )
-        self._stack = stack
+        self._stack = ExitStack()
 
     def open(
         self, *, slots: int = 8, admission: WriteAdmission = EVERYTHING, **settings: object
@@ -123,6 +128,10 @@ class DiskStores:
         self._stack.callback(world.close)
         self._stack.callback(disk.close)
         return DiskStore(world, disk)
+
+    def close(self) -> None:
+        """End all stores. Can be repeated."""
+        self._stack.close()
 
     def reopen(self, store: DiskStore, **settings: object) -> DiskStore:
         """Close a store's file, and return its successor."""

@@ -104,6 +104,29 @@ def test_a_namespace_that_was_deleted_is_opened_anew(
     assert namespace.wait_open(30)
 
 
+@pytest.mark.parametrize(
+    ("speed", "stated"), [(0.0, 0), (0.2, 1), (1234.5, 1234), (1e12, (1 << 32) - 1)]
+)
+def test_an_engine_s_speed_goes_with_each_match(
+    scripted: ScriptedCalls, client: Client, speed: float, stated: int
+) -> None:
+    """As a whole number of tokens a second; 0 is not known, however slow an engine is."""
+    scripted.answer("OpenNamespace", OPENED)
+    scripted.answer("MatchPrefix", prefix_cache_pb2.MatchPrefixResponse())
+    scripted.answer("AcquirePrefix", prefix_cache_pb2.AcquirePrefixResponse())
+    namespace = client.namespace(*KEY)
+    assert namespace.wait_open(30)
+    assert namespace.prefill_tokens_per_second == 0
+    namespace.prefill_tokens_per_second = speed
+    assert namespace.match(b"").failure is None
+    assert namespace.acquire(b"", total_page_count=1).failure is None
+    match = prefix_cache_pb2.MatchPrefixRequest.FromString(scripted.requests["MatchPrefix"][0])
+    acquire = prefix_cache_pb2.AcquirePrefixRequest.FromString(
+        scripted.requests["AcquirePrefix"][0]
+    )
+    assert match.prefill_tokens_per_second == acquire.prefill_tokens_per_second == stated
+
+
 def test_an_answer_with_unmapped_pages_is_a_miss(scripted: ScriptedCalls, client: Client) -> None:
     """Pages that are not mapped here are not handed on, and their pin is given back."""
     scripted.answer("OpenNamespace", OPENED)

@@ -41,6 +41,33 @@ def test_totals_show_hits_and_shares() -> None:
     assert "4, 0" in text
 
 
+def test_tier_3_shows_its_state_and_what_became_of_it() -> None:
+    """Of a store without one, and for who is no admin, its state alone."""
+    absent = store_pb2.Tier3Stats(state=store_pb2.Tier3Stats.STATE_ABSENT)
+    assert "absent" in shown(tables.tier_3_table(absent))
+    tier_3 = store_pb2.Tier3Stats(
+        state=store_pb2.Tier3Stats.STATE_FAILED,
+        size_bytes=64 << 20,
+        page_count=3,
+        slot_count=5,
+        written_page_count=7,
+        refused_page_count=9,
+        read_page_count=11,
+        corrupt_page_count=13,
+        unreadable_page_count=15,
+        evicted_page_count=17,
+        removed_page_count=19,
+        bytes_per_second=21 << 20,
+        declined_load_count=23,
+        recovered_page_count=25,
+        torn_slot_count=27,
+    )
+    text = shown(tables.tier_3_table(tier_3))
+    for wanted in ("failed", "64", "3 of 5", "7 (9)", "11 (13, 15)", "17, 19", "21 (23)"):
+        assert wanted in text
+    assert cells(text)[-1] == "25 (27)"
+
+
 def test_a_tenant_shows_what_it_has_of_what_it_may_have() -> None:
     """Counts stand beside their quotas; where there is no quota, alone."""
     tenant = store_pb2.TenantStats(

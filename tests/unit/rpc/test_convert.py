@@ -178,8 +178,9 @@ def test_a_miss_is_an_empty_match() -> None:
     miss = read(pb.MatchPrefixResponse, convert.match_response(Match(0, ())))
     assert miss.HasField("match")
     assert miss.match == pb.PrefixMatch()
-    match = pb.PrefixMatch(matched_token_count=8, runs=[RUN_MESSAGE])
-    assert read(pb.MatchPrefixResponse, convert.match_response(Match(8, (RUN,)))).match == match
+    match = pb.PrefixMatch(matched_token_count=8, runs=[RUN_MESSAGE], tier_3_token_count=16)
+    answer = convert.match_response(Match(8, (RUN,), tier_3_token_count=16))
+    assert read(pb.MatchPrefixResponse, answer).match == match
 
 
 def test_a_match_has_its_source_and_its_next_token() -> None:

@@ -1,21 +1,25 @@
 """Tier 3 of a store: what goes to the disk, what comes back, and what may not."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
+from cuda_card import Card, ServerCuda
 from disk_store import LIMIT, PAGES, DiskStore, DiskStores
 from structlog.testing import capture_logs
 
 from kvstore.core.caller import Identity
 from kvstore.core.requests import Match
 from kvstore.core.slots import SlotState
+from kvstore.core.wanted_moves import TierPolicy, WritePolicy
 from kvstore.errors import NamespaceNotFound
 from kvstore.service.disk import Disk, DiskState
 from kvstore.service.load_terms import LoadTerms
 from kvstore.service.loader import MOST_WAITING
+from kvstore.storage.cuda_arena import GRANULARITY, CudaDevice
 from kvstore.storage.slab_admission import SecondTouch
 from kvstore.storage.slab_errors import SlabInUse
 
@@ -25,8 +29,8 @@ FASTEST = (1 << 32) - 1
 @pytest.fixture
 def stores(tmp_path: Path) -> Iterator[DiskStores]:
     """Provide a maker of stores over one file, which end with the test."""
-    with ExitStack() as stack:
-        yield DiskStores(tmp_path, stack)
+    with closing(DiskStores(tmp_path)) as made:
+        yield made
 
 
 def in_background(store: DiskStore, number: int) -> tuple[Thread, list[Match]]:
@@ -193,6 +197,28 @@ def test_pages_that_left_the_index_meanwhile_are_not_written(stores: DiskStores)
     assert store.on_disk(0) == PAGES
 
 
+def test_nothing_is_written_below_a_page_that_is_not(stores: DiskStores) -> None:
+    """Nobody would find it. That it was worth a write is not forgotten."""
+
+    class AllButTheFirst:
+        """Says no of the first page that it is asked about; counts."""
+
+        def __init__(self) -> None:
+            self.touches: dict[bytes, int] = {}
+
+        def touch(self, digest: bytes) -> bool:
+            """Count, and answer."""
+            self.touches[digest] = self.touches.get(digest, 0) + 1
+            return digest != next(iter(self.touches))
+
+    admission = AllButTheFirst()
+    store = stores.open(admission=admission)
+    store.write(0)
+    assert store.slab.use().counters.written_pages == 0
+    first, *others = admission.touches.values()
+    assert (first, set(others)) == (1, {2})
+
+
 def test_what_the_disk_gave_up_is_written_again(stores: DiskStores) -> None:
     """A full slab makes room, and what left is kept at its next touch."""
     store = stores.open()
@@ -215,6 +241,77 @@ def test_what_a_queue_has_no_room_for_waits(stores: DiskStores) -> None:
     while store.world.cache.keeps_wanted():
         store.settle()
     assert sum(store.on_disk(number) for number in range(6)) >= 5 * PAGES
+
+
+@pytest.mark.parametrize("write", [WritePolicy.BACK, WritePolicy.THROUGH])
+def test_three_tiers_work_together(stores: DiskStores, write: WritePolicy) -> None:
+    """What two of them have no room for is on the disk, and all of it has its own bytes."""
+    policy = TierPolicy(write=write, low=0.3, high=0.6)
+    sizes: dict[str, Any] = {"slots": 4, "lower_slots": 6, "tier_policy": policy}
+    store = stores.open(**sizes, verify_rate=1.0)
+    for number in range(10):
+        store.write(number)
+    later = stores.reopen(store, **sizes, verify_rate=1.0)
+    for _ in range(2):
+        for number in range(10):
+            assert page_count(later.ask(number)) == PAGES
+            later.settle()
+            assert later.tiers(number)
+    counters = later.world.cache.counters
+    assert counters.loaded_page_count >= 10 * PAGES
+    assert counters.corrupt_page_count == 0
+
+
+@pytest.fixture
+def card(stores: DiskStores) -> Iterator[tuple[Card, CudaDevice]]:
+    """Provide a card that stands in for a device, which outlives the stores on it."""
+    card = Card(4 * GRANULARITY)
+    with ExitStack() as stack:
+        device = stack.enter_context(closing(CudaDevice(0, lambda: ServerCuda(card))))
+        stack.callback(stores.close)
+        yield card, device
+
+
+def test_pages_go_from_a_device_to_the_disk_and_back(
+    stores: DiskStores, card: tuple[Card, CudaDevice]
+) -> None:
+    """By way of memory of the host; nothing is published before its copy is done."""
+    _, device = card
+    store = stores.open(device=device)
+    for number in range(3):
+        store.write(number)
+    assert [store.on_disk(number) for number in range(3)] == [PAGES] * 3
+    later = stores.reopen(store, device=device, verify_rate=1.0)
+    for number in range(3):
+        assert later.tiers(number) == [1]
+    counters = later.world.cache.counters
+    assert (counters.loaded_page_count, counters.corrupt_page_count) == (3 * PAGES, 0)
+
+
+def test_a_device_that_fails_keeps_and_loads_nothing(
+    stores: DiskStores, card: tuple[Card, CudaDevice]
+) -> None:
+    """No slot stays under way, it is said why, and the next one finds it as it was."""
+    failing, device = card
+    store = stores.open(device=device)
+    store.publish(0)
+    failing.fail = "read"
+    with capture_logs() as logs:
+        store.settle()
+    assert {each["event"] for each in logs} == {"pages_not_kept"}
+    assert store.on_disk(0) == 0
+    failing.fail = ""
+    store.tiers(0)
+    store.settle()
+    assert store.on_disk(0) == PAGES
+    later = stores.reopen(store, device=device)
+    failing.fail = "wait"
+    with capture_logs() as logs:
+        assert page_count(later.ask(0)) == 0
+    assert "pages_not_loaded" in [each["event"] for each in logs]
+    assert later.world.cache.namespaces[later.namespace_id].arena.counts[SlotState.MOVING] == 0
+    failing.fail = ""
+    assert page_count(later.ask(0)) == PAGES
 
 
 def test_a_stranger_learns_nothing_of_a_namespace(stores: DiskStores) -> None:
@@ -250,3 +347,32 @@ def test_without_a_disk_there_is_no_tier_3() -> None:
     assert disk.use().state is DiskState.ABSENT
     assert disk.remove([], [], lambda: None)
     disk.close()
+
+
+def test_a_removal_that_another_waits_for_is_not_waited_for_without_end(
+    stores: DiskStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where one call waits for a disk that hangs the next one gives up too."""
+    store = stores.open()
+    store.write(0)
+    monkeypatch.setattr("kvstore.service.removals.REMOVAL_PATIENCE", 0.01)
+    removals = store.world.store.tier3.removals
+    with removals._settling:
+        assert not removals.settle()
+    assert removals.settle()
+
+
+def test_a_removal_may_be_answered_late(
+    stores: DiskStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The alarm is over once the disk has forgotten what it had to."""
+    store = stores.open()
+    store.write(0)
+    monkeypatch.setattr("kvstore.service.disk.REMOVAL_PATIENCE", 0.0)
+    late: list[Any] = []
+    monkeypatch.setattr(store.slab, "remove", lambda *asked: late.append(asked[1]))
+    assert not store.disk.remove([], [], lambda: None)
+    assert store.disk.state is DiskState.FAILED
+    for each in late:
+        each(True)  # noqa: FBT003  # as the slab tells
+    assert store.disk.state is DiskState.OPEN
