@@ -113,14 +113,19 @@ class DiskStores:
         self._stack = ExitStack()
 
     def open(
-        self, *, slots: int = 8, admission: WriteAdmission = EVERYTHING, **settings: object
+        self,
+        *,
+        slots: int = 8,
+        extent_slots: int = 0,
+        admission: WriteAdmission = EVERYTHING,
+        **settings: object,
     ) -> DiskStore:
         """Return a store that begins with what the file has."""
         disk = Disk(size_bytes=self.config.size_bytes)
         disk.slab = GatedSlab(self.config, SlabClock(), disk._tell_lost)
         world = make_world(
             slots=slots,
-            extent_slots=slots,
+            extent_slots=extent_slots or slots,
             disk=disk,
             admission=admission,
             **settings,  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from cuda_card import Card, ServerCuda
-from disk_store import LIMIT, PAGES, DiskStore, DiskStores
+from disk_store import LIMIT, PAGES, DiskStore, DiskStores, GatedSlab
 from structlog.testing import capture_logs
 
 from kvstore.core.caller import Identity
@@ -197,6 +197,51 @@ def test_pages_that_left_the_index_meanwhile_are_not_written(stores: DiskStores)
     assert store.on_disk(0) == PAGES
 
 
+def test_a_page_that_the_disk_spoilt_is_not_published(stores: DiskStores) -> None:
+    """Nor what comes after it; what comes before is."""
+    store = stores.open()
+    store.write(0)
+    store.disk.close()
+    data = stores.config.path.read_bytes()
+    at = data.index(store.content(0, 1))
+    with stores.config.path.open("r+b") as file:
+        file.seek(at)
+        file.write(b"\xff")
+    later = stores.open()
+    assert page_count(later.match(0)) == 1
+    assert later.slab.use().counters.corrupt_pages == 1
+    assert page_count(later.match(0)) == 1
+
+
+def test_loads_make_memory_grow(stores: DiskStores) -> None:
+    """As reservations do, before there is none left."""
+    store = stores.open()
+    store.write(0)
+    later = stores.reopen(store, extent_slots=PAGES)
+    later.world.store.growth.due.clear()
+    assert page_count(later.ask(0)) == PAGES
+    assert later.world.store.growth.due.is_set()
+
+
+def test_writes_and_removals_are_ordered(
+    stores: DiskStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever submits either has the gate, so that a removal finds what is on its way."""
+    store = stores.open()
+    gated: list[tuple[str, bool]] = []
+    for name in ("write", "remove", "remove_namespace"):
+
+        def submit(*asked: Any, name: str = name, **how: Any) -> Any:  # noqa: ANN401
+            gated.append((name, store.disk.gate.locked()))
+            return getattr(GatedSlab, name)(store.slab, *asked, **how)
+
+        monkeypatch.setattr(store.slab, name, submit)
+    store.write(0)
+    store.world.store.evict_prefix(store.caller.identity, store.namespace_id, b"")
+    assert {name for name, _ in gated} == {"write", "remove", "remove_namespace"}
+    assert all(locked for _, locked in gated)
+
+
 def test_nothing_is_written_below_a_page_that_is_not(stores: DiskStores) -> None:
     """Nobody would find it. That it was worth a write is not forgotten."""
 
@@ -220,15 +265,14 @@ def test_nothing_is_written_below_a_page_that_is_not(stores: DiskStores) -> None
 
 
 def test_what_the_disk_gave_up_is_written_again(stores: DiskStores) -> None:
-    """A full slab makes room, and what left is kept at its next touch."""
-    store = stores.open()
-    capacity = 0
+    """A full slab makes room, and what left and is in memory is kept at its next touch."""
+    store = stores.open(slots=100)
     for number in range(40):
         store.write(number)
-        capacity = max(capacity, store.slab.page_count)
     lost = [number for number in range(40) if store.on_disk(number) < PAGES]
     assert lost
-    store.write(lost[0])
+    assert store.tiers(lost[0]) == [1]
+    store.settle()
     assert store.on_disk(lost[0]) == PAGES
 
 
