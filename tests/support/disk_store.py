@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 
 from store_world import PAGE_BYTES, World, make_world
 from tiered_store import PAGES, Tiered
@@ -144,4 +144,17 @@ class DiskStores:
         return self.open(**settings)
 
 
-__all__ = ["PAGES", "DiskStore", "DiskStores", "GatedSlab"]
+def in_background(store: DiskStore, number: int) -> tuple[Thread, list[Match]]:
+    """Match on a thread of its own; return that, and where the match will be."""
+    found: list[Match] = []
+    thread = Thread(target=lambda: found.append(store.ask(number)), daemon=True)
+    thread.start()
+    return thread, found
+
+
+def page_count(match: Match) -> int:
+    """Return how many pages a match hands out."""
+    return sum(len(run.indexes) for run in match.runs)
+
+
+__all__ = ["PAGES", "DiskStore", "DiskStores", "GatedSlab", "in_background", "page_count"]

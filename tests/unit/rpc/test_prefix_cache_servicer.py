@@ -7,7 +7,6 @@ import pytest
 from rpc_world import EPOCH, PAGE_TOKENS, Refused, Server, Worker, tokens
 
 from kvstore.core.limits import Limits
-from kvstore.service.load_terms import LoadTerms
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore.v1 import store_pb2
 
@@ -71,36 +70,6 @@ def test_what_one_worker_inserts_another_matches(server: Server) -> None:
     (granted,) = acquired.grant.runs
     assert list(run.slot_indexes) == list(granted.slot_indexes)[:3]
     assert len(granted.slot_indexes) == 4
-
-
-def test_what_a_call_says_of_loads_reaches_the_store(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its engine's speed, and the time that it has left."""
-    worker = server.worker()
-    namespace_id = worker.open_namespace()
-    heard: list[LoadTerms] = []
-    load = server.store.tier3.loader.load
-
-    def listen(*asked: Any) -> int:  # noqa: ANN401 - whatever it takes
-        heard.append(asked[-1])
-        return load(*asked)
-
-    monkeypatch.setattr(server.store.tier3.loader, "load", listen)
-    request = match_request(worker, namespace_id, prefill_tokens_per_second=7)
-    worker.ask(worker.prefix_cache.MatchPrefix, request)
-    acquire = pb.AcquirePrefixRequest(
-        caller=worker.caller(),
-        namespace_id=namespace_id,
-        sequence=pb.Sequence(tokens=PROMPT),
-        pin_id=3,
-        reservation_id=4,
-        total_page_count=4,
-        prefill_tokens_per_second=8,
-    )
-    worker.ask(worker.prefix_cache.AcquirePrefix, acquire)
-    assert [each.prefill_tokens_per_second for each in heard] == [7, 8]
-    assert all(0 < each.seconds < 60 for each in heard)
 
 
 def test_holds_are_counted_and_go_back(server: Server) -> None:

@@ -1,9 +1,12 @@
 """A store in this process, for each test."""
 
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
+from disk_store import DiskStores
 from store_world import World, Worlds, make_world
 
 
@@ -26,3 +29,10 @@ def worlds() -> Iterator[Worlds]:
 def world(worlds: Worlds) -> World:
     """Provide one store."""
     return worlds()
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> Iterator[DiskStores]:
+    """Provide a maker of stores over one file, which end with the test."""
+    with closing(DiskStores(tmp_path)) as made:
+        yield made

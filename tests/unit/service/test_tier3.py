@@ -1,49 +1,23 @@
-"""Tier 3 of a store: what goes to the disk, what comes back, and what may not."""
+"""Tier 3 of a store: what goes to the disk, what comes back, and when."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack, closing
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
-from cuda_card import Card, ServerCuda
-from disk_store import LIMIT, PAGES, DiskStore, DiskStores, GatedSlab
+from disk_store import LIMIT, PAGES, DiskStores, in_background, page_count
 from structlog.testing import capture_logs
 
 from kvstore.core.caller import Identity
-from kvstore.core.requests import Match
 from kvstore.core.slots import SlotState
 from kvstore.core.wanted_moves import TierPolicy, WritePolicy
 from kvstore.errors import NamespaceNotFound
 from kvstore.service.disk import Disk, DiskState
 from kvstore.service.load_terms import LoadTerms
 from kvstore.service.loader import MOST_WAITING
-from kvstore.storage.cuda_arena import GRANULARITY, CudaDevice
 from kvstore.storage.slab_admission import SecondTouch
 from kvstore.storage.slab_errors import SlabInUse
 
 FASTEST = (1 << 32) - 1
-
-
-@pytest.fixture
-def stores(tmp_path: Path) -> Iterator[DiskStores]:
-    """Provide a maker of stores over one file, which end with the test."""
-    with closing(DiskStores(tmp_path)) as made:
-        yield made
-
-
-def in_background(store: DiskStore, number: int) -> tuple[Thread, list[Match]]:
-    """Match on a thread of its own; return that, and where the match will be."""
-    found: list[Match] = []
-    thread = Thread(target=lambda: found.append(store.ask(number)), daemon=True)
-    thread.start()
-    return thread, found
-
-
-def page_count(match: Match) -> int:
-    """Return how many pages a match hands out."""
-    return sum(len(run.indexes) for run in match.runs)
 
 
 def test_what_was_kept_is_matched_by_a_successor(stores: DiskStores) -> None:
@@ -125,78 +99,6 @@ def test_few_calls_wait_at_a_time(stores: DiskStores) -> None:
     assert [page_count(each) for each in found] == [PAGES]
 
 
-def test_what_is_removed_does_not_come_back(stores: DiskStores) -> None:
-    """Neither by a load that was under way, nor by a later one, nor after a restart."""
-    store = stores.open()
-    store.write(0)
-    store.write(1)
-    later = stores.reopen(store)
-    later.slab.closed = True
-    waiting, found = in_background(later, 0)
-    assert later.slab.asked.wait(LIMIT)
-    tokens = later.sequence(0).tokens[: 4 * later.world.layout.page_tokens]
-    later.world.store.evict_prefix(later.caller.identity, later.namespace_id, tokens)
-    later.slab.let_go()
-    waiting.join(LIMIT)
-    assert [page_count(each) for each in found] == [0]
-    assert later.tiers(0) == []
-    last = stores.reopen(later)
-    assert (last.on_disk(0), last.on_disk(1)) == (0, PAGES)
-    assert last.tiers(0) == []
-
-
-def test_a_page_found_corrupt_leaves_the_disk_before_the_answer(stores: DiskStores) -> None:
-    """And what comes after it."""
-    store = stores.open(verify_rate=1.0)
-    store.write(0)
-    [slot, *_] = store.world.cache.namespaces[store.namespace_id].index.nodes[1].slots
-    store.world.arenas.write_all([(slot, memoryview(bytes(store.world.layout.page_bytes)))])
-    with capture_logs() as logs:
-        assert page_count(store.ask(0)) == 0
-    assert [each["event"] for each in logs] == ["page_corrupt"]
-    assert store.on_disk(0) == 0
-    assert stores.reopen(store).on_disk(0) == 0
-
-
-def test_a_disk_that_does_not_forget_is_an_alarm(stores: DiskStores) -> None:
-    """The removal is made where it can be, and somebody is told what may come back."""
-    store = stores.open()
-    store.write(0)
-    store.slab._book.fail(OSError("a disk"))
-    with capture_logs() as logs:
-        store.world.store.evict_prefix(store.caller.identity, store.namespace_id, b"")
-    assert [each["event"] for each in logs] == ["tier3_removal_failed"]
-    assert store.disk.state is DiskState.FAILED
-    assert store.tiers(0) == []
-    store.write(0)
-    assert (store.tiers(0), store.on_disk(0)) == ([1], 0)
-
-
-def test_pages_that_left_the_index_meanwhile_are_not_written(stores: DiskStores) -> None:
-    """A removal between the plan and the write has the write left out."""
-
-    class Removing:
-        """Removes everything as it is asked about the first page."""
-
-        def __init__(self) -> None:
-            self.store: DiskStore | None = None
-
-        def touch(self, digest: bytes) -> bool:
-            """Remove, and say that the page is worth a write."""
-            store, self.store = self.store, None
-            if store is not None:
-                caller, namespace_id = store.caller.identity, store.namespace_id
-                store.world.store.evict_prefix(caller, namespace_id, b"")
-            return bool(digest)
-
-    admission = Removing()
-    store = admission.store = stores.open(admission=admission)
-    store.write(0)
-    assert store.slab.use().counters.written_pages == 0
-    store.write(0)
-    assert store.on_disk(0) == PAGES
-
-
 def test_a_page_that_the_disk_spoilt_is_not_published(stores: DiskStores) -> None:
     """Nor what comes after it; what comes before is."""
     store = stores.open()
@@ -221,25 +123,6 @@ def test_loads_make_memory_grow(stores: DiskStores) -> None:
     later.world.store.growth.due.clear()
     assert page_count(later.ask(0)) == PAGES
     assert later.world.store.growth.due.is_set()
-
-
-def test_writes_and_removals_are_ordered(
-    stores: DiskStores, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever submits either has the gate, so that a removal finds what is on its way."""
-    store = stores.open()
-    gated: list[tuple[str, bool]] = []
-    for name in ("write", "remove", "remove_namespace"):
-
-        def submit(*asked: Any, name: str = name, **how: Any) -> Any:  # noqa: ANN401
-            gated.append((name, store.disk.gate.locked()))
-            return getattr(GatedSlab, name)(store.slab, *asked, **how)
-
-        monkeypatch.setattr(store.slab, name, submit)
-    store.write(0)
-    store.world.store.evict_prefix(store.caller.identity, store.namespace_id, b"")
-    assert {name for name, _ in gated} == {"write", "remove", "remove_namespace"}
-    assert all(locked for _, locked in gated)
 
 
 def test_nothing_is_written_below_a_page_that_is_not(stores: DiskStores) -> None:
@@ -306,58 +189,6 @@ def test_three_tiers_work_together(stores: DiskStores, write: WritePolicy) -> No
     assert counters.corrupt_page_count == 0
 
 
-@pytest.fixture
-def card(stores: DiskStores) -> Iterator[tuple[Card, CudaDevice]]:
-    """Provide a card that stands in for a device, which outlives the stores on it."""
-    card = Card(4 * GRANULARITY)
-    with ExitStack() as stack:
-        device = stack.enter_context(closing(CudaDevice(0, lambda: ServerCuda(card))))
-        stack.callback(stores.close)
-        yield card, device
-
-
-def test_pages_go_from_a_device_to_the_disk_and_back(
-    stores: DiskStores, card: tuple[Card, CudaDevice]
-) -> None:
-    """By way of memory of the host; nothing is published before its copy is done."""
-    _, device = card
-    store = stores.open(device=device)
-    for number in range(3):
-        store.write(number)
-    assert [store.on_disk(number) for number in range(3)] == [PAGES] * 3
-    later = stores.reopen(store, device=device, verify_rate=1.0)
-    for number in range(3):
-        assert later.tiers(number) == [1]
-    counters = later.world.cache.counters
-    assert (counters.loaded_page_count, counters.corrupt_page_count) == (3 * PAGES, 0)
-
-
-def test_a_device_that_fails_keeps_and_loads_nothing(
-    stores: DiskStores, card: tuple[Card, CudaDevice]
-) -> None:
-    """No slot stays under way, it is said why, and the next one finds it as it was."""
-    failing, device = card
-    store = stores.open(device=device)
-    store.publish(0)
-    failing.fail = "read"
-    with capture_logs() as logs:
-        store.settle()
-    assert {each["event"] for each in logs} == {"pages_not_kept"}
-    assert store.on_disk(0) == 0
-    failing.fail = ""
-    store.tiers(0)
-    store.settle()
-    assert store.on_disk(0) == PAGES
-    later = stores.reopen(store, device=device)
-    failing.fail = "wait"
-    with capture_logs() as logs:
-        assert page_count(later.ask(0)) == 0
-    assert "pages_not_loaded" in [each["event"] for each in logs]
-    assert later.world.cache.namespaces[later.namespace_id].arena.counts[SlotState.MOVING] == 0
-    failing.fail = ""
-    assert page_count(later.ask(0)) == PAGES
-
-
 def test_a_stranger_learns_nothing_of_a_namespace(stores: DiskStores) -> None:
     """Whether its pages are on the disk is its tenant's."""
     store = stores.open()
@@ -391,32 +222,3 @@ def test_without_a_disk_there_is_no_tier_3() -> None:
     assert disk.use().state is DiskState.ABSENT
     assert disk.remove([], [], lambda: None)
     disk.close()
-
-
-def test_a_removal_that_another_waits_for_is_not_waited_for_without_end(
-    stores: DiskStores, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where one call waits for a disk that hangs the next one gives up too."""
-    store = stores.open()
-    store.write(0)
-    monkeypatch.setattr("kvstore.service.removals.REMOVAL_PATIENCE", 0.01)
-    removals = store.world.store.tier3.removals
-    with removals._settling:
-        assert not removals.settle()
-    assert removals.settle()
-
-
-def test_a_removal_may_be_answered_late(
-    stores: DiskStores, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The alarm is over once the disk has forgotten what it had to."""
-    store = stores.open()
-    store.write(0)
-    monkeypatch.setattr("kvstore.service.disk.REMOVAL_PATIENCE", 0.0)
-    late: list[Any] = []
-    monkeypatch.setattr(store.slab, "remove", lambda *asked: late.append(asked[1]))
-    assert not store.disk.remove([], [], lambda: None)
-    assert store.disk.state is DiskState.FAILED
-    for each in late:
-        each(True)  # noqa: FBT003  # as the slab tells
-    assert store.disk.state is DiskState.OPEN

@@ -1,0 +1,53 @@
+"""What a match says of loads from tier 3, over gRPC and over a lane."""
+
+from typing import Any
+
+import pytest
+from rpc_world import Server, tokens
+
+from kvstore.service.load_terms import LoadTerms
+from kvstore.v1 import prefix_cache_pb2 as pb
+
+PROMPT = tokens(*range(13))
+
+
+@pytest.fixture(params=["grpc", "lane"])
+def over(request: pytest.FixtureRequest) -> str:
+    """Provide both ways to make these calls."""
+    return str(request.param)
+
+
+def test_what_a_call_says_of_loads_reaches_the_store(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its engine's speed, and the time that it has left."""
+    worker = server.worker()
+    namespace_id = worker.open_namespace()
+    heard: list[LoadTerms] = []
+    load = server.store.tier3.loader.load
+
+    def listen(*asked: Any) -> int:  # noqa: ANN401 - whatever it takes
+        heard.append(asked[-1])
+        return load(*asked)
+
+    monkeypatch.setattr(server.store.tier3.loader, "load", listen)
+    request = pb.MatchPrefixRequest(
+        caller=worker.caller(),
+        namespace_id=namespace_id,
+        sequence=pb.Sequence(tokens=PROMPT),
+        pin_id=1,
+        prefill_tokens_per_second=7,
+    )
+    worker.ask(worker.prefix_cache.MatchPrefix, request)
+    acquire = pb.AcquirePrefixRequest(
+        caller=worker.caller(),
+        namespace_id=namespace_id,
+        sequence=pb.Sequence(tokens=PROMPT),
+        pin_id=3,
+        reservation_id=4,
+        total_page_count=4,
+        prefill_tokens_per_second=8,
+    )
+    worker.ask(worker.prefix_cache.AcquirePrefix, acquire)
+    assert [each.prefill_tokens_per_second for each in heard] == [7, 8]
+    assert all(0 < each.seconds < 60 for each in heard)

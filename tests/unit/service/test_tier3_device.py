@@ -1,0 +1,64 @@
+"""Tier 3 below the memory of a device, which a card stands in for."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+
+import pytest
+from cuda_card import Card, ServerCuda
+from disk_store import PAGES, DiskStores, page_count
+from structlog.testing import capture_logs
+
+from kvstore.core.slots import SlotState
+from kvstore.storage.cuda_arena import GRANULARITY, CudaDevice
+
+
+@pytest.fixture
+def card(stores: DiskStores) -> Iterator[tuple[Card, CudaDevice]]:
+    """Provide a card that stands in for a device, which outlives the stores on it."""
+    card = Card(4 * GRANULARITY)
+    with ExitStack() as stack:
+        device = stack.enter_context(closing(CudaDevice(0, lambda: ServerCuda(card))))
+        stack.callback(stores.close)
+        yield card, device
+
+
+def test_pages_go_from_a_device_to_the_disk_and_back(
+    stores: DiskStores, card: tuple[Card, CudaDevice]
+) -> None:
+    """By way of memory of the host; nothing is published before its copy is done."""
+    _, device = card
+    store = stores.open(device=device)
+    for number in range(3):
+        store.write(number)
+    assert [store.on_disk(number) for number in range(3)] == [PAGES] * 3
+    later = stores.reopen(store, device=device, verify_rate=1.0)
+    for number in range(3):
+        assert later.tiers(number) == [1]
+    counters = later.world.cache.counters
+    assert (counters.loaded_page_count, counters.corrupt_page_count) == (3 * PAGES, 0)
+
+
+def test_a_device_that_fails_keeps_and_loads_nothing(
+    stores: DiskStores, card: tuple[Card, CudaDevice]
+) -> None:
+    """No slot stays under way, it is said why, and the next one finds it as it was."""
+    failing, device = card
+    store = stores.open(device=device)
+    store.publish(0)
+    failing.fail = "read"
+    with capture_logs() as logs:
+        store.settle()
+    assert {each["event"] for each in logs} == {"pages_not_kept"}
+    assert store.on_disk(0) == 0
+    failing.fail = ""
+    store.tiers(0)
+    store.settle()
+    assert store.on_disk(0) == PAGES
+    later = stores.reopen(store, device=device)
+    failing.fail = "wait"
+    with capture_logs() as logs:
+        assert page_count(later.ask(0)) == 0
+    assert "pages_not_loaded" in [each["event"] for each in logs]
+    assert later.world.cache.namespaces[later.namespace_id].arena.counts[SlotState.MOVING] == 0
+    failing.fail = ""
+    assert page_count(later.ask(0)) == PAGES
