@@ -22,6 +22,7 @@ from support.fetch_tables import part_table
 from support.rpc_figures import Cell, Rounds, cell_figures, ratios
 from support.rpc_local import local_worker
 from support.rpc_slices import LocalStore, ServedStore
+from support.rpc_summary import summary
 from support.rpc_tables import load_table, operation_table
 from support.rpc_worker import PAGE_BYTES, PAGE_TOKENS, attached_worker
 
@@ -156,9 +157,10 @@ def main(
     measured = measure(plan)
     document = document_of(plan, measured, (before, machine.load_average()))
     if peers:
-        document["hits"] = run(quick=quick, parts=("hit",))
+        document["hits"] = run(quick=quick, rounds=rounds, parts=("hit",))
+        document |= summary(document["hits"])
     if as_json:
-        sys.stdout.write(json.dumps(document, indent=1) + "\n")
+        sys.stdout.write(json.dumps(document) + "\n")
         return
     console = Console()
     facts = ", ".join(f"{key} {value}" for key, value in document["machine"].items())
@@ -168,6 +170,8 @@ def main(
     console.print(load_table(document))
     if peers:
         console.print(part_table(document["hits"], "hit"))
+        for name, ratio in summary(document["hits"]).items():
+            console.print(f"{name}: {ratio}")
 
 
 if __name__ == "__main__":

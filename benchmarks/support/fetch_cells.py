@@ -17,6 +17,7 @@ import torch
 
 from kvstore_client import ClientConfig
 from peers import environment, lmcache_peer
+from support.fetch_calls import CallsAlone
 from support.fetch_engine import EngineMemory
 from support.fetch_figures import Cell
 from support.fetch_store import OurWorker
@@ -33,6 +34,8 @@ CONFIGS = {
     UNCHECKED: replace(AS_IT_IS, page_checksums=False),
     OURS: AS_IT_IS,
 }
+# Whether its calls go over lanes.
+ALONE = {f"{OURS}, calls alone": HAS_LANE, f"{GRPC}, calls alone": False}
 REFERENCES = {"hit": OURS, "fetch": "memcpy", "store": "memcpy"}
 PEERS = {
     "LMCache, ZMQ, 256": ("zmq", 256),
@@ -59,7 +62,9 @@ def threaded(slice_: Slice, use_threads: Callable[[int], None]) -> Slice:
     return measured
 
 
-def our_cells(workers: dict[str, OurWorker], engine: EngineMemory) -> dict[Cell, Slice]:
+def our_cells(
+    workers: dict[str, OurWorker], alone: dict[str, CallsAlone], engine: EngineMemory
+) -> dict[Cell, Slice]:
     """Return what is measured of ours."""
     cells: dict[Cell, Slice] = {}
     worker, unchecked = workers[OURS], workers[UNCHECKED]
@@ -68,6 +73,8 @@ def our_cells(workers: dict[str, OurWorker], engine: EngineMemory) -> dict[Cell,
             hit = partial(workers[name].hit, token_count=tokens)
             cells[Cell("hit", name, tokens)] = hit
             cells[Cell("hit", f"{name}, acquire", tokens)] = partial(hit, reserving=True)
+        for name, calls in alone.items():
+            cells[Cell("hit", name, tokens)] = partial(calls.hit, token_count=tokens)
         listed = partial(worker.hit, token_count=tokens, listed=True)
         cells[Cell("hit", f"{OURS}, of a list", tokens)] = listed
     gathers = {

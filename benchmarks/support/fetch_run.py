@@ -12,7 +12,9 @@ from rich.progress import track
 
 from peers import lmcache_peer
 from support import machine
+from support.fetch_calls import calls_alone
 from support.fetch_cells import (
+    ALONE,
     CONFIGS,
     OURS,
     REFERENCES,
@@ -23,7 +25,7 @@ from support.fetch_cells import (
 )
 from support.fetch_engine import EngineMemory
 from support.fetch_figures import Rounds, cell_figures
-from support.fetch_store import our_workers
+from support.fetch_store import our_store, our_workers
 from support.fetch_workload import PAYLOAD_BYTES, Pace, payload
 
 # Rounds, and the pace of a slice: some four minutes, and half of one.
@@ -74,10 +76,12 @@ def measure(
     engine = EngineMemory()
     engine.fill(content)
     with ExitStack() as stack:
-        workers = stack.enter_context(our_workers(CONFIGS))
+        folder = stack.enter_context(our_store())
+        workers = stack.enter_context(our_workers(folder, CONFIGS))
+        alone = stack.enter_context(calls_alone(folder, ALONE))
         workers[OURS].publish(content)
         assert workers[OURS].verify(engine) == (digest, digest)
-        cells = memcpy_cells() | our_cells(workers, engine)
+        cells = memcpy_cells() | our_cells(workers, alone, engine)
         if peers:
             cells |= started_peers(stack, content, left_out)
         cells = {cell: slice_ for cell, slice_ in cells.items() if cell.part in parts}

@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from time import perf_counter_ns
 
 import torch
@@ -14,6 +15,7 @@ from kvstore_client.match import Match
 from kvstore_client.page_ref import PageRef
 from kvstore_client.testing import running_store
 from kvstore_client.tokens import Tokens
+from support.fetch_calls import SMALL_NAME
 from support.fetch_engine import EngineMemory
 from support.fetch_workload import (
     BYTES_TOKENS,
@@ -43,7 +45,7 @@ class OurWorker:
         self._admin = admin
         self._first_token = iter(range(1 << 28, 1 << 31, 1 << 12))
         self.large = self._open(b"large", LARGE_LAYOUT)
-        self.small = self._open(b"small", SMALL_LAYOUT)
+        self.small = self._open(SMALL_NAME, SMALL_LAYOUT)
 
     def publish(self, payload: bytes) -> None:
         """Have all prompts cached, the KV of one of them this."""
@@ -62,7 +64,7 @@ class OurWorker:
     def hit(
         self, pace: Pace, token_count: int, *, reserving: bool = False, listed: bool = False
     ) -> Times:
-        """Time a whole hit: a match with its pages' places, and its release answered.
+        """Time a whole hit: a match, its pages' places, and its release answered.
 
         ``caller`` is what the caller waits for: releases are sent in the background. With
         ``reserving`` it is an acquire, whose empty reservation is aborted too. Tokens are
@@ -81,10 +83,11 @@ class OurWorker:
             began = perf_counter_ns()
             with find() as found:
                 match = found.match if isinstance(found, Acquired) else found
+                places = list(match.pages)
             returned = perf_counter_ns()
             assert self._client.flush(LIMIT)
             ended = perf_counter_ns()
-            assert match.page_count == page_count, match.failure
+            assert len(places) == page_count, match.failure
             return [ended - began, returned - began]
 
         return repeat(pace, ("whole", "caller"), once)
@@ -163,15 +166,21 @@ def _one_to_run(cached: "array[int]") -> "array[int]":
 
 
 @contextmanager
-def our_workers(configs: dict[str, ClientConfig]) -> Iterator[dict[str, OurWorker]]:
-    """Run a store, as it is, and attach a worker for each configuration until the block ends."""
+def our_store() -> Iterator[Path]:
+    """Run a store, as it is, and give its folder."""
     size = str(2 * EXTENT_BYTES)
+    with running_store("--tier1-bytes", size, "--extent-bytes", str(EXTENT_BYTES)) as store:
+        yield store.runtime_dir
+
+
+@contextmanager
+def our_workers(
+    runtime_dir: Path, configs: dict[str, ClientConfig]
+) -> Iterator[dict[str, OurWorker]]:
+    """Attach a worker for each configuration until the block ends."""
     with ExitStack() as stack:
-        store = stack.enter_context(
-            running_store("--tier1-bytes", size, "--extent-bytes", str(EXTENT_BYTES))
-        )
-        admin = stack.enter_context(connect_admin(store.runtime_dir))
+        admin = stack.enter_context(connect_admin(runtime_dir))
         yield {
-            name: OurWorker(stack.enter_context(Client(store.runtime_dir, config)), admin)
+            name: OurWorker(stack.enter_context(Client(runtime_dir, config)), admin)
             for name, config in configs.items()
         }

@@ -99,7 +99,6 @@ class PromptCycle:
     def _hit(self) -> int:
         """Acquire what is cached as a whole, give it back, and return the reservation."""
         pin_id, reservation_id, _ = self._worker.acquire(self._prompt)
-        # The source page's pin has the id after the reservation's.
         self._worker.release(pin_id, reservation_id + 1)
         return reservation_id
 

@@ -111,8 +111,10 @@ def local_worker(tier_bytes: int) -> Iterator[tuple[Worker, TimedStore]]:
             for method in service.methods
         }
 
-        def ask(name: str, request: Any) -> Any:  # noqa: ANN401  # messages of any type
+        def ask(name: str, request: Any, tokens: bytes = b"") -> Any:  # noqa: ANN401  # untyped
             path, output = paths[name]
+            if tokens:
+                request.sequence.tokens = tokens
             answer = methods[path](request.SerializeToString(), context)
             return output._concrete_class.FromString(answer)  # noqa: SLF001  # no public way
 

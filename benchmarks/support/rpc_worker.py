@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Condition
-from typing import Any, TypeAlias
+from typing import Any, Protocol
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -32,8 +32,16 @@ KEY = NamespaceKey(
 # Seconds. A call that takes longer than this ends the benchmark.
 TIMEOUT = 30.0
 
-# Takes the name of a method of PrefixCacheService or StoreService, and its request.
-Ask: TypeAlias = Callable[[str, Any], Any]
+
+class Ask(Protocol):
+    """Takes the name of a method of PrefixCacheService or StoreService, and its request.
+
+    ``tokens`` are its sequence's, which it does not have yet.
+    """
+
+    def __call__(self, name: str, request: Any, tokens: bytes = b"") -> Any:  # noqa: ANN401  # untyped
+        """Return the answer."""
+        ...
 
 
 class Worker:
@@ -59,29 +67,36 @@ class Worker:
         request = pb.MatchPrefixRequest(
             caller=self._caller,
             namespace_id=self._namespace_id,
-            sequence={"tokens": tokens},
+            sequence={},
             pin_id=pin_id,
             source_pin_id=source_pin_id,
         )
-        match: pb.PrefixMatch = self._ask("MatchPrefix", request).match
+        match: pb.PrefixMatch = self._ask("MatchPrefix", request, tokens).match
         covered = match.matched_token_count + match.source.valid_token_count
         return (pin_id, source_pin_id), covered
 
     def acquire(self, tokens: bytes) -> tuple[int, int, int]:
         """Match and reserve the rest; return pin, reservation and slots reserved."""
+        pin_id, reservation_id, answer = self.acquired(tokens)
+        return pin_id, reservation_id, sum(len(run.slot_indexes) for run in answer.grant.runs)
+
+    def acquired(self, tokens: bytes) -> tuple[int, int, pb.AcquirePrefixResponse]:
+        """Match and reserve the rest; return pin, reservation and the answer.
+
+        The source page's pin has the id after the reservation's.
+        """
         pin_id, reservation_id = next(self._ids), next(self._ids)
         request = pb.AcquirePrefixRequest(
             caller=self._caller,
             namespace_id=self._namespace_id,
-            sequence={"tokens": tokens},
+            sequence={},
             pin_id=pin_id,
             source_pin_id=next(self._ids),
             reservation_id=reservation_id,
             total_page_count=page_count(tokens),
         )
-        answer: pb.AcquirePrefixResponse = self._ask("AcquirePrefix", request)
-        granted = sum(len(run.slot_indexes) for run in answer.grant.runs)
-        return pin_id, reservation_id, granted
+        answer: pb.AcquirePrefixResponse = self._ask("AcquirePrefix", request, tokens)
+        return pin_id, reservation_id, answer
 
     def insert(self, reservation_id: int, tokens: bytes, position: int, pin_id: int) -> int:
         """Publish pages after those that a pin holds; return how many were published."""
@@ -122,7 +137,9 @@ def page_count(tokens: bytes) -> int:
 
 
 @contextmanager
-def attached_worker(runtime_dir: Path, *, hot_lane: bool = False) -> Iterator[Worker]:
+def attached_worker(
+    runtime_dir: Path, *, hot_lane: bool = False, key: NamespaceKey = KEY
+) -> Iterator[Worker]:
     """Attach to a store under a lease of its own, until the end.
 
     Over a channel of its own, or with ``hot_lane`` over a lane.
@@ -137,17 +154,17 @@ def attached_worker(runtime_dir: Path, *, hot_lane: bool = False) -> Iterator[Wo
         stack.callback(session.join, config.close_timeout)
         stack.callback(session.finish)
         stack.callback(session.end, StoreUnavailable("the benchmark is over"))
-        session.open_namespace(KEY)
-        opened = session.namespaces[KEY]
+        session.open_namespace(key)
+        opened = session.namespaces[key]
         assert isinstance(opened, OpenedNamespace)
         channel = grpc.insecure_channel(folder.grpc_target, options=CHANNEL_OPTIONS)
         stack.callback(channel.close)
         check = health_pb2_grpc.HealthStub(channel).Check
         calls = session.calls
 
-        def ask(name: str, request: Any) -> Any:  # noqa: ANN401  # stubs are untyped
+        def ask(name: str, request: Any, tokens: bytes = b"") -> Any:  # noqa: ANN401  # untyped
             stub = calls.store if name == "EvictPrefix" else calls.prefix_cache
-            return calls.call(getattr(stub, name), request, TIMEOUT)
+            return calls.call(getattr(stub, name), request, TIMEOUT, tokens=tokens)
 
         yield Worker(
             ask,

@@ -223,6 +223,9 @@ class PrefixCache(Loading):
 
     def _take(self, lease: Lease, namespace: Namespace, count: int) -> Slots:
         """Return ``count`` slots reserved now, evicting for them if the lease can use what goes."""
+        slots = array("Q")
+        if not count:
+            return slots
         arena = namespace.arena
         usable = lease.usable_extents(arena)
         missing = count - arena.free_count
@@ -231,7 +234,6 @@ class PrefixCache(Loading):
             evicted = evict(arena.policy.nominate(missing))
             self.counters.evicted_page_count += evicted
             lease.counters.evicted_page_count += evicted
-        slots = array("Q")
         if self.wanted is not None:
             self.wanted.reserved(arena, count)
         try:

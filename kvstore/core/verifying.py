@@ -163,30 +163,32 @@ def _checks(lease: Lease, pin: Pin, pick: Pick) -> Iterator[PageCheck]:
     source = lease.pins.get(pin.source_id or 0)
     count = pin.held_end
     picked = [each + 1 for each in pick(count + (source is not None))]
-    places: list[tuple[Hold, Position]] = []
     if source is not None and picked and picked[-1] > count:
         picked.pop()
-        places += [(source, at) for at in _places(source, [source.held_end])]
-    places += [(pin, at) for at in _places(pin, picked)]
-    extents = pin.namespace.extents
-    for hold, at in places:
-        slot = hold.slot_at(at)
-        extent, index = extents[slot >> INDEX_BITS], slot & INDEX_MASK
-        checksum = extent.checksums[index]
-        if checksum != NO_CHECKSUM:
-            yield PageCheck(slot, extent.generations[index], checksum, at.depth, at.node)
+        yield from _checks_of(source, [source.held_end])
+    yield from _checks_of(pin, picked)
 
 
-def _places(hold: Hold, ends: list[int]) -> Iterator[Position]:
-    """Yield the places on a held path at which the pages through ``ends`` end, deepest first.
+def _checks_of(hold: Hold, ends: list[int]) -> Iterator[PageCheck]:
+    """Yield the checks of the pages of a held path that end at ``ends``, deepest first.
 
     Empties ``ends``, which rise. Cost: a step for each of them and for each node.
     """
+    extents = hold.namespace.extents
     for anchor in hold.anchors:
         node: Node | None = anchor.node
         while ends and node is not None:
-            while ends and ends[-1] > node.start:
-                yield Position(node, ends.pop() - node.start)
+            start, slots = node.start, node.slots
+            while ends and ends[-1] > start:
+                end = ends.pop()
+                if hold.tiers is None:
+                    slot = slots[end - start - 1]
+                else:
+                    slot = hold.slot_at(Position(node, end - start))
+                extent, index = extents[slot >> INDEX_BITS], slot & INDEX_MASK
+                checksum = extent.checksums[index]
+                if checksum != NO_CHECKSUM:
+                    yield PageCheck(slot, extent.generations[index], checksum, end, node)
             node = node.parent
 
 

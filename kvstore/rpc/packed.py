@@ -10,6 +10,8 @@ BITS = 7
 MORE = 1 << BITS
 # A number of more than a byte among so many is cheaper to put in by itself.
 FEW = 32
+# What is below it has 16 bits.
+SHORT = 1 << 16
 # From so many numbers on numpy is faster than a step for each.
 MANY = 32
 
@@ -60,6 +62,8 @@ def _packed(values: NDArray[np.unsignedinteger]) -> bytes:
     long = np.flatnonzero(values >= MORE)
     if len(long) * FEW < len(values):
         return _sparse(values, long.tolist())
+    if largest < SHORT:
+        values = values.astype("u2")
     width = -(-largest.bit_length() // BITS)
     written = np.empty((len(values), width), dtype="u1")
     # A number ends with its last byte that is not zero, or its first.

@@ -47,9 +47,9 @@ class Sampler:
         count += self._rng.random() < wanted - count
         if not count:
             return []
-        if count == page_count:
-            return list(range(page_count))
-        return sorted(self._rng.sample(range(page_count), count))
+        # At even distances, from a random one on: a draw for each takes longer than a match.
+        first = self._rng.randrange(page_count)
+        return [(number * page_count + first) // count for number in range(count)]
 
 
 class Verifier:

@@ -1,0 +1,46 @@
+"""The few ratios of whole hits that a run of rpc.py ends with."""
+
+from typing import Any
+
+import pytest
+
+from support.rpc_summary import GRPC, LANE, PEERS, SIZES, WAYS, summary
+
+
+def hits(peers: dict[str, int]) -> dict[str, Any]:
+    """Return a run of two rounds in which the lane takes 2 us, gRPC 8, and peers what is given."""
+    times = {LANE + suffix: 2 for suffix in WAYS.values()}
+    times |= {GRPC + suffix: 8 for suffix in WAYS.values()} | peers
+    return {
+        "cells": [
+            {"name": name, "tokens": tokens, "raw_us": [[us, us, 10 * us], [us]]}
+            for name, us in times.items()
+            for tokens in SIZES
+        ]
+    }
+
+
+def test_each_way_to_the_store_is_compared_with_its_own() -> None:
+    """The lane's time to gRPC's, and each peer's to the lane's, for both prompts."""
+    found = summary(hits({PEERS["lmcache_zmq"]: 20, PEERS["lmcache_grpc"]: 50}))
+    assert found["lane_over_grpc_2048"] == found["client_lane_over_grpc_100k"] == 0.25
+    assert found["lmcache_zmq_over_lane_100k"] == found["lmcache_zmq_over_match_lane_2048"] == 10
+    assert found["lmcache_grpc_over_client_lane_2048"] == 25
+    assert len(found) == len(SIZES) * len(WAYS) * 3
+
+
+@pytest.mark.parametrize("peers", [{}, {PEERS["lmcache_grpc"]: 50}])
+def test_a_peer_that_was_left_out_has_no_ratio(peers: dict[str, int]) -> None:
+    """The others have theirs."""
+    found = summary(hits(peers))
+    assert not [name for name in found if name.startswith("lmcache_zmq")]
+    assert ("lmcache_grpc_over_lane_2048" in found) == bool(peers)
+    assert found["lane_over_grpc_100k"] == 0.25
+
+
+def test_ratios_are_the_median_of_the_rounds_own() -> None:
+    """A round in which the machine did other things moves them little."""
+    run = hits({})
+    for cell in run["cells"]:
+        cell["raw_us"] += [[cell["raw_us"][0][0] * (9 if cell["name"].startswith(LANE) else 1)]]
+    assert summary(run)["lane_over_grpc_2048"] == 0.25
