@@ -63,6 +63,29 @@ def test_the_hit_rates_of_policies_are_the_results() -> None:
             f"{each['hit_rate']:.4f}".removeprefix("0")
             for each in replays
             if (each["policy"], each["hints"], each["backend"]) == (policy, "none", "radix")
+            and "tier2" not in each
         ]
         assert len(rates) == 5
         assert f"| `{policy}` | {' | '.join(rates)} |" in page, policy
+
+
+def test_the_hit_rates_of_tiers_are_the_results() -> None:
+    """Each row of docs/eviction.md's table of tiers is a replay in the tree."""
+    path = ROOT / "benchmarks" / "results" / "replay-cpu-2cores.json"
+    page = (ROOT / "docs" / "eviction.md").read_text(encoding="utf-8")
+    rows = 0
+    for each in json.loads(path.read_text(encoding="utf-8"))["replays"]:
+        if "tier2" not in each or each["hints"] != "none" or each["promote"]:
+            continue
+        sizes = [each["capacity"], each["tier2"], each["tier3"]]
+        rates = [each["hit_rate"], *(each[f"hit_rate_tier{tier}"] for tier in (1, 2, 3))]
+        counts = [each["demotions"], each["promotions"], each["writes_tier3"]]
+        cells = [
+            *(f"{size // 1000}k" if size else "0" for size in sizes),
+            f"`{each['policy']}`",
+            *(f"{rate:.4f}".removeprefix("0") if rate else "0" for rate in rates),
+            *(f"{count:,}" for count in counts),
+        ]
+        assert f"| {' | '.join(cells)} |" in page
+        rows += 1
+    assert rows == 12
