@@ -12,7 +12,7 @@ from kvstore_client import Client, ClientConfig, Namespace, NamespaceIdentity, P
 from kvstore_client.acquired import Acquired
 from kvstore_client.admin import Admin, connect_admin
 from kvstore_client.match import Match
-from kvstore_client.page_ref import PageRef
+from kvstore_client.page_ref import Pages
 from kvstore_client.testing import running_store
 from kvstore_client.tokens import Tokens
 from support.fetch_calls import SMALL_NAME
@@ -83,11 +83,11 @@ class OurWorker:
             began = perf_counter_ns()
             with find() as found:
                 match = found.match if isinstance(found, Acquired) else found
-                places = list(match.pages)
+                places = match.pages.runs
             returned = perf_counter_ns()
             assert self._client.flush(LIMIT)
             ended = perf_counter_ns()
-            assert len(places) == page_count, match.failure
+            assert sum(len(run.slots) for run in places) == page_count, match.failure
             return [ended - began, returned - began]
 
         return repeat(pace, ("whole", "caller"), once)
@@ -144,10 +144,10 @@ class OurWorker:
         assert match.page_count == PAGES, match.failure
         return match
 
-    def _places(self, pages: Sequence[PageRef]) -> tuple[list[int], torch.Tensor]:
+    def _places(self, pages: Pages) -> tuple[list[int], torch.Tensor]:
         """Return the slots that pages lie in, and their one extent as it is mapped."""
-        slots = [page.slot for page in pages]
-        return slots, self.large.extent_tensor(pages[0].extent_id)
+        [run] = pages.runs
+        return run.slots, self.large.extent_tensor(run.extent_id)
 
     def _remove(self, tokens: Tokens) -> None:
         for each in self._admin.namespaces():

@@ -13,7 +13,7 @@ from kvstore_client.identity import NamespaceIdentity
 from kvstore_client.layout import OpaqueContent, PagedContent, PageLayout
 from kvstore_client.match import Match
 from kvstore_client.namespace import Namespace
-from kvstore_client.page_ref import PageRef, Pages
+from kvstore_client.page_ref import PageRef, Pages, SlotRun
 from kvstore_client.remote import RemoteStore
 from kvstore_client.reservation import Inserted, Reservation
 from kvstore_client.reuse_hint import ReuseHint
@@ -37,6 +37,7 @@ __all__ = [
     "RemoteStore",
     "Reservation",
     "ReuseHint",
+    "SlotRun",
     "Source",
     "StoreBudget",
     "connect_admin",

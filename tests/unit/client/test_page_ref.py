@@ -1,7 +1,7 @@
 """Where a page is."""
 
 from kvstore.v1 import types_pb2
-from kvstore_client.page_ref import PageRef, Pages
+from kvstore_client.page_ref import PageRef, Pages, SlotRun
 
 
 def test_runs_become_pages_in_prefix_order() -> None:
@@ -24,6 +24,7 @@ def test_pages_are_a_sequence_like_any_other() -> None:
     expected = [PageRef(2, 7), PageRef(2, 3), PageRef(1, 0)]
     assert len(Pages(runs)) == 3
     assert Pages(runs).extent_ids == {1, 2}
+    assert Pages(runs).runs == [SlotRun(2, [7, 3]), SlotRun(1, [0])]
     assert Pages(runs)[-1] == expected[-1]
     assert isinstance(Pages(runs)[0], PageRef)
     assert Pages(runs)[1:] == expected[1:]
