@@ -20,6 +20,7 @@ from kvstore.core.layout import PageLayout
 from kvstore.core.load import Load, Located
 from kvstore.core.load_decision import LoadDecision, Wanted
 from kvstore.core.requests import Sequence
+from kvstore.errors import KVStoreError
 from kvstore.service.clock import Clock
 from kvstore.service.disk import Disk
 from kvstore.service.load_terms import LoadTerms
@@ -90,11 +91,25 @@ class Loader:
 
         Returns how many tokens of the sequence tier 3 has with those before them; 0 where
         it has none beyond the index. Waits as long as ``terms`` allow; a load that takes
-        longer is finished without the caller. Raises what a match raises.
+        longer is finished without the caller. What is wrong with a call is the match's to
+        say, which may have been answered before.
         """
         slab = self._disk.usable()
         if slab is None or not slab.page_count:
             return 0
+        try:
+            return self._load(slab, caller, namespace_id, sequence, terms)
+        except KVStoreError:
+            return 0
+
+    def _load(
+        self,
+        slab: Slab,
+        caller: Caller,
+        namespace_id: bytes,
+        sequence: Sequence,
+        terms: LoadTerms,
+    ) -> int:
         with self._mutex:
             located = self._cache.locate(caller, namespace_id, sequence)
             layout = self._cache.namespaces[namespace_id].layout

@@ -8,9 +8,10 @@ from disk_store import LIMIT, PAGES, DiskStores, in_background, page_count
 from structlog.testing import capture_logs
 
 from kvstore.core.caller import Identity
+from kvstore.core.requests import MatchWishes, Sequence
 from kvstore.core.slots import SlotState
 from kvstore.core.wanted_moves import TierPolicy, WritePolicy
-from kvstore.errors import NamespaceNotFound
+from kvstore.errors import NamespaceNotFound, PinNotFound
 from kvstore.service.disk import Disk, DiskState
 from kvstore.service.load_terms import LoadTerms
 from kvstore.service.loader import MOST_WAITING
@@ -78,6 +79,22 @@ def test_a_load_outlives_its_caller(stores: DiskStores) -> None:
     assert [page_count(each) for each in found] == [PAGES]
     assert later.slab.use().counters.read_pages == PAGES
     later.move()
+
+
+def test_a_repeated_match_is_answered_whatever_became_of_its_base(stores: DiskStores) -> None:
+    """A call that came before asks for nothing anew, of the disk neither."""
+    store = stores.open()
+    store.write(0)
+    whole = store.sequence(0)
+    page = store.world.layout.page_tokens
+    on = Sequence(whole.tokens[4 * page :], position=page, base_pin_id=101)
+    asked = [(whole, MatchWishes(101)), (on, MatchWishes(102))]
+    ask, caller, namespace_id = store.world.store.match, store.caller, store.namespace_id
+    _, first = (ask(caller, namespace_id, sequence, wishes) for sequence, wishes in asked)
+    store.world.store.release(caller, [101])
+    assert ask(caller, namespace_id, on, MatchWishes(102)) == first
+    with pytest.raises(PinNotFound):
+        ask(caller, namespace_id, on, MatchWishes(103))
 
 
 def test_few_calls_wait_at_a_time(stores: DiskStores) -> None:
