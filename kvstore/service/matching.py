@@ -1,7 +1,11 @@
 """Matches and acquires: the calls whose answers are looked at before they are given."""
 
+from contextlib import suppress
+
 from kvstore.core.caller import Caller
+from kvstore.core.moving import Move
 from kvstore.core.requests import Grant, Match, MatchWishes, Sequence
+from kvstore.errors import KVStoreError
 from kvstore.service.growth import Growth
 from kvstore.service.load_terms import NO_TERMS, LoadTerms
 from kvstore.service.members import Members
@@ -87,9 +91,13 @@ class Matching(Members):
     def _promote(
         self, caller: Caller, namespace_id: bytes, sequence: Sequence, wishes: MatchWishes
     ) -> None:
-        """Copy what a match would find in tier 2 alone to tier 1, where that is wanted."""
+        """Copy what a match would find in tier 2 alone to tier 1, where that is wanted.
+
+        What is wrong with a call is the match's to say, which may have been answered before.
+        """
         if self._cache.tier_policy.promote:
-            with self._mutex:
+            moves: list[Move] = []
+            with suppress(KVStoreError), self._mutex:
                 moves = self._cache.plan_promotion(caller, namespace_id, sequence, wishes)
             self.mover.carry_out(moves)
 

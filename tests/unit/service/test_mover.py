@@ -53,6 +53,21 @@ def test_what_is_read_in_place_again_is_promoted(worlds: Worlds) -> None:
     assert store.tiers(0)[0] == 1
 
 
+def test_a_repeated_match_is_answered_whatever_became_of_its_base(worlds: Worlds) -> None:
+    """Where matches promote: one that came before asks for nothing to be moved."""
+    tiered_store = tiered(worlds, promote=True)
+    tiered_store.write(0)
+    world, caller = tiered_store.world, tiered_store.caller
+    whole = tiered_store.sequence(0)
+    first_page = TOKEN_BYTES * PAGE_TOKENS
+    on = Sequence(whole.tokens[first_page:], position=PAGE_TOKENS, base_pin_id=101)
+    for sequence, pin_id in ((whole, 101), (on, 102)):
+        found = world.store.match(caller, tiered_store.namespace_id, sequence, MatchWishes(pin_id))
+    world.store.release(caller, [101])
+    again = world.store.match(caller, tiered_store.namespace_id, on, MatchWishes(102))
+    assert again == found
+
+
 def test_what_is_used_once_is_not_written(worlds: Worlds) -> None:
     """Selective: a sequence that was matched has a copy in tier 2, others go for room."""
     store = tiered(worlds, write=WritePolicy.THROUGH_SELECTIVE)
