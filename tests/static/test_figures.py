@@ -89,3 +89,14 @@ def test_the_hit_rates_of_tiers_are_the_results() -> None:
         assert f"| {' | '.join(cells)} |" in page
         rows += 1
     assert rows == 12
+
+
+def test_what_survived_the_kills_is_the_result() -> None:
+    """The pages that the decision and the benchmark's page name are those of the result."""
+    path = ROOT / "benchmarks" / "results" / "recovery-cpu-2cores.json"
+    found = json.loads(path.read_text(encoding="utf-8"))
+    assert found["served_pages"] == found["acknowledged_pages"]
+    for page in ("benchmarks/README.md", "docs/decisions/0026-tier-3-beside-the-mutex.md"):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        assert f"{found['acknowledged_pages']:,} " in text, page
+        assert f"{found['removed_prompts']}" in text, page
