@@ -125,6 +125,9 @@ class PrefixCacheServiceServicer:
         call that arrives later may hit: a caller that repeated it MUST release its
         ids after a miss too.
 
+        What tier 3 has of the sequence beyond that comes into tier 1 first, where it is
+        sooner loaded than computed, as far as the call's deadline leaves time.
+
         Idempotent: the same pin id answers the pin that the first call took.
 
         Errors (besides the common ones):
