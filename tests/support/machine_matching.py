@@ -93,6 +93,12 @@ class MatchRules(MachineState):
         other = Sequence(self.tokens([4] * 6))
         wishes = MatchWishes(pin_id)
         self.refused(errors.IdReused, self.cache.match, lease, self.namespace_id, other, wishes)
+        if pin.sequence.tokens:
+            # Of as many tokens, and all but the first the same.
+            first = bytes(255 - byte for byte in pin.sequence.tokens[:4])
+            other = pin.sequence._replace(tokens=first + pin.sequence.tokens[4:])
+            asked = (self.namespace_id, other, pin.wishes)
+            self.refused(errors.IdReused, self.cache.match, lease, *asked)
         for source_id in list(lease.sources)[:1]:
             reused = MatchWishes(self.fresh(), source_id)
             self.refused(errors.IdReused, self.cache.match, lease, self.namespace_id, other, reused)

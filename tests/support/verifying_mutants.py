@@ -48,7 +48,19 @@ VERIFYING_MUTANTS = [
     Mutant(
         "page-looked-at-is-its-neighbour",
         "verifying.py",
-        "                yield Position(node, ends.pop() - node.start)\n",
-        "                yield Position(node, max(ends.pop() - node.start - 1, 1))\n",
+        "                    slot = slots[end - start - 1]\n",
+        "                    slot = slots[max(end - start - 2, 0)]\n",
+    ),
+    Mutant(
+        "pin-id-of-another-match",
+        "repeats.py",
+        "    return pin.tokens()[start : start + matched] == sequence.tokens[:matched]\n",
+        "    return True\n",
+    ),
+    Mutant(
+        "slots-in-order-from-the-first-one",
+        "runs.py",
+        "extent.order.startswith(slots.tobytes(), first * slots.itemsize)",
+        "extent.order.startswith(slots.tobytes()[:8], first * slots.itemsize)",
     ),
 ]
