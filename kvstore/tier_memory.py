@@ -52,19 +52,23 @@ def tier_1_source(config: Config, stack: ExitStack, signals: Signals) -> MemoryS
 
 def tier_3(config: Config) -> Disk:
     """Return tier 3: its slab, or why there is none. Raises ``SlabInUse``."""
+    slab = slab_config(config)
+    return Disk() if slab is None else Disk.open(slab)
+
+
+def slab_config(config: Config) -> SlabConfig | None:
+    """Return where the slab is to be and how it is cut; None without tier 3."""
     if not config.tier3_bytes or config.tier3_path is None:
-        return Disk()
+        return None
     # What is on its way there holds its slots, and takes them from nobody else.
     queue_bytes = min(config.tier1_bytes // 4, MOST_QUEUED)
     segment_bytes = (config.tier3_bytes - ALIGNMENT) // SEGMENTS_IN_A_SLAB
     segment_bytes = min(segment_bytes, LARGEST_SEGMENT) // ALIGNMENT * ALIGNMENT
-    return Disk.open(
-        SlabConfig(
-            config.tier3_path,
-            config.tier3_bytes,
-            segment_bytes=segment_bytes,
-            queue_bytes=queue_bytes,
-        )
+    return SlabConfig(
+        config.tier3_path,
+        config.tier3_bytes,
+        segment_bytes=segment_bytes,
+        queue_bytes=queue_bytes,
     )
 
 

@@ -2,14 +2,16 @@
 
 from contextlib import closing
 from itertools import count
+from pathlib import Path
 
 import pytest
 from cuda_card import Card, ServerCuda
 
 from kvstore.config import load_config
+from kvstore.service.disk import DiskState
 from kvstore.storage.cuda_arena import CudaDevice
 from kvstore.storage.host_arena import HostMemory
-from kvstore.tier_memory import tier_2
+from kvstore.tier_memory import slab_config, tier_2, tier_3
 
 SLOT = 64 << 10
 
@@ -40,3 +42,23 @@ def test_beside_a_tier_1_of_the_host_it_is_not(card: Card) -> None:
         lower.allocate(1, SLOT)
     assert card.calls == []
     assert tier_2(load_config([]), count(1), HostMemory()) is None
+
+
+def test_without_bytes_there_is_no_tier_3(tmp_path: Path) -> None:
+    """Though a path is set; and without a path bytes are refused."""
+    disk = tier_3(load_config(["--tier3-path", str(tmp_path / "slab")]))
+    assert disk.state is DiskState.ABSENT
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ValueError, match="tier3_path has to be there"):
+        load_config(["--tier3-bytes", "1MiB"])
+
+
+@pytest.mark.parametrize(("size", "segment"), [(1 << 20, 63 * 4096), (2 << 30, 256 << 20)])
+def test_a_slab_is_cut_into_four_segments_or_more(tmp_path: Path, size: int, segment: int) -> None:
+    """None is larger than what is written in large runs, and a quarter of tier 1 is queued."""
+    flags = ["--tier1-bytes", "8MiB", "--tier3-path", str(tmp_path / "slab")]
+    config = slab_config(load_config([*flags, "--tier3-bytes", str(size)]))
+    assert config is not None
+    assert config.segment_bytes == segment
+    assert config.queue_bytes == 2 << 20
+    assert (size - 4096) // config.segment_bytes >= 4
