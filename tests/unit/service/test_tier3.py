@@ -1,5 +1,6 @@
 """Tier 3 of a store: what goes to the disk, what comes back, and when."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ from disk_store import LIMIT, PAGES, DiskStores, in_background, page_count
 from structlog.testing import capture_logs
 
 from kvstore.core.caller import Identity
-from kvstore.core.requests import MatchWishes, Sequence
+from kvstore.core.requests import MatchWishes, ReservationRequest, Sequence
 from kvstore.core.slots import SlotState
 from kvstore.core.wanted_moves import TierPolicy, WritePolicy
 from kvstore.errors import NamespaceNotFound, PinNotFound
@@ -140,6 +141,42 @@ def test_loads_make_memory_grow(stores: DiskStores) -> None:
     later.world.store.growth.due.clear()
     assert page_count(later.ask(0)) == PAGES
     assert later.world.store.growth.due.is_set()
+
+
+def test_what_the_disk_has_already_is_not_written_again(
+    stores: DiskStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages computed anew, for nobody waited for them to be loaded, are known to be there."""
+    store = stores.open()
+    store.write(0)
+    later = stores.reopen(store)
+    monkeypatch.setattr(later.world.store.tier3.loader, "load", lambda *_: 0)
+    later.write(0)
+    assert later.slab.use().counters.written_pages == 0
+    later.tiers(0)
+    assert not later.world.cache.keeps_wanted()
+
+
+def test_a_page_larger_than_the_queue_is_refused(stores: DiskStores) -> None:
+    """It holds nothing up, and is cached as before."""
+    stores.config = replace(stores.config, queue_bytes=1)
+    store = stores.open()
+    store.write(0)
+    assert store.slab.use().counters.refused_writes > 0
+    assert (store.on_disk(0), store.tiers(0)) == (0, [1])
+
+
+def test_without_a_slot_nothing_is_loaded(stores: DiskStores) -> None:
+    """What all is reserved: the answer says what there would be."""
+    store = stores.open()
+    store.write(0)
+    later = stores.reopen(store)
+    request = ReservationRequest(900, 0, 8)
+    later.world.store.reserve(later.caller, later.namespace_id, [request])
+    missed = later.ask(0)
+    assert (page_count(missed), missed.tier_3_token_count) == (0, 8)
+    later.world.store.abort(later.caller, [900])
+    assert page_count(later.ask(0)) == PAGES
 
 
 def test_nothing_is_written_below_a_page_that_is_not(stores: DiskStores) -> None:
