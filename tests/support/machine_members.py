@@ -52,8 +52,9 @@ class MemberRules(MachineState):
     def add_extent(self, tier: int = FIRST) -> None:
         """Give the arena of a tier, which has the tier's number, more slots."""
         extent_id = self.fresh()
-        self.cache.add_extent(tier, extent_id, self.slot_count)
-        self.model.extents[extent_id] = self.slot_count
+        slot_count = self.slot_count if tier == FIRST else self.lower_slot_count
+        self.cache.add_extent(tier, extent_id, slot_count)
+        self.model.extents[extent_id] = slot_count
         self.model.tiers[extent_id] = tier
 
     @precondition(lambda self: len(self.model.leases) < 3)

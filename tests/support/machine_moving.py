@@ -39,7 +39,7 @@ class MoveRules(MatchRules):
         return len(self.cache.tiers) > 1
 
     @precondition(lambda self: self.has_tiers)
-    @rule(most=st.integers(1, 6), late=SELDOM, idle=st.booleans())
+    @rule(most=st.integers(1, 6), late=st.booleans(), idle=st.booleans())
     def plan_moves(self, most: int, *, late: bool, idle: bool) -> None:
         """The mover looks what there is to do; copies at once, or while other things happen.
 
@@ -50,9 +50,9 @@ class MoveRules(MatchRules):
             self.let_go()
         # The second time what was copied is dropped.
         for _ in range(2):
-            self.plan_once(most)
+            moves = self.plan_once(most)
             if not late:
-                self.finish_all(copied=True)
+                self.finish(moves)
 
     def let_go(self) -> None:
         """Have all engines give back what they hold."""
@@ -66,14 +66,14 @@ class MoveRules(MatchRules):
 
     def sink(self) -> None:
         """Have all pages that nobody holds copied down, whatever the policy, and room made."""
+        self.finish_all(copied=True)
         wanted = self.cache.wanted
         assert wanted is not None  # there are two tiers
         index = self.cache.namespaces[self.namespace_id].index
         wanted.to_lower.update(dict.fromkeys(subtree(index.root)))
         for _ in range(2):
             wanted.pressed[self.cache.arenas[FIRST]] = None
-            self.plan_once(self.slot_count)
-            self.finish_all(copied=True)
+            self.finish(self.plan_once(self.slot_count))
 
     @precondition(lambda self: self.has_tiers and self.model.leases)
     @rule(data=st.data(), late=SELDOM, sunk=st.booleans(), cut=st.integers(0, 2))
@@ -101,7 +101,7 @@ class MoveRules(MatchRules):
         self.judge_plan(moves)
         if late:
             return
-        self.finish_all(copied=True)
+        self.finish(moves)
         path = self.model.longest(tokens, len(tokens) // self.model.width)
         match = self.match_and_check(lease, Sequence(tokens), wishes, path)
         if promotes and room and mapped and idle:
@@ -132,25 +132,27 @@ class MoveRules(MatchRules):
             self.cache.release(caller, [pin_id], self.now)
             lease.pins.pop(pin_id, None)
             lease.dead_pins.add(pin_id)
-        self.plan_once(6)
-        self.finish_all(copied=True)
+        self.finish(self.plan_once(6))
 
     def far(self) -> list[bytes]:
         """Return the pages that are in tier 2 alone."""
         return sorted(self.model.lower.keys() - self.model.first.keys())
 
-    def plan_once(self, most: int) -> None:
-        """Let the mover plan."""
+    def plan_once(self, most: int) -> list[Move]:
+        """Let the mover plan; return what it began."""
         moves = self.cache.plan_moves(most)
         assert sum(len(move.transfers) for move in moves) <= most
         self.judge_plan(moves)
+        return moves
 
     @precondition(lambda self: self.under_way)
-    @rule(copied=st.sampled_from([True, True, True, False]))
-    def finish_moves(self, *, copied: bool) -> None:
-        """What was begun before is done, or failed."""
+    @rule(data=st.data(), copied=st.sampled_from([True, True, True, False]))
+    def finish_moves(self, data: st.DataObject, *, copied: bool) -> None:
+        """Some of what was begun before is done, or failed, in whatever order."""
         COUNTS["finish_moves"] += 1
-        self.finish_all(copied=copied)
+        numbers = st.integers(0, len(self.under_way) - 1)
+        chosen = data.draw(st.lists(numbers, min_size=1, unique=True))
+        self.finish([self.under_way[number] for number in chosen], copied=copied)
 
     def judge_plan(self, moves: list[Move]) -> None:
         """Compare what began, and what went for it, with what may."""
@@ -198,30 +200,38 @@ class MoveRules(MatchRules):
         self.model.forget_ends()
 
     def finish_all(self, *, copied: bool) -> None:
-        """Finish all moves under way, and compare."""
-        for move in self.under_way:
-            known = self.model.moves[id(move)]
-            if copied:
-                for _, source, target in known.pages:
-                    self.model.memory[target] = self.model.memory[source]
-                    self.digests[target] = self.digests[source]
-                    self.flipped -= {target}
-                    self.flipped |= {target} if source in self.flipped else set()
-            published = self.cache.finish_moves([move], copied=copied)
-            del self.model.moves[id(move)]
-            now, expected = self.cached_now(move.tier), 0
-            copies = self.model.in_tier(move.tier)
-            for prefix, source, target in known.pages:
-                may = copied and self.may_follow(move.tier, prefix, source, target)
-                if now.get(prefix) == target:
-                    assert may, "a copy was published that may not be"
-                    copies[prefix] = target
-                    expected += 1
-                else:
-                    assert move.tier == FIRST or not may, "a copy was not published"
-            assert published == expected
-            COUNTS[f"copies published in tier {move.tier}"] += published
-        self.under_way.clear()
+        """Finish all moves under way."""
+        self.finish(list(self.under_way), copied=copied)
+
+    def finish(self, moves: list[Move], *, copied: bool = True) -> None:
+        """Finish moves, one after the other."""
+        for move in moves:
+            self.finish_one(move, copied=copied)
+
+    def finish_one(self, move: Move, *, copied: bool) -> None:
+        """Finish a move, and compare."""
+        self.under_way.remove(move)
+        known = self.model.moves[id(move)]
+        if copied:
+            for _, source, target in known.pages:
+                self.model.memory[target] = self.model.memory[source]
+                self.digests[target] = self.digests[source]
+                self.flipped -= {target}
+                self.flipped |= {target} if source in self.flipped else set()
+        published = self.cache.finish_moves([move], copied=copied)
+        del self.model.moves[id(move)]
+        now, expected = self.cached_now(move.tier), 0
+        copies = self.model.in_tier(move.tier)
+        for prefix, source, target in known.pages:
+            may = copied and self.may_follow(move.tier, prefix, source, target)
+            if now.get(prefix) == target:
+                assert may, "a copy was published that may not be"
+                copies[prefix] = target
+                expected += 1
+            else:
+                assert move.tier == FIRST or not may, "a copy was not published"
+        assert published == expected
+        COUNTS[f"copies published in tier {move.tier}"] += published
 
     def may_follow(self, tier: int, prefix: bytes, source: Slot, target: Slot) -> bool:
         """Return whether a page may be given a copy: it is there, lacks one, as its parent not."""

@@ -44,6 +44,8 @@ class MachineState(RuleBasedStateMachine):
 
     page_tokens = 2
     slot_count = 12
+    # Few, so that tier 2 has to make room too.
+    lower_slot_count = 7
     index: IndexFactory = RadixIndex
     policy = "auto"
     tier_count = 1

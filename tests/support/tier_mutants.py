@@ -27,4 +27,10 @@ TIER_MUTANTS = [
         "self._begin(found.last, FIRST, moves, found.last.depth)",
         "self._begin(found.at, FIRST, moves, found.at.depth)",
     ),
+    Mutant(
+        "published-though-it-was-not-copied",
+        "moving.py",
+        "        if copied and target",
+        "        if target",
+    ),
 ]
