@@ -150,6 +150,7 @@ class ReserveRules(InsertSteps):
         if lease.expired or not lease.processes or not (known.inserted and seldom):
             return
         self.model.remove(known.tokens)
+        self.model.disk.forbid(known.tokens)
         self.cache.evict_prefix(OWNER, self.namespace_id, known.tokens)
         self.acquire_one(lease, known.tokens + self.page(0)[:4], 0)
         position = known.start * self.page_tokens
