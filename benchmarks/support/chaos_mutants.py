@@ -1,6 +1,7 @@
 """Faults put into the server on purpose, to show that a chaos run sees what it is for."""
 
 from collections.abc import Callable
+from collections.abc import Sequence as Items
 from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
@@ -14,6 +15,8 @@ from kvstore.core.requests import Grant, Match, MatchWishes, Sequence
 from kvstore.core.tokens import TOKEN_BYTES
 from kvstore.errors import KVStoreError
 from kvstore.service.store import KVStore
+from kvstore.storage.slab import Slab
+from kvstore.storage.slab_reader import PageRead, ReadAnswer
 from support.chaos_load import PAGE_TOKENS
 
 
@@ -71,11 +74,21 @@ def _deaths_unnoticed() -> None:
     KVStore.process_died = lambda *_: None  # type: ignore[method-assign]
 
 
+def _loads_unread() -> None:
+    """What tier 3 has is published without its bytes."""
+
+    def read(_: Slab, wanted: Items[PageRead], done: Callable[[ReadAnswer], None]) -> None:
+        done(ReadAnswer((0,) * len(wanted), byte_count=0, seconds=0.0))
+
+    Slab.read = read  # type: ignore[method-assign,assignment]
+
+
 MUTANTS: MappingProxyType[str, Callable[[], None]] = MappingProxyType(
     {
         "dead-writer-published": _dead_writer_published,
         "deaths-unnoticed": _deaths_unnoticed,
         "expiry-frees-slots": _expiry_frees_slots,
         "held-pages-evicted": _held_pages_evicted,
+        "loads-unread": _loads_unread,
     }
 )
