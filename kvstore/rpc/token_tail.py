@@ -7,6 +7,7 @@ needs not be parsed, which copies a long prompt's tokens twice: what is before t
 
 from typing import NamedTuple
 
+from kvstore.rpc.packed import varint
 from kvstore.v1 import prefix_cache_pb2 as pb
 
 # Wire types.
@@ -42,7 +43,9 @@ def tail_of(front: bytes, length: int) -> Tail | None:
                     inner, place = _varint(front, place)
                     size, place = _varint(front, place)
                     ends = inner == TOKENS_KEY and place + size == length
-                    return Tail(field, place) if ends else None
+                    # Numbers of more bytes than they need are protobuf's to read, or to refuse.
+                    shortest = place - field == len(_keys(size))
+                    return Tail(field, place) if ends and shortest else None
                 place += size
             elif key & 7 == VARINT:
                 _, place = _varint(front, place)
@@ -54,6 +57,12 @@ def tail_of(front: bytes, length: int) -> Tail | None:
         # It goes on beyond what is looked at.
         return None
     return None
+
+
+def _keys(size: int) -> bytes:
+    """Return what clients write before so many bytes of tokens."""
+    inner = bytes((TOKENS_KEY,)) + varint(size)
+    return bytes((SEQUENCE_KEY,)) + varint(len(inner) + size) + inner
 
 
 def _varint(data: bytes, place: int) -> tuple[int, int]:

@@ -122,11 +122,7 @@ class Keeper:
             slab = self._disk.usable()
             if slab is None:
                 return
-            most = (
-                min(slab.writing_room // self._largest_page, BATCH_PAGES)
-                if self._largest_page
-                else 1
-            )
+            most = self._room(slab)
             if most < 1 and self._under_way:
                 # Whatever ends next makes it due.
                 return

@@ -26,15 +26,16 @@ class Removals:
         False where the disk does not forget it; that is logged, and the alarm. Waits for
         the disk, some seconds at most. Without the store's mutex.
         """
-        if not self._settling.acquire(timeout=REMOVAL_PATIENCE):
-            # Whoever waits for a disk that hangs said so.
-            return False
+        in_turn = self._settling.acquire(timeout=REMOVAL_PATIENCE)
         try:
             with self._mutex:
                 removed = self._cache.take_removed()
-            return not removed or self._forget(removed)
+            forgotten = not removed or self._forget(removed)
+            # Out of turn another may have taken what was removed before, and wait for it still.
+            return in_turn and forgotten
         finally:
-            self._settling.release()
+            if in_turn:
+                self._settling.release()
 
     def _forget(self, removed: list[RemovedPrefix]) -> bool:
         pages = [each for each in removed if each.page_digest is not None]

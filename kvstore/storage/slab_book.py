@@ -1,7 +1,7 @@
 """What a slab knows in memory, under one mutex, and whether its disk is still to be trusted."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from threading import Condition
@@ -131,9 +131,11 @@ class SlabBook:
     def doom(self, keys: Iterable[PageKey]) -> tuple[list[int], list[PendingWrite]]:
         """Drop pages and all that comes after them, on the disk or on its way there.
 
-        Returns the slots, LEAVING, and the writes, which are cancelled.
+        And what is below a page that is neither. Returns the slots, LEAVING, and the
+        writes, which are cancelled.
         """
         gone = set(keys)
+        named = {key.namespace for key in gone}
         slots: list[int] = []
         writes: dict[PageKey, PendingWrite] = {}
         fresh = gone
@@ -146,7 +148,8 @@ class SlabBook:
                 key: write
                 for key, write in self.pending.items()
                 if key not in writes
-                and (key in gone or PageKey(key.namespace, write.page.parent) in gone)
+                and key.namespace in named
+                and (key in gone or not self._has_parent(write.page, gone))
             }
             writes |= pending
             fresh = pending.keys() - gone
@@ -154,6 +157,16 @@ class SlabBook:
         for write in writes.values():
             write.cancelled = True
         return slots, list(writes.values())
+
+    def _has_parent(self, page: SlabPage, gone: Container[PageKey]) -> bool:
+        """Return whether a page's parent is there or on its way, and not among the ``gone``."""
+        parent = PageKey(page.key.namespace, page.parent)
+        if parent in gone:
+            return False
+        write = self.pending.get(parent)
+        on_its_way = write is not None and not write.cancelled
+        is_root = parent.digest == parent.namespace
+        return is_root or on_its_way or self.index.find(parent) is not None
 
     def settle(self, slots: Iterable[int]) -> None:
         """Make slots FREE whose headers the disk does not have any more."""

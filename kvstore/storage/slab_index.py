@@ -90,39 +90,30 @@ class SlabIndex:
 
         O(pages): for after a restart.
         """
-        found: list[PageKey] = []
-        for namespace, pages in self._namespaces.items():
-            known = {namespace: False}
-            self._walk_up(pages, known, missing=True)
-            found += [PageKey(namespace, digest) for digest in pages if known[digest]]
-        return found
+        return [key for namespace in self._namespaces for key in self._orphans_in(namespace)]
 
     def after(self, keys: Iterable[PageKey]) -> list[PageKey]:
         """Return every page that comes after one of those, which are dropped already.
 
-        O(pages of their namespaces) where there are any, else O(keys).
+        And those below any page that is missing: what that one comes after nobody can say.
+        O(pages of their namespaces) where there are any, else O(keys and pages missing).
         """
-        tops: dict[bytes, dict[bytes, bool]] = {}
-        for key in keys:
-            if key in self._waiting:
-                tops.setdefault(key.namespace, {})[key.digest] = True
-        found: list[PageKey] = []
-        for namespace, known in tops.items():
-            pages = self._namespaces.get(namespace, {})
-            known[namespace] = False
-            self._walk_up(pages, known, missing=False)
-            found += [PageKey(namespace, digest) for digest in pages if known[digest]]
-        return found
+        named = {key.namespace for key in keys}
+        lacking = {key.namespace for key in self._waiting if key.namespace in named}
+        return [key for namespace in lacking for key in self._orphans_in(namespace)]
 
-    def _walk_up(self, pages: dict[bytes, int], known: dict[bytes, bool], *, missing: bool) -> None:
-        """Give each page what is known of the nearest page above it, itself included.
+    def _orphans_in(self, namespace: bytes) -> list[PageKey]:
+        """Return the pages of a namespace that no chain of pages leads to from its root.
 
-        Where the way up ends at a page that is not there, or in a circle, that is ``missing``.
+        Where the way up ends in a circle there is none.
         """
+        pages = self._namespaces.get(namespace, {})
+        # By page, whether it has none.
+        known = {namespace: False}
         for page in pages:
             digest, path = page, []
             while digest not in known:
-                known[digest] = missing
+                known[digest] = True
                 slot = pages.get(digest)
                 if slot is None:
                     break
@@ -130,6 +121,7 @@ class SlabIndex:
                 segment, index = self._at(slot)
                 digest = segment.parent_digest(index)
             known.update(dict.fromkeys(path, known[digest]))
+        return [PageKey(namespace, digest) for digest in pages if known[digest]]
 
     def _count(self, parent: PageKey, change: int) -> None:
         """Count a page that came or went, at its parent or for when that one comes."""

@@ -1,10 +1,12 @@
 """Requests that end with their tokens, taken apart."""
 
 import pytest
+from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstore.rpc.token_tail import FRONT_BYTES, SEQUENCE_KEY, Tail, tail_of
+from kvstore.rpc.packed import varint
+from kvstore.rpc.token_tail import FRONT_BYTES, SEQUENCE_KEY, TOKENS_KEY, Tail, tail_of
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore_client.tokens import sequence_pieces
 
@@ -72,3 +74,15 @@ def test_a_tail_lies_within_its_body(front: bytes, length: int) -> None:
     tail = tail_of(front, length)
     if tail is not None:
         assert 0 <= tail.field < tail.tokens <= min(length, len(front))
+
+
+@pytest.mark.parametrize("place", [0, 1, 2, 3])
+def test_numbers_that_protobuf_does_not_read_end_no_body(place: int) -> None:
+    """A key or a length with more bytes than it needs is protobuf's to refuse."""
+    numbers = [bytes((SEQUENCE_KEY,)), varint(6), bytes((TOKENS_KEY,)), varint(4)]
+    numbers[place] = bytes((numbers[place][0] | 0x80, *[0x80] * 9, 0))
+    numbers[1] = varint(len(numbers[2]) + len(numbers[3]) + 4) if place != 1 else numbers[1]
+    body = b"".join(numbers) + bytes(4)
+    with pytest.raises(DecodeError):
+        pb.MatchPrefixRequest.FromString(body)
+    assert tail_of(body, len(body)) is None

@@ -113,6 +113,22 @@ def test_a_removal_that_another_waits_for_is_not_waited_for_without_end(
     assert removals.settle()
 
 
+def test_a_removal_behind_one_that_hangs_is_made_all_the_same(
+    stores: DiskStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pages cannot return once the disk goes on, and loads of the others begin again."""
+    store = stores.open()
+    store.write(0)
+    store.write(1)
+    monkeypatch.setattr("kvstore.service.removals.REMOVAL_PATIENCE", 0.01)
+    tokens = store.sequence(0).tokens[: 4 * store.world.layout.page_tokens]
+    with store.world.store.tier3.removals._settling:
+        store.world.store.evict_prefix(store.caller.identity, store.namespace_id, tokens)
+    assert store.world.cache.namespaces[store.namespace_id].removing == 0
+    later = stores.reopen(store)
+    assert (later.on_disk(0), later.on_disk(1)) == (0, PAGES)
+
+
 def test_a_removal_may_be_answered_late(
     stores: DiskStores, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,6 +99,32 @@ def test_what_is_on_its_way_after_a_removed_page_is_removed_with_it(rig: SlabRig
     assert rig.found(*range(10)) == [0, 9]
 
 
+def test_what_is_below_a_page_that_left_is_removed_with_all_above_it(rig: SlabRig) -> None:
+    """What is found corrupt leaves alone, but a removal above it goes on below it."""
+    assert rig.write(*range(6))
+    assert rig.write(20, 21)
+    rig.flip([rig.slot_offset(3) + 1000])
+    assert rig.found(*range(6)) == [0, 1, 2, 4, 5]
+    assert rig.remove(1)
+    assert rig.begin(1, 0)
+    assert rig.begin(2, 1)
+    begun = rig.begin(3, 2)
+    assert begun is not None
+    assert begun.result(LIMIT)
+    assert rig.found(*range(30)) == [0, 1, 2, 3, 20, 21]
+
+
+def test_a_write_below_a_page_that_left_is_removed_with_all_above_it(rig: SlabRig) -> None:
+    """What lost its parent before it was written does not outlive a removal above."""
+    assert rig.write(0, 1)
+    with rig.slab._book.mutex:
+        begun = [rig.begin(4, 3), rig.begin(9)]
+        removal: Future[bool] = Future()
+        rig.slab.remove([key(1)], removal.set_result)
+    assert removal.result(LIMIT)
+    assert [each is not None and each.result(LIMIT) for each in begun] == [False, True]
+
+
 def test_a_namespace_is_removed_as_a_whole(rig: SlabRig) -> None:
     """Every page of it goes, and none of another."""
     assert rig.write(*range(10))
