@@ -13,6 +13,9 @@ from kvstore.core.path_digests import kept_end, remember
 from kvstore.core.third_tier import RemovedPrefix
 from kvstore.core.tiering import Tiering
 
+# More bytes than there are.
+UNBOUNDED = 1 << 64
+
 
 class Keeping(Tiering):
     """Names the pages that tier 3 may want, and those that it must not have any more."""
@@ -21,23 +24,29 @@ class Keeping(Tiering):
         """Return whether ``plan_keeps`` may have something to do."""
         return self.third is not None and bool(self.third.touches)
 
-    def plan_keeps(self, most: int) -> list[Keep]:
+    def plan_keeps(self, most: int, room: int = UNBOUNDED) -> list[Keep]:
         """Return what was touched since, ``most`` pages at most; whoever calls has to finish it.
 
         Whole pages alone, in the order in which they were touched, each as often as it was,
-        until it is known to be kept.
+        until it is known to be kept. They come to ``room`` bytes at most, but for one page
+        where nothing else is on its way.
         """
         keeps: list[Keep] = []
         third = self.third
         while third is not None and third.touches and most > 0:
+            page_bytes = third.touches[0].node.namespace.layout.page_bytes
+            fit = min(most, max(room // page_bytes, 0 if third.keeps else 1))
+            if fit < 1:
+                break
             touch = third.touches.popleft()
-            keep = prepare(touch, most)
+            keep = prepare(touch, fit)
             if keep is None:
                 continue
             most -= len(keep.pages)
+            room -= len(keep.pages) * page_bytes
             keeps.append(keep)
             third.keeps[keep] = None
-            if not most:
+            if len(keep.pages) == fit:
                 third.touches.appendleft(touch._replace(start=keep.held_end))
         return keeps
 

@@ -102,9 +102,6 @@ class Keeper:
         self._disk = disk
         self._admission = admission
         self._finished: deque[_Writes] = deque()
-        # Keeps that were begun and not let go of, and the bytes of the largest page so far.
-        self._under_way = 0
-        self._largest_page = 0
         self._lines = LogBudget(clock)
 
     def note(self) -> None:
@@ -122,31 +119,20 @@ class Keeper:
             slab = self._disk.usable()
             if slab is None:
                 return
-            most = self._room(slab)
-            if most < 1 and self._under_way:
+            room = slab.writing_room
+            with self._mutex:
+                keeps = self._cache.plan_keeps(BATCH_PAGES, room)
+            if not keeps:
                 # Whatever ends next makes it due.
                 return
-            with self._mutex:
-                keeps = self._cache.plan_keeps(max(most, 1))
-            if not keeps:
-                return
             for keep in keeps:
-                self._largest_page = max(self._largest_page, keep.namespace.layout.page_bytes)
-                self._under_way += 1
                 self._write(slab, keep)
         self.due.set()
-
-    def _room(self, slab: Slab) -> int:
-        """Return how many pages the slab's queue has room for, as far as is known."""
-        if not self._largest_page:
-            return 1
-        return min(slab.writing_room // self._largest_page, BATCH_PAGES)
 
     def _finish(self) -> None:
         """Let go of what the slab is done with."""
         while self._finished:
             writes = self._finished.popleft()
-            self._under_way -= 1
             with self._mutex:
                 self._cache.finish_keeps([writes.keep], [writes.kept_end])
 

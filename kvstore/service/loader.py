@@ -76,6 +76,7 @@ class Loader:
         self._ends: dict[Load, Event] = {}
         self._deciding = Lock()
         self._decision = LoadDecision()
+        self._writing = Lock()
         self._lines = LogBudget(clock)
 
     @property
@@ -162,21 +163,29 @@ class Loader:
                 PageRead(PageKey(load.namespace_digest, page.digest), [target.view])
                 for page, target in zip(load.pages, targets, strict=True)
             ]
-        except BaseException:
+        except BaseException as error:
             self._finish(load, ())
-            raise
+            if not isinstance(error, OSError):
+                raise
+            self._tell(error)
+            return ended
         slab.read(wanted, lambda answer: self._take(load, targets, answer))
         return ended
 
     def _targets(self, load: Load) -> list[_Target]:
         """Return where a load's pages are read to."""
         size = load.namespace.layout.page_bytes
+        views = [self._memory.view(slot) for slot in load.targets]
+        left = sum(view is None for view in views) * size
+        # Mapped memory begins where O_DIRECT can take it; of mappings a process may have few.
+        staging = memoryview(mmap.mmap(-1, left) if left else b"")
         targets: list[_Target] = []
-        for slot in load.targets:
-            view = self._memory.view(slot)
-            staged = view is None
-            # Mapped memory begins where O_DIRECT can take it.
-            targets.append(_Target(slot, view or memoryview(mmap.mmap(-1, size)), staged))
+        for slot, view in zip(load.targets, views, strict=True):
+            if view is None:
+                left -= size
+                targets.append(_Target(slot, staging[left : left + size], staged=True))
+            else:
+                targets.append(_Target(slot, view, staged=False))
         return targets
 
     def _take(self, load: Load, targets: Items[_Target], answer: ReadAnswer) -> None:
@@ -198,9 +207,13 @@ class Loader:
         for number, each in enumerate(targets):
             failure = next(outcomes) if each.staged else None
             if failure is not None:
-                self._lines.write(log.warning, "pages_not_loaded", why=str(failure))
+                self._tell(failure)
                 return number
         return len(targets)
+
+    def _tell(self, failure: Exception) -> None:
+        with self._writing:
+            self._lines.write(log.warning, "pages_not_loaded", why=str(failure))
 
     def _finish(self, load: Load, checksums: Items[int]) -> None:
         """Publish a load's first pages, and wake who waits for them."""

@@ -72,6 +72,24 @@ def test_what_is_not_kept_yet_has_its_digests_again() -> None:
     assert digests[-1] == chain[4]
 
 
+def test_a_plan_is_bounded_by_bytes() -> None:
+    """Each page has its own namespace's size; where nothing is under way one is planned always."""
+    world = ThirdWorld()
+    size = world.namespace.layout.page_bytes
+    world.worker.publish("abcd")
+    begun = world.cache.plan_keeps(100, 2 * size + 1)
+    assert [[page.end for page in each.pages] for each in begun] == [[1, 2]]
+    assert world.cache.plan_keeps(100, size - 1) == []
+    begun += world.cache.plan_keeps(100, size)
+    assert [page.end for page in begun[-1].pages] == [3]
+    world.cache.finish_keeps(begun, [0, 0])
+    [last] = world.cache.plan_keeps(100, 0)
+    assert [page.end for page in last.pages] == [4]
+    assert world.cache.plan_keeps(100, 0) == []
+    world.cache.finish_keeps([last], [0])
+    world.laws.check()
+
+
 def test_a_plan_is_bounded_and_goes_on() -> None:
     """The rest of a touch comes next."""
     world = ThirdWorld()

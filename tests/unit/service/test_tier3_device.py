@@ -1,7 +1,9 @@
 """Tier 3 below the memory of a device, which a card stands in for."""
 
+import mmap
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from errno import ENOMEM
 
 import pytest
 from cuda_card import Card, ServerCuda
@@ -61,4 +63,28 @@ def test_a_device_that_fails_keeps_and_loads_nothing(
     assert "pages_not_loaded" in [each["event"] for each in logs]
     assert later.world.cache.namespaces[later.namespace_id].arena.counts[SlotState.MOVING] == 0
     failing.fail = ""
+    assert page_count(later.ask(0)) == PAGES
+
+
+def test_a_load_onto_a_device_takes_one_mapping(
+    stores: DiskStores, card: tuple[Card, CudaDevice], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of which a process may have few; where there is none left the pages are a miss."""
+    _, device = card
+    store = stores.open(device=device)
+    store.write(0)
+    later = stores.reopen(store, device=device)
+    real, asked = mmap.mmap, []
+
+    def refused(*size: int) -> mmap.mmap:
+        asked.append(size)
+        raise OSError(ENOMEM, "no memory")
+
+    monkeypatch.setattr("kvstore.service.loader.mmap.mmap", refused)
+    with capture_logs() as logs:
+        assert page_count(later.ask(0)) == 0
+    assert [each["event"] for each in logs] == ["pages_not_loaded"]
+    assert later.world.cache.namespaces[later.namespace_id].arena.counts[SlotState.MOVING] == 0
+    monkeypatch.setattr("kvstore.service.loader.mmap.mmap", real)
+    assert asked == [(-1, PAGES * later.world.layout.page_bytes)]
     assert page_count(later.ask(0)) == PAGES
