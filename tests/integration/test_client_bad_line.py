@@ -135,7 +135,7 @@ def test_bytes_that_drip_are_as_good(proxy: Proxy) -> None:
 
 
 def memfds() -> int:
-    """Count this process's descriptors of memfds: none, for they are closed once mapped."""
+    """Count this process's descriptors of memfds: clients close theirs once they are mapped."""
     count = 0
     for each in Path("/proc/self/fd").iterdir():
         try:
@@ -147,6 +147,7 @@ def memfds() -> int:
 
 def test_attaching_is_tried_until_the_line_holds(proxy: Proxy) -> None:
     """Wherever the attach connection is cut, another one is made, and no descriptor is left."""
+    others = memfds()
     with a_client(proxy.runtime_dir, wait=False) as (_, namespace):
         for count in (0, 2, 40, 75, 100):
             proxy.attach.line = Line(cut_after=count)
@@ -156,7 +157,7 @@ def test_attaching_is_tried_until_the_line_holds(proxy: Proxy) -> None:
             assert namespace.match(TOKENS).failure is not None
         proxy.attach.line = GOOD
         assert wait_until(lambda: hits(namespace))
-        assert wait_until(lambda: memfds() == 0)
+        assert wait_until(lambda: memfds() <= others)
 
 
 def test_nobody_waits_for_an_attach_socket_that_says_nothing(proxy: Proxy) -> None:

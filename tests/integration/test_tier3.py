@@ -59,17 +59,21 @@ def kept(client: Client, tokens: list[int]) -> bool:
 
 
 def write_all(store: RunningStore, prompts: list[list[int]]) -> None:
-    """Have prompts inserted, and matched, until tier 3 has them."""
+    """Have prompts inserted, and matched, until tier 3 has them.
+
+    Again where one had to make room for another: tier 1 grows beside the calls.
+    """
     client, namespace = open_client(store.runtime_dir)
+
+    def offer() -> bool:
+        for tokens in prompts:
+            if not kept(client, tokens):
+                write_and_insert(namespace, tokens)
+                namespace.match(tokens).release()
+        return all(kept(client, each) for each in prompts)
+
     try:
-        for tokens in prompts:
-            write_and_insert(namespace, tokens)
-        for tokens in prompts:
-            namespace.match(tokens).release()
-        assert wait_until(lambda: all(kept(client, each) for each in prompts)), (
-            tier_3(client),
-            store.log,
-        )
+        assert wait_until(offer), (tier_3(client), store.log)
     finally:
         client.close()
 

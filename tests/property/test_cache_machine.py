@@ -7,9 +7,9 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-# Of what a profile allows each machine takes so much, all together more than all of it: `ci`
+# Of what a profile allows each machine takes so much, all together about all of it: `ci`
 # runs the same examples each time, and `nightly` is for finding new ones.
-SHARE = 0.25
+SHARE = 0.2
 
 
 @pytest.mark.parametrize(
