@@ -230,7 +230,7 @@ class Namespace(NamespaceMemory):
     def _stated_speed(self) -> int:
         """Return the engine's speed as the wire has it: 0 is not known, and 1 very slow."""
         speed = self.prefill_tokens_per_second
-        return min(max(int(speed), 1), MAX_SPEED) if speed > 0 else 0
+        return int(min(max(speed, 1), MAX_SPEED)) if speed > 0 else 0
 
     def _pinned(
         self, session: Session, pin_ids: tuple[int, int], match: prefix_cache_pb2.PrefixMatch

@@ -2,6 +2,7 @@
 
 import resource
 from collections.abc import Callable, Iterator
+from math import inf, nan
 from pathlib import Path
 from threading import Thread
 
@@ -105,7 +106,8 @@ def test_a_namespace_that_was_deleted_is_opened_anew(
 
 
 @pytest.mark.parametrize(
-    ("speed", "stated"), [(0.0, 0), (0.2, 1), (1234.5, 1234), (1e12, (1 << 32) - 1)]
+    ("speed", "stated"),
+    [(0.0, 0), (nan, 0), (0.2, 1), (1234.5, 1234), (1e12, (1 << 32) - 1), (inf, (1 << 32) - 1)],
 )
 def test_an_engine_s_speed_goes_with_each_match(
     scripted: ScriptedCalls, client: Client, speed: float, stated: int
