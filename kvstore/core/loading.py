@@ -15,7 +15,7 @@ from kvstore.core.load import Load, Located
 from kvstore.core.lookup import cached_end
 from kvstore.core.pages import evict, publish, release
 from kvstore.core.path_digests import digests_to, kept_end, remember
-from kvstore.core.requests import Sequence
+from kvstore.core.requests import MatchWishes, Sequence
 from kvstore.core.slots import INDEX_BITS, Slots, SlotState
 from kvstore.core.tokens import TOKEN_BYTES, matchable_pages
 
@@ -23,10 +23,17 @@ from kvstore.core.tokens import TOKEN_BYTES, matchable_pages
 class Loading(Keeping):
     """Publishes pages that come from tier 3, as if they had been inserted."""
 
-    def locate(self, caller: Caller, namespace_id: bytes, sequence: Sequence) -> Located:
+    def locate(
+        self,
+        caller: Caller,
+        namespace_id: bytes,
+        sequence: Sequence,
+        wishes: MatchWishes | None = None,
+    ) -> Located:
         """Return where a sequence's cached pages end, and what could be loaded after that.
 
-        No effect at all. Raises what a match raises.
+        No effect at all. Raises what a match raises. Where a match with ``wishes`` was
+        answered before nothing is to be loaded for it, for that answer is given again.
         """
         lease = self.member(caller)
         namespace = self._own(lease, namespace_id)
@@ -36,6 +43,9 @@ class Loading(Keeping):
         begin = at.depth * width - sequence.position * TOKEN_BYTES
         # Where the base's path was removed what comes after it is not to be had.
         count = matchable_pages(length, page_tokens) - at.depth if begin >= 0 else 0
+        if wishes is not None:
+            self._require_alive(lease, wishes)
+            count = 0 if wishes.pin_id in lease.pins else count
         digests = digests_to(at, sequence.tokens[begin : begin + max(count, 0) * width])
         return Located(namespace.digest, at.depth, max(count, 0), digests)
 

@@ -19,7 +19,7 @@ from kvstore.core.caller import Caller
 from kvstore.core.layout import PageLayout
 from kvstore.core.load import Load, Located
 from kvstore.core.load_decision import LoadDecision, Wanted
-from kvstore.core.requests import Sequence
+from kvstore.core.requests import MatchWishes, Sequence
 from kvstore.errors import KVStoreError
 from kvstore.service.clock import Clock
 from kvstore.service.disk import Disk
@@ -86,7 +86,12 @@ class Loader:
             return self._decision.bandwidth or 0.0
 
     def load(
-        self, caller: Caller, namespace_id: bytes, sequence: Sequence, terms: LoadTerms
+        self,
+        caller: Caller,
+        namespace_id: bytes,
+        sequence: Sequence,
+        wishes: MatchWishes,
+        terms: LoadTerms,
     ) -> int:
         """Bring what tier 3 has of a sequence beyond the index to tier 1, if that is worth it.
 
@@ -99,7 +104,7 @@ class Loader:
         if slab is None or not slab.page_count:
             return 0
         try:
-            return self._load(slab, caller, namespace_id, sequence, terms)
+            return self._load(slab, caller, namespace_id, sequence, wishes, terms)
         except KVStoreError:
             return 0
 
@@ -109,10 +114,11 @@ class Loader:
         caller: Caller,
         namespace_id: bytes,
         sequence: Sequence,
+        wishes: MatchWishes,
         terms: LoadTerms,
     ) -> int:
         with self._mutex:
-            located = self._cache.locate(caller, namespace_id, sequence)
+            located = self._cache.locate(caller, namespace_id, sequence, wishes)
             layout = self._cache.namespaces[namespace_id].layout
         digests = located.page_digests()
         count = self._disk.leading(located.namespace_digest, digests)

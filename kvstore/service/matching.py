@@ -37,7 +37,7 @@ class Matching(Members):
         what the core raises, StoreDraining.
         """
         self._require_open()
-        on_disk = self.tier3.loader.load(caller, namespace_id, sequence, terms)
+        on_disk = self.tier3.loader.load(caller, namespace_id, sequence, wishes, terms)
         self._promote(caller, namespace_id, sequence, wishes)
 
         def ask() -> Match:
@@ -65,7 +65,7 @@ class Matching(Members):
         Loaded and looked at as a match is. Raises, besides what the core raises, StoreDraining.
         """
         self._require_open()
-        on_disk = self.tier3.loader.load(caller, namespace_id, sequence, terms)
+        on_disk = self.tier3.loader.load(caller, namespace_id, sequence, wishes, terms)
         self._promote(caller, namespace_id, sequence, wishes)
 
         def ask() -> tuple[Match, Grant | None]:

@@ -1,0 +1,28 @@
+"""What is located for a match that was made before."""
+
+import pytest
+from core_builders import NAMESPACE_ID
+from third_world import ThirdWorld
+
+from kvstore.core.requests import MatchWishes
+from kvstore.errors import Tombstoned
+
+
+def test_nothing_is_loaded_for_a_match_that_is_answered_again() -> None:
+    """Its pin is held, or was released: only another match takes what the disk has."""
+    world = ThirdWorld()
+    worker = world.worker
+    sequence = worker.sequence("abcde")
+
+    def page_count(pin_id: int) -> int:
+        wishes = MatchWishes(pin_id)
+        return world.cache.locate(worker.caller, NAMESPACE_ID, sequence, wishes).page_count
+
+    worker.publish("ab")
+    assert page_count(2) == 3
+    worker.match("abcde", 2)
+    assert page_count(2) == 0
+    assert page_count(3) == 3
+    worker.release(2)
+    with pytest.raises(Tombstoned):
+        page_count(2)
