@@ -12,6 +12,7 @@ from xdist.scheduler import LoadScopeScheduling
 TESTS = Path(__file__).parent
 # Folders whose tests carry a marker of the folder's name.
 MARKED = frozenset({"chaos", "e2e", "gpu", "integration", "property", "static"})
+MEASURED = ("tests/unit/core/", "tests/unit/service/")
 # Folders whose tests start processes: `make test` has two workers, for they need the cores.
 STARTING_PROCESSES = frozenset({"chaos", "e2e", "gpu", "integration"})
 
@@ -78,13 +79,13 @@ def folder_of(nodeid: str) -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each test by its folder, and skip what needs a GPU where there is none.
 
-    Unit tests alone are measured for coverage: what others run through says little of what
-    was looked at, and measuring takes up to twice the time.
+    Unit tests of core and service alone are measured for coverage: what others run through
+    says little of what was looked at, and measuring takes up to twice the time.
     """
     reason = why_no_gpu()
     for item in items:
         folder = folder_of(item.nodeid)
-        if folder != "unit":
+        if not item.nodeid.startswith(MEASURED):
             item.add_marker("no_cover")
         if folder in MARKED:
             item.add_marker(folder)

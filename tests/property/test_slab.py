@@ -51,6 +51,13 @@ class SlabMachine(RuleBasedStateMachine):
             found |= more
         return found
 
+    def rooted(self) -> set[int | None]:
+        """Return pages that are there, and so is all that they come after."""
+        found: set[int | None] = {None}
+        while more := {n for n in self.sizes if n not in found and self.parents[n] in found}:
+            found |= more
+        return found
+
     @rule(count=integers(1, 6), size=sampled_from(SIZES), draw=data())
     def write(self, count: int, size: int, draw: DataObject) -> None:
         """Write a sequence, below a page that was written once or at the root."""
@@ -82,10 +89,14 @@ class SlabMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.parents)
     @rule(draw=data())
     def remove(self, draw: DataObject) -> None:
-        """Remove some pages, there or not, and with them what comes after."""
+        """Remove some pages, there or not, and with them what comes after.
+
+        What is below a page that is missing goes too: what that one came after nobody knows.
+        """
         numbers = draw.draw(sets(sampled_from([*self.parents]), min_size=1, max_size=4))
         assert self.rig.remove(*numbers)
         self.forget(self.below(numbers))
+        self.forget(set(self.sizes) - self.rooted())
 
     @precondition(lambda self: self.sizes)
     @rule(draw=data())
@@ -109,10 +120,7 @@ class SlabMachine(RuleBasedStateMachine):
         self.rig.flip(offsets)
         self.rig.reopen(SlabClock())
         self.forget(spoiled)
-        rooted = {None}
-        while more := {n for n in self.sizes if n not in rooted and self.parents[n] in rooted}:
-            rooted |= more
-        self.forget(set(self.sizes) - rooted)
+        self.forget(set(self.sizes) - self.rooted())
         assert self.rig.remove()  # what was dropped is gone by then
 
     @invariant()
