@@ -149,8 +149,12 @@ class HotLanes:
             try:
                 self._round()
             except Exception:
-                self.failure_count += 1
-                log.exception("lane_failed", failure_count=self.failure_count)
+                log.exception("lane_failed", failure_count=self._count_failure())
+
+    def _count_failure(self) -> int:
+        with self._mutex:
+            self.failure_count += 1
+            return self.failure_count
 
     def _round(self) -> None:
         """Wait for a lane that has a call, and serve whose turn it is."""
@@ -171,6 +175,9 @@ class HotLanes:
                 tenant, lane = turn
                 try:
                     self._serve(lane)
+                except Exception:
+                    # Who stands in line behind it is served all the same.
+                    log.exception("lane_failed", failure_count=self._count_failure())
                 finally:
                     self._turns.end(tenant)
 

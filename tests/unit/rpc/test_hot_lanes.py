@@ -2,7 +2,8 @@
 
 import socket
 from collections.abc import Callable
-from threading import Event, Thread
+from itertools import count
+from threading import Event, Semaphore, Thread
 
 import grpc
 import pytest
@@ -23,10 +24,11 @@ from rpc_world import (
 from kvstore.errors import QuotaExceeded
 from kvstore.rpc.hot_lane import LENGTHS, MAX_HEAD_BYTES, Party
 from kvstore.rpc.hot_lane_calls import METHODS
-from kvstore.rpc.hot_lanes import MAX_LANES_OF_PROCESS, HotLanes
+from kvstore.rpc.hot_lanes import MAX_LANES_OF_PROCESS, THREAD_COUNT, HotLanes
 from kvstore.service.clock import MonotonicClock
 from kvstore.v1 import attach_pb2
 from kvstore.v1 import prefix_cache_pb2 as pb
+from kvstore_client.testing import wait_until
 
 RELEASE = METHODS.index("/kvstore.v1.PrefixCacheService/ReleasePins")
 MATCH = METHODS.index("/kvstore.v1.PrefixCacheService/MatchPrefix")
@@ -214,6 +216,35 @@ def test_threads_that_stand_still_are_seen(
     while lanes.last_tick == before:
         lane_call(open_lane(server.worker()), RELEASE, b"")
     assert lanes.failure_count == 0
+
+
+def test_a_fault_keeps_nobody_in_line(
+    server: Server, lanes: HotLanes, open_lane: Callable[[Worker], socket.socket]
+) -> None:
+    """Calls that break in a way that nobody foresaw: who waits behind them is served."""
+    worker = server.worker()
+    first, waiting = [open_lane(worker) for _ in range(THREAD_COUNT // 2)], open_lane(worker)
+    entered, go_on, number = Semaphore(0), Event(), count()
+    answer = lanes._calls.answer
+
+    def faulty(*arguments: object) -> tuple[bytes, bytes]:
+        if next(number) >= len(first):
+            return answer(*arguments)  # type: ignore[arg-type]
+        entered.release()
+        assert go_on.wait(30)
+        raise RuntimeError("a fault put in on purpose")
+
+    lanes._calls.answer = faulty  # type: ignore[method-assign]
+    head = attach_pb2.LaneCall(method=RELEASE, timeout_us=30_000_000).SerializeToString()
+    frame = LENGTHS.pack(len(head), len(nothing(worker))) + head + nothing(worker)
+    for each in first:
+        each.sendall(frame)
+        assert entered.acquire(timeout=30)
+    waiting.sendall(frame)
+    assert wait_until(lambda: bool(lanes._turns._waiting))
+    go_on.set()
+    assert reason(lane_answer(waiting)[0]) == "OK"
+    assert lanes.failure_count == len(first)
 
 
 def test_a_refusal_says_the_same_as_over_grpc(server: Server) -> None:
