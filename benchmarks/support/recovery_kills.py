@@ -5,6 +5,7 @@ from collections import Counter
 from itertools import count
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from kvstore_client import Client, ClientConfig, Namespace
@@ -28,12 +29,10 @@ COUNTED = (
 
 
 class Server:
-    """A store with a slab, in a folder of its own."""
+    """A store with its slab in ``folder``; a socket's path is short, so those are elsewhere."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, runtime_dir: Path) -> None:
         self.slab = folder / "slab"
-        runtime_dir = folder / "run"
-        runtime_dir.mkdir(mode=0o700)
         self.store = RunningStore(
             runtime_dir,
             (
@@ -55,8 +54,12 @@ class Server:
 
 def run_kills(folder: Path, kills: int, seed: int) -> dict[str, Any]:
     """Kill a server again and again, look after each time, and return what was found in all."""
+    with TemporaryDirectory(prefix="kv-recovery-") as runtime_dir:
+        return _run_kills(Server(folder, Path(runtime_dir)), kills, seed)
+
+
+def _run_kills(server: Server, kills: int, seed: int) -> dict[str, Any]:
     rng, total, told, numbers = Random(seed), Counter[str](), Told(), count()
-    server = Server(folder)
     try:
         for kill in range(kills):
             server.store.start()
