@@ -68,4 +68,5 @@ def build_store(
         sampler=Sampler(config.verify_rate),
         disk=disk,
         admission=FirstTouch() if config.tier3_write == "through" else None,
+        prefix_cache_backend=config.prefix_cache_backend,
     )

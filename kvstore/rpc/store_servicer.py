@@ -56,6 +56,7 @@ class StoreServicer(store_pb2_grpc.StoreServiceServicer):
             extents=[extent_message(each) for each in self._store.extents(identity)],
             attach_path=str(self._attach_path),
             quotas=report.quotas_message(self._store.quotas.of(identity.tenant)),
+            prefix_cache_backend=self._store.prefix_cache_backend,
         )
 
     def GetStats(

@@ -66,13 +66,16 @@ class KVStore(Matching):
         lower: Arenas | None = None,
         disk: Disk | None = None,
         admission: WriteAdmission | None = None,
+        prefix_cache_backend: str = "radix",
     ) -> None:
         """Without ``sampler`` no page is looked at before it is handed out.
 
         ``lower`` has tier 2's memory, where ``cache`` has a tier 2, and ``disk`` is tier 3,
-        where it has that; ``admission`` says what is written there.
+        where it has that; ``admission`` says what is written there. ``prefix_cache_backend``
+        is the name of the index that ``cache`` was made with.
         """
         super().__init__(cache, Lock(), clock)
+        self.prefix_cache_backend = prefix_cache_backend
         self._memory = Tiers(arenas) if lower is None else Tiers(arenas, lower)
         self._started_at = clock()
         self.growths = [

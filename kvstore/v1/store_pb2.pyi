@@ -17,7 +17,7 @@ class GetCapabilitiesRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetCapabilitiesResponse(_message.Message):
-    __slots__ = ("store_epoch", "server_version", "features", "limits", "extents", "attach_path", "quotas")
+    __slots__ = ("store_epoch", "server_version", "features", "limits", "extents", "attach_path", "quotas", "prefix_cache_backend")
     STORE_EPOCH_FIELD_NUMBER: _ClassVar[int]
     SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
@@ -25,6 +25,7 @@ class GetCapabilitiesResponse(_message.Message):
     EXTENTS_FIELD_NUMBER: _ClassVar[int]
     ATTACH_PATH_FIELD_NUMBER: _ClassVar[int]
     QUOTAS_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_CACHE_BACKEND_FIELD_NUMBER: _ClassVar[int]
     store_epoch: int
     server_version: str
     features: _containers.RepeatedScalarFieldContainer[str]
@@ -32,7 +33,8 @@ class GetCapabilitiesResponse(_message.Message):
     extents: _containers.RepeatedCompositeFieldContainer[_types_pb2.Extent]
     attach_path: str
     quotas: Quotas
-    def __init__(self, store_epoch: _Optional[int] = ..., server_version: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., extents: _Optional[_Iterable[_Union[_types_pb2.Extent, _Mapping]]] = ..., attach_path: _Optional[str] = ..., quotas: _Optional[_Union[Quotas, _Mapping]] = ...) -> None: ...
+    prefix_cache_backend: str
+    def __init__(self, store_epoch: _Optional[int] = ..., server_version: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., extents: _Optional[_Iterable[_Union[_types_pb2.Extent, _Mapping]]] = ..., attach_path: _Optional[str] = ..., quotas: _Optional[_Union[Quotas, _Mapping]] = ..., prefix_cache_backend: _Optional[str] = ...) -> None: ...
 
 class Quotas(_message.Message):
     __slots__ = ("tier1_bytes", "share_bytes", "leases", "pins", "named_pins", "requests_per_second")

@@ -220,13 +220,13 @@ def test_a_budget_that_is_hardly_meant_is_warned_of(size: str, warning: str) -> 
         assert warning in store.log
 
 
-def test_the_budget_is_the_flag_s() -> None:
-    """Memory comes in extents of the size that was set, up to the budget."""
-    flags = ("--tier1-bytes", "1MiB", "--extent-bytes", "256KiB")
+def test_the_budget_and_the_index_are_the_flags() -> None:
+    """Memory comes in extents of the size that was set, and capabilities name the index."""
+    flags = ("--tier1-bytes", "1MiB", "--extent-bytes", "256KiB", "--prefix-cache-backend", "hash")
     with running_store(*flags) as store, worker_of(store) as worker:
         worker.open_namespace()
-        (extent,) = worker.ask(
-            worker.store.GetCapabilities, store_pb2.GetCapabilitiesRequest()
-        ).extents
+        found = worker.ask(worker.store.GetCapabilities, store_pb2.GetCapabilitiesRequest())
+        (extent,) = found.extents
+        assert found.prefix_cache_backend == "hash"
         assert "tier1_bytes_small" not in store.log
         assert extent.slot_count * extent.slot_bytes == 256 << 10

@@ -30,6 +30,7 @@ def test_capabilities_are_limits_epoch_and_extents(server: Server) -> None:
     answer = worker.ask(worker.store.GetCapabilities, pb.GetCapabilitiesRequest())
     assert (answer.store_epoch, answer.server_version) == (EPOCH, VERSION)
     assert answer.attach_path == str(server.path.parent / "attach.sock")
+    assert answer.prefix_cache_backend == "radix"
     limits = Limits()
     assert answer.limits.max_tokens == limits.max_tokens
     assert answer.limits.max_deadline.seconds == limits.max_deadline
