@@ -1,5 +1,6 @@
 """How the next token is chosen from a model's logits."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -82,10 +83,33 @@ class Sampler:
 
     def choose(self, logits: torch.Tensor) -> Choice:
         """Choose from raw logits ``[vocabulary]``, on any device; waits for that device."""
-        argmax = int(logits.argmax())
-        if self._options.is_greedy:
-            return Choice(argmax, argmax)
+        return choose_all(logits.unsqueeze(0), [self])[0]
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether it takes the best token each time, and draws nothing."""
+        return self._options.is_greedy
+
+    def draw(self, logits: torch.Tensor) -> int:
+        """Draw a token from raw logits ``[1, vocabulary]``, float32 on the CPU."""
+        scores = self._warpers(None, logits)
+        return int(torch.multinomial(scores.softmax(-1), 1, generator=self._generator))
+
+
+def choose_all(logits: torch.Tensor, samplers: Sequence[Sampler]) -> list[Choice]:
+    """Choose for each request of a batch from its row of raw logits ``[rows, vocabulary]``.
+
+    The best tokens of all rows are looked for at once; who draws does so from its row alone, so
+    that a seed gives the same tokens in a batch as without one. Waits for the logits' device.
+    Raises ``ValueError`` where there are not as many rows as samplers.
+    """
+    best: list[int] = logits.argmax(-1).tolist()
+    chosen = [Choice(token, token) for token in best]
+    pairs = enumerate(zip(best, samplers, strict=True))
+    drawing = [row for row, (_, sampler) in pairs if not sampler.is_greedy]
+    if drawing:
         # On the CPU, whose generator gives the same on every machine.
-        scores = self._warpers(None, logits.float().cpu().unsqueeze(0))
-        drawn = torch.multinomial(scores.softmax(-1), 1, generator=self._generator)
-        return Choice(int(drawn), argmax)
+        drawn_from = logits[drawing].float().cpu().split(1)
+        for row, scores in zip(drawing, drawn_from, strict=True):
+            chosen[row] = Choice(samplers[row].draw(scores), best[row])
+    return chosen

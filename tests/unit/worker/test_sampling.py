@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 import torch
 
-from inference_worker.sampling import GREEDY, Choice, Sampler, SamplingOptions
+from inference_worker.sampling import GREEDY, Choice, Sampler, SamplingOptions, choose_all
 
 LOGITS = [2.0, -1.0, 0.5, 3.0, 1.0, 2.5, -4.0, 0.0]
 DRAWS = 4_000
@@ -94,6 +94,31 @@ def test_a_seed_gives_the_same_draws() -> None:
     free = SamplingOptions(temperature=1.0)
     assert draws(free, 200) != draws(free, 200)
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_request_gets_in_a_batch_what_it_gets_alone() -> None:
+    """Greedy ones and seeded ones, in any company: of equal logits the same tokens."""
+    options = [
+        SamplingOptions(temperature=2.0, seed=11),
+        GREEDY,
+        SamplingOptions(temperature=1.0, top_k=3, seed=12),
+        SamplingOptions(temperature=3.0, top_p=0.9, seed=13),
+        GREEDY,
+    ]
+    made = torch.Generator().manual_seed(1)
+    steps = torch.randn((30, len(options), 50), generator=made)
+    batch = [Sampler(each) for each in options]
+    together = [choose_all(logits, batch) for logits in steps]
+    for row, each in enumerate(options):
+        alone = Sampler(each)
+        assert [alone.choose(logits[row]) for logits in steps] == [step[row] for step in together]
+
+
+def test_each_row_has_its_sampler() -> None:
+    """Rows and samplers that are not as many are a mistake of the caller's."""
+    assert choose_all(torch.empty(0, 8), []) == []
+    with pytest.raises(ValueError, match="shorter"):
+        choose_all(torch.zeros(2, 8), [Sampler(GREEDY)])
 
 
 @pytest.mark.parametrize(
