@@ -31,6 +31,7 @@ class PagePool:
         self._device = torch.empty(0, device=device).device
         self._dtype: torch.dtype = getattr(torch, layout.dtype)
         self._extents: dict[int, torch.Tensor] = {}
+        self._uses: dict[int, int] = {}
 
     @property
     def layout(self) -> PageLayout:
@@ -71,6 +72,26 @@ class PagePool:
         """
         self._pages(key)
         del self._extents[key]
+
+    def use_extent(self, key: int, pages: torch.Tensor) -> None:
+        """Add an extent, or use it once more; it is removed when all have left it.
+
+        Raises what :meth:`add_extent` raises, and ``LayoutMismatchError`` where the key is used
+        for other memory, such as that of a store before it restarted.
+        """
+        if key not in self._uses:
+            self.add_extent(key, pages)
+        elif self._extents[key].data_ptr() != pages.data_ptr():
+            msg = f"extent {key} is still used at another place"
+            raise LayoutMismatchError(msg)
+        self._uses[key] = self._uses.get(key, 0) + 1
+
+    def leave_extent(self, key: int) -> None:
+        """End one use of an extent; raises ``KeyError`` where there is none."""
+        self._uses[key] -= 1
+        if not self._uses[key]:
+            del self._uses[key]
+            self.remove_extent(key)
 
     def page(self, ref: PageRef) -> torch.Tensor:
         """View one page, in the layout's shape; raises ``UnknownExtentError``."""

@@ -1,134 +1,187 @@
-"""One request while it runs: what is computed, chosen and told to the store."""
+"""One request while it is in an engine: what is computed, chosen and told to the store."""
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable
 from typing import Final
 
 import torch
 
 from inference_worker.block_table import PageRef
 from inference_worker.generation import Generation
-from inference_worker.model import PagedModel
-from inference_worker.page_pool import PagePool
-from inference_worker.sampling import Choice, Sampler
+from inference_worker.request import FinishReason, Request, RequestListener
+from inference_worker.sampling import Sampler
 from inference_worker.sequence_pages import SequencePages
-from inference_worker.step import Step, StepPart
+from inference_worker.step import StepPart
 from kvstore_client.errors import PageRecycled
-
-# Tokens of a prefill computed at once: what is complete is published before the next.
-CHUNK_TOKENS: Final = 512
 
 OnPublished = Callable[[list[PageRef]], None]
 
 
 class RequestRun:
-    """Gives a prompt's next tokens one after the other. One engine thread uses it."""
+    """A request's ids and, while it runs, its pages. One engine thread uses it.
+
+    It can give its pages back and go on later on others, behind all ids that it has by then.
+    """
 
     def __init__(
         self,
-        model: PagedModel,
-        pool: PagePool,
-        pages: SequencePages,
-        prompt_ids: Sequence[int],
-        sampler: Sampler,
-        *,
-        chunk_tokens: int,
+        number: int,
+        request: Request,
+        prompt_ids: list[int],
+        listener: RequestListener,
         on_published: OnPublished,
     ) -> None:
-        """Start behind what ``pages`` have; they stay the caller's."""
-        self._model = model
-        self._pool = pool
-        self._pages = pages
-        self._ids = list(prompt_ids)
-        self._sampler = sampler
-        self._chunk_tokens = chunk_tokens
+        """Start with the checked prompt, holding nothing."""
+        self.number: Final = number
+        self.request: Final = request
+        self.listener: Final = listener
+        self.ids = prompt_ids
+        self.pages: SequencePages | None = None
+        # Off where the store turned out to give pages away.
+        self.trusts_store = True
+        self.generation = Generation(
+            prompt_tokens=len(prompt_ids),
+            matched_tokens=0,
+            prefilled_tokens=len(prompt_ids),
+            matched_pages=[],
+        )
         self._on_published = on_published
-        self._computed = pages.matched_tokens + pages.copied_tokens
+        self._sampler = Sampler(request.sampling)
+        self._computed = 0
+        self._computed_here = 0
         # What the model likes best after the prompt and after all that was computed.
         self._next_tokens: dict[int, int] = {}
-        self.generation = Generation(
-            prompt_tokens=len(self._ids),
-            matched_tokens=pages.matched_tokens,
-            copied_tokens=pages.copied_tokens,
-            prefilled_tokens=len(self._ids) - self._computed,
-            matched_pages=pages.matched_pages,
-            source_page=pages.source_page,
-            store_failure=None if pages.failure is None else str(pages.failure),
-        )
+        self._added = time.perf_counter()
+        self._began: float | None = None
 
     @property
-    def store_seconds(self) -> float:
-        """How long it waited for the store so far."""
-        return self.generation.store_seconds + self._pages.store_seconds
+    def longest(self) -> int:
+        """Tokens that it can come to have in pages: the last one given is not computed."""
+        return self.generation.prompt_tokens + self.request.max_tokens - 1
 
-    def next(self) -> int:
-        """Choose the next token, from what the store knows or by computing what is missing.
+    @property
+    def computed(self) -> int:
+        """How many of its ids are in its pages."""
+        return self._computed
 
-        Raises ``PageRecycled`` where it would be chosen from pages that the store gave away:
-        :meth:`start_over`, then ask again.
-        """
-        said = self.generation.output_ids
-        self._ids += said[-1:]
-        known = None if said else self._pages.next_token
-        choice = self._choose() if known is None else Choice(known, known)
-        said.append(choice.token)
-        return choice.token
+    @property
+    def seconds_of_prompt(self) -> float:
+        """From where it first had pages to its first token, less the waits for the store."""
+        first = self._added + self.generation.time_to_first_token
+        waited = self.generation.store_seconds
+        if self.pages is not None:
+            waited += self.pages.store_seconds
+        return first - (self._began or first) - waited
 
-    def start_over(self, pages: SequencePages, why: PageRecycled) -> None:
-        """Go on behind the tokens chosen so far, computing all of them anew on other pages.
-
-        Each of them was chosen before the store's pages were found recycled, and holds.
-        """
+    def open(self, pages: SequencePages) -> bool:
+        """Go on behind what ``pages`` have of all ids; tells whether these are the first."""
+        self.pages = pages
+        self._computed = pages.matched_tokens + pages.copied_tokens
+        self._computed_here = 0
         found = self.generation
-        found.store_seconds += self._pages.store_seconds
-        self._pages = pages
-        self._computed = 0
-        # The last one is not taken up before it is asked for what follows it.
-        del self._ids[found.prompt_tokens + max(len(found.output_ids) - 1, 0) :]
-        found.matched_tokens = found.copied_tokens = 0
-        found.matched_pages, found.source_page = [], None
-        found.prefilled_tokens = found.prompt_tokens
-        found.recycled_pages += len(why.pages)
-        found.store_failure = str(why)
+        if pages.failure is not None:
+            found.store_failure = str(pages.failure)
+        if self._began is not None:
+            return False
+        self._began = time.perf_counter() - pages.store_seconds
+        found.matched_tokens, found.copied_tokens = pages.matched_tokens, pages.copied_tokens
+        found.prefilled_tokens = found.prompt_tokens - self._computed
+        found.matched_pages, found.source_page = pages.matched_pages, pages.source_page
+        return True
 
-    def finish(self) -> None:
-        """Tell the store the rest: the last page, however full, and the next tokens."""
-        if self.generation.computed_tokens:
-            published = self._pages.finish(self._ids, self._computed, self._next_tokens)
-            self._note(published)
-        self.generation.store_seconds += self._pages.store_seconds
+    def part(self, count: int) -> StepPart:
+        """Have the next ``count`` ids computed; only the last id's logits are wanted.
 
-    def _choose(self) -> Choice:
-        """Compute what is missing and choose from the last logits."""
-        choice = self._sampler.choose(self._advance())
-        # The choice waited for the device: all that it came of was read before this.
-        self._pages.require_current()
-        self._computed = len(self._ids)
+        Raises ``PageRecycled`` where the copy that it begins with is not of its source.
+        """
+        assert self.pages is not None  # it runs
+        end = self._computed + count
+        self.pages.ensure(end)
+        return StepPart(
+            table=self.pages.table,
+            start=self._computed,
+            count=count,
+            wants_logits=end == len(self.ids),
+        )
+
+    def next_ids(self, count: int) -> list[int]:
+        """Give the next ``count`` ids to be computed."""
+        return self.ids[self._computed : self._computed + count]
+
+    def advance(self, count: int) -> None:
+        """Take in that the next ``count`` ids were computed."""
+        self._computed += count
+        self._computed_here += count
+        self.generation.computed_tokens += count
+
+    def choose(self, logits: torch.Tensor) -> None:
+        """Choose the next token from the last id's logits ``[vocabulary]``.
+
+        Raises ``PageRecycled`` where they came of pages that the store gave away.
+        """
+        assert self.pages is not None  # it runs
+        # Waits for the device: all that the logits came of was read before it looks.
+        self.pages.require_current()
+        choice = self._sampler.choose(logits)
         prompt = self.generation.prompt_tokens
         # Never a sample: whoever finds it decodes greedily.
         best = {self._computed: choice.argmax}
         kept = {end: each for end, each in self._next_tokens.items() if end == prompt}
         self._next_tokens = kept | best
-        return choice
+        self.say(choice.token)
 
-    def _advance(self) -> torch.Tensor:
-        """Compute from where it stands, in chunks; gives logits ``[vocabulary]``.
+    def say(self, token: int) -> None:
+        """Take in a token that was chosen, or known."""
+        said = self.generation.output_ids
+        if not said:
+            self.generation.time_to_first_token = time.perf_counter() - self._added
+        said.append(token)
+        self.ids.append(token)
 
-        Publishes what was computed before each chunk. What the last one completes waits for the
-        next call, or the end: whoever asked waits for a token, and not for the store.
+    def end_after(self, token: int) -> FinishReason | None:
+        """Tell whether the last token said ends the request, and why."""
+        if token in self.request.stop_ids:
+            return FinishReason.STOP
+        said = len(self.generation.output_ids)
+        return FinishReason.LENGTH if said == self.request.max_tokens else None
+
+    def publish(self) -> None:
+        """Tell the store the pages that are complete."""
+        if self.pages is not None and self._computed_here:
+            self._note(self.pages.publish(self.ids, self._computed))
+
+    def give_back(self, *, publish: bool) -> None:
+        """Release all pages; with ``publish`` the store is told the rest of what was computed.
+
+        That is the last page, however full, and the next tokens.
         """
-        ids, pages = self._ids, self._pages
-        pages.ensure(len(ids))
-        logits = torch.empty(0)
-        for start in range(self._computed, len(ids), self._chunk_tokens):
-            if self.generation.computed_tokens:
-                self._note(pages.publish(ids, start))
-            end = min(start + self._chunk_tokens, len(ids))
-            last = end == len(ids)
-            part = StepPart(table=pages.table, start=start, count=end - start, wants_logits=last)
-            step = Step(self._pool, (part,))
-            logits = self._model.forward(step, torch.tensor(ids[start:end]))
-            self.generation.computed_tokens += step.token_count
-        return logits[0]
+        pages = self.pages
+        if pages is None:
+            return
+        try:
+            # Else its first page may lack the tokens of the source.
+            if publish and self._computed_here:
+                ends = {end: t for end, t in self._next_tokens.items() if end <= self._computed}
+                self._note(pages.finish(self.ids, self._computed, ends))
+        finally:
+            self.generation.store_seconds += pages.store_seconds
+            self.pages = None
+            self._computed = 0
+            pages.close()
+
+    def distrust(self, why: PageRecycled) -> None:
+        """Release all pages, and compute all ids anew without the store.
+
+        Each token was chosen before the store's pages were found recycled, and holds.
+        """
+        self.give_back(publish=False)
+        self.trusts_store = False
+        found = self.generation
+        found.matched_tokens = found.copied_tokens = 0
+        found.matched_pages, found.source_page = [], None
+        found.prefilled_tokens = found.prompt_tokens
+        found.recycled_pages += len(why.pages)
+        found.store_failure = str(why)
 
     def _note(self, published: list[PageRef]) -> None:
         if published:

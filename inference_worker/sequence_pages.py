@@ -115,14 +115,27 @@ class SequencePages:
         ``ArenaExhaustedError`` where that has too few, which a sequence within the engine's
         longest never sees, and ``PageRecycled`` where the copy is not of the source.
         """
-        missing = self._pool.layout.pages_for(token_count) - len(self.table)
+        if not self.grow(token_count):
+            self.grow_private(token_count)
+        self._copy_source()
+
+    def grow(self, token_count: int) -> bool:
+        """Have pages of the store's for ``token_count`` tokens; tells whether there are as many."""
+        missing = self._lacking(token_count)
         if missing > 0 and not self._private_pages:
             missing -= self._grow(missing)
+        return missing <= 0
+
+    def grow_private(self, token_count: int) -> None:
+        """Have private pages for what is missing of ``token_count`` tokens.
+
+        Raises ``ArenaExhaustedError``, and takes none then.
+        """
+        missing = self._lacking(token_count)
         if missing > 0:
             pages = self._private.allocate(missing)
             self._private_pages += pages
             self.table.append(*pages)
-        self._copy_source()
 
     def require_current(self) -> None:
         """Wait for the device, then look whether the store's pages are what they were.
@@ -160,6 +173,9 @@ class SequencePages:
         for end, token in rest.items():
             self._publisher.store_next_token(ids, end, token)
         return published
+
+    def _lacking(self, token_count: int) -> int:
+        return self._pool.layout.pages_for(token_count) - len(self.table)
 
     def _reserve_less(
         self, namespace: kvstore_client.Namespace, prompt_tokens: int
@@ -245,14 +261,14 @@ class SequencePages:
         assert self._namespace is not None or not named  # only the store's pages come here
         for extent in {page.extent for page in named} - self._views:
             assert self._namespace is not None
-            self._pool.add_extent(extent, self._namespace.extent_tensor(extent))
+            self._pool.use_extent(extent, self._namespace.extent_tensor(extent))
             self._views.add(extent)
         return named
 
     def close(self) -> None:
         """Give everything back; nothing the second time."""
         for extent in self._views:
-            self._pool.remove_extent(extent)
+            self._pool.leave_extent(extent)
         self._views.clear()
         self._private.release(self._private_pages)
         self._private_pages = []

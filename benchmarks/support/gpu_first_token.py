@@ -76,7 +76,7 @@ def measure_first_token(
         namespace,
         page_tokens=PAGE_TOKENS,
         longest=longest,
-        chunk_tokens=plan.chunk_tokens,
+        max_step_tokens=plan.chunk_tokens,
     )
     return [_row(plan, model, engine, prompts, shared) for shared in plan.shared_tokens]
 

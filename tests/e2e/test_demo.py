@@ -14,7 +14,8 @@ import pytest
 
 from inference_worker.comparison import ACCEPTED_SHARE
 from inference_worker.demo_script import DOCUMENT_TOKENS, WORKERS
-from inference_worker.engine import CHUNK_TOKENS, PAGE_TOKENS
+from inference_worker.engine import PAGE_TOKENS
+from inference_worker.scheduler import MAX_STEP_TOKENS
 
 KEYS = {
     *("worker", "prompt_ids", "prompt_tokens", "matched_tokens", "published_by"),
@@ -125,7 +126,7 @@ def test_matches_are_as_predicted(report: Report) -> None:
         known.compute(computed, row["prompt_tokens"], len(computed))
     # B was killed as soon as its first chunk was published, and A goes on from there.
     assert known.shared(after_the_kill["prompt_ids"]) == 0
-    assert (after_the_kill["worker"], after_the_kill["matched_tokens"]) == ("A", CHUNK_TOKENS)
+    assert (after_the_kill["worker"], after_the_kill["matched_tokens"]) == ("A", MAX_STEP_TOKENS)
     assert (after_the_kill["copied_tokens"], after_the_kill["published_by"]) == (0, "B")
 
 

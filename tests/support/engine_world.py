@@ -54,7 +54,7 @@ class EngineWorld:
         self.runtime_dir = runtime_dir
         self.client = Client(runtime_dir, ClientConfig(call_timeout=call_timeout))
         self.namespace = model_namespace(self.client, model, PAGE_TOKENS, "tiny")
-        self.engine = Engine(model, self.namespace, longest=LONGEST, chunk_tokens=CHUNK_TOKENS)
+        self.engine = Engine(model, self.namespace, longest=LONGEST, max_step_tokens=CHUNK_TOKENS)
         self.client.start()
 
     def wait_open(self) -> None:

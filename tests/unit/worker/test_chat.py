@@ -45,7 +45,7 @@ def world(qwen: PagedModel) -> Iterator[EngineWorld]:
 
 def alone(qwen: PagedModel, **options: Any) -> Chat:  # noqa: ANN401 - a chat's own
     """Return a chat without a store."""
-    engine = Engine(qwen, None, longest=200, chunk_tokens=CHUNK_TOKENS)
+    engine = Engine(qwen, None, longest=200, max_step_tokens=CHUNK_TOKENS)
     return Chat(engine, qwen, answer_tokens=ANSWER_TOKENS, **options)
 
 

@@ -60,7 +60,7 @@ def test_without_a_store_the_tokens_are_the_references(
     chunk_tokens: int,
 ) -> None:
     """Whatever the chunks, prompt and output over several pages give stock transformers' ids."""
-    engine = Engine(paged_models[name], None, longest=150, chunk_tokens=chunk_tokens)
+    engine = Engine(paged_models[name], None, longest=150, max_step_tokens=chunk_tokens)
     ids = text_ids(101, 60)
     found = engine.generate(ids, 40)
     assert found.output_ids == references[name].answer(ids, 40)["output_ids"]
