@@ -31,8 +31,9 @@ from inference_worker.command_line import (
 )
 from inference_worker.device_name import CPU
 from inference_worker.engine import PAGE_TOKENS
-from inference_worker.local_worker import PrefixCacheBackend, local_worker
+from inference_worker.local_worker import local_worker
 from inference_worker.model_source import GEMMA
+from inference_worker.prefix_cache_backend import PrefixCacheBackend, store_arguments
 from inference_worker.threads import threads_for, use_threads
 from kvstore_client.testing import running_store
 
@@ -41,7 +42,7 @@ def chat(  # noqa: PLR0913 - each is an option
     *,
     model: Model = GEMMA,
     runtime_dir: StoreDir = None,
-    prefix_cache_backend: Backend = PrefixCacheBackend.RADIX,
+    prefix_cache_backend: Backend = None,
     start_store: Annotated[
         bool, typer.Option("--start-store", help="Run a store of its own until the chat ends.")
     ] = False,
@@ -71,8 +72,9 @@ def chat(  # noqa: PLR0913 - each is an option
     with told_failures(notes), ExitStack() as stack:
         sampling = sampling_options(temperature, top_p, top_k, seed)
         use_threads(threads_for(model, threads))
-        if start_store:
-            runtime_dir = stack.enter_context(running_store()).runtime_dir
+        if start_store and prefix_cache_backend is not PrefixCacheBackend.NONE:
+            arguments = store_arguments(prefix_cache_backend)
+            runtime_dir = stack.enter_context(running_store(*arguments)).runtime_dir
         worker = stack.enter_context(
             local_worker(
                 model,

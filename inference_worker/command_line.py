@@ -14,7 +14,7 @@ from rich.console import Console
 import kvstore_client
 from inference_worker.device_name import DtypeName
 from inference_worker.errors import RequestTooLongError, WorkerError
-from inference_worker.local_worker import PrefixCacheBackend
+from inference_worker.prefix_cache_backend import PrefixCacheBackend
 from inference_worker.sampling import SamplingOptions
 
 Model = Annotated[
@@ -31,8 +31,11 @@ StoreDir = Annotated[
     typer.Option("--runtime-dir", "--store", help="The store's folder; default: as the server's."),
 ]
 Backend = Annotated[
-    PrefixCacheBackend,
-    typer.Option("--prefix-cache-backend", help="none: the store is not used, for comparison."),
+    PrefixCacheBackend | None,
+    typer.Option(
+        "--prefix-cache-backend",
+        help="The index that the store has to have; none: it is not used. Default: any.",
+    ),
 ]
 PageTokens = Annotated[int, typer.Option(help="Tokens in a page.", min=1)]
 Longest = Annotated[

@@ -9,7 +9,8 @@
     ├── UnknownExtentError          a page names an extent that is not mapped here
     ├── ArenaExhaustedError         the private arena has too few slots left
     ├── RequestTooLongError         prompt and output exceed what the engine was made for
-    └── ProcessEndedError           a process that was to answer a line ended
+    ├── ProcessEndedError           a process that was to answer a line ended
+    └── BackendMismatchError        the store finds prefixes by another index than was asked for
 """
 
 
@@ -76,3 +77,16 @@ class ProcessEndedError(WorkerError):
         super().__init__(f"{name} ended with status {status}")
         self.name = name
         self.status = status
+
+
+class BackendMismatchError(WorkerError):
+    """The store was started with another index than this worker was told."""
+
+    def __init__(self, wanted: str, found: str) -> None:
+        """Keep both names."""
+        super().__init__(
+            f"--prefix-cache-backend is {wanted}, and the store was started with {found}: leave it "
+            f"out to take what the store has, or restart kvstore-server with {wanted}"
+        )
+        self.wanted = wanted
+        self.found = found

@@ -29,7 +29,7 @@ from inference_worker.command_line import (
 )
 from inference_worker.device_name import CPU
 from inference_worker.engine import PAGE_TOKENS
-from inference_worker.local_worker import LocalWorker, PrefixCacheBackend, local_worker
+from inference_worker.local_worker import LocalWorker, local_worker
 from inference_worker.model_source import GEMMA
 from inference_worker.sampling import SamplingOptions
 from inference_worker.terminal_text import terminal_text
@@ -45,7 +45,7 @@ def generate(  # noqa: PLR0913 - each is an option
     file: Annotated[Path | None, typer.Option(help="Read the prompt from a file.")] = None,
     model: Model = GEMMA,
     runtime_dir: StoreDir = None,
-    prefix_cache_backend: Backend = PrefixCacheBackend.RADIX,
+    prefix_cache_backend: Backend = None,
     max_tokens: MaxTokens = OUTPUT_TOKENS,
     temperature: Temperature = 0.0,
     top_p: TopP = 1.0,

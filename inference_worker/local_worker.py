@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
@@ -12,18 +11,12 @@ from inference_worker.device_name import CPU, DtypeName
 from inference_worker.device_work import DeviceWork
 from inference_worker.engine import PAGE_TOKENS, Engine
 from inference_worker.model import PagedModel, load_model
+from inference_worker.prefix_cache_backend import PrefixCacheBackend, check_backend
 from inference_worker.store_namespace import model_namespace
 from kvstore_client.runtime_dir import RuntimeDir
 
 # How long a store that is there is waited for; where there is none, it is attached to later.
 ATTACH_SECONDS: Final = 10.0
-
-
-class PrefixCacheBackend(StrEnum):
-    """What finds the prefix of a prompt: the store's radix tree, or nothing."""
-
-    RADIX = "radix"
-    NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +41,7 @@ class LocalWorker:
 def local_worker(
     model: str | PagedModel,
     *,
-    backend: PrefixCacheBackend = PrefixCacheBackend.RADIX,
+    backend: PrefixCacheBackend | None = None,
     runtime_dir: Path | None = None,
     name: str = "worker",
     page_tokens: int = PAGE_TOKENS,
@@ -60,8 +53,11 @@ def local_worker(
     """Load a model (what ``load_model`` takes) and attach to the store in ``runtime_dir``.
 
     Waits ``attach_seconds`` for the store, by default not at all where it has no socket, and goes
-    on without. Raises what ``load_model`` raises, and ``ValueError`` for a path too long.
+    on without. ``backend`` is the index that the store has to have; absent: whichever it has.
+    Raises what ``load_model`` and ``check_backend`` raise, and ``ValueError`` for a path too long.
     """
+    if backend is not PrefixCacheBackend.NONE:
+        check_backend(runtime_dir, backend)
     loaded = load_model(model, device=device, dtype=dtype) if isinstance(model, str) else model
     if backend is PrefixCacheBackend.NONE:
         engine = Engine(loaded, None, page_tokens=page_tokens, longest=longest)

@@ -2,8 +2,10 @@
 
 import pytest
 
-from inference_worker.local_worker import PrefixCacheBackend, local_worker
+from inference_worker.errors import BackendMismatchError
+from inference_worker.local_worker import local_worker
 from inference_worker.model import PagedModel
+from inference_worker.prefix_cache_backend import PrefixCacheBackend
 from kvstore_client.testing import running_store
 
 
@@ -14,10 +16,16 @@ def qwen(paged_models: dict[str, PagedModel]) -> PagedModel:
 
 
 def test_it_uses_the_store_that_is_there(qwen: PagedModel) -> None:
-    """The store is open when it begins, under the worker's name."""
+    """The store is open when it begins, under the worker's name; another index is refused."""
     with (
         running_store("--tier1-bytes", "16MiB") as store,
-        local_worker(qwen, runtime_dir=store.runtime_dir, name="here", longest=100) as worker,
+        local_worker(
+            qwen,
+            runtime_dir=store.runtime_dir,
+            name="here",
+            longest=100,
+            backend=PrefixCacheBackend.RADIX,
+        ) as worker,
     ):
         assert worker.without_store is None
         assert worker.client is not None
@@ -25,6 +33,12 @@ def test_it_uses_the_store_that_is_there(qwen: PagedModel) -> None:
         ids = list(range(40))
         assert worker.engine.generate(ids, 2).matched_tokens == 0
         assert worker.engine.generate(ids, 2).matched_tokens >= 32
+        with (
+            pytest.raises(BackendMismatchError) as raised,
+            local_worker(qwen, runtime_dir=store.runtime_dir, backend=PrefixCacheBackend.HASH),
+        ):
+            pass
+        assert (raised.value.wanted, raised.value.found) == ("hash", "radix")
 
 
 def test_it_does_not_wait_for_a_store_that_is_absent(qwen: PagedModel) -> None:
