@@ -13,14 +13,6 @@ class PageRef(NamedTuple):
     slot: int
 
 
-class PageRun(NamedTuple):
-    """Neighbouring pages ``[first, last)`` of a block table that lie in the same extent."""
-
-    extent: int
-    first: int
-    last: int
-
-
 class BlockTable:
     """A sequence's pages in order: page ``i`` holds tokens ``[i * page_tokens, ...)``.
 
@@ -32,8 +24,7 @@ class BlockTable:
         """Start with ``pages``, of ``page_tokens`` tokens each."""
         self._page_tokens = page_tokens
         self._pages = list(pages)
-        self._slots: torch.Tensor | None = None
-        self._runs: list[PageRun] | None = None
+        self._places: torch.Tensor | None = None
 
     def __len__(self) -> int:
         """Count the pages."""
@@ -60,7 +51,7 @@ class BlockTable:
     def append(self, *pages: PageRef) -> None:
         """Add pages at the end."""
         self._pages.extend(pages)
-        self._forget()
+        self._places = None
 
     def replace(self, index: int, page: PageRef) -> PageRef:
         """Put ``page`` at ``index``, as when the store named another as the one; return the old.
@@ -69,34 +60,21 @@ class BlockTable:
         """
         old = self._pages[index]
         self._pages[index] = page
-        self._forget()
+        self._places = None
         return old
 
-    def slots(self, device: torch.device) -> torch.Tensor:
-        """Give all pages' slot numbers as an int64 tensor; valid until the table changes."""
-        if self._slots is None or self._slots.device != device:
-            numbers = [page.slot for page in self._pages]
-            self._slots = torch.tensor(numbers, dtype=torch.int64, device=device)
-        return self._slots
+    @property
+    def slots(self) -> torch.Tensor:
+        """All pages' slot numbers: int64 ``[pages]`` on the CPU, valid until the table changes."""
+        return self._numbers()[1]
 
-    def runs(self, first: int, last: int) -> Iterator[PageRun]:
-        """Cut pages ``[first, last)`` into runs of the same extent, in order."""
-        if self._runs is None:
-            self._runs = list(self._find_runs())
-        for run in self._runs:
-            begin, end = max(run.first, first), min(run.last, last)
-            if begin < end:
-                yield PageRun(run.extent, begin, end)
+    @property
+    def extents(self) -> torch.Tensor:
+        """All pages' extents: int64 ``[pages]`` on the CPU, valid until the table changes."""
+        return self._numbers()[0]
 
-    def _find_runs(self) -> Iterator[PageRun]:
-        begin = 0
-        for index, page in enumerate(self._pages):
-            if page.extent != self._pages[begin].extent:
-                yield PageRun(self._pages[begin].extent, begin, index)
-                begin = index
-        if self._pages:
-            yield PageRun(self._pages[begin].extent, begin, len(self._pages))
-
-    def _forget(self) -> None:
-        self._slots = None
-        self._runs = None
+    def _numbers(self) -> torch.Tensor:
+        if self._places is None:
+            numbers = torch.tensor(self._pages, dtype=torch.int64).view(-1, 2)
+            self._places = numbers.t().contiguous()
+        return self._places

@@ -1,12 +1,13 @@
 """All memory that a model's pages may lie in, and the four things done to it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Final
 
 import torch
 
 from inference_worker.block_table import BlockTable, PageRef
 from inference_worker.errors import LayoutMismatchError, UnknownExtentError
+from inference_worker.extent_rows import ExtentRows, find_rows
 from inference_worker.page_layout import PageLayout
 
 KV_FACTOR: Final = 2
@@ -42,6 +43,11 @@ class PagePool:
     def device(self) -> torch.device:
         """The device that all extents are on."""
         return self._device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of all keys and values."""
+        return self._dtype
 
     @property
     def extents(self) -> frozenset[int]:
@@ -106,82 +112,78 @@ class PagePool:
         """
         return self._pages(extent).view(-1, self._layout.page_tokens * self._layout.token_values)
 
-    def write(
-        self,
-        layer: int,
-        table: BlockTable,
-        start_position: int,
-        key: torch.Tensor,
-        value: torch.Tensor,
-    ) -> None:
-        """Put keys and values ``[tokens, kv_heads, head_dim]`` at ``[start, start + tokens)``.
+    def page_rows(self, extents: torch.Tensor, slots: torch.Tensor) -> ExtentRows:
+        """Look up pages, to be gathered: int64 ``[pages]`` each, as a block table names them."""
+        return find_rows(extents, slots * self._layout.rows_per_page, self._device)
 
-        Touches no other position.
-        Raises ``LayoutMismatchError`` if the shapes do not fit, ``IndexError`` beyond the table.
+    def token_rows(self, spans: Iterable[tuple[BlockTable, int, int]]) -> ExtentRows:
+        """Look up positions ``[start, end)`` of tables, one span after the other, to be written.
+
+        Raises ``IndexError`` beyond a table.
+        """
+        size = self._layout.page_tokens
+        extents, rows = [], []
+        for table, start, end in spans:
+            if not 0 <= start <= end <= table.token_capacity:
+                msg = f"[{start}, {end}) is not in {len(table)} pages"
+                raise IndexError(msg)
+            positions = torch.arange(start, end)
+            pages = positions // size
+            extents.append(table.extents[pages])
+            first = table.slots[pages] * (self._layout.rows_per_page * size)
+            rows.append(first + positions % size)
+        return find_rows(torch.cat(extents), torch.cat(rows), self._device)
+
+    def write(self, layer: int, tokens: ExtentRows, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Put keys and values ``[tokens, kv_heads, head_dim]`` where ``token_rows`` found them.
+
+        Touches no other position. Raises ``LayoutMismatchError`` if the shapes do not fit, and
+        ``UnknownExtentError``.
         """
         layout = self._layout
-        count = key.shape[0]
-        if key.shape != value.shape or key.shape[1:] != (layout.kv_head_count, layout.head_dim):
-            msg = f"keys {tuple(key.shape)} and values {tuple(value.shape)} do not fit {layout}"
+        wanted = (tokens.count, layout.kv_head_count, layout.head_dim)
+        if key.shape != wanted or value.shape != wanted:
+            msg = f"keys {tuple(key.shape)} and values {tuple(value.shape)}, not {wanted}"
             raise LayoutMismatchError(msg)
-        if start_position < 0 or start_position + count > table.token_capacity:
-            msg = f"[{start_position}, {start_position + count}) is not in {len(table)} pages"
-            raise IndexError(msg)
-        end = start_position + count
-        positions = torch.arange(start_position, end, device=self._device)
-        pages = positions // layout.page_tokens
-        rows = table.slots(self._device)[pages] * layout.rows_per_page + layer * layout.kv_factor
-        places = rows * layout.page_tokens + positions % layout.page_tokens
-        for extent, first, last in table.runs(0, layout.pages_for(end)):
-            begin = max(first * layout.page_tokens, start_position) - start_position
-            stop = min(last * layout.page_tokens, end) - start_position
-            if begin < stop:
-                tokens = self._pages(extent).view(-1, layout.token_values)
-                for kv, source in enumerate((key, value)):
-                    where = places[begin:stop] + kv * layout.page_tokens
-                    what = source[begin:stop].reshape(-1, layout.token_values)
-                    tokens.index_copy_(0, where, what)
+        for kv, source in enumerate((key, value)):
+            rows = source.reshape(-1, layout.token_values)
+            offset = (layer * layout.kv_factor + kv) * layout.page_tokens
+            for extent, places, ours in tokens.shares:
+                into = self._pages(extent).view(-1, layout.token_values)
+                into.index_copy_(0, places + offset, rows[ours])
 
-    def gather(
-        self, layer: int, table: BlockTable, first_page: int, last_page: int
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Copy out K and V of pages ``[first_page, last_page)``: two ``[tokens, kv_heads, dim]``.
+    def gather(self, layer: int, pages: ExtentRows) -> tuple[torch.Tensor, torch.Tensor]:
+        """Copy out K and V of what ``page_rows`` found: two ``[tokens, kv_heads, head_dim]``.
 
-        Tokens not written yet come with whatever their slot holds.
-        Raises ``IndexError`` beyond the table, ``UnknownExtentError``.
+        Tokens not written yet come with whatever their slot holds. Raises ``UnknownExtentError``.
         """
-        if not 0 <= first_page <= last_page <= len(table):
-            msg = f"pages [{first_page}, {last_page}) are not in {len(table)} pages"
-            raise IndexError(msg)
-        keys, values = self._gather_rows(layer, table, first_page, last_page)
-        return keys, values
+        first = layer * self._layout.kv_factor
+        return self._gather(first, pages), self._gather(first + 1, pages)
 
-    def _gather_rows(
-        self, layer: int, table: BlockTable, first_page: int, last_page: int
-    ) -> Iterator[torch.Tensor]:
+    def _gather(self, offset: int, pages: ExtentRows) -> torch.Tensor:
         layout = self._layout
-        slots = table.slots(self._device)
-        width = layout.page_tokens * layout.token_values
-        for kv in range(layout.kv_factor):
-            shape = (last_page - first_page, width)
-            taken = torch.empty(shape, dtype=self._dtype, device=self._device)
-            for extent, first, last in table.runs(first_page, last_page):
-                rows = slots[first:last] * layout.rows_per_page + (layer * layout.kv_factor + kv)
-                into = taken[first - first_page : last - first_page]
-                torch.index_select(self.rows(extent), 0, rows, out=into)
-            yield taken.view(-1, layout.kv_head_count, layout.head_dim)
+        shape = (pages.count, layout.page_tokens * layout.token_values)
+        taken = torch.empty(shape, dtype=self._dtype, device=self._device)
+        for extent, rows, places in pages.shares:
+            if isinstance(places, slice):
+                torch.index_select(self.rows(extent), 0, rows + offset, out=taken[places])
+            else:
+                taken.index_copy_(0, places, self.rows(extent).index_select(0, rows + offset))
+        return taken.view(-1, layout.kv_head_count, layout.head_dim)
 
     def addresses(self, table: BlockTable) -> torch.Tensor:
         """Give each page's first byte in the device's memory: int64 ``[pages]``, on the CPU.
 
         Valid while the extents stay. Raises ``UnknownExtentError``.
         """
-        runs = list(table.runs(0, len(table)))
-        begins = [self._pages(run.extent).data_ptr() for run in runs]
-        counts = [run.last - run.first for run in runs]
-        offsets = table.slots(torch.device("cpu")) * self._layout.page_bytes
-        whole = torch.tensor([begins, counts], dtype=torch.int64)
-        return offsets + whole[0].repeat_interleave(whole[1])
+        distinct = table.extents.unique().tolist()
+        begins = torch.tensor(
+            [self._pages(each).data_ptr() for each in distinct], dtype=torch.int64
+        )
+        keys = torch.tensor(distinct, dtype=torch.int64)
+        return (
+            begins[torch.searchsorted(keys, table.extents)] + table.slots * self._layout.page_bytes
+        )
 
     def copy_page(self, source: PageRef, target: PageRef) -> None:
         """Copy a whole page to another slot, in any extent; raises ``UnknownExtentError``."""

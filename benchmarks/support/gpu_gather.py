@@ -38,7 +38,8 @@ def measure_gather(plan: Plan, model: PagedModel, namespace: Namespace) -> dict[
         table = BlockTable(PAGE_TOKENS, [refs[n] for n in order])
         # In whole words, whatever the values are: only bytes move.
         words = pages.flatten(1).view(torch.int64)
-        slots = table.slots(model.device)
+        slots = table.slots.to(model.device)
+        rows = pool.page_rows(table.extents, table.slots)
         source, target = (torch.zeros_like(words[:count]) for _ in range(2))
 
         def copy() -> None:
@@ -49,7 +50,7 @@ def measure_gather(plan: Plan, model: PagedModel, namespace: Namespace) -> dict[
 
         def gather_rows() -> None:
             for layer in range(layout.layer_count):
-                pool.gather(layer, table, 0, count)
+                pool.gather(layer, rows)
 
         ways = {"copy": copy, "pages": gather_pages, "rows": gather_rows}
         rounds = [

@@ -52,17 +52,17 @@ class SequenceRig:
         pages.ensure(end)
         sums = torch.tensor(ids).cumsum(0)[start:end].float()
         key = sums.view(-1, 1, 1).expand(-1, 1, LAYOUT.head_dim)
+        tokens = self.pool.token_rows([(pages.table, start, end)])
         for layer in range(LAYOUT.layer_count):
-            self.pool.write(layer, pages.table, start, key + layer, -key)
+            self.pool.write(layer, tokens, key + layer, -key)
 
     def holds(self, pages: SequencePages, ids: list[int]) -> bool:
         """Tell whether the pages have what was computed for all of ``ids``."""
         sums = torch.tensor(ids).cumsum(0).float().view(-1, 1, 1)
         key = sums.expand(-1, 1, LAYOUT.head_dim)
         last = LAYOUT.pages_for(len(ids))
-        found = [
-            self.pool.gather(layer, pages.table, 0, last) for layer in range(LAYOUT.layer_count)
-        ]
+        rows = self.pool.page_rows(pages.table.extents[:last], pages.table.slots[:last])
+        found = [self.pool.gather(layer, rows) for layer in range(LAYOUT.layer_count)]
         return all(
             torch.equal(keys[: len(ids)], key + layer) and torch.equal(values[: len(ids)], -key)
             for layer, (keys, values) in enumerate(found)

@@ -1,11 +1,9 @@
-"""A block table names pages in order and finds runs of the same extent."""
+"""A block table names pages in order and says where each is."""
 
 import pytest
-import torch
 
 from inference_worker.block_table import BlockTable, PageRef
 
-CPU = torch.device("cpu")
 PAGES = [PageRef(0, 4), PageRef(0, 2), PageRef(3, 2), PageRef(-1, 0), PageRef(0, 9)]
 
 
@@ -18,28 +16,21 @@ def test_it_holds_pages_in_order() -> None:
 
 
 def test_replacing_a_page_gives_back_the_old_one() -> None:
-    """The new page stands in slots and runs, and the old one is returned."""
+    """The new page stands in slots and extents, and the old one is returned."""
     table = BlockTable(16, PAGES)
-    assert list(table.runs(0, 2)) == [(0, 0, 2)]
-    assert table.slots(CPU).tolist() == [4, 2, 2, 0, 9]
+    assert table.slots.tolist() == [4, 2, 2, 0, 9]
+    assert table.extents.tolist() == [0, 0, 3, -1, 0]
     assert table.replace(1, PageRef(5, 11)) == PageRef(0, 2)
-    assert list(table.runs(0, 2)) == [(0, 0, 1), (5, 1, 2)]
-    assert table.slots(CPU).tolist() == [4, 11, 2, 0, 9]
+    assert table.slots.tolist() == [4, 11, 2, 0, 9]
+    assert table.extents.tolist() == [0, 5, 3, -1, 0]
 
 
-def test_runs_join_neighbours_of_one_extent() -> None:
-    """All pages are covered once, and a range cuts the runs at its ends."""
-    table = BlockTable(16, PAGES)
-    assert list(table.runs(0, 5)) == [(0, 0, 2), (3, 2, 3), (-1, 3, 4), (0, 4, 5)]
-    assert list(table.runs(1, 3)) == [(0, 1, 2), (3, 2, 3)]
-    assert list(table.runs(2, 2)) == []
-
-
-def test_an_empty_table_has_no_runs() -> None:
-    """Nothing is found in nothing."""
+def test_an_empty_table_names_nothing() -> None:
+    """Nothing is found in nothing, and what is appended later is."""
     table = BlockTable(16)
-    assert list(table.runs(0, 0)) == []
-    assert table.slots(CPU).tolist() == []
+    assert table.slots.tolist() == table.extents.tolist() == []
+    table.append(PAGES[2])
+    assert (table.extents.tolist(), table.slots.tolist()) == ([3], [2])
 
 
 def test_a_page_outside_the_table_is_an_error() -> None:

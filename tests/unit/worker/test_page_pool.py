@@ -22,6 +22,25 @@ def pool() -> PagePool:
     return pool
 
 
+def write(
+    pool: PagePool,
+    layer: int,
+    table: BlockTable,
+    start: int,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+) -> None:
+    """Put keys and values behind ``start`` tokens."""
+    pool.write(layer, pool.token_rows([(table, start, start + keys.shape[0])]), keys, values)
+
+
+def gather(
+    pool: PagePool, layer: int, table: BlockTable, first: int, last: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Copy out pages ``[first, last)``."""
+    return pool.gather(layer, pool.page_rows(table.extents[first:last], table.slots[first:last]))
+
+
 def numbers(tokens: int, seed: int) -> torch.Tensor:
     """Return other keys or values for each seed."""
     return torch.rand(tokens, 2, 5, generator=torch.Generator().manual_seed(seed))
@@ -32,8 +51,8 @@ def test_what_is_written_is_gathered_over_extents(pool: PagePool, start: int, co
     """Any run of positions comes back from any layer, and nothing else has changed."""
     table = BlockTable(4, PAGES)
     keys, values = numbers(count, 1), numbers(count, 2)
-    pool.write(1, table, start, keys, values)
-    got_keys, got_values = pool.gather(1, table, 0, 6)
+    write(pool, 1, table, start, keys, values)
+    got_keys, got_values = gather(pool, 1, table, 0, 6)
     for got, put in ((got_keys, keys), (got_values, values)):
         assert torch.equal(got[start : start + count], put)
         assert not got[:start].any()
@@ -46,29 +65,55 @@ def test_a_part_of_the_table_is_gathered(pool: PagePool) -> None:
     """A range of pages gives the tokens of these pages."""
     table = BlockTable(4, PAGES)
     keys = numbers(24, 3)
-    pool.write(2, table, 0, keys, keys)
-    assert torch.equal(pool.gather(2, table, 1, 5)[1], keys[4:20])
-    assert pool.gather(2, table, 3, 3)[0].shape == (0, 2, 5)
+    write(pool, 2, table, 0, keys, keys)
+    assert torch.equal(gather(pool, 2, table, 1, 5)[1], keys[4:20])
+    assert gather(pool, 2, table, 3, 3)[0].shape == (0, 2, 5)
 
 
 def test_rows_and_pages_are_the_layouts(pool: PagePool) -> None:
     """Token 6 of layer 1 stands where the layout's formula says, keys before values."""
     table = BlockTable(4, PAGES)
     keys, values = numbers(1, 4), numbers(1, 5)
-    pool.write(1, table, 6, keys, values)
+    write(pool, 1, table, 6, keys, values)
     for kv, put in enumerate((keys, values)):
         assert torch.equal(pool.page(PAGES[1])[1, kv, 2], put[0])
         assert torch.equal(pool.rows(0)[(1 * 3 + 1) * 2 + kv][20:30], put.flatten())
 
 
+@pytest.mark.parametrize("turns", [2, 9])
+def test_sequences_are_written_together(pool: PagePool, turns: int) -> None:
+    """Spans of several tables, in few runs of an extent or in many, each get their tokens."""
+    tables = [BlockTable(4, PAGES[:4]), BlockTable(4, PAGES[4:])]
+    spans = [(tables[turn % 2], turn // 2, turn // 2 + 1) for turn in range(turns)]
+    keys, values = numbers(turns, 8), numbers(turns, 9)
+    pool.write(0, pool.token_rows(spans), keys, values)
+    for number, (table, at, _) in enumerate(spans):
+        got_keys, got_values = gather(pool, 0, table, 0, len(table))
+        assert torch.equal(got_keys[at], keys[number])
+        assert torch.equal(got_values[at], values[number])
+
+
+@pytest.mark.parametrize("times", [1, 4])
+def test_pages_are_gathered_in_any_order(pool: PagePool, times: int) -> None:
+    """The same page may be asked for again, and extents may change as often as they like."""
+    table = BlockTable(4, PAGES)
+    keys = numbers(24, 3)
+    write(pool, 2, table, 0, keys, -keys)
+    order = torch.tensor([5, 2, 0, 4, 4, 1] * times)
+    rows = pool.page_rows(table.extents[order], table.slots[order])
+    wanted = keys.unflatten(0, (6, 4))[order].flatten(0, 1)
+    assert torch.equal(pool.gather(2, rows)[0], wanted)
+    assert torch.equal(pool.gather(2, rows)[1], -wanted)
+
+
 def test_a_copied_page_is_the_same_and_apart(pool: PagePool) -> None:
     """A copy in another extent has the bytes, and later writes do not reach it."""
     table = BlockTable(4, PAGES)
-    pool.write(0, table, 0, numbers(4, 6), numbers(4, 7))
+    write(pool, 0, table, 0, numbers(4, 6), numbers(4, 7))
     pool.copy_page(PAGES[0], PAGES[3])
     copied = pool.page(PAGES[3]).clone()
     assert torch.equal(copied, pool.page(PAGES[0]))
-    pool.write(0, table, 0, numbers(4, 8), numbers(4, 9))
+    write(pool, 0, table, 0, numbers(4, 8), numbers(4, 9))
     assert torch.equal(copied, pool.page(PAGES[3]))
 
 
@@ -96,10 +141,10 @@ def test_a_removed_extent_is_unknown(pool: PagePool) -> None:
     pool.remove_extent(9)
     assert pool.extents == {0, -1}
     with pytest.raises(UnknownExtentError):
-        pool.gather(0, BlockTable(4, PAGES), 0, 6)
+        gather(pool, 0, BlockTable(4, PAGES), 0, 6)
     with pytest.raises(UnknownExtentError):
         pool.remove_extent(9)
-    assert pool.gather(0, BlockTable(4, PAGES), 0, 2)[0].shape == (8, 2, 5)
+    assert gather(pool, 0, BlockTable(4, PAGES), 0, 2)[0].shape == (8, 2, 5)
 
 
 @pytest.mark.parametrize(
@@ -126,14 +171,11 @@ def test_a_key_names_one_extent(pool: PagePool) -> None:
 
 
 def test_positions_outside_the_table_are_errors(pool: PagePool) -> None:
-    """Neither writes nor gathers go beyond the pages that there are."""
+    """Nothing is written beyond the pages that there are."""
     table = BlockTable(4, PAGES[:2])
     for start in (-1, 7):
         with pytest.raises(IndexError):
-            pool.write(0, table, start, numbers(2, 1), numbers(2, 1))
-    for first, last in ((-1, 1), (0, 3), (2, 1)):
-        with pytest.raises(IndexError):
-            pool.gather(0, table, first, last)
+            write(pool, 0, table, start, numbers(2, 1), numbers(2, 1))
 
 
 def test_keys_of_another_shape_are_refused(pool: PagePool) -> None:
@@ -141,7 +183,7 @@ def test_keys_of_another_shape_are_refused(pool: PagePool) -> None:
     table = BlockTable(4, PAGES)
     for keys, values in ((numbers(2, 1), numbers(3, 1)), (torch.zeros(2, 1, 5),) * 2):
         with pytest.raises(LayoutMismatchError):
-            pool.write(0, table, 0, keys, values)
+            write(pool, 0, table, 0, keys, values)
 
 
 def test_a_layout_without_values_is_refused() -> None:
