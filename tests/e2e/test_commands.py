@@ -7,9 +7,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
+from preloaded import Preloaded
 
 from inference_worker.engine import PAGE_TOKENS
 from kvstore_client.testing import RunningStore, running_store, wait_until
@@ -26,15 +27,26 @@ def store() -> Iterator[RunningStore]:
         yield running
 
 
-def worker(*arguments: str, given: str = "") -> "subprocess.CompletedProcess[str]":
-    """Run kvstore-worker to its end."""
-    command = [sys.executable, "-m", "inference_worker", *arguments]
-    return subprocess.run(
-        command, input=given, capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+class Worker(Protocol):
+    """``kvstore-worker``, run to its end."""
+
+    def __call__(self, *arguments: str, given: str = "") -> "subprocess.CompletedProcess[str]":
+        """Run it with ``given`` on its standard input."""
+        ...
 
 
-def turns(*arguments: str) -> list[dict[str, Any]]:
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    """Return what runs kvstore-worker; what it imports is imported once for all."""
+    with Preloaded("inference_worker.program") as preloaded:
+
+        def run(*arguments: str, given: str = "") -> "subprocess.CompletedProcess[str]":
+            return preloaded.run("inference_worker", *arguments, given=given, timeout=PATIENCE)
+
+        yield run
+
+
+def turns(worker: Worker, *arguments: str) -> list[dict[str, Any]]:
     """Chat over a pipe and return what each turn took."""
     options = ("--max-tokens", "24", "--json", "--compare")
     done = worker("chat", *TINY, *options, *arguments, given=QUESTIONS)
@@ -42,9 +54,9 @@ def turns(*arguments: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_a_chat_goes_on_from_its_turns(store: RunningStore, tmp_path: Path) -> None:
+def test_a_chat_goes_on_from_its_turns(worker: Worker, store: RunningStore, tmp_path: Path) -> None:
     """The second turn matches the first one's pages; without a store the texts are the same."""
-    cold, later = turns("--store", str(store.runtime_dir))
+    cold, later = turns(worker, "--store", str(store.runtime_dir))
     assert cold["matched_tokens"] == 0
     assert later["matched_tokens"] >= cold["prompt_tokens"] // PAGE_TOKENS * PAGE_TOKENS
     assert min(cold["alone_ms"], later["alone_ms"]) > 0
@@ -56,7 +68,7 @@ def test_a_chat_goes_on_from_its_turns(store: RunningStore, tmp_path: Path) -> N
     assert later["text"] in done.stdout
 
 
-def test_a_prompt_is_continued(store: RunningStore, tmp_path: Path) -> None:
+def test_a_prompt_is_continued(worker: Worker, store: RunningStore, tmp_path: Path) -> None:
     """From a file or standard input the text is the same, and JSON has the figures."""
     prompt = "A page is the KV of one page-aligned run of tokens."
     (tmp_path / "prompt").write_text(prompt)
@@ -70,7 +82,7 @@ def test_a_prompt_is_continued(store: RunningStore, tmp_path: Path) -> None:
     assert len(found["output_ids"]) == 9
 
 
-def test_a_prompt_longer_than_the_store_is_reused_in_part() -> None:
+def test_a_prompt_longer_than_the_store_is_reused_in_part(worker: Worker) -> None:
     """Its first pages are there for the next process, in a store that has no room for all."""
     with running_store("--tier1-bytes", "512KiB", "--extent-bytes", "512KiB") as small:
         here = ("generate", *TINY, "--max-tokens", "2", "--json", "--store", str(small.runtime_dir))
@@ -80,7 +92,7 @@ def test_a_prompt_longer_than_the_store_is_reused_in_part() -> None:
     assert second["output_ids"] == first["output_ids"]
 
 
-def test_an_experiment_shows_its_table() -> None:
+def test_an_experiment_shows_its_table(worker: Worker) -> None:
     """It starts a store of its own; what ran stands beside what was published, and it succeeds."""
     done = worker("experiment", "saved-prefill", "--model", "tiny")
     assert done.returncode == 0, done.stderr
@@ -89,7 +101,7 @@ def test_an_experiment_shows_its_table() -> None:
     assert ["with", "96", "1", "5", "24", "25"] in rows
 
 
-def test_what_cannot_be_done_is_a_line(tmp_path: Path) -> None:
+def test_what_cannot_be_done_is_a_line(worker: Worker, tmp_path: Path) -> None:
     """The status is 1, and the reason stands there without a traceback."""
     none = ("--runtime-dir", str(tmp_path))
     done = worker("generate", "--model", "/nowhere", *none, "A prompt.")
