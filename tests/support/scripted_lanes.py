@@ -19,6 +19,8 @@ WELCOME = attach_pb2.ServerFrame(welcome=attach_pb2.Welcome(credential="c", tena
 OPENED = attach_pb2.ServerFrame(lane_opened=attach_pb2.LaneOpened(methods=[METHOD]))
 # What a call may meet, besides a response's bytes and a refusal's status.
 HANG_UP, GARBAGE, HUGE = object(), object(), object()
+# Calls of a test that meet nothing.
+MOST_UNANSWERED = 100
 
 
 class InPieces(NamedTuple):
@@ -63,6 +65,8 @@ class ScriptedLanes:
         """End everything."""
         self._listener.shutdown(socket.SHUT_RDWR)
         self.cut()
+        # For what came and nothing was written down for.
+        self.answer(*[HANG_UP] * MOST_UNANSWERED)
         for each in self._threads:
             each.join()
         for connection in (self._listener, *self._connections):

@@ -1,6 +1,7 @@
 """A channel to a store and the calls over it, errors typed."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -36,6 +37,8 @@ CHANNEL_OPTIONS = (
 # Where the calls are that a lane may carry, by their stub's name.
 PREFIX_CACHE = "/kvstore.v1.PrefixCacheService/"
 LEASE = "/kvstore.v1.LeaseService/"
+# They find what was given back before.
+IN_ORDER = {PREFIX_CACHE + "AcquirePrefix", PREFIX_CACHE + "ReservePages"}
 
 
 class StoreCalls:
@@ -101,7 +104,7 @@ class StoreCalls:
             path, response = self._on_lanes[method]
             pieces = [request.SerializeToString(), *sequence_pieces(tokens)]
             sent_at = time.monotonic()
-            answer = self._lanes.call(path, pieces, timeout)
+            answer = self._lanes.call(path, pieces, timeout, in_order=path in IN_ORDER)
             if answer is not None:
                 return response.FromString(answer)
             timeout -= time.monotonic() - sent_at
@@ -116,6 +119,21 @@ class StoreCalls:
         except ValueError as error:
             # What grpc raises for a call on a closed channel.
             raise StoreUnavailable(str(error)) from None
+
+    def post(self, method: Any, request: Any, timeout: float, told: Callable[[bool], None]) -> bool:  # noqa: ANN401  # as call
+        """Have a call made over a lane, and do not wait; False where none takes it at once.
+
+        As ``HotLanes.post`` does, which says when ``told`` is called.
+        """
+        if self._lanes is None:
+            return False
+        path, _ = self._on_lanes[method]
+        return self._lanes.post(path, [request.SerializeToString()], timeout, told)
+
+    def collect(self, seconds: float = 0.0) -> None:
+        """Read answers to what was posted: those that are there, or come within ``seconds``."""
+        if self._lanes is not None:
+            self._lanes.collect(seconds)
 
     def call_cancellably(self, method: Any, request: Any, timeout: float) -> Any:  # noqa: ANN401  # as call
         """Do as :meth:`call`, until :meth:`cancel`. One thread at a time uses it."""

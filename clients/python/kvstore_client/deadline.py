@@ -17,3 +17,7 @@ class Deadline:
         if left <= 0:
             raise StoreTimedOut("the deadline passed before the store was asked")
         return left
+
+    def left(self) -> float:
+        """Return the seconds left, or zero after them."""
+        return max(0.0, self._end - time.monotonic())

@@ -39,13 +39,6 @@ class Hold:
         self._pid = os.getpid()
         session.hold()
 
-    def give_back(self) -> None:
-        """Give back, in the background; nothing the second time."""
-        if self.open:
-            self.open = False
-            self.session.give_back(pin_ids=self.pin_ids, reservation_ids=self.reservation_ids)
-            self.session.leave()
-
     def recycled(self) -> list[PageRef]:
         """Return the pages that are not what they were, by a bug of the store.
 
@@ -61,7 +54,7 @@ class Hold:
 
 
 def end_holds(*holds: Hold) -> None:
-    """Wait for the device once, then give the holds back; nothing for those given back.
+    """Wait for the device once, then give the holds, of one session, back; each once.
 
     Where the wait fails nothing is given back, now or later: their pages may be
     written for as long as the process lives. Raises what the wait raises, and
@@ -74,7 +67,13 @@ def end_holds(*holds: Hold) -> None:
     session.check_process()
     session.wait_for_device()
     for hold in still_open:
-        hold.give_back()
+        hold.open = False
+    session.give_back(
+        pin_ids=[each for hold in still_open for each in hold.pin_ids],
+        reservation_ids=[each for hold in still_open for each in hold.reservation_ids],
+    )
+    for _ in still_open:
+        session.leave()
 
 
 def require_current(*holds: Hold) -> None:

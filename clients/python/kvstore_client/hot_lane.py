@@ -1,4 +1,4 @@
-"""One lane to a store: a connection over which calls are made, one at a time."""
+"""One lane to a store: a connection over which calls are made, one after another."""
 
 import contextlib
 import math
@@ -6,8 +6,10 @@ import os
 import select
 import socket
 import struct
-from collections.abc import Generator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 from weakref import WeakSet
 
 from google.protobuf.message import DecodeError
@@ -36,10 +38,18 @@ CHUNK_BYTES = 1 << 16
 _open: "WeakSet[HotLane]" = WeakSet()
 
 
+class _Posted(NamedTuple):
+    """A call that was sent: until when its answer may come, and who is told whether it did."""
+
+    deadline: Deadline
+    told: Callable[[bool], None]
+
+
 class HotLane:
     """Opened by :meth:`open`, then used by one thread at a time; any may :meth:`shut` it.
 
-    After an error that is no refusal it is of no use, and to be closed.
+    The store takes up its calls in the order of their sending. After an error that is
+    no refusal it is of no use, and to be closed; then :meth:`forfeit`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -47,6 +57,11 @@ class HotLane:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
         self._numbers: dict[str, int] = {}
+        self._posted: deque[_Posted] = deque()
+        # Posted calls whose answers were read.
+        self.read_count = 0
+        # Received, and of an answer that was not read yet.
+        self._left = b""
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
         _open.add(self)
@@ -70,16 +85,24 @@ class HotLane:
         """Return whether a method, by its path over gRPC, may be called."""
         return method in self._numbers
 
+    @property
+    def unread_count(self) -> int:
+        """Number of posted calls whose answers were not read."""
+        return len(self._posted)
+
     def call(self, method: str, request: Sequence[bytes], timeout: float) -> bytes:
-        """Return a method's response; raises ``StoreError``. ``request`` comes in pieces."""
+        """Return a method's response; raises ``StoreError``. ``request`` comes in pieces.
+
+        Reads the answers to what was posted before, which come first.
+        """
         deadline = Deadline(timeout)
-        head = attach_pb2.LaneCall(
-            method=self._numbers[method], timeout_us=int(timeout * MICROSECONDS) or 1
-        ).SerializeToString()
-        lengths = LENGTHS.pack(len(head), sum(map(len, request)))
+        pieces = self._framed(method, request, timeout)
         try:
-            self._send([lengths + head, *request], deadline)
+            self._send(pieces, deadline)
+            while self._posted:
+                self._read_posted(deadline)
             head, body = self._receive(deadline)
+            _require_none(self._left)
             answer = attach_pb2.LaneAnswer.FromString(head) if head else None
         except TimeoutError:
             raise StoreTimedOut(LATE) from None
@@ -88,6 +111,47 @@ class HotLane:
         if answer is not None and answer.HasField("status"):
             raise error_of_status(answer.status)
         return body
+
+    def post(
+        self,
+        method: str,
+        request: Sequence[bytes],
+        timeout: float,
+        told: Callable[[bool], None],
+    ) -> bool:
+        """Send a call whose answer is read later; False, and nothing is sent, if it had to wait.
+
+        ``told`` is called once, with whether it succeeded, when the answer is read or
+        the lane :meth:`forfeit`, also after this raised ``StoreUnavailable``.
+        """
+        pieces = self._framed(method, request, timeout)
+        self._posted.append(_Posted(Deadline(timeout), told))
+        try:
+            sent = self._socket.sendmsg(pieces, (), AT_ONCE)
+        except BlockingIOError:
+            self._posted.pop()
+            return False
+        except OSError as error:
+            raise _broken(error) from None
+        if sent < sum(map(len, pieces)):
+            raise StoreUnavailable("the lane: a call was not taken whole")
+        return True
+
+    def collect(self, seconds: float = 0.0) -> None:
+        """Read answers to posted calls: those that are there, or come within ``seconds`` each.
+
+        Raises ``StoreError`` where one is late by its own deadline, or none is to be had.
+        """
+        with _typed(LATE):
+            while self._posted and self._has_something(seconds):
+                self._read_posted(self._posted[0].deadline)
+            if self._posted:
+                self._posted[0].deadline.remaining()
+
+    def forfeit(self) -> None:
+        """Say of all posted calls whose answers were not read that they did not succeed."""
+        while self._posted:
+            self._posted.popleft().told(False)  # noqa: FBT003  # what it is told
 
     def shut(self) -> None:
         """End whatever goes on over it, from any thread."""
@@ -109,6 +173,22 @@ class HotLane:
             raise BrokenFrames(msg)
         return frame
 
+    def _framed(self, method: str, request: Sequence[bytes], timeout: float) -> list[bytes]:
+        head = attach_pb2.LaneCall(
+            method=self._numbers[method], timeout_us=int(timeout * MICROSECONDS) or 1
+        ).SerializeToString()
+        return [LENGTHS.pack(len(head), sum(map(len, request))) + head, *request]
+
+    def _read_posted(self, deadline: Deadline) -> None:
+        """Read the next posted call's answer, and tell of it; a refusal is no success."""
+        head, _ = self._receive(deadline)
+        refused = head and attach_pb2.LaneAnswer.FromString(head).HasField("status")
+        self.read_count += 1
+        self._posted.popleft().told(not refused)
+
+    def _has_something(self, seconds: float) -> bool:
+        return bool(self._left or self._poll.poll(math.ceil(seconds * MILLISECONDS)))
+
     def _send(self, pieces: Sequence[bytes], deadline: Deadline) -> None:
         """Send all pieces, together where the kernel takes them so."""
         try:
@@ -126,7 +206,7 @@ class HotLane:
 
     def _receive(self, deadline: Deadline) -> tuple[bytes, bytes]:
         """Return an answer's head and body, each byte copied once where it comes at once."""
-        data = self._chunk(CHUNK_BYTES, deadline)
+        data = self._left or self._chunk(CHUNK_BYTES, deadline)
         while len(data) < LENGTHS.size:
             data += self._chunk(LENGTHS.size - len(data), deadline)
         head_bytes, body_bytes = LENGTHS.unpack_from(data)
@@ -140,10 +220,8 @@ class HotLane:
             while len(received) < end:
                 received += self._chunk(end - len(received), deadline)
             data = bytes(received)
-        if len(data) > end:
-            msg = "more came than an answer"
-            raise BrokenFrames(msg)
-        return data[LENGTHS.size : body_at], data[body_at:]
+        self._left = data[end:]
+        return data[LENGTHS.size : body_at], data[body_at:end]
 
     def _chunk(self, most: int, deadline: Deadline) -> bytes:
         """Return what comes next, at least a byte."""
@@ -166,6 +244,12 @@ def _typed(late: str) -> Generator[None, None, None]:
         raise StoreTimedOut(late) from None
     except BREAKS as error:
         raise _broken(error) from None
+
+
+def _require_none(data: bytes) -> None:
+    if data:
+        msg = "more came than an answer"
+        raise BrokenFrames(msg)
 
 
 def _broken(error: Exception) -> StoreUnavailable:

@@ -1,6 +1,6 @@
 """The calls that are made under one lease."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from kvstore.v1 import lease_pb2, prefix_cache_pb2, store_pb2
 from kvstore_client.calls import StoreCalls
@@ -123,19 +123,40 @@ class LeaseCalls:
 
     def release(self, pin_ids: Sequence[int], timeout: float) -> None:
         """Release pins."""
-        request = prefix_cache_pb2.ReleasePinsRequest(caller=self._caller, pin_ids=pin_ids)
         fault_point("release.before")
-        self._calls.call(self._calls.prefix_cache.ReleasePins, request, timeout)
+        self._calls.call(self._calls.prefix_cache.ReleasePins, self._release(pin_ids), timeout)
         fault_point("release.after")
 
     def abort(self, reservation_ids: Sequence[int], timeout: float) -> None:
         """End reservations."""
-        request = prefix_cache_pb2.AbortReservationRequest(
-            caller=self._caller, reservation_ids=reservation_ids
-        )
         fault_point("release.before")
-        self._calls.call(self._calls.prefix_cache.AbortReservation, request, timeout)
+        method = self._calls.prefix_cache.AbortReservation
+        self._calls.call(method, self._abort(reservation_ids), timeout)
         fault_point("release.after")
+
+    def post_release(
+        self, pin_ids: Sequence[int], timeout: float, told: Callable[[bool], None]
+    ) -> bool:
+        """Have pins released without waiting for it; False where that cannot be. As a post is."""
+        fault_point("release.before")
+        method = self._calls.prefix_cache.ReleasePins
+        posted = self._calls.post(method, self._release(pin_ids), timeout, told)
+        fault_point("release.after")
+        return posted
+
+    def post_abort(
+        self, reservation_ids: Sequence[int], timeout: float, told: Callable[[bool], None]
+    ) -> bool:
+        """Have reservations ended without waiting for it; False where that cannot be."""
+        fault_point("release.before")
+        method = self._calls.prefix_cache.AbortReservation
+        posted = self._calls.post(method, self._abort(reservation_ids), timeout, told)
+        fault_point("release.after")
+        return posted
+
+    def collect(self, seconds: float = 0.0) -> None:
+        """Read answers to what was posted: those that are there, or come within ``seconds``."""
+        self._calls.collect(seconds)
 
     def renew(self, timeout: float) -> float:
         """Renew the lease and return its time to live, in seconds from sending."""
@@ -174,3 +195,11 @@ class LeaseCalls:
         )
         fault_point("open.after")
         return response
+
+    def _release(self, pin_ids: Sequence[int]) -> prefix_cache_pb2.ReleasePinsRequest:
+        return prefix_cache_pb2.ReleasePinsRequest(caller=self._caller, pin_ids=pin_ids)
+
+    def _abort(self, reservation_ids: Sequence[int]) -> prefix_cache_pb2.AbortReservationRequest:
+        return prefix_cache_pb2.AbortReservationRequest(
+            caller=self._caller, reservation_ids=reservation_ids
+        )

@@ -1,11 +1,13 @@
-"""Sends what a session gives back, in the background, until the store has it."""
+"""Sends what a session gives back, without keeping its caller, until the store has it."""
 
 import logging
+import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Condition, Event, Thread
+from typing import NamedTuple
 
 from kvstore_client.backoff import Backoff
 from kvstore_client.errors import StoreRefused, StoreUnavailable
@@ -14,10 +16,14 @@ from kvstore_client.lease_calls import LeaseCalls
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Returned:
-    """Holds and extents that are given back. ``last`` is the lease itself."""
+# Seconds until somebody looks for answers on lanes that nobody used meanwhile.
+LOOK = 0.05
 
+
+class Returned(NamedTuple):
+    """Holds, under a number, or extents that are given back. ``last`` is the lease itself."""
+
+    number: int = 0
     pin_ids: Sequence[int] = ()
     reservation_ids: Sequence[int] = ()
     extent_ids: Sequence[int] = ()
@@ -29,25 +35,30 @@ class _Batch:
     pin_ids: list[int] = field(default_factory=list)
     reservation_ids: list[int] = field(default_factory=list)
     extent_ids: list[int] = field(default_factory=list)
-    holds: int = 0
+    numbers: list[int] = field(default_factory=list)
     last: bool = False
 
     def add(self, item: Returned) -> None:
         self.pin_ids.extend(item.pin_ids)
         self.reservation_ids.extend(item.reservation_ids)
         self.extent_ids.extend(item.extent_ids)
-        self.holds += bool(item.pin_ids or item.reservation_ids)
+        self.numbers.append(item.number)
         self.last = item.last
 
 
 class ReleaseSender:
-    """A queue and a thread: releases reach the store in order, those that wait in one call.
+    """Releases reach the store by the thread of their caller, or by one of its own.
+
+    The caller's sends them over a lane that is idle, and waits for nothing: the lane's
+    next user reads the answer, or this thread soon after. What no lane takes, and what
+    a lane that broke was given, is put into a queue, and sent by the thread, what waits
+    in one call.
 
     They can be repeated, so each is sent until the store answered, or until
     :meth:`abandon`. After ``last`` the lease is revoked in the same way, and the
     thread ends by calling ``closed``, once nothing that was given up is mapped any
     more. Any thread may use it; nothing here waits
-    for the store but the thread, :meth:`flush` and :meth:`join`.
+    for the store but the thread, :meth:`flush`, :meth:`settle` and :meth:`join`.
     """
 
     def __init__(
@@ -73,8 +84,11 @@ class ReleaseSender:
         # Its put may interrupt itself, so an extent's last view may be dropped anywhere.
         self._queue: SimpleQueue[Returned] = SimpleQueue()
         self._state = Condition()
-        self._put_count = 0
-        self._sent_count = 0
+        self._count = 0
+        # What was given back and is not answered, by its number: whether a lane has it.
+        self._open: dict[int, bool] = {}
+        self._watching = False
+        self._look_at = 0.0
         self._retry = Event()
         self._abandoned = False
         self._ended = Event()
@@ -85,10 +99,45 @@ class ReleaseSender:
         self, *, pin_ids: Sequence[int] = (), reservation_ids: Sequence[int] = ()
     ) -> None:
         """Have pins released and reservations ended."""
-        if pin_ids or reservation_ids:
-            with self._state:
-                self._put_count += 1
-                self._queue.put(Returned(pin_ids, reservation_ids))
+        if pin_ids:
+            self._give_back(Returned(pin_ids=pin_ids), pin_ids, self._calls.post_release)
+        if reservation_ids:
+            item = Returned(reservation_ids=reservation_ids)
+            self._give_back(item, reservation_ids, self._calls.post_abort)
+
+    def _give_back(
+        self,
+        item: Returned,
+        ids: Sequence[int],
+        post: Callable[[Sequence[int], float, Callable[[bool], None]], bool],
+    ) -> None:
+        with self._state:
+            self._count += 1
+            item = item._replace(number=self._count)
+            postable = len(ids) <= self._max_batch_size and not self._abandoned
+            self._open[item.number] = postable
+        if postable and post(ids, self._call_timeout, partial(self._read, item)):
+            self._watch()
+        else:
+            self._put(item)
+
+    def _put(self, item: Returned) -> None:
+        with self._state:
+            self._open[item.number] = False
+            self._queue.put(item)
+
+    def _read(self, item: Returned, succeeded: bool) -> None:  # noqa: FBT001  # a lane's callback
+        """Take what became of something that a lane was given."""
+        if succeeded:
+            self._answered([item.number])
+        else:
+            self._put(item)
+
+    def _answered(self, numbers: Iterable[int]) -> None:
+        with self._state:
+            for number in numbers:
+                self._open.pop(number, None)
+            self._state.notify_all()
 
     def unmapped(self, extent_id: int) -> None:
         """Have the store told that an extent is unmapped. Never waits."""
@@ -98,17 +147,33 @@ class ReleaseSender:
         """Have the lease revoked after everything else, and end."""
         self._queue.put(Returned(last=True))
 
-    def flush(self, timeout: float, given_up: Callable[[], bool] = lambda: False) -> bool:
-        """Wait until what was given back before this call has been sent; False if it was not.
+    def flush(self, timeout: float) -> bool:
+        """Wait until what was given back before this call is answered; False if it was not."""
+        end = time.monotonic() + timeout
+        self._calls.collect(timeout)
+        return self._wait(max(0.0, end - time.monotonic()), on_lanes=True)
+
+    def settle(self, timeout: float, given_up: Callable[[], bool]) -> bool:
+        """Do as :meth:`flush`, but for what lanes have: who calls over one comes after it.
 
         Waits no longer once ``given_up``, which is asked again at each :meth:`wake`.
         """
+        return not self._open or self._wait(timeout, given_up, on_lanes=False)
+
+    def _wait(
+        self, timeout: float, given_up: Callable[[], bool] = lambda: False, *, on_lanes: bool
+    ) -> bool:
         with self._state:
-            wanted = self._put_count
-            self._state.wait_for(
-                lambda: self._abandoned or given_up() or self._sent_count >= wanted, timeout
-            )
-            return self._sent_count >= wanted
+            wanted = self._count
+
+            def done() -> bool:
+                return not any(
+                    number <= wanted and (on_lanes or not on_lane)
+                    for number, on_lane in self._open.items()
+                )
+
+            self._state.wait_for(lambda: self._abandoned or given_up() or done(), timeout)
+            return done()
 
     def wake(self) -> None:
         """Have those who wait in :meth:`flush` look whether they have given up."""
@@ -134,21 +199,51 @@ class ReleaseSender:
     def _run(self) -> None:
         last = False
         while not last:
-            batch = self._take()
-            last = batch.last
-            self._tell(batch.extent_ids)
-            for part in self._parts(batch.pin_ids):
-                self._send("pins", partial(self._calls.release, part, self._call_timeout))
-            for part in self._parts(batch.reservation_ids):
-                self._send("holds", partial(self._calls.abort, part, self._call_timeout))
-            with self._state:
-                if not self._abandoned:
-                    self._sent_count += batch.holds
-                    self._state.notify_all()
+            last = self._deliver(self._take())
+        if not self._abandoned:
+            # What lanes have is answered before the lease goes, or comes back.
+            self._calls.collect(self._call_timeout)
+            while not self._queue.empty():
+                self._deliver(self._take())
         self._send("lease", partial(self._calls.revoke, self._call_timeout))
         self._outlast_views()
         self._closed()
         self._ended.set()
+
+    def _deliver(self, batch: _Batch) -> bool:
+        """Send a batch; return whether it was the last."""
+        self._tell(batch.extent_ids)
+        for part in self._parts(batch.pin_ids):
+            self._send("pins", partial(self._calls.release, part, self._call_timeout))
+        for part in self._parts(batch.reservation_ids):
+            self._send("holds", partial(self._calls.abort, part, self._call_timeout))
+        if not self._abandoned:
+            self._answered(batch.numbers)
+        return batch.last
+
+    # What lanes have. Whoever gives them something sees to it that somebody looks.
+
+    def _watch(self) -> None:
+        if self._watching:
+            return
+        with self._state:
+            self._watching, self._look_at = True, time.monotonic() + LOOK
+            self._queue.put(Returned())
+
+    def _look(self) -> None:
+        """Read answers that came on lanes which nobody used meanwhile."""
+        self._calls.collect()
+        with self._state:
+            self._watching, self._look_at = any(self._open.values()), time.monotonic() + LOOK
+
+    def _next(self) -> Returned:
+        while True:
+            try:
+                if not self._watching:
+                    return self._queue.get()
+                return self._queue.get(timeout=max(0.0, self._look_at - time.monotonic()))
+            except Empty:
+                self._look()
 
     def _outlast_views(self) -> None:
         """Go on telling what is unmapped, while views are kept of what was given up."""
@@ -167,7 +262,7 @@ class ReleaseSender:
 
     def _take(self) -> _Batch:
         batch = _Batch()
-        batch.add(self._queue.get())
+        batch.add(self._next())
         while not batch.last and not self._queue.empty():
             batch.add(self._queue.get())
         return batch

@@ -178,9 +178,10 @@ class Session:
     def settle(self, request: StoreRequest) -> None:
         """Wait until the store has what was given back before; raises ``StoreUnavailable``.
 
-        Whoever released slots and reserves then finds them there.
+        Or until it is on a lane, ahead of the request. Whoever released slots and reserves
+        then finds them there.
         """
-        if self._sender.flush(request.remaining(), lambda: self.ended is not None):
+        if self._sender.settle(request.remaining(), lambda: self.ended is not None):
             return
         if self.ended is not None:
             raise self._why_not()
@@ -226,7 +227,7 @@ class Session:
     def give_back(
         self, *, pin_ids: Sequence[int] = (), reservation_ids: Sequence[int] = ()
     ) -> None:
-        """Have the store told, in the background, that these are not used any more."""
+        """Have the store told, without waiting for it, that these are not used any more."""
         self._sender.give_back(pin_ids=pin_ids, reservation_ids=reservation_ids)
 
     def wait_for_device(self) -> None:

@@ -6,18 +6,15 @@ from threading import Event, Thread
 
 import pytest
 from google.rpc import status_pb2
-from scripted_lanes import GARBAGE, HANG_UP, HUGE, METHOD, InPieces, ScriptedLanes
+from lane_rig import LIMIT, LaneRig
+from scripted_lanes import GARBAGE, HANG_UP, HUGE, InPieces
 from scripted_store import ScriptedCalls, refusal
 
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore_client import errors
 from kvstore_client.calls import StoreCalls
-from kvstore_client.deadline import Deadline
-from kvstore_client.hot_lane import HotLane
-from kvstore_client.hot_lanes import FIRST_REST, MOST, HotLanes
+from kvstore_client.hot_lanes import FIRST_REST, MOST
 from kvstore_client.runtime_dir import RuntimeDir
-
-LIMIT = 30.0
 
 
 def status(reason: str) -> status_pb2.Status:
@@ -25,41 +22,16 @@ def status(reason: str) -> status_pb2.Status:
     return status_pb2.Status.FromString(refusal(reason))
 
 
-class Rig:
-    """Lanes to a scripted socket, by a clock of the test's."""
-
-    def __init__(self, runtime_dir: RuntimeDir) -> None:
-        self.now = 0.0
-        self.path = runtime_dir.attach_socket
-        self.store = ScriptedLanes(self.path)
-        self.lanes = HotLanes(self.open, clock=lambda: self.now)
-
-    def open(self, timeout: float) -> HotLane:
-        """Open a lane, however long it takes."""
-        del timeout
-        lane = HotLane(self.path)
-        try:
-            lane.open("test", b"lease", b"secret", Deadline(LIMIT))
-        except errors.StoreError:
-            lane.close()
-            raise
-        return lane
-
-    def call(self, *pieces: bytes, timeout: float = LIMIT) -> bytes | None:
-        """Make a call."""
-        return self.lanes.call(METHOD, pieces or (b"request",), timeout)
-
-
 @pytest.fixture
-def rig(runtime_dir: RuntimeDir) -> Iterator[Rig]:
+def rig(runtime_dir: RuntimeDir) -> Iterator[LaneRig]:
     """Provide lanes."""
-    rig = Rig(runtime_dir)
+    rig = LaneRig(runtime_dir)
     yield rig
     rig.lanes.close()
     rig.store.close()
 
 
-def test_a_call_is_answered_and_the_lane_is_used_again(rig: Rig) -> None:
+def test_a_call_is_answered_and_the_lane_is_used_again(rig: LaneRig) -> None:
     """A request in pieces arrives whole, with the time that there is, and one lane does."""
     rig.store.answer(b"first", b"")
     assert rig.call(b"one", b"", b"two", timeout=2.5) == b"first"
@@ -69,7 +41,7 @@ def test_a_call_is_answered_and_the_lane_is_used_again(rig: Rig) -> None:
     assert rig.store.opened == 1
 
 
-def test_what_is_longer_than_the_kernel_s_buffers_arrives(rig: Rig) -> None:
+def test_what_is_longer_than_the_kernel_s_buffers_arrives(rig: LaneRig) -> None:
     """In both directions, beginning in any piece."""
     long = os.urandom(3 << 20)
     rig.store.answer(long, long)
@@ -79,21 +51,21 @@ def test_what_is_longer_than_the_kernel_s_buffers_arrives(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 7])
-def test_an_answer_that_comes_in_pieces_is_an_answer(rig: Rig, count: int) -> None:
+def test_an_answer_that_comes_in_pieces_is_an_answer(rig: LaneRig, count: int) -> None:
     """However its bytes come."""
     rig.store.answer(InPieces(b"an answer", count), b"next")
     assert rig.call() == b"an answer"
     assert rig.call() == b"next"
 
 
-def test_more_than_an_answer_breaks_a_lane(rig: Rig) -> None:
+def test_more_than_an_answer_breaks_a_lane(rig: LaneRig) -> None:
     """Whose it would be is not to be known."""
     rig.store.answer(InPieces(b"an answer", 100, more=b"x"))
     assert rig.call() is None
     assert not rig.lanes._idle
 
 
-def test_a_refusal_is_typed_and_keeps_the_lane(rig: Rig) -> None:
+def test_a_refusal_is_typed_and_keeps_the_lane(rig: LaneRig) -> None:
     """The status is the one that gRPC carries."""
     rig.store.answer(status("LEASE_NOT_FOUND"), b"next")
     with pytest.raises(errors.LeaseNotFound):
@@ -103,7 +75,7 @@ def test_a_refusal_is_typed_and_keeps_the_lane(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("what", [HANG_UP, GARBAGE, HUGE, status_pb2.Status(code=14)])
-def test_a_lane_that_breaks_leaves_its_call_to_grpc(rig: Rig, what: object) -> None:
+def test_a_lane_that_breaks_leaves_its_call_to_grpc(rig: LaneRig, what: object) -> None:
     """So it does with the calls of a second or so; then another lane is tried."""
     rig.store.answer(what, b"again")
     assert rig.call() is None
@@ -113,7 +85,7 @@ def test_a_lane_that_breaks_leaves_its_call_to_grpc(rig: Rig, what: object) -> N
     assert rig.call() == b"again"
 
 
-def test_lanes_that_go_on_breaking_rest_for_longer(rig: Rig) -> None:
+def test_lanes_that_go_on_breaking_rest_for_longer(rig: LaneRig) -> None:
     """Twice as long, less what chance takes off."""
     rig.store.answer(HANG_UP, HANG_UP)
     assert rig.call() is None
@@ -125,7 +97,7 @@ def test_lanes_that_go_on_breaking_rest_for_longer(rig: Rig) -> None:
     assert len(rig.store.calls) == 2
 
 
-def test_a_deadline_is_a_deadline(rig: Rig) -> None:
+def test_a_deadline_is_a_deadline(rig: LaneRig) -> None:
     """The lane is given up with the answer that may come late, and others rest."""
     late = Event()
     rig.store.answer(late, b"again")
@@ -137,7 +109,7 @@ def test_a_deadline_is_a_deadline(rig: Rig) -> None:
     assert rig.call() == b"again"
 
 
-def test_a_store_that_refuses_a_lane_is_called_over_grpc(rig: Rig) -> None:
+def test_a_store_that_refuses_a_lane_is_called_over_grpc(rig: LaneRig) -> None:
     """And asked again later."""
     rig.store.refusal = status("QUOTA_EXCEEDED")
     assert rig.call() is None
@@ -148,7 +120,7 @@ def test_a_store_that_refuses_a_lane_is_called_over_grpc(rig: Rig) -> None:
     assert rig.call() == b"yes"
 
 
-def test_threads_have_a_lane_each_while_there_are_some(rig: Rig) -> None:
+def test_threads_have_a_lane_each_while_there_are_some(rig: LaneRig) -> None:
     """Whoever finds none free does not wait for one."""
     held = [Event() for _ in range(MOST)]
     rig.store.answer(*held)
@@ -164,7 +136,7 @@ def test_threads_have_a_lane_each_while_there_are_some(rig: Rig) -> None:
     assert rig.store.opened == MOST
 
 
-def test_closing_ends_calls_under_way(rig: Rig) -> None:
+def test_closing_ends_calls_under_way(rig: LaneRig) -> None:
     """They are left to gRPC, and so is what comes after."""
     held = Event()
     rig.store.answer(held)
@@ -179,7 +151,7 @@ def test_closing_ends_calls_under_way(rig: Rig) -> None:
     held.set()
 
 
-def test_a_forked_child_has_no_lanes(rig: Rig) -> None:
+def test_a_forked_child_has_no_lanes(rig: LaneRig) -> None:
     """Its copies are closed: what it sends reaches nobody, and its parent's go on."""
     rig.store.answer(b"", b"parent")
     rig.call()
@@ -192,7 +164,7 @@ def test_a_forked_child_has_no_lanes(rig: Rig) -> None:
 
 
 def test_a_call_whose_lane_broke_is_made_over_grpc(
-    rig: Rig, scripted: ScriptedCalls, runtime_dir: RuntimeDir
+    rig: LaneRig, scripted: ScriptedCalls, runtime_dir: RuntimeDir
 ) -> None:
     """The same request, once more; what a lane answers is not asked twice."""
     calls = StoreCalls(runtime_dir.grpc_target, "me", b"secret")

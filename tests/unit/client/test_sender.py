@@ -6,6 +6,7 @@ from threading import Event
 import grpc
 import pytest
 from scripted_store import ScriptedCalls, refusal
+from sending import Sending, pins_released
 
 from kvstore.v1 import lease_pb2, prefix_cache_pb2
 from kvstore_client.backoff import Backoff
@@ -20,25 +21,6 @@ ABORTED = prefix_cache_pb2.AbortReservationResponse()
 REVOKED = lease_pb2.RevokeLeaseResponse()
 
 
-class Sending:
-    """A sender of batches of two, and what it told besides the wire."""
-
-    def __init__(self, runtime_dir: RuntimeDir) -> None:
-        self.calls = StoreCalls(runtime_dir.grpc_target, "me", b"secret")
-        self.unmapped: list[int] = []
-        self.lingering: list[int] = []
-        self.closed = Event()
-        self.sender = ReleaseSender(
-            LeaseCalls(self.calls, b"lease", 5),
-            call_timeout=30,
-            backoff=Backoff(0.001, 0.001),
-            max_batch_size=2,
-            tell_unmapped=self.unmapped.extend,
-            closed=self.closed.set,
-            lingering=lambda: self.lingering,
-        )
-
-
 @pytest.fixture
 def sending(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[Sending]:
     """A sender with a scripted wire, ended afterwards."""
@@ -48,12 +30,6 @@ def sending(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[Sendin
     sending.sender.abandon()
     sending.calls.close()
     assert sending.sender.join(30)
-
-
-def pins_released(scripted: ScriptedCalls) -> list[list[int]]:
-    """Return the pins of each release that came."""
-    requests = scripted.requests.get("ReleasePins", [])
-    return [list(prefix_cache_pb2.ReleasePinsRequest.FromString(r).pin_ids) for r in requests]
 
 
 def reservations_aborted(scripted: ScriptedCalls) -> list[list[int]]:

@@ -1,0 +1,130 @@
+"""Giving back over a lane, without waiting, and what becomes of what a lane loses."""
+
+from collections.abc import Iterator
+
+import pytest
+from google.rpc.status_pb2 import Status
+from scripted_lanes import HANG_UP, METHOD, ScriptedLanes
+from scripted_store import ScriptedCalls, refusal
+from sending import Sending, pins_released
+
+from kvstore.v1 import lease_pb2, prefix_cache_pb2
+from kvstore_client.deadline import Deadline
+from kvstore_client.hot_lane import HotLane
+from kvstore_client.hot_lanes import HotLanes
+from kvstore_client.runtime_dir import RuntimeDir
+from kvstore_client.testing import wait_until
+
+RELEASED = prefix_cache_pb2.ReleasePinsResponse()
+REVOKED = lease_pb2.RevokeLeaseResponse()
+
+
+@pytest.fixture
+def sending(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[Sending]:
+    """A sender with a scripted wire, ended afterwards."""
+    assert scripted.requests == {}
+    sending = Sending(runtime_dir)
+    yield sending
+    sending.sender.abandon()
+    sending.calls.close()
+    assert sending.sender.join(30)
+
+
+@pytest.fixture
+def lane(runtime_dir: RuntimeDir, sending: Sending) -> Iterator[ScriptedLanes]:
+    """A scripted lane that the sender's calls may take, idle."""
+    store = ScriptedLanes(runtime_dir.attach_socket)
+
+    def opening(timeout: float) -> HotLane:
+        lane = HotLane(runtime_dir.attach_socket)
+        lane.open("test", b"lease", b"secret", Deadline(timeout + 30))
+        return lane
+
+    lanes = HotLanes(opening)
+    sending.calls.use_lanes(lanes)
+    store.answer(b"")
+    assert lanes.call(METHOD, [b""], 30) == b""
+    store.calls.clear()
+    assert store.came.acquire(timeout=30)
+    yield store
+    lanes.close()
+    store.close()
+
+
+def pins_posted(lane: ScriptedLanes) -> list[list[int]]:
+    """Return the pins of each release that came over a lane."""
+    requests = [prefix_cache_pb2.ReleasePinsRequest.FromString(body) for _, body in lane.calls]
+    return [list(each.pin_ids) for each in requests]
+
+
+def test_a_release_goes_over_a_lane_and_nobody_waits(
+    scripted: ScriptedCalls, sending: Sending, lane: ScriptedLanes
+) -> None:
+    """It is sent before it returns, and answered when somebody read the answer."""
+    sending.sender.give_back(pin_ids=[1])
+    sending.sender.give_back(pin_ids=[2])
+    assert lane.came.acquire(timeout=30)
+    assert not sending.sender.flush(0)
+    assert sending.sender.settle(0, lambda: False)
+    lane.answer(b"")
+    assert not sending.sender.flush(0.05)
+    lane.answer(b"")
+    assert sending.sender.flush(30)
+    assert pins_posted(lane) == [[1], [2]]
+    assert scripted.requests == {}
+
+
+def test_answers_on_a_lane_are_read_where_nobody_asks(
+    sending: Sending, lane: ScriptedLanes
+) -> None:
+    """The sender looks for them, and no longer than there are some."""
+    for pin_id in (1, 2):
+        lane.answer(b"")
+        sending.sender.give_back(pin_ids=[pin_id])
+        assert wait_until(lambda: not sending.sender._open)
+        assert wait_until(lambda: not sending.sender._watching)
+
+
+@pytest.mark.parametrize("what", [HANG_UP, Status.FromString(refusal("LEASE_NOT_FOUND"))])
+def test_a_release_that_a_lane_lost_is_repeated(
+    scripted: ScriptedCalls, sending: Sending, lane: ScriptedLanes, what: object
+) -> None:
+    """Over gRPC, where no lane is left; one that was refused comes again too."""
+    lane.answer(what, b"")
+    scripted.answer("ReleasePins", RELEASED)
+    sending.sender.give_back(pin_ids=[1])
+    assert sending.sender.flush(30)
+    assert [*pins_posted(lane), *pins_released(scripted)] == [[1], [1]]
+
+
+def test_more_than_a_batch_goes_by_the_thread(sending: Sending, lane: ScriptedLanes) -> None:
+    """In parts that the store takes."""
+    lane.answer(b"", b"")
+    sending.sender.give_back(pin_ids=[1, 2, 3])
+    assert sending.sender.flush(30)
+    assert pins_posted(lane) == [[1, 2], [3]]
+
+
+def test_the_lease_goes_after_what_lanes_have(
+    scripted: ScriptedCalls, sending: Sending, lane: ScriptedLanes
+) -> None:
+    """What one of them lost is repeated before."""
+    scripted.answer("RevokeLease", REVOKED)
+    scripted.answer("ReleasePins", RELEASED)
+    sending.sender.give_back(pin_ids=[1])
+    sending.sender.finish()
+    assert not sending.sender.join(0.05)
+    assert scripted.requests == {}
+    lane.answer(HANG_UP)
+    assert sending.sender.join(30)
+    assert pins_released(scripted) == [[1]]
+    assert len(scripted.requests["RevokeLease"]) == 1
+    assert sending.sender.flush(0)
+
+
+def test_nothing_is_posted_once_abandoned(sending: Sending, lane: ScriptedLanes) -> None:
+    """Its store is gone, or this process goes."""
+    sending.sender.abandon()
+    sending.sender.give_back(pin_ids=[1])
+    assert not sending.sender.flush(0)
+    assert lane.calls == []
