@@ -30,6 +30,7 @@ from kvstore.rpc.attach import AttachServer
 from kvstore.rpc.health import Health, stacks
 from kvstore.rpc.hot_lanes import FEATURE as HOT_LANE
 from kvstore.rpc.hot_lanes import HotLanes
+from kvstore.rpc.prefix_cache_servicer import IN_FLIGHT
 from kvstore.rpc.probes import OwnerProbe, PoolProbe
 from kvstore.rpc.server import (
     SERVICES,
@@ -138,7 +139,10 @@ def serve(config: Config, access: Access, signals: Signals) -> None:
         )
         stack.callback(health.close)
         sockets = Sockets(
-            runtime_dir.grpc_socket, runtime_dir.attach_socket, access.sockets, (HOT_LANE,)
+            runtime_dir.grpc_socket,
+            runtime_dir.attach_socket,
+            access.sockets,
+            (HOT_LANE, IN_FLIGHT),
         )
         server = build_server(
             store,

@@ -43,7 +43,7 @@ class ReplayTiers:
         """Load and promote for a match; return how many of its pages each tier has before."""
         cache = self._cache
         found = Counter(
-            dict(cache.peek(self._caller.identity, self._namespace_id, sequence.tokens).tiers)
+            dict(cache.peek(self._caller.identity, self._namespace_id, sequence.tokens, 0.0).tiers)
         )
         if self.slab is not None:
             found[3] = self._load(self.slab, sequence)

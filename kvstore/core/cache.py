@@ -14,13 +14,16 @@ from kvstore.core.hints import NO_HINT, ReuseHint
 from kvstore.core.holds import Reservation
 from kvstore.core.inserting import (
     insert_range,
+    note_advance,
     publish_next,
     require_checksums,
     store_next_token,
 )
 from kvstore.core.lease import Lease, LeaseChange, LeaseState
 from kvstore.core.loading import Loading
+from kvstore.core.lookup import whole_tokens
 from kvstore.core.namespace import Namespace
+from kvstore.core.node import Position
 from kvstore.core.pages import evict
 from kvstore.core.requests import (
     Grant,
@@ -64,9 +67,13 @@ class PrefixCache(Loading):
         total_page_count: int,
         now: float,
         to_verify: bool = False,
+        yield_idle: float | None = None,
     ) -> tuple[Match, Grant | None]:
         """Match, and reserve the rest of ``total_page_count`` pages; None if it can't be had.
 
+        The whole pages of the rest are announced: others' matches tell of them. With
+        ``yield_idle``, where one that advanced within so many seconds is announced already,
+        nothing is pinned and nothing reserved, and the answer tells of that.
         A repeated call whose first made a reservation and no pin is answered
         with that first call's miss. ``to_verify`` is as for ``match``.
         """
@@ -83,13 +90,18 @@ class PrefixCache(Loading):
         if existing is not None and pin_id not in lease.pins:
             match = Match(0, ())
         else:
-            match = self._match(lease, namespace, sequence, wishes, now)
+            yields = yield_idle if existing is None else None
+            match = self._match(lease, namespace, sequence, wishes, now, yields)
+            if yields is not None and match.in_flight is not None:
+                return match, None
         if existing is None:
             start = match.matched_token_count // namespace.layout.page_tokens
             request = ReservationRequest(reservation_id, start, max(total_page_count - start, 0))
         grant = None
         with suppress(PoolExhausted):
             [grant] = self._reserve(lease, namespace, [request], now)
+        if existing is None and grant is not None:
+            self._announce(lease, namespace, sequence, pin_id, lease.reservations[reservation_id])
         if not to_verify:
             self._tell(lease, pin_id)
         elif existing is None and grant is not None:
@@ -136,6 +148,7 @@ class PrefixCache(Loading):
                 lease, reservation, sequence, sequence.tokens[cut:], fresh, expected
             )
             self._touch(published.at)
+            note_advance(reservation, sequence, sequence.tokens[cut:], now)
             if self.wanted is not None:
                 self.wanted.inserted(published.at)
             if self.third is not None:
@@ -183,6 +196,25 @@ class PrefixCache(Loading):
         if len(items) > self.limits.max_batch_size:
             maximum = self.limits.max_batch_size
             raise LimitExceeded(limit="max_batch_size", maximum=maximum, value=len(items))
+
+    def _announce(
+        self,
+        lease: Lease,
+        namespace: Namespace,
+        sequence: Sequence,
+        pin_id: int,
+        reservation: Reservation,
+    ) -> None:
+        """Let matches know what a reservation is to compute, from its match on."""
+        pin = lease.pins.get(pin_id)
+        at = Position(namespace.index.root, 0) if pin is None else pin.position_at(pin.held_end)
+        tokens = whole_tokens(at, sequence)
+        if tokens is not None:
+            start = reservation.start_page
+            end = start + len(reservation.reserved)
+            reservation.prefill = namespace.prefills.announce(
+                tokens, start, end, pin_id, reservation.taken_at
+            )
 
     def _missing(self, lease: Lease, namespace: Namespace, request: ReservationRequest) -> int:
         """Return how many slots a request lacks, after checking that it may have them."""

@@ -42,6 +42,7 @@ class Counters:
     demoted_page_count: int = 0
     promoted_page_count: int = 0
     loaded_page_count: int = 0
+    yielded_count: int = 0
 
     def count_lookup(self, lookup: Lookup) -> None:
         """Count a match that was answered."""

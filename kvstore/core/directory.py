@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import count
+from math import inf
 
 from kvstore.core.arena import Arena, ArenaKey, Recycled
 from kvstore.core.caller import Caller, Identity
@@ -11,7 +12,7 @@ from kvstore.core.holdings import Holdings
 from kvstore.core.index import IndexFactory
 from kvstore.core.layout import NamespaceIdentity, PageLayout
 from kvstore.core.limits import Limits
-from kvstore.core.lookup import rest_of
+from kvstore.core.lookup import in_flight_beyond, rest_of
 from kvstore.core.membership import Membership
 from kvstore.core.merging import compact
 from kvstore.core.moving import Move
@@ -152,7 +153,7 @@ class Directory(Membership):
         mine = self.arenas if identity.admin else self.table.holdings_of(identity).arenas
         return list(mine.values())
 
-    def peek(self, identity: Identity, namespace_id: bytes, tokens: bytes) -> Peeked:
+    def peek(self, identity: Identity, namespace_id: bytes, tokens: bytes, now: float) -> Peeked:
         """Return what a match would cover. No effect at all."""
         namespace = self.namespace(identity, namespace_id)
         index, layout = namespace.index, namespace.layout
@@ -162,7 +163,12 @@ class Directory(Membership):
         rest = rest_of(at, Sequence(tokens), length - 1)
         found = index.nearest(at, rest) if rest and layout.divides_by_token else None
         matched, copied = at.depth * layout.page_tokens, found[1] if found else 0
-        return Peeked(matched, tuple(page_counts(nearest(at), at.depth)), copied)
+        return Peeked(
+            matched,
+            tuple(page_counts(nearest(at), at.depth)),
+            copied,
+            in_flight=in_flight_beyond(at, Sequence(tokens), now=now, idle=inf),
+        )
 
     def evict_prefix(self, identity: Identity, namespace_id: bytes, tokens: bytes) -> Removed:
         """Remove all pages that hold a prefix's last token, and all that continues them.

@@ -18,11 +18,13 @@ class Holdings:
 
     ``hold_count`` counts pins, source pins and reservations of all its leases, and
     ``named_pin_count`` the named pins of all its namespaces. ``tombstones`` are those
-    of all its ids, ``lease_tombstones`` of leases among them.
+    of all its ids, ``lease_tombstones`` of leases among them. ``announced_bytes`` are the
+    tokens of its prefills under way.
     """
 
     __slots__ = (
         "_limits",
+        "announced_bytes",
         "arenas",
         "hold_count",
         "lease_tombstones",
@@ -42,6 +44,7 @@ class Holdings:
         self.arenas: dict[int, Arena] = {}
         self.hold_count = 0
         self.named_pin_count = 0
+        self.announced_bytes = 0
         self.tombstones = Tombstones(limits.tombstone_ttl, limits.max_tombstones)
         self.lease_tombstones = TombstonesOf(self.tombstones, "lease")
         self._limits = limits
@@ -83,6 +86,10 @@ class Holdings:
         """Raise :class:`QuotaExceeded` if ``count`` more pins and reservations are too many."""
         if self.hold_count + count > self.quotas.pins:
             raise QuotaExceeded(quota="pins", maximum=self.quotas.pins)
+
+    def has_room_to_announce(self, size: int) -> bool:
+        """Return whether prefills may keep ``size`` more bytes of tokens."""
+        return self.announced_bytes + size <= self._limits.max_announced_bytes
 
     def require_named_pin_room(self) -> None:
         """Raise :class:`QuotaExceeded` if another named pin is too many."""

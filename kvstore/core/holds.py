@@ -14,6 +14,7 @@ from kvstore.core.anchors import Anchor
 from kvstore.core.counters import Lookup
 from kvstore.core.namespace import Namespace
 from kvstore.core.node import Position
+from kvstore.core.prefill import Prefill
 from kvstore.core.radix import ancestor, path_tokens
 from kvstore.core.slots import Slots
 from kvstore.core.tiers import Tiers, end_of_other, slots_in, tier_at
@@ -201,10 +202,18 @@ class Reservation(Hold):
     ``inserted`` of them, from the first, went through an insert; slot k of those
     is the index's own if ``published[k]``, else a duplicate that stays reserved.
     Once inserted it is a hold on the path through its last inserted page, of
-    which ``tail_token_count`` tokens were inserted; zero: all of them.
+    which ``tail_token_count`` tokens were inserted; zero: all of them. ``prefill`` is
+    what others know to be coming of it, where they do.
     """
 
-    __slots__ = ("inserted", "published", "reserved", "start_page", "tail_token_count")
+    __slots__ = (
+        "inserted",
+        "prefill",
+        "published",
+        "reserved",
+        "start_page",
+        "tail_token_count",
+    )
 
     def __init__(self, hold_id: int, namespace: Namespace, start_page: int, now: float) -> None:
         super().__init__(hold_id, namespace, now)
@@ -213,6 +222,7 @@ class Reservation(Hold):
         self.published = bytearray()
         self.inserted = 0
         self.tail_token_count = 0
+        self.prefill: Prefill | None = None
 
     @property
     def whole_end(self) -> int:
@@ -242,6 +252,12 @@ class Reservation(Hold):
         """Take more slots."""
         self.reserved.extend(slots)
         self.published.extend(bytes(len(self.reserved) - len(self.published)))
+
+    def drop_prefill(self) -> None:
+        """Have others not know any more of what it was to compute."""
+        if self.prefill is not None:
+            self.namespace.prefills.drop(self.prefill)
+            self.prefill = None
 
     def record(
         self,

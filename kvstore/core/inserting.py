@@ -113,6 +113,24 @@ def publish_next(
     return Published(at, sum(flags), len(flags) - sum(flags), superseded, returned)
 
 
+def note_advance(reservation: Reservation, sequence: Sequence, tokens: bytes, now: float) -> None:
+    """Note how far a prefill has got, after ``tokens`` of ``sequence`` were inserted anew.
+
+    It ends where all that was announced was inserted, or something else was.
+    """
+    prefill = reservation.prefill
+    if prefill is None:
+        return
+    end, start = reservation.whole_end, reservation.start_page
+    first = 0 < start == prefill.at
+    elsewhere = first and sequence.base_pin_id != prefill.pin_id
+    as_announced = prefill.tokens.startswith(tokens, prefill.at * reservation.namespace.index.width)
+    if elsewhere or not as_announced or end >= prefill.end or reservation.tail_token_count:
+        reservation.drop_prefill()
+    else:
+        reservation.namespace.prefills.advance(prefill, end, now)
+
+
 def store_next_token(
     lease: Lease, reservation: Reservation, sequence: Sequence, token: int
 ) -> None:

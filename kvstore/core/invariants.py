@@ -16,6 +16,7 @@ from kvstore.core.holds import Hold
 from kvstore.core.law import law
 from kvstore.core.lease import Lease, LeaseState
 from kvstore.core.node import Node, Position
+from kvstore.core.prefill_laws import check_prefills
 from kvstore.core.radix import path_slots, subtree
 from kvstore.core.slots import INDEX_BITS, INDEX_MASK, SlotState
 from kvstore.core.third_tier_laws import check_third_tier
@@ -46,6 +47,7 @@ class Laws:
             self._check_retiring(arena)
         _check_moves(self._cache)
         check_third_tier(self._cache)
+        check_prefills(self._cache)
         _check_counters(self._cache)
         _check_leases(self._cache)
         _check_holdings(self._cache)

@@ -27,7 +27,8 @@ class HoldStats:
     ``page_count`` pages of its sequence are held, from the beginning, or one
     source page; ``token_count`` are their tokens, and ``detached_page_count`` of
     the pages are out of the index. ``slot_count`` slots are reserved and not
-    published, or in quarantine.
+    published, or in quarantine. Through ``announced_token_count`` tokens others know that
+    it is to compute its sequence; zero: they do not.
     """
 
     number: int
@@ -38,6 +39,7 @@ class HoldStats:
     token_count: int
     detached_page_count: int
     slot_count: int
+    announced_token_count: int
     age: float
 
 
@@ -53,7 +55,10 @@ class ProcessStats:
 
 @dataclass(frozen=True)
 class LeaseStats:
-    """One lease and what it holds. Ages are in seconds; numbers count by granting."""
+    """One lease and what it holds. Ages are in seconds; numbers count by granting.
+
+    ``in_flight_count`` of its reservations are announced and not computed to their end.
+    """
 
     number: int
     lease_id: bytes
@@ -65,6 +70,7 @@ class LeaseStats:
     processes: tuple[ProcessStats, ...]
     pin_count: int
     reservation_count: int
+    in_flight_count: int
     reserved_slot_count: int
     quarantined_slot_count: int
     pinned_page_count: int
@@ -95,6 +101,7 @@ def lease_stats(lease: Lease, now: float) -> LeaseStats:
         ),
         pin_count=len(lease.pins),
         reservation_count=len(lease.reservations),
+        in_flight_count=sum(each.prefill is not None for each in lease.reservations.values()),
         reserved_slot_count=slots - quarantined,
         quarantined_slot_count=quarantined,
         pinned_page_count=sum(each.page_count for each in lease.pins.values()),
@@ -117,7 +124,11 @@ def oldest(ages: Iterable[float | None]) -> float | None:
 
 
 def _hold(hold: Pin | SourcePin | Reservation, now: float) -> HoldStats:
-    reserved = hold.published.count(0) if isinstance(hold, Reservation) else 0
+    reserved = announced = 0
+    if isinstance(hold, Reservation):
+        reserved = hold.published.count(0)
+        if hold.prefill is not None:
+            announced = hold.prefill.end * hold.namespace.layout.page_tokens
     return HoldStats(
         number=hold.number,
         kind=KINDS[type(hold)],
@@ -127,5 +138,6 @@ def _hold(hold: Pin | SourcePin | Reservation, now: float) -> HoldStats:
         token_count=hold.token_count,
         detached_page_count=hold.detached_page_count,
         slot_count=reserved,
+        announced_token_count=announced,
         age=now - hold.taken_at,
     )

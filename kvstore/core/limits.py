@@ -23,6 +23,9 @@ class Limits:
     max_features: int = 64
     max_namespaces: int = 10_000
     max_holds_per_lease: int = 100_000
+    # Tokens of one tenant's prefills under way: 160 of 100,000 tokens, or 8,000 of 2,000.
+    # What comes when they are so many is computed all the same, and nobody is told.
+    max_announced_bytes: int = 64 << 20
     max_processes_per_lease: int = 64
     min_ttl: float = 0.2
     default_ttl: float = 10.0

@@ -7,8 +7,8 @@ from kvstore.core.holds import Hold
 from kvstore.core.lease import Lease
 from kvstore.core.namespace import Namespace
 from kvstore.core.node import Position
-from kvstore.core.radix import ancestor
-from kvstore.core.requests import Sequence
+from kvstore.core.radix import ancestor, path_tokens
+from kvstore.core.requests import InFlight, Sequence
 from kvstore.core.slots import INDEX_BITS
 from kvstore.core.tiers import FIRST, Tiers, extended, nearest, nearest_usable
 from kvstore.core.tokens import TOKEN_BYTES, matchable_pages
@@ -165,6 +165,44 @@ def rest_of(at: Position, sequence: Sequence, end: int) -> bytes:
     start = at.depth * layout.page_tokens - sequence.position
     stop = min(start + layout.page_tokens, end - sequence.position)
     return sequence.tokens[start * TOKEN_BYTES : stop * TOKEN_BYTES] if 0 <= start < stop else b""
+
+
+def whole_tokens(at: Position, sequence: Sequence) -> bytes | None:
+    """Return a sequence's tokens from its beginning; ``at`` is where what is cached of it ends.
+
+    None where its base's path was removed from before its position.
+    """
+    index, layout = at.node.namespace.index, at.node.namespace.layout
+    above = sequence.position // layout.page_tokens
+    if not above:
+        return sequence.tokens
+    if at.depth < above:
+        return None
+    return path_tokens(ancestor(at, above), index.width) + sequence.tokens
+
+
+def in_flight_beyond(
+    at: Position, sequence: Sequence, *, now: float, idle: float
+) -> InFlight | None:
+    """Return what an open reservation is about to compute of a sequence after ``at``.
+
+    Which advanced within ``idle`` seconds. Only pages that may match, once they are there.
+    """
+    namespace = at.node.namespace
+    page_tokens, depth = namespace.layout.page_tokens, at.depth
+    length = sequence.position + len(sequence.tokens) // TOKEN_BYTES
+    end = matchable_pages(length, page_tokens)
+    if depth >= end or depth not in namespace.prefills.by_page:
+        return None
+    tokens = whole_tokens(at, sequence)
+    found = None
+    if tokens is not None:
+        found = namespace.prefills.find(tokens, depth, end, since=now - idle)
+    if found is None:
+        return None
+    prefill, agreed = found
+    since = now - prefill.advanced_at
+    return InFlight(agreed * page_tokens, prefill.at * page_tokens, since)
 
 
 def _with_source(lease: Lease | None, at: Position, tiers: Tiers, rest: bytes) -> Found:

@@ -1,11 +1,13 @@
 """The request path's first verb: the longest cached prefix, pinned."""
 
+from math import inf
+
 from kvstore.core.answers import match_of
 from kvstore.core.caller import Caller, Identity
 from kvstore.core.counters import Lookup
 from kvstore.core.holds import Pin, SourcePin, Unanswered
 from kvstore.core.lease import Lease
-from kvstore.core.lookup import Found, longest
+from kvstore.core.lookup import Found, in_flight_beyond, longest
 from kvstore.core.named_pins import NamedPins
 from kvstore.core.namespace import Namespace
 from kvstore.core.node import Position
@@ -64,8 +66,13 @@ class Matching(NamedPins):
         sequence: Sequence,
         wishes: MatchWishes,
         now: float,
+        yield_idle: float | None = None,
     ) -> Match:
-        """Do as ``match``, once it is known that no pin that is wanted was released."""
+        """Do as ``match``, once it is known that no pin that is wanted was released.
+
+        With ``yield_idle`` nothing is done where more of the sequence is in flight, of a
+        reservation that advanced within so many seconds.
+        """
         pin_id, source_pin_id = wishes.pin_id, wishes.source_pin_id
         pin = lease.pins.get(pin_id)
         if pin is not None:
@@ -83,10 +90,17 @@ class Matching(NamedPins):
             wants_source=source_pin_id is not None,
             wants_next_token=wishes.accept_next_token,
         )
+        idle = inf if yield_idle is None else yield_idle
+        in_flight = in_flight_beyond(found.at, sequence, now=now, idle=idle)
+        if yield_idle is not None and in_flight is not None:
+            for counters in (self.counters, namespace.counters, lease.counters):
+                counters.yielded_count += 1
+            matched = found.at.depth * namespace.layout.page_tokens
+            return Match(matched, (), in_flight=in_flight)
         lookup = _lookup(namespace, found, asked, wishes)
         if found.last.depth == 0:
             self._count_lookup(lease, namespace, lookup)
-            return Match(0, ())
+            return Match(0, (), in_flight=in_flight)
         self._touch(found.last, hits=1)
         if self.wanted is not None:
             self.wanted.matched(found.last, found.tiers)
@@ -103,7 +117,7 @@ class Matching(NamedPins):
             pin.source_id = source_pin_id
             source = SourcePin(source_pin_id, namespace, found.source, valid, now, found.tiers)
             lease.add_pin(source)
-        return match_of(lease, pin)
+        return match_of(lease, pin)._replace(in_flight=in_flight)
 
     def _tell(self, lease: Lease, pin_id: int) -> None:
         """Count a match that is answered now for the first time; without a pin it was a miss."""

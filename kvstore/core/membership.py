@@ -197,6 +197,7 @@ class Membership:
     def drop_reservation(self, lease: Lease, reservation: Reservation) -> None:
         """End a reservation: unpublished slots go back, published pages stay."""
         lease.drop_reservation(reservation)
+        reservation.drop_prefill()
         expired = lease.state is LeaseState.EXPIRED
         state = SlotState.QUARANTINED if expired else SlotState.RESERVED
         reservation.namespace.arena.recycle(reservation.unpublished(), state)
@@ -211,6 +212,7 @@ class Membership:
         lease.state = LeaseState.EXPIRED
         lease.expired_at = now
         for each in lease.reservations.values():
+            each.drop_prefill()
             arena = each.namespace.arena
             arena.change(each.unpublished(), SlotState.RESERVED, SlotState.QUARANTINED)
         return [lease.change("expired")]

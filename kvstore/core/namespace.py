@@ -11,6 +11,7 @@ from kvstore.core.index import IndexFactory
 from kvstore.core.layout import NamespaceIdentity, PageLayout
 from kvstore.core.node import Node
 from kvstore.core.page_digest import namespace_digest
+from kvstore.core.prefills import Prefills
 from kvstore.core.radix import RadixIndex
 from kvstore.core.slots import ExtentSlots
 
@@ -23,7 +24,8 @@ class Namespace:
     """One tree of pages, and the arenas that they live in, of tier 1 and perhaps of tier 2.
 
     ``number`` counts namespaces by creation. ``detached_page_count`` counts
-    pages that left the tree and are still held. ``named_pins`` stand by name. For tier 3:
+    pages that left the tree and are still held. ``named_pins`` stand by name, ``prefills``
+    are what open reservations have announced to compute. For tier 3:
     ``loading`` are the digests of pages on their way from there, ``removals`` counts removals
     of pages that may not return, of which tier 3 was not told of ``removing`` yet, and
     ``losses`` how often tier 3 lost pages.
@@ -51,6 +53,7 @@ class Namespace:
         self.counters = Counters()
         self.detached_page_count = 0
         self.named_pins: dict[str, NamedPin] = {}
+        self.prefills = Prefills(arena.holdings, self.index.width)
         self.loading: dict[bytes, Load] = {}
         self.removals = 0
         self.removing = 0

@@ -61,8 +61,20 @@ class Source(NamedTuple):
     valid_token_count: int
 
 
+class InFlight(NamedTuple):
+    """That an open reservation is about to compute more of a sequence than is cached.
+
+    Through ``token_count`` tokens, from the sequence's beginning, in whole pages; it has
+    inserted through ``inserted_token_count``, the last of them ``idle`` seconds ago.
+    """
+
+    token_count: int
+    inserted_token_count: int
+    idle: float
+
+
 class Match(NamedTuple):
-    """The longest cached prefix; without runs and source a miss.
+    """The longest cached prefix; without runs and source a miss, or nothing was pinned.
 
     ``tier_3_token_count`` is not the core's to say: tokens beyond the runs that tier 3 has.
     """
@@ -72,6 +84,7 @@ class Match(NamedTuple):
     source: Source | None = None
     next_token: int | None = None
     tier_3_token_count: int = 0
+    in_flight: InFlight | None = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +99,7 @@ class Peeked:
     tiers: tuple[tuple[int, int], ...]
     source_token_count: int = 0
     tier_3_token_count: int = 0
+    in_flight: InFlight | None = None
 
     @property
     def page_count(self) -> int:

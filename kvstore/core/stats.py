@@ -64,6 +64,7 @@ class Stats:
     pin_count: int
     named_pin_count: int
     reservation_count: int
+    in_flight_count: int
     expired_lease_count: int
     quarantined_slot_count: int
     detached_page_count: int
@@ -115,6 +116,7 @@ def snapshot(cache: PrefixCache, identity: Identity, now: float) -> Stats:
         pin_count=sum(each.pin_count for each in leases),
         named_pin_count=sum(len(each.named_pins) for each in visible),
         reservation_count=sum(each.reservation_count for each in leases),
+        in_flight_count=sum(each.in_flight_count for each in leases),
         expired_lease_count=sum(each.expired for each in leases),
         quarantined_slot_count=sum(each.quarantined_slot_count for each in leases),
         detached_page_count=sum(each.detached_page_count for each in visible),

@@ -13,6 +13,7 @@ from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PagedContent, 
 from kvstore.core.limits import Limits
 from kvstore.core.requests import (
     Grant,
+    InFlight,
     Inserted,
     Match,
     MatchWishes,
@@ -29,6 +30,8 @@ from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore.v1 import types_pb2
 
 KEYS_AND_VALUES = 2
+# What the wire has room for.
+MAX_IDLE_MS = (1 << 32) - 1
 EXPECTATIONS = {int(each): each for each in ExpectedReuse}
 MATCH_OF_MATCH = pb.MatchPrefixResponse.MATCH_FIELD_NUMBER
 MATCH_OF_ACQUIRE = pb.AcquirePrefixResponse.MATCH_FIELD_NUMBER
@@ -89,6 +92,16 @@ def terms_of(
     """Return how long a match may wait for tier 3, and what it is to be compared with."""
     remaining = context.time_remaining()
     return LoadTerms(inf if remaining is None else remaining, message.prefill_tokens_per_second)
+
+
+def yield_idle_of(message: pb.AcquirePrefixRequest) -> float | None:
+    """Return since when, in seconds, what an acquire yields to may not have advanced.
+
+    None where it yields to nothing.
+    """
+    if not message.yield_to_in_flight:
+        return None
+    return message.yield_idle_ms / 1000 if message.yield_idle_ms else inf
 
 
 def next_token_of(message: pb.InsertPrefixRequest) -> int | None:
@@ -211,6 +224,16 @@ def _fill_match(message: pb.PrefixMatch, match: Match) -> None:
     if match.next_token is not None:
         message.next_token = match.next_token
     message.tier_3_token_count = match.tier_3_token_count
+    if match.in_flight is not None:
+        message.in_flight.CopyFrom(_in_flight_message(match.in_flight))
+
+
+def _in_flight_message(in_flight: InFlight) -> pb.InFlight:
+    return pb.InFlight(
+        token_count=in_flight.token_count,
+        inserted_token_count=in_flight.inserted_token_count,
+        idle_ms=min(int(in_flight.idle * 1000), MAX_IDLE_MS),
+    )
 
 
 def _fill_grant(message: pb.ReservationGrant, grant: Grant) -> None:
@@ -230,6 +253,7 @@ def peek_message(peeked: Peeked) -> pb.PeekPrefixResponse:
         tiers=tiers,
         source_token_count=peeked.source_token_count,
         tier_3_token_count=peeked.tier_3_token_count,
+        in_flight=None if peeked.in_flight is None else _in_flight_message(peeked.in_flight),
     )
 
 

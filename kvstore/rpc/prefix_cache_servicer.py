@@ -10,6 +10,9 @@ from kvstore.service.store import KVStore
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore.v1 import prefix_cache_pb2_grpc
 
+# Answers tell of what other reservations are about to compute, and acquires yield to it.
+IN_FLIGHT = "in_flight"
+
 
 class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServiceServicer):
     """The request path over gRPC. Raises KVStoreError, which the interceptors turn into statuses.
@@ -69,6 +72,7 @@ class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServiceServicer):
             reservation_id=fields.chosen_id("reservation_id", request.reservation_id),
             total_page_count=request.total_page_count,
             terms=convert.terms_of(request, context),
+            yield_idle=convert.yield_idle_of(request),
         )
         return convert.acquire_response(match, grant)
 

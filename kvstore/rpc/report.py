@@ -48,6 +48,7 @@ def lease_message(lease: LeaseStats) -> lease_pb2.LeaseInfo:
         processes=[_process_message(each) for each in lease.processes],
         pin_count=lease.pin_count,
         reservation_count=lease.reservation_count,
+        in_flight_count=lease.in_flight_count,
         reserved_slot_count=lease.reserved_slot_count,
         quarantined_slot_count=lease.quarantined_slot_count,
         pinned_page_count=lease.pinned_page_count,
@@ -68,6 +69,7 @@ def hold_message(hold: HoldStats) -> lease_pb2.HoldInfo:
         token_count=hold.token_count,
         detached_page_count=hold.detached_page_count,
         slot_count=hold.slot_count,
+        announced_token_count=hold.announced_token_count,
         age=duration(hold.age),
     )
 
@@ -134,6 +136,7 @@ def stats_message(
         pin_count=stats.pin_count,
         named_pin_count=stats.named_pin_count,
         reservation_count=stats.reservation_count,
+        in_flight_count=stats.in_flight_count,
         expired_lease_count=stats.expired_lease_count,
         quarantined_slot_count=stats.quarantined_slot_count,
         detached_page_count=stats.detached_page_count,
@@ -182,6 +185,7 @@ def limits_message(limits: Limits) -> store_pb2.Limits:
         max_salt_bytes=limits.max_salt_bytes,
         max_features=limits.max_features,
         max_tombstones=limits.max_tombstones,
+        max_announced_bytes=limits.max_announced_bytes,
     )
 
 

@@ -59,10 +59,13 @@ class Matching(Members):
         reservation_id: int,
         total_page_count: int,
         terms: LoadTerms = NO_TERMS,
+        yield_idle: float | None = None,
     ) -> tuple[Match, Grant | None]:
         """Match, and reserve the rest of ``total_page_count`` pages; None if it can't be had.
 
-        Loaded and looked at as a match is. Raises, besides what the core raises, StoreDraining.
+        With ``yield_idle`` neither, where another reservation that advanced within so many
+        seconds is to compute more of the sequence: the answer tells of it. Loaded and
+        looked at as a match is. Raises, besides what the core raises, StoreDraining.
         """
         self._require_open()
         on_disk = self.tier3.loader.load(caller, namespace_id, sequence, wishes, terms)
@@ -78,9 +81,12 @@ class Matching(Members):
                 total_page_count=total_page_count,
                 now=self._clock(),
                 to_verify=True,
+                yield_idle=yield_idle,
             )
+            yielded = yield_idle is not None and match.in_flight is not None
             matched = sum(len(run.indexes) for run in match.runs)
-            self._note(namespace_id, total_page_count - matched if grant is None else 0)
+            lacks = grant is None and not yielded
+            self._note(namespace_id, total_page_count - matched if lacks else 0)
             self.mover.note()
             self.tier3.keeper.note()
             return match, grant

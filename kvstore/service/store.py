@@ -189,7 +189,7 @@ class KVStore(Matching):
     def peek(self, identity: Identity, namespace_id: bytes, tokens: bytes) -> Peeked:
         """Return what a match would cover, and what tier 3 has. No effect at all."""
         with self._mutex:
-            peeked = self._cache.peek(identity, namespace_id, tokens)
+            peeked = self._cache.peek(identity, namespace_id, tokens, self._clock())
         tier_3 = self.tier3.leading_tokens(identity, namespace_id, tokens)
         return replace(peeked, tier_3_token_count=tier_3)
 

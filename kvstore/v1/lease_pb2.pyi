@@ -93,7 +93,7 @@ class ListHoldsResponse(_message.Message):
     def __init__(self, holds: _Optional[_Iterable[_Union[HoldInfo, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class HoldInfo(_message.Message):
-    __slots__ = ("kind", "hold_id", "namespace_id", "page_count", "token_count", "detached_page_count", "slot_count", "age")
+    __slots__ = ("kind", "hold_id", "namespace_id", "page_count", "token_count", "detached_page_count", "slot_count", "age", "announced_token_count")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         KIND_UNSPECIFIED: _ClassVar[HoldInfo.Kind]
@@ -112,6 +112,7 @@ class HoldInfo(_message.Message):
     DETACHED_PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
     SLOT_COUNT_FIELD_NUMBER: _ClassVar[int]
     AGE_FIELD_NUMBER: _ClassVar[int]
+    ANNOUNCED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     kind: HoldInfo.Kind
     hold_id: int
     namespace_id: bytes
@@ -120,10 +121,11 @@ class HoldInfo(_message.Message):
     detached_page_count: int
     slot_count: int
     age: _duration_pb2.Duration
-    def __init__(self, kind: _Optional[_Union[HoldInfo.Kind, str]] = ..., hold_id: _Optional[int] = ..., namespace_id: _Optional[bytes] = ..., page_count: _Optional[int] = ..., token_count: _Optional[int] = ..., detached_page_count: _Optional[int] = ..., slot_count: _Optional[int] = ..., age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    announced_token_count: int
+    def __init__(self, kind: _Optional[_Union[HoldInfo.Kind, str]] = ..., hold_id: _Optional[int] = ..., namespace_id: _Optional[bytes] = ..., page_count: _Optional[int] = ..., token_count: _Optional[int] = ..., detached_page_count: _Optional[int] = ..., slot_count: _Optional[int] = ..., age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., announced_token_count: _Optional[int] = ...) -> None: ...
 
 class LeaseInfo(_message.Message):
-    __slots__ = ("lease_id", "display_name", "tenant", "state", "age", "since_renewal", "processes", "pin_count", "reservation_count", "reserved_slot_count", "quarantined_slot_count", "pinned_page_count", "oldest_hold_age", "counters", "detached_page_count", "oldest_quarantine_age")
+    __slots__ = ("lease_id", "display_name", "tenant", "state", "age", "since_renewal", "processes", "pin_count", "reservation_count", "reserved_slot_count", "quarantined_slot_count", "pinned_page_count", "oldest_hold_age", "counters", "detached_page_count", "oldest_quarantine_age", "in_flight_count")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[LeaseInfo.State]
@@ -148,6 +150,7 @@ class LeaseInfo(_message.Message):
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
     DETACHED_PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
     OLDEST_QUARANTINE_AGE_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_COUNT_FIELD_NUMBER: _ClassVar[int]
     lease_id: bytes
     display_name: str
     tenant: str
@@ -164,7 +167,8 @@ class LeaseInfo(_message.Message):
     counters: CacheCounters
     detached_page_count: int
     oldest_quarantine_age: _duration_pb2.Duration
-    def __init__(self, lease_id: _Optional[bytes] = ..., display_name: _Optional[str] = ..., tenant: _Optional[str] = ..., state: _Optional[_Union[LeaseInfo.State, str]] = ..., age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., since_renewal: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., processes: _Optional[_Iterable[_Union[ProcessInfo, _Mapping]]] = ..., pin_count: _Optional[int] = ..., reservation_count: _Optional[int] = ..., reserved_slot_count: _Optional[int] = ..., quarantined_slot_count: _Optional[int] = ..., pinned_page_count: _Optional[int] = ..., oldest_hold_age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., counters: _Optional[_Union[CacheCounters, _Mapping]] = ..., detached_page_count: _Optional[int] = ..., oldest_quarantine_age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    in_flight_count: int
+    def __init__(self, lease_id: _Optional[bytes] = ..., display_name: _Optional[str] = ..., tenant: _Optional[str] = ..., state: _Optional[_Union[LeaseInfo.State, str]] = ..., age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., since_renewal: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., processes: _Optional[_Iterable[_Union[ProcessInfo, _Mapping]]] = ..., pin_count: _Optional[int] = ..., reservation_count: _Optional[int] = ..., reserved_slot_count: _Optional[int] = ..., quarantined_slot_count: _Optional[int] = ..., pinned_page_count: _Optional[int] = ..., oldest_hold_age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., counters: _Optional[_Union[CacheCounters, _Mapping]] = ..., detached_page_count: _Optional[int] = ..., oldest_quarantine_age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., in_flight_count: _Optional[int] = ...) -> None: ...
 
 class ProcessInfo(_message.Message):
     __slots__ = ("pid", "uid", "connected", "mapped_extent_count")
@@ -179,7 +183,7 @@ class ProcessInfo(_message.Message):
     def __init__(self, pid: _Optional[int] = ..., uid: _Optional[int] = ..., connected: _Optional[bool] = ..., mapped_extent_count: _Optional[int] = ...) -> None: ...
 
 class CacheCounters(_message.Message):
-    __slots__ = ("lookup_count", "full_hit_count", "partial_hit_count", "miss_count", "asked_token_count", "matched_token_count", "inserted_page_count", "duplicate_page_count", "evicted_page_count", "removed_page_count", "exhausted_count", "copied_token_count", "next_token_count", "superseded_page_count", "verified_page_count", "corrupt_page_count", "returned_page_count", "demoted_page_count", "promoted_page_count", "loaded_page_count")
+    __slots__ = ("lookup_count", "full_hit_count", "partial_hit_count", "miss_count", "asked_token_count", "matched_token_count", "inserted_page_count", "duplicate_page_count", "evicted_page_count", "removed_page_count", "exhausted_count", "copied_token_count", "next_token_count", "superseded_page_count", "verified_page_count", "corrupt_page_count", "returned_page_count", "demoted_page_count", "promoted_page_count", "loaded_page_count", "yielded_count")
     LOOKUP_COUNT_FIELD_NUMBER: _ClassVar[int]
     FULL_HIT_COUNT_FIELD_NUMBER: _ClassVar[int]
     PARTIAL_HIT_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -200,6 +204,7 @@ class CacheCounters(_message.Message):
     DEMOTED_PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
     PROMOTED_PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
     LOADED_PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    YIELDED_COUNT_FIELD_NUMBER: _ClassVar[int]
     lookup_count: int
     full_hit_count: int
     partial_hit_count: int
@@ -220,4 +225,5 @@ class CacheCounters(_message.Message):
     demoted_page_count: int
     promoted_page_count: int
     loaded_page_count: int
-    def __init__(self, lookup_count: _Optional[int] = ..., full_hit_count: _Optional[int] = ..., partial_hit_count: _Optional[int] = ..., miss_count: _Optional[int] = ..., asked_token_count: _Optional[int] = ..., matched_token_count: _Optional[int] = ..., inserted_page_count: _Optional[int] = ..., duplicate_page_count: _Optional[int] = ..., evicted_page_count: _Optional[int] = ..., removed_page_count: _Optional[int] = ..., exhausted_count: _Optional[int] = ..., copied_token_count: _Optional[int] = ..., next_token_count: _Optional[int] = ..., superseded_page_count: _Optional[int] = ..., verified_page_count: _Optional[int] = ..., corrupt_page_count: _Optional[int] = ..., returned_page_count: _Optional[int] = ..., demoted_page_count: _Optional[int] = ..., promoted_page_count: _Optional[int] = ..., loaded_page_count: _Optional[int] = ...) -> None: ...
+    yielded_count: int
+    def __init__(self, lookup_count: _Optional[int] = ..., full_hit_count: _Optional[int] = ..., partial_hit_count: _Optional[int] = ..., miss_count: _Optional[int] = ..., asked_token_count: _Optional[int] = ..., matched_token_count: _Optional[int] = ..., inserted_page_count: _Optional[int] = ..., duplicate_page_count: _Optional[int] = ..., evicted_page_count: _Optional[int] = ..., removed_page_count: _Optional[int] = ..., exhausted_count: _Optional[int] = ..., copied_token_count: _Optional[int] = ..., next_token_count: _Optional[int] = ..., superseded_page_count: _Optional[int] = ..., verified_page_count: _Optional[int] = ..., corrupt_page_count: _Optional[int] = ..., returned_page_count: _Optional[int] = ..., demoted_page_count: _Optional[int] = ..., promoted_page_count: _Optional[int] = ..., loaded_page_count: _Optional[int] = ..., yielded_count: _Optional[int] = ...) -> None: ...

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from kvstore.v1 import types_pb2 as kvstore_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dkvstore/v1/prefix_cache.proto\x12\nkvstore.v1\x1a\x16kvstore/v1/types.proto\"/\n\x06\x43\x61ller\x12\x10\n\x08lease_id\x18\x01 \x01(\x0c\x12\x13\n\x0bstore_epoch\x18\x02 \x01(\x06\"j\n\x08Sequence\x12\x0e\n\x06tokens\x18\x01 \x01(\x0c\x12\x10\n\x08position\x18\x02 \x01(\r\x12\x15\n\x0b\x62\x61se_pin_id\x18\x03 \x01(\x06H\x00\x12\x1d\n\x13\x62\x61se_reservation_id\x18\x04 \x01(\x06H\x00\x42\x06\n\x04\x62\x61se\"\xdb\x01\n\x12MatchPrefixRequest\x12\"\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x12.kvstore.v1.Caller\x12\x14\n\x0cnamespace_id\x18\x02 \x01(\x0c\x12&\n\x08sequence\x18\x03 \x01(\x0b\x32\x14.kvstore.v1.Sequence\x12\x0e\n\x06pin_id\x18\x04 \x01(\x06\x12\x15\n\rsource_pin_id\x18\x05 \x01(\x06\x12\x19\n\x11\x61\x63\x63\x65pt_next_token\x18\x06 \x01(\x08\x12!\n\x19prefill_tokens_per_second\x18\x07 \x01(\r\"=\n\x13MatchPrefixResponse\x12&\n\x05match\x18\x01 \x01(\x0b\x32\x17.kvstore.v1.PrefixMatch\"\xb9\x01\n\x0bPrefixMatch\x12\x1b\n\x13matched_token_count\x18\x01 \x01(\r\x12!\n\x04runs\x18\x02 \x03(\x0b\x32\x13.kvstore.v1.PageRun\x12&\n\x06source\x18\x03 \x01(\x0b\x32\x16.kvstore.v1.SourcePage\x12\x17\n\nnext_token\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x1a\n\x12tier_3_token_count\x18\x05 \x01(\rB\r\n\x0b_next_token\"9\n\x11PeekPrefixRequest\x12\x14\n\x0cnamespace_id\x18\x01 \x01(\x0c\x12\x0e\n\x06tokens\x18\x02 \x01(\x0c\"\x8f\x01\n\x12PeekPrefixResponse\x12\x1b\n\x13matched_token_count\x18\x01 \x01(\r\x12$\n\x05tiers\x18\x02 \x03(\x0b\x32\x15.kvstore.v1.TierPages\x12\x1a\n\x12source_token_count\x18\x03 \x01(\r\x12\x1a\n\x12tier_3_token_count\x18\x04 \x01(\r\"?\n\tTierPages\x12\x1e\n\x04tier\x18\x01 \x01(\x0e\x32\x10.kvstore.v1.Tier\x12\x12\n\npage_count\x18\x02 \x01(\r\"\x85\x01\n\x13ReservePagesRequest\x12\"\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x12.kvstore.v1.Caller\x12\x14\n\x0cnamespace_id\x18\x02 \x01(\x0c\x12\x34\n\x0creservations\x18\x03 \x03(\x0b\x32\x1e.kvstore.v1.ReservationRequest\"T\n\x12ReservationRequest\x12\x16\n\x0ereservation_id\x18\x01 \x01(\x06\x12\x12\n\nstart_page\x18\x02 \x01(\r\x12\x12\n\npage_count\x18\x03 \x01(\r\"D\n\x14ReservePagesResponse\x12,\n\x06grants\x18\x01 \x03(\x0b\x32\x1c.kvstore.v1.ReservationGrant\"a\n\x10ReservationGrant\x12\x16\n\x0ereservation_id\x18\x01 \x01(\x06\x12!\n\x04runs\x18\x02 \x03(\x0b\x32\x13.kvstore.v1.PageRun\x12\x12\n\nstart_page\x18\x03 \x01(\r\"\x8f\x02\n\x14\x41\x63quirePrefixRequest\x12\"\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x12.kvstore.v1.Caller\x12\x14\n\x0cnamespace_id\x18\x02 \x01(\x0c\x12&\n\x08sequence\x18\x03 \x01(\x0b\x32\x14.kvstore.v1.Sequence\x12\x0e\n\x06pin_id\x18\x04 \x01(\x06\x12\x15\n\rsource_pin_id\x18\x05 \x01(\x06\x12\x19\n\x11\x61\x63\x63\x65pt_next_token\x18\x06 \x01(\x08\x12\x16\n\x0ereservation_id\x18\x07 \x01(\x06\x12\x18\n\x10total_page_count\x18\x08 \x01(\r\x12!\n\x19prefill_tokens_per_second\x18\t \x01(\r\"l\n\x15\x41\x63quirePrefixResponse\x12&\n\x05match\x18\x01 \x01(\x0b\x32\x17.kvstore.v1.PrefixMatch\x12+\n\x05grant\x18\x02 \x01(\x0b\x32\x1c.kvstore.v1.ReservationGrant\"\xe2\x01\n\x13InsertPrefixRequest\x12\"\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x12.kvstore.v1.Caller\x12\x16\n\x0ereservation_id\x18\x02 \x01(\x06\x12&\n\x08sequence\x18\x03 \x01(\x0b\x32\x14.kvstore.v1.Sequence\x12\x17\n\nnext_token\x18\x04 \x01(\rH\x00\x88\x01\x01\x12#\n\x04hint\x18\x05 \x01(\x0b\x32\x15.kvstore.v1.ReuseHint\x12\x1a\n\x0epage_checksums\x18\x06 \x03(\x06\x42\x02\x10\x01\x42\r\n\x0b_next_token\"W\n\x14InsertPrefixResponse\x12!\n\x04runs\x18\x01 \x03(\x0b\x32\x13.kvstore.v1.PageRun\x12\x1c\n\x14published_page_count\x18\x02 \x01(\r\"M\n\x12ReleasePinsRequest\x12\"\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x12.kvstore.v1.Caller\x12\x13\n\x07pin_ids\x18\x02 \x03(\x06\x42\x02\x10\x01\"\x15\n\x13ReleasePinsResponse\"Z\n\x17\x41\x62ortReservationRequest\x12\"\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x12.kvstore.v1.Caller\x12\x1b\n\x0freservation_ids\x18\x02 \x03(\x06\x42\x02\x10\x01\"\x1a\n\x18\x41\x62ortReservationResponse2\xe1\x04\n\x12PrefixCacheService\x12N\n\x0bMatchPrefix\x12\x1e.kvstore.v1.MatchPrefixRequest\x1a\x1f.kvstore.v1.MatchPrefixResponse\x12P\n\nPeekPrefix\x12\x1d.kvstore.v1.PeekPrefixRequest\x1a\x1e.kvstore.v1.PeekPrefixResponse\"\x03\x90\x02\x01\x12Q\n\x0cReservePages\x12\x1f.kvstore.v1.ReservePagesRequest\x1a .kvstore.v1.ReservePagesResponse\x12T\n\rAcquirePrefix\x12 .kvstore.v1.AcquirePrefixRequest\x1a!.kvstore.v1.AcquirePrefixResponse\x12Q\n\x0cInsertPrefix\x12\x1f.kvstore.v1.InsertPrefixRequest\x1a .kvstore.v1.InsertPrefixResponse\x12N\n\x0bReleasePins\x12\x1e.kvstore.v1.ReleasePinsRequest\x1a\x1f.kvstore.v1.ReleasePinsResponse\x12]\n\x10\x41\x62ortReservation\x12#.kvstore.v1.AbortReservationRequest\x1a$.kvstore.v1.AbortReservationResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dkvstore/v1/prefix_cache.proto\x12\nkvstore.v1\x1a\x16kvstore/v1/types.proto\"/\n\x06\x43\x61ller\x12\x10\n\x08lease_id\x18\x01 \x01(\x0c\x12\x13\n\x0bstore_epoch\x18\x02 \x01(\x06\"j\n\x08Sequence\x12\x0e\n\x06tokens\x18\x01 \x01(\x0c\x12\x10\n\x08position\x18\x02 \x01(\r\x12\x15\n\x0b\x62\x61se_pin_id\x18\x03 \x01(\x06H\x00\x12\x1d\n\x13\x62\x61se_reservation_id\x18\x04 \x01(\x06H\x00\x42\x06\n\x04\x62\x61se\"\xdb\x01\n\x12MatchPrefixRequest\x12\"\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x12.kvstore.v1.Caller\x12\x14\n\x0cnamespace_id\x18\x02 \x01(\x0c\x12&\n\x08sequence\x18\x03 \x01(\x0b\x32\x14.kvstore.v1.Sequence\x12\x0e\n\x06pin_id\x18\x04 \x01(\x06\x12\x15\n\rsource_pin_id\x18\x05 \x01(\x06\x12\x19\n\x11\x61\x63\x63\x65pt_next_token\x18\x06 \x01(\x08\x12!\n\x19prefill_tokens_per_second\x18\x07 \x01(\r\"=\n\x13MatchPrefixResponse\x12&\n\x05match\x18\x01 \x01(\x0b\x32\x17.kvstore.v1.PrefixMatch\"\xe2\x01\n\x0bPrefixMatch\x12\x1b\n\x13matched_token_count\x18\x01 \x01(\r\x12!\n\x04runs\x18\x02 \x03(\x0b\x32\x13.kvstore.v1.PageRun\x12&\n\x06source\x18\x03 \x01(\x0b\x32\x16.kvstore.v1.SourcePage\x12\x17\n\nnext_token\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x1a\n\x12tier_3_token_count\x18\x05 \x01(\r\x12\'\n\tin_flight\x18\x06 \x01(\x0b\x32\x14.kvstore.v1.InFlightB\r\n\x0b_next_token\"N\n\x08InFlight\x12\x13\n\x0btoken_count\x18\x01 \x01(\r\x12\x1c\n\x14inserted_token_count\x18\x02 \x01(\r\x12\x0f\n\x07idle_ms\x18\x03 \x01(\r\"9\n\x11PeekPrefixRequest\x12\x14\n\x0cnamespace_id\x18\x01 \x01(\x0c\x12\x0e\n\x06tokens\x18\x02 \x01(\x0c\"\xb8\x01\n\x12PeekPrefixResponse\x12\x1b\n\x13matched_token_count\x18\x01 \x01(\r\x12$\n\x05tiers\x18\x02 \x03(\x0b\x32\x15.kvstore.v1.TierPages\x12\x1a\n\x12source_token_count\x18\x03 \x01(\r\x12\x1a\n\x12tier_3_token_count\x18\x04 \x01(\r\x12\'\n\tin_flight\x18\x05 \x01(\x0b\x32\x14.kvstore.v1.InFlight\"?\n\tTierPages\x12\x1e\n\x04tier\x18\x01 \x01(\x0e\x32\x10.kvstore.v1.Tier\x12\x12\n\npage_count\x18\x02 \x01(\r\"\x85\x01\n\x13ReservePagesRequest\x12\"\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x12.kvstore.v1.Caller\x12\x14\n\x0cnamespace_id\x18\x02 \x01(\x0c\x12\x34\n\x0creservations\x18\x03 \x03(\x0b\x32\x1e.kvstore.v1.ReservationRequest\"T\n\x12ReservationRequest\x12\x16\n\x0ereservation_id\x18\x01 \x01(\x06\x12\x12\n\nstart_page\x18\x02 \x01(\r\x12\x12\n\npage_count\x18\x03 \x01(\r\"D\n\x14ReservePagesResponse\x12,\n\x06grants\x18\x01 \x03(\x0b\x32\x1c.kvstore.v1.ReservationGrant\"a\n\x10ReservationGrant\x12\x16\n\x0ereservation_id\x18\x01 \x01(\x06\x12!\n\x04runs\x18\x02 \x03(\x0b\x32\x13.kvstore.v1.PageRun\x12\x12\n\nstart_page\x18\x03 \x01(\r\"\xc2\x02\n\x14\x41\x63quirePrefixRequest\x12\"\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x12.kvstore.v1.Caller\x12\x14\n\x0cnamespace_id\x18\x02 \x01(\x0c\x12&\n\x08sequence\x18\x03 \x01(\x0b\x32\x14.kvstore.v1.Sequence\x12\x0e\n\x06pin_id\x18\x04 \x01(\x06\x12\x15\n\rsource_pin_id\x18\x05 \x01(\x06\x12\x19\n\x11\x61\x63\x63\x65pt_next_token\x18\x06 \x01(\x08\x12\x16\n\x0ereservation_id\x18\x07 \x01(\x06\x12\x18\n\x10total_page_count\x18\x08 \x01(\r\x12!\n\x19prefill_tokens_per_second\x18\t \x01(\r\x12\x1a\n\x12yield_to_in_flight\x18\n \x01(\x08\x12\x15\n\ryield_idle_ms\x18\x0b \x01(\r\"l\n\x15\x41\x63quirePrefixResponse\x12&\n\x05match\x18\x01 \x01(\x0b\x32\x17.kvstore.v1.PrefixMatch\x12+\n\x05grant\x18\x02 \x01(\x0b\x32\x1c.kvstore.v1.ReservationGrant\"\xe2\x01\n\x13InsertPrefixRequest\x12\"\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x12.kvstore.v1.Caller\x12\x16\n\x0ereservation_id\x18\x02 \x01(\x06\x12&\n\x08sequence\x18\x03 \x01(\x0b\x32\x14.kvstore.v1.Sequence\x12\x17\n\nnext_token\x18\x04 \x01(\rH\x00\x88\x01\x01\x12#\n\x04hint\x18\x05 \x01(\x0b\x32\x15.kvstore.v1.ReuseHint\x12\x1a\n\x0epage_checksums\x18\x06 \x03(\x06\x42\x02\x10\x01\x42\r\n\x0b_next_token\"W\n\x14InsertPrefixResponse\x12!\n\x04runs\x18\x01 \x03(\x0b\x32\x13.kvstore.v1.PageRun\x12\x1c\n\x14published_page_count\x18\x02 \x01(\r\"M\n\x12ReleasePinsRequest\x12\"\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x12.kvstore.v1.Caller\x12\x13\n\x07pin_ids\x18\x02 \x03(\x06\x42\x02\x10\x01\"\x15\n\x13ReleasePinsResponse\"Z\n\x17\x41\x62ortReservationRequest\x12\"\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x12.kvstore.v1.Caller\x12\x1b\n\x0freservation_ids\x18\x02 \x03(\x06\x42\x02\x10\x01\"\x1a\n\x18\x41\x62ortReservationResponse2\xe1\x04\n\x12PrefixCacheService\x12N\n\x0bMatchPrefix\x12\x1e.kvstore.v1.MatchPrefixRequest\x1a\x1f.kvstore.v1.MatchPrefixResponse\x12P\n\nPeekPrefix\x12\x1d.kvstore.v1.PeekPrefixRequest\x1a\x1e.kvstore.v1.PeekPrefixResponse\"\x03\x90\x02\x01\x12Q\n\x0cReservePages\x12\x1f.kvstore.v1.ReservePagesRequest\x1a .kvstore.v1.ReservePagesResponse\x12T\n\rAcquirePrefix\x12 .kvstore.v1.AcquirePrefixRequest\x1a!.kvstore.v1.AcquirePrefixResponse\x12Q\n\x0cInsertPrefix\x12\x1f.kvstore.v1.InsertPrefixRequest\x1a .kvstore.v1.InsertPrefixResponse\x12N\n\x0bReleasePins\x12\x1e.kvstore.v1.ReleasePinsRequest\x1a\x1f.kvstore.v1.ReleasePinsResponse\x12]\n\x10\x41\x62ortReservation\x12#.kvstore.v1.AbortReservationRequest\x1a$.kvstore.v1.AbortReservationResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -49,37 +49,39 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MATCHPREFIXRESPONSE']._serialized_start=448
   _globals['_MATCHPREFIXRESPONSE']._serialized_end=509
   _globals['_PREFIXMATCH']._serialized_start=512
-  _globals['_PREFIXMATCH']._serialized_end=697
-  _globals['_PEEKPREFIXREQUEST']._serialized_start=699
-  _globals['_PEEKPREFIXREQUEST']._serialized_end=756
-  _globals['_PEEKPREFIXRESPONSE']._serialized_start=759
-  _globals['_PEEKPREFIXRESPONSE']._serialized_end=902
-  _globals['_TIERPAGES']._serialized_start=904
-  _globals['_TIERPAGES']._serialized_end=967
-  _globals['_RESERVEPAGESREQUEST']._serialized_start=970
-  _globals['_RESERVEPAGESREQUEST']._serialized_end=1103
-  _globals['_RESERVATIONREQUEST']._serialized_start=1105
-  _globals['_RESERVATIONREQUEST']._serialized_end=1189
-  _globals['_RESERVEPAGESRESPONSE']._serialized_start=1191
-  _globals['_RESERVEPAGESRESPONSE']._serialized_end=1259
-  _globals['_RESERVATIONGRANT']._serialized_start=1261
-  _globals['_RESERVATIONGRANT']._serialized_end=1358
-  _globals['_ACQUIREPREFIXREQUEST']._serialized_start=1361
-  _globals['_ACQUIREPREFIXREQUEST']._serialized_end=1632
-  _globals['_ACQUIREPREFIXRESPONSE']._serialized_start=1634
-  _globals['_ACQUIREPREFIXRESPONSE']._serialized_end=1742
-  _globals['_INSERTPREFIXREQUEST']._serialized_start=1745
-  _globals['_INSERTPREFIXREQUEST']._serialized_end=1971
-  _globals['_INSERTPREFIXRESPONSE']._serialized_start=1973
-  _globals['_INSERTPREFIXRESPONSE']._serialized_end=2060
-  _globals['_RELEASEPINSREQUEST']._serialized_start=2062
-  _globals['_RELEASEPINSREQUEST']._serialized_end=2139
-  _globals['_RELEASEPINSRESPONSE']._serialized_start=2141
-  _globals['_RELEASEPINSRESPONSE']._serialized_end=2162
-  _globals['_ABORTRESERVATIONREQUEST']._serialized_start=2164
-  _globals['_ABORTRESERVATIONREQUEST']._serialized_end=2254
-  _globals['_ABORTRESERVATIONRESPONSE']._serialized_start=2256
-  _globals['_ABORTRESERVATIONRESPONSE']._serialized_end=2282
-  _globals['_PREFIXCACHESERVICE']._serialized_start=2285
-  _globals['_PREFIXCACHESERVICE']._serialized_end=2894
+  _globals['_PREFIXMATCH']._serialized_end=738
+  _globals['_INFLIGHT']._serialized_start=740
+  _globals['_INFLIGHT']._serialized_end=818
+  _globals['_PEEKPREFIXREQUEST']._serialized_start=820
+  _globals['_PEEKPREFIXREQUEST']._serialized_end=877
+  _globals['_PEEKPREFIXRESPONSE']._serialized_start=880
+  _globals['_PEEKPREFIXRESPONSE']._serialized_end=1064
+  _globals['_TIERPAGES']._serialized_start=1066
+  _globals['_TIERPAGES']._serialized_end=1129
+  _globals['_RESERVEPAGESREQUEST']._serialized_start=1132
+  _globals['_RESERVEPAGESREQUEST']._serialized_end=1265
+  _globals['_RESERVATIONREQUEST']._serialized_start=1267
+  _globals['_RESERVATIONREQUEST']._serialized_end=1351
+  _globals['_RESERVEPAGESRESPONSE']._serialized_start=1353
+  _globals['_RESERVEPAGESRESPONSE']._serialized_end=1421
+  _globals['_RESERVATIONGRANT']._serialized_start=1423
+  _globals['_RESERVATIONGRANT']._serialized_end=1520
+  _globals['_ACQUIREPREFIXREQUEST']._serialized_start=1523
+  _globals['_ACQUIREPREFIXREQUEST']._serialized_end=1845
+  _globals['_ACQUIREPREFIXRESPONSE']._serialized_start=1847
+  _globals['_ACQUIREPREFIXRESPONSE']._serialized_end=1955
+  _globals['_INSERTPREFIXREQUEST']._serialized_start=1958
+  _globals['_INSERTPREFIXREQUEST']._serialized_end=2184
+  _globals['_INSERTPREFIXRESPONSE']._serialized_start=2186
+  _globals['_INSERTPREFIXRESPONSE']._serialized_end=2273
+  _globals['_RELEASEPINSREQUEST']._serialized_start=2275
+  _globals['_RELEASEPINSREQUEST']._serialized_end=2352
+  _globals['_RELEASEPINSRESPONSE']._serialized_start=2354
+  _globals['_RELEASEPINSRESPONSE']._serialized_end=2375
+  _globals['_ABORTRESERVATIONREQUEST']._serialized_start=2377
+  _globals['_ABORTRESERVATIONREQUEST']._serialized_end=2467
+  _globals['_ABORTRESERVATIONRESPONSE']._serialized_start=2469
+  _globals['_ABORTRESERVATIONRESPONSE']._serialized_end=2495
+  _globals['_PREFIXCACHESERVICE']._serialized_start=2498
+  _globals['_PREFIXCACHESERVICE']._serialized_end=3107
 # @@protoc_insertion_point(module_scope)

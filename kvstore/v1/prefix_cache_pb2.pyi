@@ -52,18 +52,30 @@ class MatchPrefixResponse(_message.Message):
     def __init__(self, match: _Optional[_Union[PrefixMatch, _Mapping]] = ...) -> None: ...
 
 class PrefixMatch(_message.Message):
-    __slots__ = ("matched_token_count", "runs", "source", "next_token", "tier_3_token_count")
+    __slots__ = ("matched_token_count", "runs", "source", "next_token", "tier_3_token_count", "in_flight")
     MATCHED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     RUNS_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     NEXT_TOKEN_FIELD_NUMBER: _ClassVar[int]
     TIER_3_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     matched_token_count: int
     runs: _containers.RepeatedCompositeFieldContainer[_types_pb2.PageRun]
     source: _types_pb2.SourcePage
     next_token: int
     tier_3_token_count: int
-    def __init__(self, matched_token_count: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[_types_pb2.PageRun, _Mapping]]] = ..., source: _Optional[_Union[_types_pb2.SourcePage, _Mapping]] = ..., next_token: _Optional[int] = ..., tier_3_token_count: _Optional[int] = ...) -> None: ...
+    in_flight: InFlight
+    def __init__(self, matched_token_count: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[_types_pb2.PageRun, _Mapping]]] = ..., source: _Optional[_Union[_types_pb2.SourcePage, _Mapping]] = ..., next_token: _Optional[int] = ..., tier_3_token_count: _Optional[int] = ..., in_flight: _Optional[_Union[InFlight, _Mapping]] = ...) -> None: ...
+
+class InFlight(_message.Message):
+    __slots__ = ("token_count", "inserted_token_count", "idle_ms")
+    TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    INSERTED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    IDLE_MS_FIELD_NUMBER: _ClassVar[int]
+    token_count: int
+    inserted_token_count: int
+    idle_ms: int
+    def __init__(self, token_count: _Optional[int] = ..., inserted_token_count: _Optional[int] = ..., idle_ms: _Optional[int] = ...) -> None: ...
 
 class PeekPrefixRequest(_message.Message):
     __slots__ = ("namespace_id", "tokens")
@@ -74,16 +86,18 @@ class PeekPrefixRequest(_message.Message):
     def __init__(self, namespace_id: _Optional[bytes] = ..., tokens: _Optional[bytes] = ...) -> None: ...
 
 class PeekPrefixResponse(_message.Message):
-    __slots__ = ("matched_token_count", "tiers", "source_token_count", "tier_3_token_count")
+    __slots__ = ("matched_token_count", "tiers", "source_token_count", "tier_3_token_count", "in_flight")
     MATCHED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     TIERS_FIELD_NUMBER: _ClassVar[int]
     SOURCE_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     TIER_3_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     matched_token_count: int
     tiers: _containers.RepeatedCompositeFieldContainer[TierPages]
     source_token_count: int
     tier_3_token_count: int
-    def __init__(self, matched_token_count: _Optional[int] = ..., tiers: _Optional[_Iterable[_Union[TierPages, _Mapping]]] = ..., source_token_count: _Optional[int] = ..., tier_3_token_count: _Optional[int] = ...) -> None: ...
+    in_flight: InFlight
+    def __init__(self, matched_token_count: _Optional[int] = ..., tiers: _Optional[_Iterable[_Union[TierPages, _Mapping]]] = ..., source_token_count: _Optional[int] = ..., tier_3_token_count: _Optional[int] = ..., in_flight: _Optional[_Union[InFlight, _Mapping]] = ...) -> None: ...
 
 class TierPages(_message.Message):
     __slots__ = ("tier", "page_count")
@@ -130,7 +144,7 @@ class ReservationGrant(_message.Message):
     def __init__(self, reservation_id: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[_types_pb2.PageRun, _Mapping]]] = ..., start_page: _Optional[int] = ...) -> None: ...
 
 class AcquirePrefixRequest(_message.Message):
-    __slots__ = ("caller", "namespace_id", "sequence", "pin_id", "source_pin_id", "accept_next_token", "reservation_id", "total_page_count", "prefill_tokens_per_second")
+    __slots__ = ("caller", "namespace_id", "sequence", "pin_id", "source_pin_id", "accept_next_token", "reservation_id", "total_page_count", "prefill_tokens_per_second", "yield_to_in_flight", "yield_idle_ms")
     CALLER_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -140,6 +154,8 @@ class AcquirePrefixRequest(_message.Message):
     RESERVATION_ID_FIELD_NUMBER: _ClassVar[int]
     TOTAL_PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
     PREFILL_TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    YIELD_TO_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    YIELD_IDLE_MS_FIELD_NUMBER: _ClassVar[int]
     caller: Caller
     namespace_id: bytes
     sequence: Sequence
@@ -149,7 +165,9 @@ class AcquirePrefixRequest(_message.Message):
     reservation_id: int
     total_page_count: int
     prefill_tokens_per_second: int
-    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., namespace_id: _Optional[bytes] = ..., sequence: _Optional[_Union[Sequence, _Mapping]] = ..., pin_id: _Optional[int] = ..., source_pin_id: _Optional[int] = ..., accept_next_token: _Optional[bool] = ..., reservation_id: _Optional[int] = ..., total_page_count: _Optional[int] = ..., prefill_tokens_per_second: _Optional[int] = ...) -> None: ...
+    yield_to_in_flight: bool
+    yield_idle_ms: int
+    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., namespace_id: _Optional[bytes] = ..., sequence: _Optional[_Union[Sequence, _Mapping]] = ..., pin_id: _Optional[int] = ..., source_pin_id: _Optional[int] = ..., accept_next_token: _Optional[bool] = ..., reservation_id: _Optional[int] = ..., total_page_count: _Optional[int] = ..., prefill_tokens_per_second: _Optional[int] = ..., yield_to_in_flight: _Optional[bool] = ..., yield_idle_ms: _Optional[int] = ...) -> None: ...
 
 class AcquirePrefixResponse(_message.Message):
     __slots__ = ("match", "grant")

@@ -176,7 +176,14 @@ class PrefixCacheServiceServicer:
         """MatchPrefix and ReservePages for the missing suffix, in one round trip.
         Where slots cannot be had it still answers its match, without a reservation.
 
-        Idempotent, as both are.
+        The whole pages of the rest are announced by it, until the reservation ends, has
+        inserted them, or its lease expires: matches of the same tokens tell of them as
+        `in_flight`. With `yield_to_in_flight`, of several that come at once for one prefix
+        exactly one reserves it, and the others hold nothing.
+
+        Idempotent, as both are. A call that yielded left nothing: repeated under the same
+        ids it may reserve. A caller that repeated it MUST release and abort its ids after
+        an answer that yielded, as after a miss.
 
         Errors: those of MatchPrefix and ReservePages, except `POOL_EXHAUSTED`,
         which is an answer here.

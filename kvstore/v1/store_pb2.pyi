@@ -53,7 +53,7 @@ class Quotas(_message.Message):
     def __init__(self, tier1_bytes: _Optional[int] = ..., share_bytes: _Optional[int] = ..., leases: _Optional[int] = ..., pins: _Optional[int] = ..., named_pins: _Optional[int] = ..., requests_per_second: _Optional[float] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ("max_tokens", "max_batch_size", "max_message_bytes", "min_ttl", "max_ttl", "max_deadline", "max_namespaces", "max_holds_per_lease", "max_processes_per_lease", "max_short_message_bytes", "max_page_bytes", "max_page_tokens", "max_name_bytes", "max_digest_bytes", "max_salt_bytes", "max_features", "max_tombstones")
+    __slots__ = ("max_tokens", "max_batch_size", "max_message_bytes", "min_ttl", "max_ttl", "max_deadline", "max_namespaces", "max_holds_per_lease", "max_processes_per_lease", "max_short_message_bytes", "max_page_bytes", "max_page_tokens", "max_name_bytes", "max_digest_bytes", "max_salt_bytes", "max_features", "max_tombstones", "max_announced_bytes")
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -71,6 +71,7 @@ class Limits(_message.Message):
     MAX_SALT_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_FEATURES_FIELD_NUMBER: _ClassVar[int]
     MAX_TOMBSTONES_FIELD_NUMBER: _ClassVar[int]
+    MAX_ANNOUNCED_BYTES_FIELD_NUMBER: _ClassVar[int]
     max_tokens: int
     max_batch_size: int
     max_message_bytes: int
@@ -88,14 +89,15 @@ class Limits(_message.Message):
     max_salt_bytes: int
     max_features: int
     max_tombstones: int
-    def __init__(self, max_tokens: _Optional[int] = ..., max_batch_size: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., min_ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_deadline: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_namespaces: _Optional[int] = ..., max_holds_per_lease: _Optional[int] = ..., max_processes_per_lease: _Optional[int] = ..., max_short_message_bytes: _Optional[int] = ..., max_page_bytes: _Optional[int] = ..., max_page_tokens: _Optional[int] = ..., max_name_bytes: _Optional[int] = ..., max_digest_bytes: _Optional[int] = ..., max_salt_bytes: _Optional[int] = ..., max_features: _Optional[int] = ..., max_tombstones: _Optional[int] = ...) -> None: ...
+    max_announced_bytes: int
+    def __init__(self, max_tokens: _Optional[int] = ..., max_batch_size: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., min_ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_deadline: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_namespaces: _Optional[int] = ..., max_holds_per_lease: _Optional[int] = ..., max_processes_per_lease: _Optional[int] = ..., max_short_message_bytes: _Optional[int] = ..., max_page_bytes: _Optional[int] = ..., max_page_tokens: _Optional[int] = ..., max_name_bytes: _Optional[int] = ..., max_digest_bytes: _Optional[int] = ..., max_salt_bytes: _Optional[int] = ..., max_features: _Optional[int] = ..., max_tombstones: _Optional[int] = ..., max_announced_bytes: _Optional[int] = ...) -> None: ...
 
 class GetStatsRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class GetStatsResponse(_message.Message):
-    __slots__ = ("store_epoch", "uptime", "counters", "arenas", "namespaces", "leases", "pin_count", "reservation_count", "expired_lease_count", "named_pin_count", "tenants", "quarantined_slot_count", "detached_page_count", "oldest_quarantine_age", "tier_3")
+    __slots__ = ("store_epoch", "uptime", "counters", "arenas", "namespaces", "leases", "pin_count", "reservation_count", "expired_lease_count", "named_pin_count", "tenants", "quarantined_slot_count", "detached_page_count", "oldest_quarantine_age", "tier_3", "in_flight_count")
     STORE_EPOCH_FIELD_NUMBER: _ClassVar[int]
     UPTIME_FIELD_NUMBER: _ClassVar[int]
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
@@ -111,6 +113,7 @@ class GetStatsResponse(_message.Message):
     DETACHED_PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
     OLDEST_QUARANTINE_AGE_FIELD_NUMBER: _ClassVar[int]
     TIER_3_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_COUNT_FIELD_NUMBER: _ClassVar[int]
     store_epoch: int
     uptime: _duration_pb2.Duration
     counters: _lease_pb2.CacheCounters
@@ -126,7 +129,8 @@ class GetStatsResponse(_message.Message):
     detached_page_count: int
     oldest_quarantine_age: _duration_pb2.Duration
     tier_3: Tier3Stats
-    def __init__(self, store_epoch: _Optional[int] = ..., uptime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., counters: _Optional[_Union[_lease_pb2.CacheCounters, _Mapping]] = ..., arenas: _Optional[_Iterable[_Union[ArenaStats, _Mapping]]] = ..., namespaces: _Optional[_Iterable[_Union[NamespaceInfo, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[_lease_pb2.LeaseInfo, _Mapping]]] = ..., pin_count: _Optional[int] = ..., reservation_count: _Optional[int] = ..., expired_lease_count: _Optional[int] = ..., named_pin_count: _Optional[int] = ..., tenants: _Optional[_Iterable[_Union[TenantStats, _Mapping]]] = ..., quarantined_slot_count: _Optional[int] = ..., detached_page_count: _Optional[int] = ..., oldest_quarantine_age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., tier_3: _Optional[_Union[Tier3Stats, _Mapping]] = ...) -> None: ...
+    in_flight_count: int
+    def __init__(self, store_epoch: _Optional[int] = ..., uptime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., counters: _Optional[_Union[_lease_pb2.CacheCounters, _Mapping]] = ..., arenas: _Optional[_Iterable[_Union[ArenaStats, _Mapping]]] = ..., namespaces: _Optional[_Iterable[_Union[NamespaceInfo, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[_lease_pb2.LeaseInfo, _Mapping]]] = ..., pin_count: _Optional[int] = ..., reservation_count: _Optional[int] = ..., expired_lease_count: _Optional[int] = ..., named_pin_count: _Optional[int] = ..., tenants: _Optional[_Iterable[_Union[TenantStats, _Mapping]]] = ..., quarantined_slot_count: _Optional[int] = ..., detached_page_count: _Optional[int] = ..., oldest_quarantine_age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., tier_3: _Optional[_Union[Tier3Stats, _Mapping]] = ..., in_flight_count: _Optional[int] = ...) -> None: ...
 
 class Tier3Stats(_message.Message):
     __slots__ = ("state", "size_bytes", "page_count", "slot_count", "written_page_count", "refused_page_count", "read_page_count", "corrupt_page_count", "unreadable_page_count", "evicted_page_count", "removed_page_count", "bytes_per_second", "declined_load_count", "recovered_page_count", "torn_slot_count")

@@ -46,7 +46,7 @@ class MatchRules(MachineState):
             tokens = data.draw(st.sampled_from(sorted(self.model.ends)))
         path = self.model.longest(tokens, len(tokens) // self.model.width)
         whole = path[: max(len(tokens) // 4 - 1, 0) // self.page_tokens]
-        peeked = self.cache.peek(OWNER, self.namespace_id, tokens)
+        peeked = self.cache.peek(OWNER, self.namespace_id, tokens, self.now)
         assert peeked.page_count == len(whole)
         assert peeked.matched_token_count == len(whole) * self.page_tokens
         start = len(whole) * self.model.width

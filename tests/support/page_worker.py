@@ -1,6 +1,7 @@
 """What a worker of the multi-process tests does with prompts: every page it meets is checked."""
 
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -12,7 +13,7 @@ from stamped_pages import LAYOUT, Stamp, WrongPage, page_count, stamp_of, stamps
 
 from kvstore_client import Acquired, Client, Namespace, PageRef, errors
 
-# Between two looks at whether there is a store at all.
+# Between two looks at whether there is a store at all, or what somebody else computes.
 LOOK_SECONDS = 0.05
 # What a worker did: "looks", "hits", "misses", "published" pages, and failures by their class.
 Tally = Counter[str]
@@ -45,6 +46,24 @@ class PageWorker(PageHolder):
                 self._publish(tokens, acquired, tally, step=1 if in_parts else total)
             self._see_again(tokens, acquired, seen)
         return tally
+
+    def write_once(self, tokens: list[int]) -> Tally:
+        """Do as write, page by page, after waiting, holding nothing, for whoever computes more."""
+        tally = Tally()
+        total = page_count(tokens)
+        while True:
+            with self._namespace.acquire(
+                tokens, total_page_count=total, yield_to_in_flight=True
+            ) as acquired:
+                assert acquired.failure is None, acquired.failure
+                if acquired.in_flight is None:
+                    stamps_of(self._namespace, tokens, acquired.match.pages)
+                    if self._write(tokens, acquired.reservation):
+                        self._publish(tokens, acquired, tally, step=1)
+                    return tally
+                assert not acquired.holds
+            tally["yields"] += 1
+            time.sleep(LOOK_SECONDS)
 
     def churn(self, prompts: list[list[int]], rounds: int) -> Tally:
         """Write all prompts, so often, each time in another order; zero: until told to end."""

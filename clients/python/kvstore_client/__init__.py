@@ -10,6 +10,7 @@ from kvstore_client.budget import StoreBudget
 from kvstore_client.client import Client
 from kvstore_client.config import ClientConfig
 from kvstore_client.identity import NamespaceIdentity
+from kvstore_client.in_flight import InFlight
 from kvstore_client.layout import OpaqueContent, PagedContent, PageLayout
 from kvstore_client.match import Match
 from kvstore_client.namespace import Namespace
@@ -25,6 +26,7 @@ __all__ = [
     "Admin",
     "Client",
     "ClientConfig",
+    "InFlight",
     "Inserted",
     "Match",
     "Namespace",

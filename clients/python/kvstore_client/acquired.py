@@ -3,6 +3,7 @@
 from kvstore_client.errors import StoreError
 from kvstore_client.held import Held
 from kvstore_client.hold import Hold
+from kvstore_client.in_flight import InFlight
 from kvstore_client.match import Match
 from kvstore_client.reservation import Reservation
 
@@ -23,6 +24,14 @@ class Acquired(Held):
     def failure(self) -> StoreError | None:
         """Why the store gave nothing, where it failed."""
         return self.match.failure
+
+    @property
+    def in_flight(self) -> InFlight | None:
+        """What somebody else is computing of the sequence beyond the match.
+
+        There, where it was asked to yield, nothing is held: it did.
+        """
+        return self.match.in_flight
 
     @property
     def holds(self) -> list[Hold]:

@@ -60,10 +60,12 @@ class LeaseCalls:
         *,
         accept_next_token: bool = False,
         prefill_tokens_per_second: int = 0,
+        yield_idle_ms: int | None = None,
     ) -> prefix_cache_pb2.AcquirePrefixResponse:
         """Match a sequence and reserve its rest.
 
-        Under the ids of a pin, of a source page's pin, and of a reservation.
+        Under the ids of a pin, of a source page's pin, and of a reservation. Neither where it
+        yields: with ``yield_idle_ms``, to what advanced within that time, zero for any.
         """
         pin_id, source_pin_id, reservation_id = ids
         request = prefix_cache_pb2.AcquirePrefixRequest(
@@ -76,6 +78,8 @@ class LeaseCalls:
             reservation_id=reservation_id,
             total_page_count=total_page_count,
             prefill_tokens_per_second=prefill_tokens_per_second,
+            yield_to_in_flight=yield_idle_ms is not None,
+            yield_idle_ms=yield_idle_ms or 0,
         )
         fault_point("acquire.before")
         response: prefix_cache_pb2.AcquirePrefixResponse = self._calls.call(
@@ -113,13 +117,15 @@ class LeaseCalls:
         fault_point("insert.after")
         return response
 
-    def peek(self, namespace_id: bytes, tokens: bytes, timeout: float) -> int:
-        """Return how many tokens a match would find, in place and to copy."""
+    def peek(
+        self, namespace_id: bytes, tokens: bytes, timeout: float
+    ) -> prefix_cache_pb2.PeekPrefixResponse:
+        """Return what a match would find."""
         request = prefix_cache_pb2.PeekPrefixRequest(namespace_id=namespace_id, tokens=tokens)
         response: prefix_cache_pb2.PeekPrefixResponse = self._calls.call(
             self._calls.prefix_cache.PeekPrefix, request, timeout
         )
-        return response.matched_token_count + response.source_token_count
+        return response
 
     def release(self, pin_ids: Sequence[int], timeout: float) -> None:
         """Release pins."""

@@ -3,6 +3,7 @@
 from kvstore_client.errors import StoreError
 from kvstore_client.held import Held
 from kvstore_client.hold import Hold
+from kvstore_client.in_flight import InFlight
 from kvstore_client.page_ref import Pages
 from kvstore_client.source import Source
 
@@ -18,7 +19,8 @@ class Match(Held):
     Use it as a context manager, or call :meth:`release`; both wait for the
     device first and release the source too. Its pages MUST NOT be written. A miss
     has no pages and no source, and ``failure`` where it came of a failure of the
-    store. One thread at a time uses it.
+    store. ``in_flight`` is there where somebody is computing more of the sequence. One
+    thread at a time uses it.
     """
 
     def __init__(
@@ -30,12 +32,14 @@ class Match(Held):
         *,
         source: Source | None = None,
         next_token: int | None = None,
+        in_flight: InFlight | None = None,
     ) -> None:
         self.pages = Pages() if pages is None else pages
         self.token_count = token_count
         self.failure = failure
         self.source = source
         self.next_token = next_token
+        self.in_flight = in_flight
         self.hold = hold
 
     @property

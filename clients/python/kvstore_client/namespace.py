@@ -9,6 +9,7 @@ from kvstore_client.connector import Connector
 from kvstore_client.errors import NamespaceNotFound, StoreError, StoreUnavailable
 from kvstore_client.hold import Hold
 from kvstore_client.identity import NamespaceIdentity, NamespaceKey
+from kvstore_client.in_flight import InFlight
 from kvstore_client.match import Match
 from kvstore_client.namespace_memory import NamespaceMemory
 from kvstore_client.opened_namespace import OpenedNamespace
@@ -20,7 +21,8 @@ from kvstore_client.store_request import Sample
 from kvstore_client.tokens import Tokens, pack_tokens
 
 # What the wire has room for.
-MAX_SPEED = (1 << 32) - 1
+MAX_SPEED = MAX_IDLE_MS = (1 << 32) - 1
+MILLISECONDS = 1_000
 
 
 class Namespace(NamespaceMemory):
@@ -104,13 +106,19 @@ class Namespace(NamespaceMemory):
         *,
         total_page_count: int,
         accept_next_token: bool = False,
+        yield_to_in_flight: bool = False,
+        yield_idle: float | None = None,
         budget: StoreBudget | None = None,
     ) -> Acquired:
         """Do as :meth:`match`, and reserve the rest of ``total_page_count`` pages.
 
         In one round trip. The first reserved page is the place for a copy of the
-        match's source. A failure of the store is a miss without a reservation.
-        Raises ``ValueError`` for tokens that are none.
+        match's source. With ``yield_to_in_flight`` nothing is pinned or reserved where
+        somebody else is computing at least a page more of ``tokens`` than is cached:
+        ``Acquired.in_flight`` says so. ``yield_idle`` bounds the time, in seconds, since
+        that last advanced: of those who wait for a hung worker one takes over. A failure
+        of the store is a miss without a reservation. Raises ``ValueError`` for tokens that
+        are none.
         """
         packed = pack_tokens(tokens)
         try:
@@ -121,6 +129,7 @@ class Namespace(NamespaceMemory):
                 total_page_count,
                 budget or self.new_budget(),
                 accept_next_token=accept_next_token,
+                yield_idle_ms=_idle_ms(yield_idle) if yield_to_in_flight else None,
             )
         except StoreError as error:
             return Acquired(Match(failure=error.with_traceback(None)))
@@ -156,6 +165,18 @@ class Namespace(NamespaceMemory):
 
         Has no effect on the cache. Raises ``ValueError`` for tokens that are none.
         """
+        answer = self._peek(tokens)
+        return answer.matched_token_count + answer.source_token_count
+
+    def peek_in_flight(self, tokens: Tokens) -> InFlight | None:
+        """Return what somebody is computing of ``tokens`` beyond what is cached.
+
+        None where nobody is, or on a failure. Has no effect. Raises ``ValueError`` for
+        tokens that are none.
+        """
+        return InFlight.of(self._peek(tokens))
+
+    def _peek(self, tokens: Tokens) -> prefix_cache_pb2.PeekPrefixResponse:
         packed = pack_tokens(tokens)
         try:
             session = self._connector.require_session()
@@ -163,7 +184,7 @@ class Namespace(NamespaceMemory):
             with session.request(self.new_budget()) as asking:
                 return asking.ask(session.lease.peek, namespace_id, packed, asking.remaining())
         except StoreError:
-            return 0
+            return prefix_cache_pb2.PeekPrefixResponse()
 
     def _match(
         self, session: Session, packed: bytes, budget: StoreBudget, *, accept_next_token: bool
@@ -195,6 +216,7 @@ class Namespace(NamespaceMemory):
         budget: StoreBudget,
         *,
         accept_next_token: bool,
+        yield_idle_ms: int | None,
     ) -> Acquired:
         opened = self._opened(session)
         pin_ids, reservation_id = (session.take_id(), session.take_id()), session.take_id()
@@ -215,6 +237,7 @@ class Namespace(NamespaceMemory):
                     asking.remaining(),
                     accept_next_token=accept_next_token,
                     prefill_tokens_per_second=self._stated_speed(),
+                    yield_idle_ms=yield_idle_ms,
                 )
             except NamespaceNotFound:
                 session.note_namespace(self._key, None)
@@ -237,8 +260,9 @@ class Namespace(NamespaceMemory):
     ) -> Match:
         pin_id, source_pin_id = pin_ids
         pages = session.require_mapped(Pages(match.runs))
+        in_flight = InFlight.of(match)
         if not pages and not match.HasField("source"):
-            return Match()  # a miss takes no pin
+            return Match(in_flight=in_flight)  # a miss takes no pin, and who yields none either
         source = None
         if match.HasField("source"):
             [page] = session.require_mapped(Pages([match.source.page]))
@@ -250,6 +274,7 @@ class Namespace(NamespaceMemory):
             match.matched_token_count,
             source=source,
             next_token=match.next_token if match.HasField("next_token") else None,
+            in_flight=in_flight,
         )
 
     def _opened(self, session: Session) -> OpenedNamespace:
@@ -264,3 +289,8 @@ class Namespace(NamespaceMemory):
             why = "" if reason is None else f": {reason}"
             raise StoreUnavailable(f"the namespace is not open yet{why}")
         return opened
+
+
+def _idle_ms(idle: float | None) -> int:
+    """Return a time to yield within as the wire has it: 0 is without a bound."""
+    return 0 if idle is None else min(max(round(idle * MILLISECONDS), 1), MAX_IDLE_MS)

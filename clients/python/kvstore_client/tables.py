@@ -33,7 +33,9 @@ def totals_table(stats: store_pb2.GetStatsResponse) -> Table:
         "pages demoted, promoted": f"{counters.demoted_page_count}, {counters.promoted_page_count}",
         "pages loaded from tier 3": counters.loaded_page_count,
         "reserves without slots": counters.exhausted_count,
-        "pins, reservations": f"{stats.pin_count}, {stats.reservation_count}",
+        "pins, reservations (in flight)": f"{stats.pin_count}, {stats.reservation_count} "
+        f"({stats.in_flight_count})",
+        "acquires that yielded": counters.yielded_count,
         "named pins": stats.named_pin_count,
         "leases (expired)": f"{len(stats.leases)} ({stats.expired_lease_count})",
         "slots in quarantine (since, s)": f"{stats.quarantined_slot_count} "
@@ -156,7 +158,8 @@ def leases_table(leases: Iterable[lease_pb2.LeaseInfo]) -> Table:
         "leases",
         ("lease", "name", "tenant", "state", "pids", "uids", "age, s", "renewed, s ago"),
         (
-            *("pins", "pinned pages", "detached", "reservations", "reserved", "quarantined"),
+            *("pins", "pinned pages", "detached", "reservations", "in flight"),
+            *("reserved", "quarantined"),
             *("oldest hold, s", "in quarantine, s"),
         ),
         (
@@ -173,6 +176,7 @@ def leases_table(leases: Iterable[lease_pb2.LeaseInfo]) -> Table:
                 each.pinned_page_count,
                 each.detached_page_count,
                 each.reservation_count,
+                each.in_flight_count,
                 each.reserved_slot_count,
                 each.quarantined_slot_count,
                 _seconds(each, "oldest_hold_age"),
@@ -192,7 +196,7 @@ def holds_table(
     """Return each hold of a lease; a namespace without a title is shown by its id."""
     return _table(
         title,
-        ("kind", "id", "namespace", "pages", "tokens", "detached", "slots", "age, s"),
+        ("kind", "id", "namespace", "pages", "tokens", "detached", "slots", "announced", "age, s"),
         (),
         (
             (
@@ -203,6 +207,7 @@ def holds_table(
                 hold.token_count,
                 hold.detached_page_count,
                 hold.slot_count,
+                hold.announced_token_count or "",
                 hold.age.seconds,
             )
             for hold in holds

@@ -71,6 +71,17 @@ def test_an_acquire_names_its_pin_and_its_reservation(
     assert only_request(scripted, wanted) == wanted
 
 
+@pytest.mark.parametrize("idle_ms", [0, 250])
+def test_an_acquire_yields_where_it_is_to(
+    scripted: ScriptedCalls, lease: LeaseCalls, idle_ms: int
+) -> None:
+    """With a bound of time, or zero for none, the request says that it yields."""
+    scripted.answer("AcquirePrefix", prefix_cache_pb2.AcquirePrefixResponse())
+    lease.acquire(b"space", b"toke", (9, 11, 10), 3, 30, yield_idle_ms=idle_ms)
+    asked = only_request(scripted, prefix_cache_pb2.AcquirePrefixRequest())
+    assert (asked.yield_to_in_flight, asked.yield_idle_ms) == (True, idle_ms)
+
+
 def test_a_reserve_and_an_insert_go_as_they_are(scripted: ScriptedCalls, lease: LeaseCalls) -> None:
     """What is asked for and what is inserted arrive unchanged."""
     reservation = prefix_cache_pb2.ReservationRequest(reservation_id=9, page_count=2)
@@ -125,7 +136,7 @@ def test_a_namespace_is_opened_by_identity_and_layout(
     scripted.answer("OpenNamespace", response)
     scripted.answer("PeekPrefix", prefix_cache_pb2.PeekPrefixResponse(matched_token_count=4))
     assert lease.open_namespace(identity, layout, 30) == response
-    assert lease.peek(b"space", b"toke", 30) == 4
+    assert lease.peek(b"space", b"toke", 30).matched_token_count == 4
     opened = store_pb2.OpenNamespaceRequest(
         lease_id=b"lease",
         store_epoch=5,

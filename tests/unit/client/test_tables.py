@@ -143,6 +143,7 @@ def test_a_lease_shows_what_it_holds() -> None:
         pin_count=1,
         pinned_page_count=2,
         reservation_count=3,
+        in_flight_count=12,
         reserved_slot_count=4,
         quarantined_slot_count=5,
         oldest_hold_age={"seconds": 6},
@@ -150,7 +151,7 @@ def test_a_lease_shows_what_it_holds() -> None:
         oldest_quarantine_age={"seconds": 11},
     )
     ours = ["00010203", "[red]w", "uid-7", "expired", "8, 9", "7", "60", "20"]
-    held = ["1", "2", "7", "3", "4", "5", "6", "11"]
+    held = ["1", "2", "7", "3", "12", "4", "5", "6", "11"]
     assert cells(shown(tables.leases_table([lease]))) == [*ours, *held]
     lease.ClearField("oldest_hold_age")
     lease.ClearField("oldest_quarantine_age")
@@ -167,11 +168,14 @@ def test_a_hold_shows_what_it_is() -> None:
         token_count=2,
         detached_page_count=3,
         slot_count=4,
+        announced_token_count=6,
         age={"seconds": 5},
     )
-    row = ["source", str(1 << 63), "gemma", "1", "2", "3", "4", "5"]
+    row = ["source", str(1 << 63), "gemma", "1", "2", "3", "4", "6", "5"]
     assert cells(shown(tables.holds_table([hold], {hold.namespace_id: "gemma"}))) == row
     assert cells(shown(tables.holds_table([hold], {})))[2] == "abababab"
+    hold.announced_token_count = 0
+    assert cells(shown(tables.holds_table([hold], {})))[-2:] == ["", "5"]
 
 
 def test_a_named_pin_shows_what_it_holds() -> None:

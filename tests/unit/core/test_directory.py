@@ -167,7 +167,7 @@ def test_a_peek_is_what_a_match_would_be(page_tokens: int) -> None:
     world.worker.publish("abcd")
     tokens = paged("abcdx", page_tokens)
     for count in range(len(tokens) // 4 + 1):
-        peeked = world.cache.peek(OWNER, NAMESPACE_ID, tokens[: 4 * count])
+        peeked = world.cache.peek(OWNER, NAMESPACE_ID, tokens[: 4 * count], world.now)
         pages = min(max(count - 1, 0) // page_tokens, 4)
         assert peeked == Peeked(pages * page_tokens, ((1, pages),) if pages else ())
 
@@ -179,12 +179,12 @@ def test_a_peek_has_no_effect() -> None:
     node = next(iter(world.namespace.index.nodes.values()))
     before, uses = picture(world.namespace.index), (node.last_use, node.hits)
     counters = world.cache.counters.copy()
-    assert world.cache.peek(ADMIN, NAMESPACE_ID, paged("abx")).page_count == 2
+    assert world.cache.peek(ADMIN, NAMESPACE_ID, paged("abx"), world.now).page_count == 2
     assert picture(world.namespace.index) == before
     assert (node.last_use, node.hits) == uses
     assert world.cache.counters == counters
     with pytest.raises(NamespaceNotFound):
-        world.cache.peek(Identity("b"), NAMESPACE_ID, paged("abx"))
+        world.cache.peek(Identity("b"), NAMESPACE_ID, paged("abx"), world.now)
 
 
 def test_a_removed_prefix_loses_its_last_page_and_what_follows() -> None:

@@ -164,8 +164,8 @@ def test_a_tenants_pool_is_its_own() -> None:
         world.worker.reserve(1, 5)
     assert error.value.metadata == {"requested": "5", "available": "4"}
     with pytest.raises(NamespaceNotFound) as other:
-        world.cache.peek(OTHER, NAMESPACE_ID, b"")
+        world.cache.peek(OTHER, NAMESPACE_ID, b"", world.now)
     with pytest.raises(NamespaceNotFound) as unknown:
-        world.cache.peek(OTHER, b"unknown", b"")
+        world.cache.peek(OTHER, b"unknown", b"", world.now)
     assert other.value.metadata == {"namespace_id": NAMESPACE_ID.hex()}
     assert unknown.value.metadata == {"namespace_id": b"unknown".hex()}

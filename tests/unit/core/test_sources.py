@@ -43,7 +43,7 @@ def test_what_lies_within_a_page_is_reused(
     world.write("abcdefghij", 1)
     match = world.match(text, 1, 2)
     assert (match.matched_token_count, source(match)) == (matched, expected)
-    peeked = world.cache.peek(OWNER, NAMESPACE_ID, letters(text))
+    peeked = world.cache.peek(OWNER, NAMESPACE_ID, letters(text), 100.0)
     assert peeked.matched_token_count == matched
     assert peeked.source_token_count == (expected[1] if expected else 0)
     world.check()
@@ -117,7 +117,7 @@ def test_source_pages_come_to_those_who_want_them() -> None:
     rigid = LetterWorld(divides_by_token=False)
     rigid.write("abcdefgh", 1)
     assert source(rigid.match("abcdefxx", 1, 2)) is None
-    peeked = rigid.cache.peek(OWNER, NAMESPACE_ID, letters("abcdefxx"))
+    peeked = rigid.cache.peek(OWNER, NAMESPACE_ID, letters("abcdefxx"), 100.0)
     assert peeked.source_token_count == 0
 
 

@@ -19,7 +19,9 @@ def test_pages_go_down_and_are_read_in_place() -> None:
     assert world.cache.counters.demoted_page_count == 4
     assert world.cache.counters.evicted_page_count == 0
     tokens = paged("abcd") + b"last"
-    assert world.cache.peek(world.worker.caller.identity, NAMESPACE_ID, tokens).tiers == ((2, 4),)
+    assert world.cache.peek(
+        world.worker.caller.identity, NAMESPACE_ID, tokens, world.now
+    ).tiers == ((2, 4),)
     assert tiers(world.worker.match("abcd", 1)) == [(2, 4)]
     world.laws.check()
 

@@ -1,6 +1,7 @@
 """Messages of the request path to core's types and back."""
 
 from array import array
+from math import inf
 from typing import TypeVar
 
 import pytest
@@ -9,7 +10,16 @@ from google.protobuf.message import Message
 from kvstore.core.hints import ExpectedReuse, ReuseHint
 from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PagedContent, PageLayout
 from kvstore.core.limits import Limits
-from kvstore.core.requests import Grant, Inserted, Match, ReservationRequest, Sequence, Source
+from kvstore.core.requests import (
+    Grant,
+    InFlight,
+    Inserted,
+    Match,
+    Peeked,
+    ReservationRequest,
+    Sequence,
+    Source,
+)
 from kvstore.core.runs import Run
 from kvstore.errors import InvalidField, LimitExceeded
 from kvstore.rpc import convert
@@ -181,6 +191,29 @@ def test_a_miss_is_an_empty_match() -> None:
     match = pb.PrefixMatch(matched_token_count=8, runs=[RUN_MESSAGE], tier_3_token_count=16)
     answer = convert.match_response(Match(8, (RUN,), tier_3_token_count=16))
     assert read(pb.MatchPrefixResponse, answer).match == match
+
+
+def test_what_is_in_flight_stands_beside_a_match() -> None:
+    """Of a match as of a peek; time in whole milliseconds, as many as the wire has room for."""
+    message = pb.InFlight(token_count=16, inserted_token_count=8, idle_ms=1500)
+    found = InFlight(16, 8, 1.5004)
+    match = read(pb.MatchPrefixResponse, convert.match_response(Match(8, (), in_flight=found)))
+    assert match.match == pb.PrefixMatch(matched_token_count=8, in_flight=message)
+    assert convert.peek_message(Peeked(0, (), in_flight=found)).in_flight == message
+    acquired = convert.acquire_response(Match(0, (), in_flight=InFlight(8, 0, 1e9)), None)
+    answer = read(pb.AcquirePrefixResponse, acquired)
+    assert answer.match.in_flight.idle_ms == (1 << 32) - 1
+    assert not answer.HasField("grant")
+
+
+def test_an_acquire_yields_where_it_says_so() -> None:
+    """To what advanced within a time, in seconds; without one, to whatever there is."""
+    request = pb.AcquirePrefixRequest(yield_idle_ms=250)
+    assert convert.yield_idle_of(request) is None
+    request.yield_to_in_flight = True
+    assert convert.yield_idle_of(request) == 0.25
+    request.yield_idle_ms = 0
+    assert convert.yield_idle_of(request) == inf
 
 
 def test_a_match_has_its_source_and_its_next_token() -> None:

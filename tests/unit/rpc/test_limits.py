@@ -15,8 +15,8 @@ from kvstore.v1 import prefix_cache_pb2, store_pb2
 
 pb = prefix_cache_pb2
 # Nothing is refused for these: a lease's time to live lies between the first two, whatever it
-# asked for, and of tombstones the oldest go.
-ADVICE = {"min_ttl", "max_ttl", "max_tombstones"}
+# asked for, of tombstones the oldest go, and what is not announced is computed all the same.
+ADVICE = {"min_ttl", "max_ttl", "max_tombstones", "max_announced_bytes"}
 
 
 @pytest.fixture(params=["grpc", "lane"])

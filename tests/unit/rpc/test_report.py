@@ -28,7 +28,7 @@ from kvstore.service.traffic import Requests
 from kvstore.storage.slab_book import SlabCounters
 from kvstore.v1 import lease_pb2, store_pb2, types_pb2
 
-COUNTERS = Counters(*range(1, 21))
+COUNTERS = Counters(*range(1, 22))
 # Told by another field, or the place in a list and no more.
 NOT_SENT = {"epoch", "expired", "number"}
 LEASE = LeaseStats(
@@ -42,6 +42,7 @@ LEASE = LeaseStats(
     processes=(ProcessStats(pid=30, uid=31, connected=True, mapped_extent_count=32),),
     pin_count=22,
     reservation_count=23,
+    in_flight_count=18,
     reserved_slot_count=24,
     quarantined_slot_count=25,
     pinned_page_count=26,
@@ -118,6 +119,7 @@ STATS = Stats(
     pin_count=81,
     named_pin_count=84,
     reservation_count=82,
+    in_flight_count=79,
     expired_lease_count=83,
     quarantined_slot_count=85,
     detached_page_count=86,
@@ -133,6 +135,7 @@ HOLD = HoldStats(
     token_count=102,
     detached_page_count=103,
     slot_count=104,
+    announced_token_count=105,
     age=105.5,
 )
 

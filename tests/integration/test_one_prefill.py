@@ -1,0 +1,79 @@
+"""One worker computes what several want: the others wait for it, holding nothing."""
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+from patterned_pages import LAYOUT, LIMIT, SMALL_STORE, nothing_held, open_client
+from stamped_pages import page_count, prompt
+from worker_fleet import POOL_SLOTS, Slots, running_fleet
+
+from kvstore_client import ClientConfig, InFlight
+from kvstore_client.testing import RunningStore, running_store, wait_until
+
+TOKENS = prompt(1, 2)
+PAGES = page_count(TOKENS)
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[RunningStore]:
+    """A store with room for 32 pages."""
+    with running_store(*SMALL_STORE) as running:
+        yield running
+
+
+@pytest.mark.parametrize("hot_lane", [True, False], ids=["lane", "grpc"])
+def test_a_client_is_told_what_another_computes(store: RunningStore, *, hot_lane: bool) -> None:
+    """By match, peek and acquire; one that yields holds nothing, and gets what was computed."""
+    first, mine = open_client(store.runtime_dir)
+    config = ClientConfig(call_timeout=LIMIT, hot_lane=hot_lane)
+    second, theirs = open_client(store.runtime_dir, config)
+    tokens = [int(hot_lane) + 2] * 17
+    whole = 4 * LAYOUT.page_tokens
+    with first, second:
+        assert theirs.peek_in_flight(tokens) is None
+        with mine.acquire(tokens, total_page_count=4) as computing:
+            assert computing.reservation is not None
+            assert computing.in_flight is None
+            with theirs.match(tokens) as match:
+                assert match.in_flight == InFlight(whole, 0, pytest.approx(0, abs=LIMIT))
+            with theirs.acquire(tokens, total_page_count=4, yield_to_in_flight=True) as yielded:
+                assert yielded.in_flight is not None
+                assert not yielded.holds
+                assert yielded.match.token_count == 0
+            computing.reservation.insert(tokens[: LAYOUT.page_tokens], position=0)
+            found = theirs.peek_in_flight(tokens)
+            assert found is not None
+            assert (found.token_count, found.inserted_token_count) == (whole, LAYOUT.page_tokens)
+            hung = {"yield_to_in_flight": True, "yield_idle": 0.0}
+            assert wait_until(lambda: (theirs.peek_in_flight(tokens) or found).idle > 0)
+            with theirs.acquire(tokens, total_page_count=4, **hung) as taken_over:
+                assert taken_over.reservation is not None
+            rest = tokens[LAYOUT.page_tokens : whole]
+            computing.reservation.insert(rest, position=LAYOUT.page_tokens)
+        with theirs.acquire(tokens, total_page_count=4, yield_to_in_flight=True) as after:
+            assert (after.match.token_count, after.in_flight) == (whole, None)
+        assert first.flush(LIMIT)
+        assert second.flush(LIMIT)
+        assert nothing_held(first)
+
+
+def test_one_of_those_who_wait_takes_over_from_the_dead() -> None:
+    """Killed after its first page, a worker is waited for no more; all are computed once."""
+    with running_fleet() as fleet:
+        writer = fleet.spawn("writer", faults="insert.before:2=stop")
+        waiters = [fleet.spawn(name) for name in ("one", "two")]
+        writer.tell("write_once", TOKENS)
+        assert wait_until(lambda: fleet.slots().cached == 1)
+        for waiter in waiters:
+            waiter.tell("write_once", TOKENS)
+        assert wait_until(lambda: fleet.stats().counters.yielded_count >= 2 * len(waiters))
+        stats = fleet.stats()
+        assert (stats.pin_count, stats.reservation_count, stats.in_flight_count) == (0, 1, 1)
+        assert fleet.slots() == Slots(POOL_SLOTS - PAGES, PAGES - 1, 1)
+        writer.signal(signal.SIGKILL)
+        tallies = [waiter.answer() for waiter in waiters]
+        assert all(tally["yields"] for tally in tallies)
+        assert sum(tally["published"] for tally in tallies) == PAGES - 1
+        counters = fleet.stats().counters
+        assert (counters.inserted_page_count, counters.duplicate_page_count) == (PAGES, 0)

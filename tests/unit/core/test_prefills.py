@@ -1,0 +1,395 @@
+"""What open reservations have announced, and who is told of it."""
+
+from math import inf
+
+import pytest
+from core_builders import ADMIN, NAMESPACE_ID, OWNER, CoreWorld, Worker, make_layout, paged
+
+from kvstore.core.caller import Caller, Identity
+from kvstore.core.layout import NamespaceIdentity
+from kvstore.core.lease_stats import hold_stats
+from kvstore.core.limits import Limits
+from kvstore.core.prefills import NEIGHBOURS
+from kvstore.core.requests import Grant, InFlight, Match, MatchWishes, Sequence
+from kvstore.core.stats import snapshot
+from kvstore.errors import Tombstoned
+
+
+def acquire(
+    worker: Worker,
+    letters: str,
+    ids: tuple[int, int],
+    *,
+    idle: float | None = inf,
+    sequence: Sequence | None = None,
+) -> tuple[Match, Grant | None]:
+    """Match ``letters`` and reserve the rest, unless somebody computes more of them."""
+    return worker.cache.acquire(
+        worker.caller,
+        NAMESPACE_ID,
+        sequence or worker.sequence(letters),
+        MatchWishes(ids[0]),
+        reservation_id=ids[1],
+        total_page_count=len(letters),
+        now=worker.world.now,
+        yield_idle=idle,
+    )
+
+
+def in_flight(world: CoreWorld, letters: str) -> tuple[int, int] | None:
+    """Peek, and return through which page ``letters`` are being computed, and are inserted."""
+    tokens = paged(letters) + paged("z")
+    found = world.cache.peek(OWNER, NAMESPACE_ID, tokens, world.now).in_flight
+    return found and (found.token_count // 2, found.inserted_token_count // 2)
+
+
+def test_of_two_for_one_prefix_one_computes() -> None:
+    """The first reserves; the second holds nothing, and is told how far the first will come."""
+    world = CoreWorld(slots=16)
+    other = world.join("other")
+    _, first = acquire(world.worker, "abcd", (1, 2))
+    assert first is not None
+    world.now += 3
+    match, second = acquire(other, "abcx", (1, 2))
+    assert second is None
+    assert match == Match(0, (), in_flight=InFlight(6, 0, 3.0))
+    assert not other.lease.pins
+    assert not other.lease.reservations
+    counters = world.cache.counters
+    assert (counters.lookup_count, counters.yielded_count) == (1, 1)
+    assert other.lease.counters.yielded_count == 1
+    world.laws.check()
+
+
+def test_one_worker_waits_for_itself_too() -> None:
+    """Two requests of one lease are no other than those of two."""
+    world = CoreWorld()
+    acquire(world.worker, "abc", (1, 2))
+    match, grant = acquire(world.worker, "abc", (3, 4))
+    assert grant is None
+    assert match.in_flight == InFlight(6, 0, 0.0)
+
+
+def test_a_waiter_matches_what_was_computed() -> None:
+    """As pages are inserted the waiter sees how far, and at the end they are matched."""
+    world = CoreWorld(slots=16)
+    other = world.join("other")
+    acquire(world.worker, "abcd", (1, 2))
+    world.now += 1
+    world.worker.insert(2, "ab")
+    world.now += 1
+    match, _ = acquire(other, "abcdx", (1, 2))
+    assert match == Match(4, (), in_flight=InFlight(8, 4, 1.0))
+    world.laws.check()
+    world.worker.insert(2, "cd", 2)
+    match, grant = acquire(other, "abcdx", (3, 4))
+    assert (match.matched_token_count, match.in_flight) == (8, None)
+    assert grant is not None
+    assert world.cache.counters.lookup_count == 2
+    world.laws.check()
+
+
+def test_without_the_wish_nobody_yields() -> None:
+    """A match and an acquire that do not yield do as ever, and are told all the same."""
+    world = CoreWorld(slots=16)
+    other = world.join("other")
+    world.worker.publish("ab")
+    acquire(world.worker, "abcd", (1, 2))
+    assert other.match("abcd", 1).in_flight == InFlight(8, 4, 0.0)
+    match, grant = acquire(other, "abcd", (2, 3), idle=None)
+    assert (match.matched_token_count, match.in_flight) == (4, InFlight(8, 4, 0.0))
+    assert grant is not None
+    assert world.cache.counters.yielded_count == 0
+    world.laws.check()
+
+
+@pytest.mark.parametrize("how", ["abort", "dies", "expires", "revokes", "is expired"])
+def test_whoever_comes_next_takes_over(how: str) -> None:
+    """When the computing one is gone, or late, the next acquire gets what is left to do."""
+    world = CoreWorld(slots=16)
+    other = world.join("other")
+    worker = world.worker
+    acquire(worker, "abcd", (1, 2))
+    worker.insert(2, "a")
+    assert acquire(other, "abcd", (1, 2))[1] is None
+    if how == "abort":
+        worker.abort(2)
+    elif how == "dies":
+        world.cache.process_died(worker.process_id, world.now)
+    elif how == "expires":
+        world.now += 5
+        world.cache.renew(other.caller, world.now)
+        world.now += 5
+        world.cache.expire(world.now)
+    elif how == "revokes":
+        world.cache.revoke(worker.caller, world.now)
+    else:
+        expiry = Caller(ADMIN, worker.caller.lease_id, b"", None)
+        world.cache.revoke(expiry, world.now)
+    world.laws.check()
+    assert in_flight(world, "abcd") is None
+    match, grant = acquire(other, "abcd", (3, 4))
+    assert match.matched_token_count == 2
+    assert grant is not None
+    assert (grant.start_page, match.in_flight) == (1, None)
+    assert in_flight(world, "abcd") == (4, 1)
+    world.laws.check()
+
+
+def test_the_one_that_agrees_longest_wins() -> None:
+    """Of several that go on from one page the neighbours in order are enough to know."""
+    world = CoreWorld(slots=64)
+    for number, letters in enumerate(("abcdexx", "abcdy", "abcw", "abzz", "b"), start=1):
+        acquire(world.worker, letters, (100 + number, number), idle=None)
+    cases = {"abcdef": 5, "abcd": 4, "abcz": 3, "abz": 3, "abb": 2, "aa": 1, "bb": 1, "c": None}
+    for letters, end in cases.items():
+        assert in_flight(world, letters) == (None if end is None else (end, 0)), letters
+    world.laws.check()
+
+
+def test_of_equals_the_last_to_advance_wins() -> None:
+    """Whoever was hung and was overtaken is not the one to wait for."""
+    world = CoreWorld(slots=64)
+    acquire(world.worker, "abcd", (1, 2), idle=None)
+    world.now += 5
+    acquire(world.worker, "abcd", (3, 4), idle=None)
+    found = world.cache.peek(OWNER, NAMESPACE_ID, paged("abcde"), world.now).in_flight
+    assert found == InFlight(8, 0, 0.0)
+
+
+def test_of_those_who_wait_for_a_hung_worker_one_takes_over() -> None:
+    """The others yield to that one: nobody yields to what has not advanced for so long."""
+    world = CoreWorld(slots=64)
+    acquire(world.worker, "abcm", (1, 2))
+    world.now += 1
+    acquire(world.worker, "abcd", (3, 4), idle=1.0)
+    assert list(world.worker.lease.reservations) == [2]
+    world.now += 1
+    # Beyond the hung one on either side of the waiters, and between them.
+    for ids, letters in enumerate(("abcd", "abce", "abco", "abcc"), start=5):
+        acquire(world.worker, letters, (ids, ids), idle=1.0)
+    assert list(world.worker.lease.reservations) == [2, 5]
+    world.laws.check()
+
+
+def test_not_every_hung_worker_is_passed_over() -> None:
+    """Beyond so many of them on either side nobody looks on: more than one may take over."""
+    world = CoreWorld(slots=200)
+    names = [chr(code) for code in range(ord("A"), ord("A") + NEIGHBOURS + 1)]
+    acquire(world.worker, "a0", (1, 1), idle=None)
+    for number, name in enumerate(names, start=2):
+        acquire(world.worker, "a" + name, (number, number), idle=None)
+    world.now += 10
+    first = next(each for each in world.namespace.prefills if each.number == 1)
+    first.advanced_at = world.now
+    match, grant = acquire(world.worker, "az", (100, 100), idle=1.0)
+    assert grant is not None
+    assert match.in_flight is None
+
+
+def test_what_is_inside_a_page_is_not_announced() -> None:
+    """Neither the last tokens of a prompt, nor pages for decoding, nor what matched."""
+    world = CoreWorld(slots=16)
+    worker = world.worker
+    acquire(worker, "abc", (1, 2))
+    assert in_flight(world, "abcz") == (3, 0)
+    sequence = Sequence(paged("x")[:4])
+    acquire(worker, "xxx", (3, 4), sequence=sequence)
+    assert worker.lease.reservations[4].prefill is None
+    # All that may match has matched.
+    assert world.cache.peek(OWNER, NAMESPACE_ID, b"", world.now).in_flight is None
+    world.laws.check()
+
+
+def test_no_more_is_announced_than_slots_were_had_for() -> None:
+    """Of a sequence longer than the reservation its slots' pages are coming."""
+    world = CoreWorld()
+    sequence = world.worker.sequence("abcdef")
+    acquire(world.worker, "abc", (1, 2), sequence=sequence)
+    assert in_flight(world, "abcdef") == (3, 0)
+    world.laws.check()
+
+
+def test_a_waiter_waits_for_no_more_than_may_match() -> None:
+    """A prompt of whole pages has its last one for itself: one token is left to run."""
+    world = CoreWorld()
+    acquire(world.worker, "abc", (1, 2))
+    found = world.cache.peek(OWNER, NAMESPACE_ID, paged("abc"), world.now).in_flight
+    assert found == InFlight(4, 0, 0.0)
+    world.worker.insert(2, "ab")
+    assert world.cache.peek(OWNER, NAMESPACE_ID, paged("abc"), world.now).in_flight is None
+
+
+@pytest.mark.parametrize("other", ["x", "bx", "bc tail"])
+def test_whoever_does_something_else_is_not_waited_for(other: str) -> None:
+    """A reservation that inserts other tokens than it announced announces nothing any more."""
+    world = CoreWorld(slots=16, divides_by_token=True)
+    worker = world.worker
+    acquire(worker, "abcdef", (1, 2))
+    worker.insert(2, "a")
+    if other == "bc tail":
+        tokens = paged("bc") + paged("d")[:4]
+        world.cache.insert(worker.caller, 2, Sequence(tokens, 2), world.now)
+    else:
+        worker.insert(2, other, 1)
+    assert worker.lease.reservations[2].prefill is None
+    assert in_flight(world, "abcdef") is None
+    world.laws.check()
+
+
+def test_below_another_path_it_is_another_sequence() -> None:
+    """Whoever inserts first under another pin than its match's computes another sequence."""
+    world = CoreWorld(slots=16)
+    worker = world.worker
+    worker.publish("ab", "xy")
+    acquire(worker, "abcd", (1, 2))
+    worker.match("xy", 3)
+    worker.insert(2, "c", 2, base_pin_id=3)
+    assert worker.lease.reservations[2].prefill is None
+    world.laws.check()
+
+
+def test_a_prefix_of_another_sequence_is_no_match() -> None:
+    """The same page after another beginning is another page."""
+    world = CoreWorld(slots=16)
+    worker = world.worker
+    worker.publish("ab", "xb")
+    acquire(worker, "abcd", (1, 2))
+    assert in_flight(world, "xbcd") is None
+    assert in_flight(world, "abcx") == (3, 2)
+
+
+def test_sequences_are_continued_from_a_pin() -> None:
+    """Who sends only what comes after a pin announces, and is told, as who sends all."""
+    world = CoreWorld(slots=16)
+    worker, other = world.worker, world.join("other")
+    worker.publish("ab")
+    worker.match("ab", 1)
+    sequence = worker.sequence("cd", 2, base_pin_id=1)
+    _, grant = acquire(worker, "abcd", (3, 4), sequence=sequence)
+    assert grant is not None
+    assert in_flight(world, "abcd") == (4, 2)
+    other.match("ab", 1)
+    match, _ = acquire(other, "abcx", (3, 4), sequence=other.sequence("cx", 2, base_pin_id=1))
+    assert match.in_flight == InFlight(6, 4, 0.0)
+    world.laws.check()
+
+
+def test_below_a_removed_path_nothing_is_in_flight() -> None:
+    """What was sent without its beginning, which is gone, is compared with nothing."""
+    world = CoreWorld(slots=16)
+    worker, other = world.worker, world.join("other")
+    worker.publish("ab")
+    other.match("ab", 1)
+    world.evict_prefix("a")
+    acquire(worker, "abcd", (1, 2))
+    sequence = other.sequence("cd", 2, base_pin_id=1)
+    match, grant = acquire(other, "abcd", (3, 4), sequence=sequence)
+    assert (match.in_flight, grant is None) == (None, False)
+    assert other.lease.reservations[4].prefill is None
+    world.laws.check()
+
+
+def test_a_repeated_acquire_does_not_wait_for_itself() -> None:
+    """It is answered again; under a yielded call's ids the next one may reserve."""
+    world = CoreWorld(slots=16)
+    worker, other = world.worker, world.join("other")
+    first = acquire(worker, "abcd", (1, 2))
+    assert acquire(worker, "abcd", (1, 2)) == first
+    assert acquire(other, "abcd", (1, 2))[1] is None
+    worker.abort(2)
+    again = acquire(other, "abcd", (1, 2))
+    assert again[1] is not None
+    assert acquire(other, "abcd", (1, 2)) == again
+    world.laws.check()
+
+
+def test_a_late_copy_of_a_call_that_yielded_is_dead() -> None:
+    """Once its ids are given back it takes nothing."""
+    world = CoreWorld(slots=16)
+    worker, other = world.worker, world.join("other")
+    acquire(worker, "abcd", (1, 2))
+    acquire(other, "abcd", (1, 2))
+    other.abort(2)
+    worker.abort(2)
+    with pytest.raises(Tombstoned):
+        acquire(other, "abcd", (1, 2))
+    assert not other.lease.reservations
+
+
+def test_other_namespaces_are_not_told() -> None:
+    """What is computed in one is coming in no other, of whatever tenant."""
+    world = CoreWorld(slots=16)
+    worker = world.worker
+    acquire(worker, "abcd", (1, 2))
+    stranger = Caller(Identity("b"), b"stranger 16 byte", b"secret", worker.caller.epoch)
+    world.cache.grant(stranger, ttl=None, display_name="", features=(), now=world.now)
+    world.cache.bind(stranger, process_id=99, pid=99, uid=9)
+    for caller, namespace_id in ((worker.caller, b"second"), (stranger, b"theirs")):
+        identity = NamespaceIdentity(b"model", salt=namespace_id)
+        space = world.cache.open_namespace(caller, identity, make_layout(), namespace_id, world.now)
+        sequence, wishes = worker.sequence("abcd"), MatchWishes(50)
+        match = world.cache.match(caller, namespace_id, sequence, wishes, world.now)
+        assert match.in_flight is None
+        assert not space.prefills.by_page
+    assert in_flight(world, "abcd") == (4, 0)
+
+
+def test_announced_tokens_are_bounded() -> None:
+    """A tenant that announces too much computes all the same; what ends makes room."""
+    world = CoreWorld(slots=32, limits=Limits(max_announced_bytes=40))
+    worker = world.worker
+    acquire(worker, "abcd", (1, 2))
+    acquire(worker, "efgh", (3, 4))
+    assert in_flight(world, "efgh") is None
+    assert worker.lease.holdings.announced_bytes == 36
+    world.laws.check()
+    worker.abort(2)
+    acquire(worker, "ijkl", (5, 6))
+    assert in_flight(world, "ijkl") == (4, 0)
+    world.laws.check()
+
+
+def test_without_slots_nothing_is_announced() -> None:
+    """Who computes without the store computes for itself."""
+    world = CoreWorld(slots=2)
+    assert acquire(world.worker, "abcd", (1, 2))[1] is None
+    assert in_flight(world, "abcd") is None
+
+
+def test_statistics_tell_of_it() -> None:
+    """How many are in flight, and through which token each is announced."""
+    world = CoreWorld(slots=16)
+    worker = world.worker
+    acquire(worker, "abcd", (1, 2))
+    worker.reserve(3, 1)
+    stats = snapshot(world.cache, OWNER, world.now)
+    assert (stats.in_flight_count, stats.leases[0].in_flight_count) == (1, 1)
+    holds = {each.hold_id: each.announced_token_count for each in hold_stats(worker.lease, 0.0)}
+    assert holds == {2: 8, 3: 0}
+    worker.insert(2, "abcd")
+    assert snapshot(world.cache, OWNER, world.now).in_flight_count == 0
+
+
+def test_a_lookup_looks_at_few() -> None:
+    """Beside a thousand prefills of one page a match compares ten times, elsewhere never."""
+    compared = 0
+
+    class Counted(bytes):
+        def __lt__(self, other: bytes) -> bool:
+            nonlocal compared
+            compared += 1
+            return bytes(self) < bytes(other)
+
+    world = CoreWorld(slots=2200)
+    worker = world.worker
+    worker.publish("x")
+    for number in range(1000):
+        acquire(worker, f"a{chr(1000 + number)}", (number + 5000, number + 5000), idle=None)
+    prefills = world.namespace.prefills
+    tokens = Counted(paged(f"a{chr(1500)}z"))
+    assert prefills.find(tokens, 0, 2, since=-inf) is not None
+    assert 0 < compared <= 12
+    compared = 0
+    assert prefills.find(tokens, 1, 2, since=-inf) is None
+    assert compared == 0
