@@ -189,15 +189,16 @@ def in_flight_beyond(
     Which advanced within ``idle`` seconds. Only pages that may match, once they are there.
     """
     namespace = at.node.namespace
-    page_tokens, depth = namespace.layout.page_tokens, at.depth
+    prefills, page_tokens, depth = namespace.prefills, namespace.layout.page_tokens, at.depth
     length = sequence.position + len(sequence.tokens) // TOKEN_BYTES
     end = matchable_pages(length, page_tokens)
-    if depth >= end or depth not in namespace.prefills.by_page:
+    if depth >= end or not prefills.by_page:
+        return None
+    if not prefills.may_go_on(depth, rest_of(at, sequence, length)):
         return None
     tokens = whole_tokens(at, sequence)
-    found = None
-    if tokens is not None:
-        found = namespace.prefills.find(tokens, depth, end, since=now - idle)
+    assert tokens is not None  # the page is in it
+    found = prefills.find(tokens, depth, end, since=now - idle)
     if found is None:
         return None
     prefill, agreed = found

@@ -37,8 +37,12 @@ def check_prefills(cache: Directory) -> None:
 
 
 def _check_order(namespace: Namespace) -> None:
-    for page, there in namespace.prefills.by_page.items():
-        stands = bool(there) and all(each.at == page for each in there)
+    width = namespace.index.width
+    for (page, tokens), there in namespace.prefills.by_page.items():
+        start = page * width
+        stands = bool(there) and all(
+            each.at == page and each.tokens[start : start + width] == tokens for each in there
+        )
         law(stands, "a prefill stands at the page that it inserts next", page)
         ordered = all((a.tokens, a.number) < (b.tokens, b.number) for a, b in pairwise(there))
         law(ordered, "the prefills of a page stand in the order of their tokens", page)

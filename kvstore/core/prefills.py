@@ -9,7 +9,7 @@ from kvstore.core.holdings import Holdings
 from kvstore.core.prefill import Prefill
 from kvstore.core.tokens import common_pages
 
-# Of those that go on from one page, how many on either side of a sequence are looked at for
+# Of those that insert one page next, how many on either side of a sequence are looked at for
 # one that advanced lately: it takes hung workers for the first not to be it.
 NEIGHBOURS = 16
 TOKENS = attrgetter("tokens")
@@ -18,14 +18,15 @@ TOKENS = attrgetter("tokens")
 class Prefills:
     """Announced reservations of one namespace, by the page that they insert next.
 
-    Those of one page stand in the order of their sequences' bytes, so that the one that
-    agrees longest with a sequence is a neighbour of its place. A match that ends where
-    none goes on costs a look into a dictionary. Not thread-safe.
+    ``by_page`` names it by its number in the sequence and its tokens. Those of one page
+    stand in the order of their sequences' bytes, so that the one that agrees longest with
+    a sequence is a neighbour of its place. A match that ends where none goes on costs a
+    look into a dictionary. Not thread-safe.
     """
 
     def __init__(self, holdings: Holdings, width: int) -> None:
         """``width`` is the bytes of a page's tokens; ``holdings`` bound those of all tokens."""
-        self.by_page: dict[int, list[Prefill]] = {}
+        self.by_page: dict[tuple[int, bytes], list[Prefill]] = {}
         self._holdings = holdings
         self._width = width
         self._last_number = 0
@@ -66,6 +67,10 @@ class Prefills:
         self._leave(prefill)
         self._holdings.announced_bytes -= len(prefill.tokens)
 
+    def may_go_on(self, depth: int, page: bytes) -> bool:
+        """Return whether any inserts page ``depth``, of the tokens ``page``, next."""
+        return (depth, page) in self.by_page
+
     def find(
         self, tokens: bytes, depth: int, end: int, *, since: float
     ) -> tuple[Prefill, int] | None:
@@ -74,7 +79,7 @@ class Prefills:
         The one that agrees longest, up to page ``end``; with at least a page. Those that
         did not advance ``since`` a time are passed over. Cost: a few memcmps.
         """
-        there = self.by_page.get(depth)
+        there = self.by_page.get(self._page(tokens, depth))
         if there is None:
             return None
         place = bisect_right(there, tokens, key=TOKENS)
@@ -102,11 +107,15 @@ class Prefills:
     def _stand(self, prefill: Prefill) -> None:
         self._last_number += 1
         prefill.number = self._last_number
-        there = self.by_page.setdefault(prefill.at, [])
+        there = self.by_page.setdefault(self._page(prefill.tokens, prefill.at), [])
         there.insert(bisect_right(there, prefill.tokens, key=TOKENS), prefill)
 
     def _leave(self, prefill: Prefill) -> None:
-        there = self.by_page[prefill.at]
+        page = self._page(prefill.tokens, prefill.at)
+        there = self.by_page[page]
         del there[there.index(prefill, bisect_left(there, prefill.tokens, key=TOKENS))]
         if not there:
-            del self.by_page[prefill.at]
+            del self.by_page[page]
+
+    def _page(self, tokens: bytes, depth: int) -> tuple[int, bytes]:
+        return depth, tokens[depth * self._width : (depth + 1) * self._width]

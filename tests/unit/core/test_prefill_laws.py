@@ -44,16 +44,17 @@ def _hide(world: CoreWorld, prefill: Prefill) -> None:
 
 def _misplace(world: CoreWorld, prefill: Prefill) -> None:
     by_page = world.namespace.prefills.by_page
-    by_page[7] = by_page.pop(prefill.at)
+    by_page[1, paged("x")] = by_page.pop((prefill.at, paged("b")))
 
 
 def _leave_empty(world: CoreWorld, _: Prefill) -> None:
-    world.namespace.prefills.by_page[7] = []
+    world.namespace.prefills.by_page[7, paged("b")] = []
 
 
 def _disorder(world: CoreWorld, _: Prefill) -> None:
-    world.worker.acquire("b", 5, 6)
-    world.namespace.prefills.by_page[0].reverse()
+    world.worker.acquire("axxx", 5, 6)
+    world.worker.acquire("axyy", 7, 8)
+    world.namespace.prefills.by_page[1, paged("x")].reverse()
 
 
 def _fall_behind(world: CoreWorld, prefill: Prefill) -> None:

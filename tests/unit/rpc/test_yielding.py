@@ -1,0 +1,47 @@
+"""An acquire that yields, over a real server."""
+
+import pytest
+from rpc_world import PAGE_TOKENS, Server, Worker, tokens
+
+from kvstore.v1 import prefix_cache_pb2 as pb
+from kvstore.v1 import store_pb2
+
+# Three pages, and one token to run.
+PROMPT = tokens(*range(13))
+
+
+@pytest.fixture(params=["grpc", "lane"])
+def over(request: pytest.FixtureRequest) -> str:
+    """Provide both ways to make these calls."""
+    return str(request.param)
+
+
+def test_of_two_acquires_of_one_prompt_one_yields(server: Server) -> None:
+    """The second is told what the first is computing, and holds nothing; nor is memory wanted."""
+    writer, waiter = server.worker(), server.worker()
+    namespace_id = writer.open_namespace()
+    waiter.open_namespace()
+
+    def acquire(worker: Worker) -> pb.AcquirePrefixResponse:
+        request = pb.AcquirePrefixRequest(
+            caller=worker.caller(),
+            namespace_id=namespace_id,
+            sequence=pb.Sequence(tokens=PROMPT),
+            pin_id=1,
+            reservation_id=2,
+            total_page_count=4,
+            yield_to_in_flight=True,
+        )
+        answer: pb.AcquirePrefixResponse = worker.ask(worker.prefix_cache.AcquirePrefix, request)
+        return answer
+
+    assert acquire(writer).HasField("grant")
+    yielded = acquire(waiter)
+    assert not yielded.HasField("grant")
+    assert yielded.match.in_flight.token_count == 3 * PAGE_TOKENS
+    peek = pb.PeekPrefixRequest(namespace_id=namespace_id, tokens=PROMPT)
+    peeked = waiter.ask(waiter.prefix_cache.PeekPrefix, peek)
+    assert peeked.in_flight.token_count == 3 * PAGE_TOKENS
+    stats = writer.ask(writer.store.GetStats, store_pb2.GetStatsRequest())
+    assert (stats.in_flight_count, stats.counters.yielded_count) == (1, 1)
+    assert [(each.pin_count, each.reservation_count) for each in stats.leases] == [(0, 1), (0, 0)]
