@@ -5,12 +5,10 @@ from typing import NamedTuple
 
 import torch
 
+from inference_worker.page_ref import PageRef
 
-class PageRef(NamedTuple):
-    """One page's place: the key of its extent and its slot there."""
-
-    extent: int
-    slot: int
+# Others take it from here too.
+__all__ = ["BlockTable", "PageRef", "PageRun"]
 
 
 class BlockTable:

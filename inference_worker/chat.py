@@ -8,7 +8,7 @@ from inference_worker.chat_format import Exchange, chat_format
 from inference_worker.engine import Engine
 from inference_worker.generation import Generation
 from inference_worker.model import PagedModel
-from inference_worker.sampling import GREEDY, SamplingOptions
+from inference_worker.sampling_options import GREEDY, SamplingOptions
 from inference_worker.text_stream import TextStream
 
 ANSWER_TOKENS: Final = 256

@@ -15,7 +15,7 @@ import kvstore_client
 from inference_worker.device_name import DtypeName
 from inference_worker.errors import RequestTooLongError, WorkerError
 from inference_worker.prefix_cache_backend import PrefixCacheBackend
-from inference_worker.sampling import SamplingOptions
+from inference_worker.sampling_options import SamplingOptions
 
 Model = Annotated[
     str, typer.Option(help="gemma, tiny, tiny-llama, tiny-gemma3, or a transformers model folder")

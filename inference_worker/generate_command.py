@@ -31,7 +31,7 @@ from inference_worker.device_name import CPU
 from inference_worker.engine import PAGE_TOKENS
 from inference_worker.local_worker import LocalWorker, local_worker
 from inference_worker.model_source import GEMMA
-from inference_worker.sampling import SamplingOptions
+from inference_worker.sampling_options import SamplingOptions
 from inference_worker.terminal_text import terminal_text
 from inference_worker.text_stream import TextStream
 from inference_worker.threads import threads_for, use_threads

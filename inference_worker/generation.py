@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from inference_worker.block_table import PageRef
+from inference_worker.page_ref import PageRef
 
 
 @dataclass(kw_only=True)

@@ -19,10 +19,10 @@ import signal
 from typing import IO, Any, NoReturn
 
 import kvstore_client
-from inference_worker.block_table import PageRef
 from inference_worker.engine import Engine
 from inference_worker.errors import WorkerError
-from inference_worker.sampling import SamplingOptions
+from inference_worker.page_ref import PageRef
+from inference_worker.sampling_options import SamplingOptions
 
 FLUSH_SECONDS = 30.0
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import kvstore_client
-from inference_worker.block_table import PageRef
+from inference_worker.page_ref import PageRef
 from kvstore_client.errors import StoreError
 
 

@@ -5,9 +5,9 @@ from typing import Final
 
 import torch
 
-from inference_worker.block_table import PageRef
 from inference_worker.errors import ArenaExhaustedError
 from inference_worker.page_layout import PageLayout
+from inference_worker.page_ref import PageRef
 
 PRIVATE_EXTENT: Final = -1
 

@@ -6,8 +6,8 @@ from typing import Final
 
 import torch
 
-from inference_worker.block_table import PageRef
 from inference_worker.generation import Generation
+from inference_worker.page_ref import PageRef
 from inference_worker.request import FinishReason, Request, RequestListener
 from inference_worker.sampling import Sampler
 from inference_worker.sequence_pages import SequencePages

@@ -2,11 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
-from transformers import AutoTokenizer
+from transformers import PreTrainedTokenizerFast
 
 from inference_worker.byte_tokenizer import ByteTokenizer
+
+# As the tokenizers library writes it.
+TOKENIZER_FILE: Final = "tokenizer.json"
 
 
 class Tokenizer(Protocol):
@@ -42,7 +45,7 @@ class FolderTokenizer:
 
     def __init__(self, folder: Path) -> None:
         """Load it, which takes seconds for a large vocabulary; raises what transformers raises."""
-        self._tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+        self._tokenizer: Any = _loader(folder).from_pretrained(folder)
         first = self._tokenizer.encode("", add_special_tokens=True)[:1]
         self._begin_ids = [int(i) for i in first if i == self._tokenizer.bos_token_id]
 
@@ -75,9 +78,18 @@ class FolderTokenizer:
         return [int(i) for i in ids]
 
 
+def _loader(folder: Path) -> Any:  # noqa: ANN401 - a class of transformers, which has no types
+    """Choose what reads a folder: a ``tokenizer.json`` says all, and is read without torch."""
+    if (folder / TOKENIZER_FILE).exists():
+        return PreTrainedTokenizerFast
+    from transformers import AutoTokenizer  # noqa: PLC0415 - imports torch, where it is there
+
+    return AutoTokenizer
+
+
 def load_tokenizer(folder: Path) -> Tokenizer:
     """Load a folder's tokenizer; where it has none, its tokens are bytes."""
-    names = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
+    names = (TOKENIZER_FILE, "tokenizer.model", "tokenizer_config.json", "vocab.json")
     if any((folder / name).exists() for name in names):
         return FolderTokenizer(folder)
     return ByteTokenizer()
