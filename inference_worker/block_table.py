@@ -1,14 +1,13 @@
 """Which pages hold a sequence's keys and values."""
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 import torch
 
 from inference_worker.page_ref import PageRef
 
 # Others take it from here too.
-__all__ = ["BlockTable", "PageRef", "PageRun"]
+__all__ = ["BlockTable", "PageRef"]
 
 
 class BlockTable:

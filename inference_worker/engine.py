@@ -34,10 +34,6 @@ def _ignore(what: object) -> None:
     del what
 
 
-def _never() -> bool:
-    return False
-
-
 class Engine:
     """Generates for many requests at once, one step after the other.
 
@@ -132,6 +128,10 @@ class Engine:
         self._scheduler.add(number, len(ids))
         return number
 
+    def generation(self, number: int) -> Generation:
+        """Say what came so far of a request that has not ended; raises ``KeyError``."""
+        return self._table.runs[number].generation
+
     def abort(self, number: int) -> None:
         """End a request wherever it is; nothing if it has ended.
 
@@ -170,7 +170,7 @@ class Engine:
         stop_ids: frozenset[int] = frozenset(),
         on_token: OnToken = _ignore,
         on_published: OnPublished = _ignore,
-        stopped: Callable[[], bool] = _never,
+        stopped: Callable[[], bool] = lambda: False,
     ) -> Generation:
         """Continue a prompt by ``max_tokens`` ids, or to the first of ``stop_ids``.
 

@@ -9,6 +9,8 @@
     ├── UnknownExtentError          a page names an extent that is not mapped here
     ├── ArenaExhaustedError         the private arena has too few slots left
     ├── RequestTooLongError         prompt and output exceed what the engine was made for
+    ├── EngineBusyError             as many requests wait as may
+    ├── EngineGoneError             the engine ended, or is about to
     ├── ProcessEndedError           a process that was to answer a line ended
     └── BackendMismatchError        the store finds prefixes by another index than was asked for
 """
@@ -67,6 +69,14 @@ class RequestTooLongError(WorkerError):
         )
         self.wanted = wanted
         self.longest = longest
+
+
+class EngineBusyError(WorkerError):
+    """As many requests wait for the engine as may; another may be taken a moment later."""
+
+
+class EngineGoneError(WorkerError):
+    """The engine ended, or takes no more requests because it is about to."""
 
 
 class ProcessEndedError(WorkerError):

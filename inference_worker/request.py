@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from inference_worker.generation import Generation
-from inference_worker.sampling import GREEDY, SamplingOptions
+from inference_worker.sampling_options import GREEDY, SamplingOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
