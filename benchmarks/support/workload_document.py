@@ -1,0 +1,105 @@
+"""Measures the workloads and puts everything into one JSON value."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import cache
+from importlib.metadata import version
+from statistics import median
+from typing import Any
+
+import torch
+from transformers.utils.logging import disable_progress_bar
+
+from inference_worker.model import load_model
+from inference_worker.model_source import model_folder
+from inference_worker.reference import Reference, load_reference
+from kvstore.log import configure_logging
+from support import machine
+from support.workload_plan import Plan
+from support.workload_run import Rows, Runner
+from support.workload_stock import beside_stock
+from support.workload_summary import miss_summary, workload_summary
+from support.workload_text import Text
+from support.workload_world import workload_world
+
+MISS = "miss"
+
+
+def measure(
+    plan: Plan,
+    *,
+    model: str,
+    wanted: Sequence[str],
+    two_workers: bool,
+    seed: int,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """Run what is wanted; ``summary`` is the line that a reader wants, the rest is why."""
+    before = machine.load_average()
+    disable_progress_bar()
+    configure_logging("console", "warning")
+    say(f"loading {model}")
+    loaded = load_model(model)
+    rows: dict[str, Rows] = {}
+    misses: dict[int, Rows] = {}
+    with workload_world(model, loaded, plan, two_workers=two_workers) as world:
+        text, reference = Text(loaded.tokenizer, seed), _reference(model)
+        runner = Runner(world, text, reference, seed, say)
+        say("warming up")
+        runner.warm_up(plan.longest // 2)
+        makers = {"chat": runner.chat, "rag": runner.rag, "mixed": runner.mixed}
+        for name, make in makers.items():
+            if name in wanted:
+                rows[name] = make(getattr(plan, name))
+        if MISS in wanted:
+            misses = runner.miss(plan.miss)
+        if "batch" in wanted:
+            rows["batch"] = runner.batch(plan.batch)
+        lengths = {name: _typical_length(each) for name, each in rows.items()}
+        say("beside stock transformers")
+        stock = beside_stock(
+            reference(), world.without, text, sorted(set(lengths.values())), plan.stock_rounds
+        )
+        names, threads = world.names, world.threads
+    found = {name: workload_summary(name, rows[name]) for name in wanted if name in rows}
+    summary: dict[str, Any] = {
+        name: {**each["headline"], "baseline_vs_stock": stock[lengths[name]]}
+        for name, each in found.items()
+    }
+    document: dict[str, Any] = {
+        "benchmark": "workloads",
+        "machine": {
+            **machine.machine_facts(),
+            **{name: version(name) for name in ("torch", "transformers")},
+            "threads": threads,
+        },
+        "load_average": {"before": before, "after": machine.load_average()},
+        "method": {
+            "model": model,
+            "dtype": str(torch.float32).removeprefix("torch."),
+            "variants": names,
+            "seed": seed,
+            "plan": asdict(plan),
+            "speedup": "median of the requests' own ratios, over those that could have hit",
+            "stock_lengths": lengths,
+        },
+        "workloads": found,
+    }
+    if misses:
+        document["miss_overhead"] = miss_summary(misses)
+        short = ("bound", "added", "interval", "met")
+        summary["miss_overhead"] = {name: document["miss_overhead"][name] for name in short}
+    summary["machine"] = {**document["machine"], "load_average": document["load_average"]}
+    return {**document, "summary": summary}
+
+
+def _reference(model: str) -> Callable[[], Reference]:
+    @cache
+    def load() -> Reference:
+        return load_reference(model_folder(model))
+
+    return load
+
+
+def _typical_length(rows: Rows) -> int:
+    return round(median(len(each.ids) for each in rows.asked))

@@ -1,0 +1,147 @@
+"""The figures of workloads.py as a section of docs/workloads.md."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from support.workload_plots import FILES
+from support.workload_tables import COLUMNS, variant_row
+
+BEGIN, END = (
+    "<!-- figures: written by benchmarks/workloads.py --page -->\n",
+    "<!-- end of figures -->\n",
+)
+# A load average above which other work is part of the figures.
+BUSY = 1.0
+BUSY_NOTE = (
+    "Other work had the machine too: it lengthens everything, and what waits for another process"
+    " by more. Ratios are of requests made in turns, and hold better than times."
+)
+IMAGES = "images"
+TITLES = {
+    "chat": "Chat",
+    "rag": "Questions on documents",
+    "batch": "A batch",
+    "mixed": "Mixed",
+}
+
+
+def section(document: dict[str, Any]) -> str:
+    """Return tables and plots as Markdown."""
+    return "".join(f"{line}\n" for line in _lines(document))
+
+
+def write_section(page: Path, document: dict[str, Any]) -> None:
+    """Put the figures into a page, in place of those that it has."""
+    text = page.read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    page.write_text(f"{before}{BEGIN}\n{section(document)}\n{END}{after}", encoding="utf-8")
+
+
+def _lines(document: dict[str, Any]) -> Iterator[str]:
+    facts, load = document["machine"], document["load_average"]
+    method = document["method"]
+    yield (
+        f"One run of {method['model']} in {method['dtype']}, with {facts['threads']} threads on"
+        f" {facts['cores']} cores of an {facts['processor']}, torch {facts['torch']}; the load"
+        f" average was {load['before']} before it and {load['after']} after."
+    )
+    if load["before"] > BUSY:
+        yield BUSY_NOTE
+    yield ""
+    yield from _headlines(document)
+    for name in FILES:
+        yield ""
+        yield f"![{FILES[name]}]({IMAGES}/{name})"
+    for name, each in document["workloads"].items():
+        yield ""
+        yield f"### {TITLES[name]}"
+        yield ""
+        yield _sentence(document["summary"][name])
+        yield ""
+        yield from _table(COLUMNS, [variant_row(*pair) for pair in each["variants"].items()])
+    if "miss_overhead" in document:
+        yield ""
+        yield "### Where nothing hits"
+        yield ""
+        yield from _misses(document["miss_overhead"])
+
+
+def _headlines(document: dict[str, Any]) -> Iterator[str]:
+    head = ("workload", "sooner by", "ideal", "of the ideal", "two workers", "hit rate")
+    rows = []
+    for name in document["workloads"]:
+        each = document["summary"][name]
+        two = each.get("two_workers")
+        rows.append(
+            [
+                TITLES[name],
+                f"**{each['speedup']:.2f}x**",
+                f"{each['ideal_speedup']:.2f}x",
+                f"{each['speedup'] / each['ideal_speedup']:.0%}",
+                f"{two['speedup']:.2f}x" if two else "",
+                f"{each['full_hits']} of {each['could_hit']}",
+                "yes" if each["identical"] else "**no**",
+                f"{each['baseline_vs_stock']:.2f}",
+                "yes" if each["met"] else "**no**",
+            ]
+        )
+    yield from _table((*head, "same tokens", "beside stock", "met"), rows)
+
+
+def _sentence(head: dict[str, Any]) -> str:
+    met = "Met" if head["met"] else "Not met"
+    said = f"{met}: {head['why']}."
+    if "speedup_interval" in head:
+        low, high = head["speedup_interval"]
+        said += (
+            f" The median's 95 % interval is {low:.2f}x to {high:.2f}x; over all"
+            f" {head['requests']} requests the median is {head['speedup_all_median']:.2f}x, and"
+            f" all their time together is shorter by {head['speedup_all_mean']:.2f}x."
+        )
+    else:
+        runs = ", ".join(f"{each:.2f}x" for each in head["speedup_of_runs"])
+        said += f" Its runs: {runs}."
+    said += (
+        f" Of {head['requests']} requests {head['could_hit']} could have hit;"
+        f" {head['full_hits']} did to the last known token, {head['partial_hits']} in part."
+    )
+    if head["near_ties"]:
+        said += f" {head['near_ties']} tokens differ at a near tie."
+    return said
+
+
+def _misses(miss: dict[str, Any]) -> Iterator[str]:
+    met = "Met" if miss["met"] else "Not met"
+    yield f"{met}: at most {miss['bound']:.0%} may be added to the median's time."
+    yield ""
+    head = (
+        "tokens",
+        "pairs",
+        "without, ms",
+        "added",
+        "95 % interval",
+        "ms",
+        "waited for store, ms",
+    )
+    rows = [
+        [
+            f"{each['tokens']:,}",
+            str(each["pairs"]),
+            f"{each['without_p50_ms']:,.1f}",
+            f"**{each['added']:+.2%}**",
+            f"{each['interval'][0]:+.2%} to {each['interval'][1]:+.2%}",
+            f"{each['added_ms']:+.2f}",
+            f"{each['waited_for_store_p50_ms']:.2f}",
+        ]
+        for each in miss["lengths"]
+    ]
+    yield from _table(head, rows)
+
+
+def _table(head: tuple[str, ...], rows: list[list[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield "| --- |" + " ---: |" * (len(head) - 1)
+    for row in rows:
+        yield f"| {' | '.join(row)} |"

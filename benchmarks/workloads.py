@@ -1,0 +1,92 @@
+"""What the store is worth: chat, RAG, a batch and mixed prompts, with it and without.
+
+One engine, four ways: without the store, with it, as two workers on one store, and the ideal, in
+which the prefix is at hand and nothing is asked of anybody. Each request is made by all of them,
+one after the other, in a random order. docs/workloads.md says how to read what comes of it.
+"""
+
+import json
+import signal
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from support.workload_page import write_section
+from support.workload_plan import FULL, QUICK, SMALLEST
+from support.workload_plots import draw
+from support.workload_tables import tables
+
+KINDS = ("chat", "rag", "batch", "mixed", "miss")
+
+
+def main(  # noqa: PLR0913 - each is an option
+    *,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON value, in a line.")
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option(help="Write all of it here, raw samples too.")
+    ] = None,
+    page: Annotated[Path | None, typer.Option(help="Put the tables into this page.")] = None,
+    plots: Annotated[Path | None, typer.Option(help="Draw plots into this folder.")] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Measure nothing: take what --output wrote.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option(help="A minute with a tiny model, rougher figures.")
+    ] = False,
+    smallest: Annotated[bool, typer.Option(help="Shows that it runs; means nothing.")] = False,
+    model: Annotated[str, typer.Option(help="What kvstore-worker takes.")] = "gemma",
+    workload: Annotated[str, typer.Option(help="Which, with commas.")] = ",".join(KINDS),
+    workers: Annotated[str, typer.Option(help="1, or 1,2 for two processes too.")] = "1,2",
+    seed: Annotated[int, typer.Option(help="Of what is asked, and in which order.")] = 1,
+) -> None:
+    """Measure the workloads, or show what was measured."""
+    # As Ctrl-C: everything that was started is stopped on the way out.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if report:
+        document = json.loads(report.read_text(encoding="utf-8"))
+    else:
+        wanted = [each.strip() for each in workload.split(",")]
+        if unknown := set(wanted) - set(KINDS):
+            raise typer.BadParameter(f"{sorted(unknown)}, where there are {KINDS}")
+        # On demand: it loads torch, which a report goes without.
+        from support.workload_document import measure  # noqa: PLC0415
+
+        document = measure(
+            SMALLEST if smallest else QUICK if quick else FULL,
+            model=model,
+            wanted=wanted,
+            two_workers="2" in workers.split(","),
+            seed=seed,
+            say=_say,
+        )
+    if output:
+        output.write_text(json.dumps(document) + "\n", encoding="utf-8")
+    if plots:
+        draw(document, plots)
+    if page:
+        write_section(page, document)
+    if as_json:
+        sys.stdout.write(json.dumps(document["summary"]) + "\n")
+        return
+    console = Console()
+    for each in tables(document):
+        console.print(each)
+
+
+@cache
+def _console() -> Console:
+    return Console(stderr=True)
+
+
+def _say(what: str) -> None:
+    _console().print(what, style="dim")
+
+
+if __name__ == "__main__":
+    typer.run(main)

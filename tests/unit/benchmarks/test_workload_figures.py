@@ -1,0 +1,109 @@
+"""Medians, their intervals, hit rates and verdicts, from samples that are written down."""
+
+from math import comb
+
+import pytest
+
+from support.workload_figures import (
+    Sample,
+    hit_rates,
+    latency_figures,
+    median_interval,
+    percentile,
+    speedup,
+    verdict,
+)
+from support.workload_requests import Asked
+
+
+def sample(first: float, *, matched: int = 0, copied: int = 0, prompt: int = 100) -> Sample:
+    """Return a request that took ``first`` seconds to its first token."""
+    return Sample(first, first * 2, [1], prompt, matched, copied, prompt - matched - copied, 0.001)
+
+
+def asked(known: int, length: int = 100) -> Asked:
+    """Return a request of which ``known`` tokens were computed before."""
+    return Asked(list(range(length)), None, known)
+
+
+def test_percentiles_lie_between_samples() -> None:
+    """As numpy has them, linear."""
+    assert percentile([4.0, 1.0, 2.0, 3.0], 50) == 2.5
+    assert percentile([1.0, 3.0], 99) == pytest.approx(2.98)
+
+
+@pytest.mark.parametrize(("count", "rank"), [(6, 0), (9, 1), (20, 5), (60, 21)])
+def test_a_medians_interval_is_two_order_statistics(count: int, rank: int) -> None:
+    """The ranks that tables of the sign test have; that they hold enough, and no fewer would."""
+    samples = [float(each) for each in range(count)]
+    assert median_interval(samples[::-1]) == (rank, count - 1 - rank)
+
+    def covered(low: int) -> float:
+        return 1 - 2 * sum(comb(count, each) for each in range(low + 1)) / 2**count
+
+    assert covered(rank) >= 0.95 > covered(rank + 1)
+
+
+def test_too_few_samples_have_all_of_them_as_interval() -> None:
+    """Of one, two and five no pair holds 95 %."""
+    assert median_interval([3.0]) == (3.0, 3.0)
+    assert median_interval([3.0, 1.0]) == (1.0, 3.0)
+    assert median_interval([3.0, 1.0, 2.0, 5.0, 4.0]) == (1.0, 5.0)
+
+
+def test_hits_are_counted_among_those_that_could() -> None:
+    """Full to the last known token, at most all but one; the first of a prefix is left out."""
+    requests = [asked(0), asked(50), asked(50), asked(50), asked(100)]
+    samples = [
+        sample(1, matched=16),
+        sample(1, matched=48, copied=2),
+        sample(1, matched=48),
+        sample(1),
+        sample(1, matched=96, copied=3),
+    ]
+    assert hit_rates(requests, samples) == {
+        "requests": 5,
+        "could_hit": 4,
+        "full_hits": 2,
+        "partial_hits": 1,
+        "hit_rate": 0.5,
+        "partial_hit_rate": 0.25,
+        "hit_rate_of_all": 0.4,
+    }
+    assert hit_rates([asked(0)], [sample(1)])["hit_rate"] == 0.0
+
+
+def test_a_speedup_is_the_median_of_requests_own_ratios() -> None:
+    """Over those that could hit; beside it all of them, and all their time."""
+    without = [sample(1.0), sample(1.0), sample(1.0), sample(4.0)]
+    store = [sample(1.0), sample(0.1), sample(0.2), sample(1.0)]
+    found = speedup(without, store, [False, True, True, True])
+    assert found.could_hit == 5.0
+    assert found.interval == (4.0, 10.0)
+    assert found.all_median == 4.5
+    assert found.all_mean == pytest.approx(7.0 / 2.3)
+
+
+def test_a_variants_figures_are_of_all_its_requests_and_of_those_that_could_hit() -> None:
+    """Milliseconds; requests a second are of whole requests."""
+    samples = [sample(1.0, matched=32, copied=3), sample(3.0)]
+    found = latency_figures(samples, [True, False])
+    assert found["ttft_p50_ms"] == 2_000.0
+    assert found["could_hit_ttft_p50_ms"] == 1_000.0
+    assert found["requests_per_s"] == 0.25
+    assert (found["prefilled_tokens"], found["matched_tokens"]) == (165, 32)
+    assert found["copied_tokens"] == 3
+    assert latency_figures(samples, [False, False])["could_hit_ttft_p50_ms"] is None
+
+
+@pytest.mark.parametrize(
+    ("measured", "ideal", "met"),
+    [(10.0, 12.0, True), (9.9, 12.0, False), (4.3, 5.0, True), (4.2, 5.0, False)],
+)
+def test_a_target_beyond_the_ideal_is_a_share_of_it(
+    measured: float, ideal: float, *, met: bool
+) -> None:
+    """10x where the ideal has them, else 85 % of what it has."""
+    found = verdict(measured, ideal, 10.0)
+    assert found["met"] is met
+    assert f"{ideal:.2f}x" in found["why"]
