@@ -12,6 +12,8 @@ from support.workload_requests import Asked
 # Of the ideal, where a target is beyond it.
 SHARE_OF_IDEAL: Final = 0.85
 CONFIDENCE: Final = 0.95
+# Tokens of a page: a beginning that all prompts share, such as one token, is no hit.
+LEAST_HIT: Final = 16
 
 
 class Sample(NamedTuple):
@@ -60,19 +62,29 @@ def median_interval(
 
 
 def hit_rates(asked: Sequence[Asked], samples: Sequence[Sample]) -> dict[str, Any]:
-    """Count hits among those that could: full, to the last token that was computed, or partial."""
-    pairs = [pair for pair in zip(asked, samples, strict=True) if pair[0].could_hit]
-    full = sum(sample.reused >= _knowable(each) for each, sample in pairs)
-    some = sum(sample.reused > 0 for _, sample in pairs)
+    """Count hits among the requests that could: full, to the last known token, or partial.
+
+    A partial hit has a page at least; ``token_hit_rate`` is how much of what was known was reused.
+    """
+    pairs = [
+        (min(sample.reused, _knowable(each)), _knowable(each))
+        for each, sample in zip(asked, samples, strict=True)
+        if each.could_hit
+    ]
+    full = sum(reused == known for reused, known in pairs)
+    partial = sum(LEAST_HIT <= reused < known for reused, known in pairs)
     could = len(pairs)
     return {
         "requests": len(asked),
         "could_hit": could,
         "full_hits": full,
-        "partial_hits": some - full,
-        "hit_rate": _share(full, could),
-        "partial_hit_rate": _share(some - full, could),
-        "hit_rate_of_all": _share(full, len(asked)),
+        "partial_hits": partial,
+        "hit_rate": _share(full + partial, could),
+        "full_hit_rate": _share(full, could),
+        "token_hit_rate": _share(
+            sum(reused for reused, _ in pairs), sum(known for _, known in pairs)
+        ),
+        "hit_rate_of_all": _share(full + partial, len(asked)),
     }
 
 

@@ -81,7 +81,7 @@ def _headlines(document: dict[str, Any]) -> Iterator[str]:
                 f"{each['ideal_speedup']:.2f}x",
                 f"{each['speedup'] / each['ideal_speedup']:.0%}",
                 f"{two['speedup']:.2f}x" if two else "",
-                f"{each['full_hits']} of {each['could_hit']}",
+                f"{each['hit_rate']:.0%} of {each['could_hit']}",
                 "yes" if each["identical"] else "**no**",
                 f"{each['baseline_vs_stock']:.2f}",
                 "yes" if each["met"] else "**no**",
@@ -105,7 +105,8 @@ def _sentence(head: dict[str, Any]) -> str:
         said += f" Its runs: {runs}."
     said += (
         f" Of {head['requests']} requests {head['could_hit']} could have hit;"
-        f" {head['full_hits']} did to the last known token, {head['partial_hits']} in part."
+        f" {head['full_hits']} did to the last known token, {head['partial_hits']} in part:"
+        f" {head['token_hit_rate']:.1%} of what was known."
     )
     if head["near_ties"]:
         said += f" {head['near_ties']} tokens differ at a near tie."

@@ -34,7 +34,7 @@ class ReadyNamespace:
     def acquire(self, tokens: Sequence[int], **terms: object) -> Acquired:
         """Return what was prepared for these tokens; what was not is a miss."""
         del terms
-        return Acquired(self._ready.pop(tuple(tokens), None) or Match())
+        return Acquired(self._ready.pop(tuple(tokens), Match()))
 
     def reserve(self, **terms: object) -> None:
         """Refuse, as a store that is away."""

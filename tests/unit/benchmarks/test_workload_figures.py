@@ -53,22 +53,24 @@ def test_too_few_samples_have_all_of_them_as_interval() -> None:
 
 def test_hits_are_counted_among_those_that_could() -> None:
     """Full to the last known token, at most all but one; the first of a prefix is left out."""
-    requests = [asked(0), asked(50), asked(50), asked(50), asked(100)]
+    requests = [asked(0), asked(50), asked(50), asked(50), asked(50), asked(100)]
     samples = [
         sample(1, matched=16),
-        sample(1, matched=48, copied=2),
+        sample(1, matched=48, copied=9),
         sample(1, matched=48),
+        sample(1, copied=15),
         sample(1),
         sample(1, matched=96, copied=3),
     ]
     assert hit_rates(requests, samples) == {
-        "requests": 5,
-        "could_hit": 4,
+        "requests": 6,
+        "could_hit": 5,
         "full_hits": 2,
         "partial_hits": 1,
-        "hit_rate": 0.5,
-        "partial_hit_rate": 0.25,
-        "hit_rate_of_all": 0.4,
+        "hit_rate": 0.6,
+        "full_hit_rate": 0.4,
+        "token_hit_rate": round((50 + 48 + 15 + 99) / 299, 4),
+        "hit_rate_of_all": 0.5,
     }
     assert hit_rates([asked(0)], [sample(1)])["hit_rate"] == 0.0
 
