@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from kvstore.log import configure_logging
 from support.workload_page import write_section
 from support.workload_plan import FULL, QUICK, SMALLEST
 from support.workload_plots import draw
@@ -40,7 +41,9 @@ def main(  # noqa: PLR0913 - each is an option
         bool, typer.Option(help="A minute with a tiny model, rougher figures.")
     ] = False,
     smallest: Annotated[bool, typer.Option(help="Shows that it runs; means nothing.")] = False,
-    model: Annotated[str, typer.Option(help="What kvstore-worker takes.")] = "gemma",
+    model: Annotated[
+        str, typer.Option(help="What kvstore-worker takes; else gemma, with --quick tiny.")
+    ] = "",
     workload: Annotated[str, typer.Option(help="Which, with commas.")] = ",".join(KINDS),
     workers: Annotated[str, typer.Option(help="1, or 1,2 for two processes too.")] = "1,2",
     seed: Annotated[int, typer.Option(help="Of what is asked, and in which order.")] = 1,
@@ -55,11 +58,15 @@ def main(  # noqa: PLR0913 - each is an option
         if unknown := set(wanted) - set(KINDS):
             raise typer.BadParameter(f"{sorted(unknown)}, where there are {KINDS}")
         # On demand: it loads torch, which a report goes without.
+        from transformers.utils.logging import disable_progress_bar  # noqa: PLC0415
+
         from support.workload_document import measure  # noqa: PLC0415
 
+        disable_progress_bar()
+        configure_logging("console", "warning")
         document = measure(
             SMALLEST if smallest else QUICK if quick else FULL,
-            model=model,
+            model=model or ("tiny" if quick or smallest else "gemma"),
             wanted=wanted,
             two_workers="2" in workers.split(","),
             seed=seed,

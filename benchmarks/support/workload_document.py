@@ -7,13 +7,9 @@ from importlib.metadata import version
 from statistics import median
 from typing import Any
 
-import torch
-from transformers.utils.logging import disable_progress_bar
-
 from inference_worker.model import load_model
 from inference_worker.model_source import model_folder
 from inference_worker.reference import Reference, load_reference
-from kvstore.log import configure_logging
 from support import machine
 from support.workload_plan import Plan
 from support.workload_run import Rows, Runner
@@ -36,8 +32,6 @@ def measure(
 ) -> dict[str, Any]:
     """Run what is wanted; ``summary`` is the line that a reader wants, the rest is why."""
     before = machine.load_average()
-    disable_progress_bar()
-    configure_logging("console", "warning")
     say(f"loading {model}")
     loaded = load_model(model)
     rows: dict[str, Rows] = {}
@@ -78,7 +72,7 @@ def measure(
         "load_average": {"before": before, "after": machine.load_average()},
         "method": {
             "model": model,
-            "dtype": str(torch.float32).removeprefix("torch."),
+            "dtype": loaded.layout(1).dtype,
             "variants": names,
             "seed": seed,
             "plan": asdict(plan),

@@ -29,7 +29,7 @@ class Rag:
 
     document_tokens: int = 1_000
     documents: int = 8
-    requests: int = 40
+    requests: int = 32
     question_tokens: int = 24
     answer_tokens: int = 4
 
@@ -58,7 +58,7 @@ class Mixed:
 
     prefix_tokens: int = 512
     prefixes: int = 4
-    requests: int = 40
+    requests: int = 35
     shared_share: float = 0.8
     question_tokens: int = 32
     answer_tokens: int = 4
@@ -69,7 +69,7 @@ class Miss:
     """Unique prompts of each length, with the store and without, in pairs."""
 
     lengths: tuple[int, ...] = (200, 1_000)
-    pairs: tuple[int, ...] = (60, 24)
+    pairs: tuple[int, ...] = (40, 20)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class Plan:
     batch: Batch = Batch()
     mixed: Mixed = Mixed()
     miss: Miss = Miss()
-    stock_rounds: int = 7
+    stock_rounds: int = 5
 
     @property
     def longest(self) -> int:

@@ -20,7 +20,7 @@ from support.workload_requests import (
     rag_requests,
 )
 from support.workload_text import Text
-from support.workload_world import IDEAL, STORE, WITHOUT, World
+from support.workload_world import IDEAL, STORE, TWO, WITHOUT, World
 
 Say = Callable[[str], None]
 
@@ -60,15 +60,19 @@ class Runner:
         self._say = say
 
     def warm_up(self, token_count: int) -> None:
-        """Have each variant compute something twice, and use something that it computed."""
-        for worker in (0, 1, 0, 1):
-            ids = self._text.opening(token_count)
-            for name in self._world.names:
+        """Have each engine compute something, and use what it computed."""
+        ids = self._text.opening(token_count)
+        for name in self._world.names:
+            for worker in (0, 1) if name == TWO else (0,):
+                self._world.ready.prepare(ids)
                 for _ in range(2):
                     self._world.one(name, ids, 2, worker)
 
     def chat(self, shape: Chat) -> Rows:
-        """Measure each round's first tokens, then have its answers given, all at once."""
+        """Measure each round's first tokens, then have its answers given, all at once.
+
+        Nobody goes on from the last round's, so those are not given.
+        """
         rows = Rows()
         chat = Conversations(shape, self._text)
         for number in range(shape.rounds):
@@ -78,6 +82,8 @@ class Runner:
             for each, worker in zip(asked, whose, strict=True):
                 self._say(f"chat, round {number + 1}, {len(each.ids)} tokens")
                 rows.add(each, self._measure(f"chat {number + 1}", each, 1, worker))
+            if number + 1 == shape.rounds:
+                break
             prompts = [each.ids for each in asked]
             answers = {
                 name: self._world.many(name, prompts, shape.answer_tokens, whose).samples
