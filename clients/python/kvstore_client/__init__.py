@@ -16,7 +16,7 @@ from kvstore_client.match import Match
 from kvstore_client.namespace import Namespace
 from kvstore_client.page_ref import PageRef, Pages, SlotRun
 from kvstore_client.remote import RemoteStore
-from kvstore_client.reservation import Inserted, Reservation
+from kvstore_client.reservation import Inserted, Reservation, grow_reservations
 from kvstore_client.reuse_hint import ReuseHint
 from kvstore_client.runtime_dir import default_runtime_dir
 from kvstore_client.source import Source
@@ -46,4 +46,5 @@ __all__ = [
     "connect_remote_admin",
     "default_runtime_dir",
     "errors",
+    "grow_reservations",
 ]

@@ -1,7 +1,7 @@
 """How long all calls of one request may take together, and how long they took."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from kvstore_client.deadline import Deadline
@@ -21,13 +21,18 @@ class StoreBudget:
         self.spent_seconds = 0.0
         self._clock = clock
 
+    @property
+    def left(self) -> float:
+        """Seconds that are not spent, none where it is zero or less."""
+        return self.seconds - self.spent_seconds
+
     @contextmanager
     def spend(self, longest: float) -> Iterator[Deadline]:
         """Charge a call, which may take ``longest`` seconds; gives its deadline.
 
         Raises :class:`StoreUnavailable` where nothing is left.
         """
-        left = self.seconds - self.spent_seconds
+        left = self.left
         if left <= 0:
             raise StoreUnavailable(
                 f"not asked: this request waited {self.spent_seconds:.2g} s for the store already"
@@ -37,3 +42,18 @@ class StoreBudget:
             yield Deadline(min(longest, left))
         finally:
             self.spent_seconds += self._clock() - begin
+
+
+@contextmanager
+def shared_budget(budgets: Iterable[StoreBudget]) -> Iterator[StoreBudget]:
+    """Give a budget for calls that several requests wait for: as large as the largest left.
+
+    Each of them is charged for what is spent of it.
+    """
+    each = list({id(budget): budget for budget in budgets}.values())
+    shared = StoreBudget(max(budget.left for budget in each))
+    try:
+        yield shared
+    finally:
+        for budget in each:
+            budget.spent_seconds += shared.spent_seconds

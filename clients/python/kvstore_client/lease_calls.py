@@ -91,19 +91,19 @@ class LeaseCalls:
     def reserve(
         self,
         namespace_id: bytes,
-        reservation: prefix_cache_pb2.ReservationRequest,
+        reservations: Sequence[prefix_cache_pb2.ReservationRequest],
         timeout: float,
-    ) -> prefix_cache_pb2.ReservationGrant:
-        """Make a reservation, or grow it."""
+    ) -> Sequence[prefix_cache_pb2.ReservationGrant]:
+        """Make reservations, or grow them, all or none; one grant each, in their order."""
         request = prefix_cache_pb2.ReservePagesRequest(
-            caller=self._caller, namespace_id=namespace_id, reservations=[reservation]
+            caller=self._caller, namespace_id=namespace_id, reservations=reservations
         )
         fault_point("reserve.before")
         response: prefix_cache_pb2.ReservePagesResponse = self._calls.call(
             self._calls.prefix_cache.ReservePages, request, timeout
         )
         fault_point("reserve.after")
-        return response.grants[0]
+        return response.grants
 
     def insert(
         self, request: prefix_cache_pb2.InsertPrefixRequest, timeout: float

@@ -152,7 +152,7 @@ class Namespace(NamespaceMemory):
             session.settle(asking)
             call, namespace_id = session.lease.reserve, opened.namespace_id
             try:
-                grant = asking.ask(call, namespace_id, request, asking.remaining())
+                [grant] = asking.ask(call, namespace_id, [request], asking.remaining())
             except NamespaceNotFound:
                 session.note_namespace(self._key, None)
                 raise

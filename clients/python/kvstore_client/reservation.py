@@ -1,10 +1,11 @@
 """Slots that this process may write."""
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import NamedTuple, Self
 
 from kvstore.v1 import prefix_cache_pb2
-from kvstore_client.budget import StoreBudget
+from kvstore_client.budget import StoreBudget, shared_budget
 from kvstore_client.checksums import NO_CHECKSUM
 from kvstore_client.errors import PageRecycled
 from kvstore_client.generation_table import PageGenerations
@@ -73,23 +74,7 @@ class Reservation:
         were stay. ``PageRecycled`` where the store gave one of those away: its answer
         names them as they are now. Can be repeated. Raises ``ValueError`` once it was aborted.
         """
-        session = self._open_session()
-        request = prefix_cache_pb2.ReservationRequest(
-            reservation_id=self.reservation_id, start_page=self.start_page, page_count=page_count
-        )
-        with session.request(self.budget) as asking:
-            session.settle(asking)
-            grant = asking.ask(
-                session.lease.reserve,
-                self._namespace.namespace_id,
-                request,
-                asking.remaining(),
-            )
-            recycled = self.hold.recycled()
-            if recycled:
-                raise PageRecycled(recycled)
-            self.pages = session.require_mapped(Pages(grant.runs))
-            self.hold.generations = PageGenerations(grant.runs)
+        grow_reservations([(self, page_count)])
         return self.pages
 
     def insert(
@@ -145,6 +130,17 @@ class Reservation:
         pages = Pages(inserted.runs)
         return Inserted(pages, inserted.published_page_count)
 
+    def _growth(self, page_count: int) -> prefix_cache_pb2.ReservationRequest:
+        """Ask for so many slots in total."""
+        return prefix_cache_pb2.ReservationRequest(
+            reservation_id=self.reservation_id, start_page=self.start_page, page_count=page_count
+        )
+
+    def _grown(self, grant: prefix_cache_pb2.ReservationGrant) -> None:
+        """Take in all the slots that there are now."""
+        self.pages = self.hold.session.require_mapped(Pages(grant.runs))
+        self.hold.generations = PageGenerations(grant.runs)
+
     def abort(self) -> None:
         """Wait for the device, then give the slots back; nothing the second time.
 
@@ -189,3 +185,38 @@ class Reservation:
         traceback: TracebackType | None,
     ) -> None:
         self.abort()
+
+
+def grow_reservations(wanted: Sequence[tuple[Reservation, int]]) -> None:
+    """Have each reservation come to so many slots in total, in one call: all or none.
+
+    They are of one namespace and one session, as all are that are made while the store
+    does not restart. Each ``pages`` has all its slots afterwards. All wait for the
+    answer, so each budget is charged for it; the call takes as long as the largest of
+    them has left, at most.
+
+    Raises ``StoreError``, ``PoolExhausted`` among them; the slots that there were stay.
+    ``PageRecycled`` where the store gave one of those away: its answer names them as
+    they are now, and the other reservations have grown. ``ValueError`` once one was aborted, or
+    where they are of several namespaces or sessions. Can be repeated.
+    """
+    sessions = {reservation._open_session() for reservation, _ in wanted}  # noqa: SLF001 - its own
+    namespaces = {reservation._namespace.namespace_id for reservation, _ in wanted}  # noqa: SLF001
+    if len(sessions) != 1 or len(namespaces) != 1:
+        raise ValueError("a call grows reservations of one namespace and one session")
+    [session], [namespace_id] = sessions, namespaces
+    requests = [reservation._growth(count) for reservation, count in wanted]  # noqa: SLF001
+    with (
+        shared_budget([reservation.budget for reservation, _ in wanted]) as budget,
+        session.request(budget) as asking,
+    ):
+        session.settle(asking)
+        grants = asking.ask(session.lease.reserve, namespace_id, requests, asking.remaining())
+        recycled = []
+        for (reservation, _), grant in zip(wanted, grants, strict=True):
+            found = reservation.hold.recycled()
+            recycled += found
+            if not found:
+                reservation._grown(grant)  # noqa: SLF001
+        if recycled:
+            raise PageRecycled(recycled)

@@ -3,7 +3,7 @@
 import pytest
 
 from kvstore_client import errors
-from kvstore_client.budget import StoreBudget
+from kvstore_client.budget import StoreBudget, shared_budget
 
 
 class Clock:
@@ -54,3 +54,23 @@ def test_nothing_is_asked_after_it() -> None:
         clock.now += 1.0
     with pytest.raises(errors.StoreUnavailable, match="waited 1 s"), budget.spend(1.0):
         pytest.fail("it was asked")
+
+
+def test_what_several_wait_for_is_charged_to_each() -> None:
+    """The call may take what the largest has left; one that is named twice is charged once."""
+    clock = Clock()
+    small, large = StoreBudget(1.0, clock), StoreBudget(8.0, clock)
+    large.spent_seconds = 3.0
+
+    def fail() -> None:
+        with shared_budget([small, large, small]) as shared:
+            assert shared.left == 5.0
+            shared.spent_seconds = 2.0
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert (small.spent_seconds, large.spent_seconds) == (2.0, 5.0)
+    assert (small.left, large.left) == (-1.0, 3.0)
+    with shared_budget([small]) as shared, pytest.raises(errors.StoreUnavailable):
+        shared.spend(1.0).__enter__()

@@ -88,7 +88,7 @@ def test_a_reserve_and_an_insert_go_as_they_are(scripted: ScriptedCalls, lease: 
     grant = prefix_cache_pb2.ReservationGrant(reservation_id=9)
     scripted.answer("ReservePages", prefix_cache_pb2.ReservePagesResponse(grants=[grant]))
     scripted.answer("InsertPrefix", prefix_cache_pb2.InsertPrefixResponse(published_page_count=2))
-    assert lease.reserve(b"space", reservation, 30) == grant
+    assert lease.reserve(b"space", [reservation], 30) == [grant]
     insertion = prefix_cache_pb2.InsertPrefixRequest(
         reservation_id=9, sequence=SEQUENCE, next_token=0
     )

@@ -13,7 +13,7 @@ from kvstore_client.hold import Hold
 from kvstore_client.match import Match
 from kvstore_client.opened_namespace import OpenedNamespace
 from kvstore_client.page_ref import PageRef
-from kvstore_client.reservation import Reservation
+from kvstore_client.reservation import Reservation, grow_reservations
 from kvstore_client.runtime_dir import RuntimeDir
 
 PACKED = b"\1\0\0\0\2\0\0\0\3\0\0\0\4\0\0\0"
@@ -25,12 +25,25 @@ class Held:
     def __init__(self, attached: ScriptedSession) -> None:
         self.attached = attached
         self.events: list[str] = []
-        grant = prefix_cache_pb2.ReservationGrant(reservation_id=7, start_page=2, runs=[run_of(1)])
-        with attached.session.request():
-            hold = Hold(attached.session, reservation_ids=(7,))
-        self.reservation = Reservation(
-            hold, OpenedNamespace(b"space", 1, 4), grant, StoreBudget(30.0)
+        self.reservation = self.reserved(7, 1)
+
+    def reserved(self, name: int, slot: int, space: bytes = b"space") -> Reservation:
+        """Return a reservation of one slot, number 2 of its sequence, in a namespace."""
+        grant = prefix_cache_pb2.ReservationGrant(
+            reservation_id=name, start_page=2, runs=[run_of(slot)]
         )
+        with self.attached.session.request():
+            hold = Hold(self.attached.session, reservation_ids=(name,))
+        return Reservation(hold, OpenedNamespace(space, 1, 4), grant, StoreBudget(30.0))
+
+    def answer_growths(self, **slots: list[int]) -> None:
+        """Have the next call answered with these slots for reservations ``r7`` and so on."""
+        grants = [
+            prefix_cache_pb2.ReservationGrant(reservation_id=int(name[1:]), runs=[run_of(*each)])
+            for name, each in slots.items()
+        ]
+        response = prefix_cache_pb2.ReservePagesResponse(grants=grants)
+        self.attached.calls.answer("ReservePages", response)
 
     def answer_insert(self) -> None:
         """Have the next insert answered with a page of another worker's."""
@@ -77,6 +90,44 @@ def test_growing_asks_for_a_total(held: Held) -> None:
     with pytest.raises(errors.PoolExhausted):
         held.reservation.grow(3)
     assert held.reservation.page_count == 2
+
+
+def test_several_grow_in_one_call(held: Held) -> None:
+    """One call names each, and each has its own; a refusal leaves all as they were."""
+    with held.reserved(8, 0) as other:
+        held.answer_growths(r7=[1, 2], r8=[0, 3])
+        held.attached.calls.answer("ReservePages", refusal("POOL_EXHAUSTED"))
+        grow_reservations([(held.reservation, 2), (other, 2)])
+        assert held.reservation.pages == [PageRef(3, 1), PageRef(3, 2)]
+        assert other.pages == [PageRef(3, 0), PageRef(3, 3)]
+        with pytest.raises(errors.PoolExhausted):
+            grow_reservations([(held.reservation, 3), (other, 3)])
+        assert (held.reservation.page_count, other.page_count) == (2, 2)
+        first, second = held.attached.calls.requests["ReservePages"]
+        asked = prefix_cache_pb2.ReservePagesRequest.FromString(first).reservations
+        assert [(each.reservation_id, each.page_count) for each in asked] == [(7, 2), (8, 2)]
+        assert len(prefix_cache_pb2.ReservePagesRequest.FromString(second).reservations) == 2
+
+
+def test_one_call_is_of_one_namespace(held: Held) -> None:
+    """Nothing is asked for reservations of several, nor for one that was aborted."""
+    other = held.reserved(8, 0, b"other")
+    with other, pytest.raises(ValueError, match="one namespace"):
+        grow_reservations([(held.reservation, 2), (other, 2)])
+    with pytest.raises(ValueError, match="8 was aborted"):
+        grow_reservations([(held.reservation, 2), (other, 2)])
+    assert "ReservePages" not in held.attached.calls.requests
+
+
+def test_a_slot_that_was_given_away_stops_its_own_growth(held: Held) -> None:
+    """The answer names it as it is now, so its holder keeps what it knew; others have grown."""
+    with held.reserved(8, 0) as other:
+        held.attached.recycle(1)
+        held.answer_growths(r7=[1, 2], r8=[0, 3])
+        with pytest.raises(errors.PageRecycled) as caught:
+            grow_reservations([(held.reservation, 2), (other, 2)])
+        assert caught.value.pages == (PageRef(3, 1),)
+        assert (held.reservation.page_count, other.page_count) == (1, 2)
 
 
 def test_an_insert_waits_for_the_device_first(held: Held) -> None:
