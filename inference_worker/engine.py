@@ -5,14 +5,14 @@ from collections.abc import Callable, Sequence
 from operator import index
 from typing import Final
 
-import torch
-
 import kvstore_client
+from inference_worker.batch_runner import BatchRunner
 from inference_worker.engine_stats import EngineStats
 from inference_worker.errors import RequestTooLongError
 from inference_worker.generation import Generation
 from inference_worker.model import PagedModel
 from inference_worker.page_pool import PagePool
+from inference_worker.page_ref import PageRef
 from inference_worker.page_supply import PageSupply
 from inference_worker.prefill_speed import PrefillSpeed
 from inference_worker.private_arena import PRIVATE_EXTENT, PrivateArena
@@ -20,10 +20,9 @@ from inference_worker.request import FinishReason, Request, RequestListener
 from inference_worker.request_outcome import RequestOutcome
 from inference_worker.request_run import OnPublished, RequestRun
 from inference_worker.request_table import RequestTable
+from inference_worker.salted_namespaces import SaltedNamespaces
 from inference_worker.sampling import GREEDY, SamplingOptions
-from inference_worker.scheduler import MAX_RUNNING, MAX_STEP_TOKENS, Part, Scheduler
-from inference_worker.step import Step, StepPart
-from kvstore_client.errors import PageRecycled
+from inference_worker.scheduler import MAX_RUNNING, MAX_STEP_TOKENS, Scheduler
 
 PAGE_TOKENS: Final = 16
 
@@ -60,7 +59,6 @@ class Engine:
         by default for one of the longest sequences; raises ``ValueError`` for less.
         """
         self._model = model
-        self._namespace = namespace
         self._speed = PrefillSpeed()
         self._longest = longest or model.max_tokens
         private_tokens = private_tokens or self._longest
@@ -72,11 +70,20 @@ class Engine:
         self._pool.add_extent(PRIVATE_EXTENT, self._private.tensor)
         self._scheduler = Scheduler(max_step_tokens=max_step_tokens, max_running=max_running)
         self._table = RequestTable(self._scheduler.remove)
-        self._supply = PageSupply(self._pool, self._private, namespace, self._table)
-        self._added = 0
-        self._in_step = False
+        self._namespaces = None if namespace is None else SaltedNamespaces(namespace)
+        self._supply = PageSupply(self._pool, self._private, self._namespaces, self._table)
         # Of requests that are to be aborted once it is safe.
         self._aborted: set[int] = set()
+        self._batches = BatchRunner(
+            model,
+            self._pool,
+            self._scheduler,
+            self._table,
+            aborted=self._aborted,
+            on_first_token=self._note_speed,
+        )
+        self._added = 0
+        self._in_step = False
 
     @property
     def longest(self) -> int:
@@ -96,7 +103,8 @@ class Engine:
     @property
     def next_look(self) -> float | None:
         """Seconds until a step may have something to do, where all wait for another's prefill."""
-        return None
+        look_at = self._scheduler.next_look
+        return None if look_at is None else max(look_at - time.monotonic(), 0.0)
 
     @property
     def stats(self) -> EngineStats:
@@ -113,18 +121,31 @@ class Engine:
         )
 
     def add(
-        self, request: Request, listener: RequestListener, *, on_published: OnPublished = _ignore
+        self,
+        request: Request,
+        listener: RequestListener,
+        *,
+        on_published: OnPublished = _ignore,
+        use_store: bool = True,
     ) -> int:
         """Have a request wait for its steps; gives its number within this engine.
 
         ``on_published`` is called after each insert that the store answered, with its pages.
+        Without ``use_store`` it has private pages alone.
         Raises ``RequestTooLongError``, ``ValueError`` for an empty prompt, no token to give or an
         id that the model does not have, and ``TypeError`` for an id that is no integer.
         """
         ids = self._checked(request.prompt_ids, request.max_tokens)
         self._added += 1
         number = self._added
-        self._table.runs[number] = RequestRun(number, request, ids, listener, on_published)
+
+        def published(pages: list[PageRef]) -> None:
+            self._scheduler.published()
+            on_published(pages)
+
+        self._table.runs[number] = RequestRun(
+            number, request, ids, listener, published, uses_store=use_store
+        )
         self._scheduler.add(number, len(ids))
         return number
 
@@ -150,11 +171,9 @@ class Engine:
         known = self._scheduler.running_count, len(self._table.runs)
         self._in_step = True
         try:
-            parts = self._scheduler.plan(self._supply)
+            parts = self._scheduler.plan(self._supply, time.monotonic())
             self._end_aborted()
-            batch = self._batch(parts)
-            if batch:
-                self._compute(batch)
+            self._batches.run(parts)
             self._end_aborted()
         finally:
             self._in_step = False
@@ -185,7 +204,6 @@ class Engine:
             max_tokens=max_tokens,
             sampling=sampling,
             stop_ids=stop_ids,
-            cache_prefix=use_store,
         )
 
         def hand_on(token: int) -> None:
@@ -194,7 +212,7 @@ class Engine:
                 self.abort(number)
 
         outcome = RequestOutcome(hand_on)
-        number = self.add(request, outcome, on_published=on_published)
+        number = self.add(request, outcome, on_published=on_published, use_store=use_store)
         try:
             while not outcome.there:
                 if not self.step():
@@ -205,74 +223,6 @@ class Engine:
             raise
         return outcome.generation()
 
-    def _batch(self, parts: list[Part]) -> list[tuple[RequestRun, Part, StepPart]]:
-        """Give the parts of the requests that are still there, ready to be computed."""
-        batch = []
-        for part in parts:
-            run = self._table.runs.get(part.number)
-            if run is None:
-                continue
-            try:
-                batch.append((run, part, run.part(part.token_count)))
-            except PageRecycled as error:
-                self._distrust(run, error)
-            except Exception as error:  # noqa: BLE001 - it is this request's own
-                self._table.fail(run, error)
-        return batch
-
-    def _compute(self, batch: list[tuple[RequestRun, Part, StepPart]]) -> None:
-        """Run a batch, and tell the tokens that came of it; then the store is told."""
-        try:
-            ids = [id_ for run, part, _ in batch for id_ in run.next_ids(part.token_count)]
-            step = Step(self._pool, tuple(step_part for _, _, step_part in batch))
-            logits = iter(self._model.forward(step, torch.tensor(ids)))
-        except Exception as error:  # noqa: BLE001 - it is theirs who were in the step
-            for run, _, _ in batch:
-                self._table.fail(run, error)
-            return
-        ended: dict[int, FinishReason] = {}
-        for run, part, step_part in batch:
-            run.advance(part.token_count)
-            self._scheduler.computed(part)
-            self._table.totals["computed"] += part.token_count
-            if step_part.wants_logits:
-                row = next(logits)
-                reason = None if run.number in self._aborted else self._choose(run, row)
-                if reason is not None:
-                    ended[run.number] = reason
-        for run, _, _ in batch:
-            if run.number in self._table.runs and run.number not in self._aborted:
-                self._publish(run, ended.get(run.number))
-
-    def _choose(self, run: RequestRun, logits: torch.Tensor) -> FinishReason | None:
-        """Choose a request's next token and tell it; gives why it is the last, where it is."""
-        try:
-            run.choose(logits)
-        except PageRecycled as error:
-            self._distrust(run, error)
-            return None
-        except Exception as error:  # noqa: BLE001 - it is this request's own
-            self._table.fail(run, error)
-            return None
-        self._scheduler.extended(run.number)
-        if len(run.generation.output_ids) == 1:
-            self._note_speed(run)
-        return self._table.tell(run)
-
-    def _publish(self, run: RequestRun, ended: FinishReason | None) -> None:
-        if ended is not None:
-            self._table.end(run, ended)
-            return
-        try:
-            run.publish()
-        except Exception as error:  # noqa: BLE001 - it is this request's own
-            self._table.fail(run, error)
-
-    def _distrust(self, run: RequestRun, why: PageRecycled) -> None:
-        self._table.distrust(run, why)
-        if run.number in self._table.runs:
-            self._scheduler.restart(run.number)
-
     def _end_aborted(self) -> None:
         while self._aborted:
             run = self._table.runs.get(self._aborted.pop())
@@ -282,8 +232,8 @@ class Engine:
     def _note_speed(self, run: RequestRun) -> None:
         """Measure how fast prompts are computed, and tell the store with the next request."""
         self._speed.note(run.generation.computed_tokens, run.seconds_of_prompt)
-        if self._namespace is not None:
-            self._namespace.prefill_tokens_per_second = self._speed.tokens_per_second
+        if self._namespaces is not None:
+            self._namespaces.state_speed(self._speed.tokens_per_second)
 
     def _checked(self, prompt_ids: Sequence[int], max_tokens: int) -> list[int]:
         """Return the prompt as a list of its own, if it can be computed; raises as `add`."""

@@ -16,6 +16,8 @@ class Generation:
     ``source_page`` is where the copy came from.
     ``recycled_pages`` counts pages that the store gave away while they were used, by a bug: then
     nothing of the store's is used, and what is above of it counts as prefilled.
+    ``preemptions`` counts how often it gave way to older requests; what was matched when it went
+    on is not counted above.
     ``published_pages`` are those that the answers of this request's inserts named as its own.
     ``time_to_first_token`` is in seconds, from the request to the first output id.
     ``store_seconds`` is how long the request waited for the store's answers, over all its calls.
@@ -33,6 +35,7 @@ class Generation:
     source_page: PageRef | None = None
     published_pages: list[PageRef] = field(default_factory=list)
     recycled_pages: int = 0
+    preemptions: int = 0
     store_failure: str | None = None
 
     def plain(self) -> dict[str, Any]:
@@ -50,5 +53,6 @@ class Generation:
             "source_page": None if self.source_page is None else list(self.source_page),
             "published_pages": [list(page) for page in self.published_pages],
             "recycled_pages": self.recycled_pages,
+            "preemptions": self.preemptions,
             "store_failure": self.store_failure,
         }

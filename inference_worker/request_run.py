@@ -4,12 +4,10 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-import torch
-
 from inference_worker.generation import Generation
 from inference_worker.page_ref import PageRef
 from inference_worker.request import FinishReason, Request, RequestListener
-from inference_worker.sampling import Sampler
+from inference_worker.sampling import Choice, Sampler
 from inference_worker.sequence_pages import SequencePages
 from inference_worker.step import StepPart
 from kvstore_client.errors import PageRecycled
@@ -30,6 +28,8 @@ class RequestRun:
         prompt_ids: list[int],
         listener: RequestListener,
         on_published: OnPublished,
+        *,
+        uses_store: bool = True,
     ) -> None:
         """Start with the checked prompt, holding nothing."""
         self.number: Final = number
@@ -37,8 +37,8 @@ class RequestRun:
         self.listener: Final = listener
         self.ids = prompt_ids
         self.pages: SequencePages | None = None
-        # Off where the store turned out to give pages away.
-        self.trusts_store = True
+        # Off too where the store turned out to give pages away.
+        self.uses_store = uses_store
         self.generation = Generation(
             prompt_tokens=len(prompt_ids),
             matched_tokens=0,
@@ -46,7 +46,7 @@ class RequestRun:
             matched_pages=[],
         )
         self._on_published = on_published
-        self._sampler = Sampler(request.sampling)
+        self.sampler: Final = Sampler(request.sampling)
         self._computed = 0
         self._computed_here = 0
         # What the model likes best after the prompt and after all that was computed.
@@ -58,6 +58,12 @@ class RequestRun:
     def longest(self) -> int:
         """Tokens that it can come to have in pages: the last one given is not computed."""
         return self.generation.prompt_tokens + self.request.max_tokens - 1
+
+    @property
+    def shares_cache(self) -> bool:
+        """Whether it is matched and inserted; else the store gives it slots alone."""
+        enough = self.generation.prompt_tokens >= self.request.min_cache_tokens
+        return self.request.cache_prefix and enough
 
     @property
     def computed(self) -> int:
@@ -114,15 +120,16 @@ class RequestRun:
         self._computed_here += count
         self.generation.computed_tokens += count
 
-    def choose(self, logits: torch.Tensor) -> None:
-        """Choose the next token from the last id's logits ``[vocabulary]``.
+    def require_current(self) -> None:
+        """Wait for the device, then look whether the pages that were read are what they were.
 
-        Raises ``PageRecycled`` where they came of pages that the store gave away.
+        Raises ``PageRecycled`` where the store gave some away.
         """
         assert self.pages is not None  # it runs
-        # Waits for the device: all that the logits came of was read before it looks.
         self.pages.require_current()
-        choice = self._sampler.choose(logits)
+
+    def chosen(self, choice: Choice) -> None:
+        """Take in the next token, chosen from the last id's logits."""
         prompt = self.generation.prompt_tokens
         # Never a sample: whoever finds it decodes greedily.
         best = {self._computed: choice.argmax}
@@ -175,7 +182,7 @@ class RequestRun:
         Each token was chosen before the store's pages were found recycled, and holds.
         """
         self.give_back(publish=False)
-        self.trusts_store = False
+        self.uses_store = False
         found = self.generation
         found.matched_tokens = found.copied_tokens = 0
         found.matched_pages, found.source_page = [], None

@@ -1,65 +1,32 @@
 """Which tokens each step computes, and who gives way when slots are short.
 
-Pure: no torch, no store, no clock. What it decides about pages it asks of a :class:`Supply`.
+Pure: no torch, no store, no clock. What it decides about pages it asks of a :class:`Supply`, and
+times are handed in. As vLLM's scheduler does, a step goes on with those that run before it admits
+others, and the latest gives way; as SGLang's, it admits those first of which most is cached.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import Enum
-from typing import Final, NamedTuple, Protocol
+from typing import Final
+
+from inference_worker.scheduler_queue import Waiting, WaitingQueue
+from inference_worker.scheduler_supply import Admitted, Elsewhere, NotAdmitted, Part, Supply
 
 MAX_STEP_TOKENS: Final = 512
 MAX_RUNNING: Final = 64
-
-
-class Part(NamedTuple):
-    """The next ``token_count`` tokens of a request, to be computed in this step."""
-
-    number: int
-    token_count: int
-
-
-class Admitted(NamedTuple):
-    """A request has pages: of its ``token_count`` tokens the first ``computed`` are in them."""
-
-    token_count: int
-    computed: int
-
-
-class NotAdmitted(Enum):
-    """Why a request did not come to run: no pages for its prompt just now, or it has ended."""
-
-    NO_ROOM = 1
-    ENDED = 2
-
-
-class Supply(Protocol):
-    """Gets and gives back the pages of requests, by their numbers."""
-
-    def admit(self, number: int) -> Admitted | NotAdmitted:
-        """Match a waiting request and have pages for all its tokens; else hold nothing."""
-        ...
-
-    def grow(self, wanted: Sequence[tuple[int, int]]) -> bool:
-        """Have the store's pages for each ``(number, tokens)``, all or none; tells which."""
-        ...
-
-    def grow_private(self, number: int, token_count: int) -> bool:
-        """Have pages of the engine's own for what a request lacks, all or none; tells which."""
-        ...
-
-    def give_way(self, number: int) -> None:
-        """Put what is complete of a request into the store, and give back all that it holds."""
-        ...
+# A step puts so many at most aside because others compute what they lack.
+LOOKS_A_STEP: Final = 8
+# Where slots were short, others on the same store may have given some back by then.
+REOPEN_SECONDS: Final = 0.1
 
 
 @dataclass(slots=True)
 class _Job:
-    """A request: how many ids it has, and how many of them are computed."""
+    """A request that runs: how many ids it has, and how many of them are computed."""
 
     number: int
     token_count: int
-    computed: int = 0
+    computed: int
 
     @property
     def missing(self) -> int:
@@ -71,7 +38,8 @@ class Scheduler:
 
     Requests have numbers that grow as they come: the lower one is the older. Of those that run
     the oldest always gets its pages, since each younger one gives way to it; one that gave way
-    waits again in its place. One engine thread uses it.
+    goes before all that never ran. So there is always progress, whatever other engines hold of
+    the same store: nobody waits for slots while it holds some. One engine thread uses it.
     """
 
     def __init__(
@@ -82,28 +50,35 @@ class Scheduler:
             raise ValueError(f"bounds of a step: {max_step_tokens} tokens, {max_running} requests")
         self._max_step_tokens = max_step_tokens
         self._max_running = max_running
-        self._waiting: dict[int, _Job] = {}
+        self._queue = WaitingQueue()
         self._running: dict[int, _Job] = {}
+        self._closed_until = 0.0
         self.preemptions = 0
 
     @property
     def waiting_count(self) -> int:
         """Requests that hold nothing yet, or nothing any more."""
-        return len(self._waiting)
+        return len(self._queue)
 
     @property
     def running_count(self) -> int:
         """Requests that have pages."""
         return len(self._running)
 
+    @property
+    def next_look(self) -> float | None:
+        """When a step can do something again, where all wait for another's work; else None."""
+        return None if self._running else self._queue.next_look()
+
     def add(self, number: int, token_count: int) -> None:
         """Have a request of so many ids wait; its number is above all before it."""
-        self._waiting[number] = _Job(number, token_count)
+        self._queue.add(number, token_count)
 
     def remove(self, number: int) -> None:
         """Forget a request, whatever became of it; nothing the second time."""
-        self._waiting.pop(number, None)
-        self._running.pop(number, None)
+        self._queue.remove(number)
+        if self._running.pop(number, None) is not None:
+            self._closed_until = 0.0
 
     def computed(self, part: Part) -> None:
         """Take in that a part was computed."""
@@ -113,65 +88,118 @@ class Scheduler:
         """Take in that a running request has one id more, to be computed too."""
         self._running[number].token_count += 1
 
-    def restart(self, number: int) -> None:
-        """Have a running request that holds nothing any more wait again."""
-        job = self._running.pop(number)
-        job.computed = 0
-        self._waiting[number] = job
+    def published(self) -> None:
+        """Take in that this engine published pages."""
+        self._queue.published()
 
-    def plan(self, supply: Supply) -> list[Part]:
+    def restart(self, number: int) -> None:
+        """Have a running request that holds nothing any more wait again, before the others."""
+        job = self._running.pop(number, None)
+        if job is not None:  # nothing failed on the way
+            self._queue.add(number, job.token_count, resumes=True)
+
+    def plan(self, supply: Supply, now: float) -> list[Part]:
         """Admit what has room, and choose the parts of the next step, all with their pages.
 
-        First the next token of each request that decodes, then what the oldest ones lack of
-        their prompts, within the step's tokens. No part where nothing can be done.
+        First the next token of each request that decodes, then what is missing of prompts,
+        within the step's tokens. No part where nothing can be done at ``now``, in seconds.
         """
-        self._admit(supply)
-        return self._provide(list(self._parts()), supply)
+        if not self._running or now >= self._closed_until:
+            self._admit(supply, now)
+        return self._provide(list(self._parts()), supply, now)
 
-    def _admit(self, supply: Supply) -> None:
-        while self._waiting and len(self._running) < self._max_running and self._room():
-            number = min(self._waiting)
-            found = supply.admit(number)
-            if found is NotAdmitted.NO_ROOM:
+    def _admit(self, supply: Supply, now: float) -> None:
+        looks = LOOKS_A_STEP
+        if len(self._running) < self._max_running and self._order_matters(now):
+            self._queue.peek(supply, now)
+        while looks and len(self._running) < self._max_running:
+            job = self._next(now)
+            if job is None:
                 return
-            job = self._waiting.pop(number, None)
-            if job is not None and isinstance(found, Admitted):
-                job.token_count, job.computed = found
-                self._running[number] = job
+            found = supply.admit(job.number, may_yield=job.may_yield)
+            if found is NotAdmitted.NO_ROOM:
+                self._closed_until = now + REOPEN_SECONDS
+                return
+            if isinstance(found, Elsewhere):
+                looks -= 1
+                job.put_off(found, now)
+                continue
+            self._queue.admitted(job, now)
+            if isinstance(found, Admitted):
+                self._running[job.number] = _Job(job.number, *found)
+
+    def _order_matters(self, now: float) -> bool:
+        """Tell whether what is cached decides who of the waiting is admitted now."""
+        count, room = self._queue.ready_count(now), self._room()
+        if count <= 1 or room <= 0:
+            return count > 0 >= room
+        places = self._max_running - len(self._running)
+        return count > places or self._queue.total_lacking(now) > room
+
+    def _next(self, now: float) -> Waiting | None:
+        if self._room() > 0:
+            return self._queue.next(now, None)
+        room = self._room_beside()
+        return self._queue.next(now, room) if room > 0 else None
 
     def _room(self) -> int:
-        """Count the tokens of a step that nobody needs who runs."""
+        """Count the tokens of the next step that nobody needs who runs."""
         return self._max_step_tokens - sum(job.missing for job in self._running.values())
 
+    def _room_beside(self) -> int:
+        """Count those that a step has for short prompts beside a long one."""
+        decodes = [job for job in self._running.values() if job.missing == 1]
+        beside = (self._max_step_tokens - len(decodes)) // 2
+        prompts = [job for job in self._running.values() if job.missing > 1]
+        return beside - sum(job.missing for job in _short(prompts, beside))
+
     def _parts(self) -> Iterator[Part]:
+        """Choose what is computed: what decodes, short rests of prompts, then the oldest prompts.
+
+        A prompt of which most is cached does not wait for a long one; that has half the step.
+        """
         jobs = [self._running[number] for number in sorted(self._running)]
         decodes = [job for job in jobs if job.missing == 1]
         yield from (Part(job.number, 1) for job in decodes)
         # However many decode, a prompt goes on.
         left = max(self._max_step_tokens - len(decodes), 1)
-        for job in jobs:
-            if job.missing > 1 and left:
-                count = min(job.missing, left)
-                left -= count
+        prompts = [job for job in jobs if job.missing > 1]
+        short = _short(prompts, left // 2)
+        for job in short + [job for job in prompts if job not in short]:
+            count = min(job.missing, left)
+            if count:
                 yield Part(job.number, count)
+            left -= count
 
-    def _provide(self, parts: list[Part], supply: Supply) -> list[Part]:
+    def _provide(self, parts: list[Part], supply: Supply, now: float) -> list[Part]:
         """Have pages for all parts; where there are too few, the youngest requests give way."""
         if not parts or supply.grow([self._wanted(part) for part in parts]):
             return parts
         for part in sorted(parts):
-            wanted = self._wanted(part) if part.number in self._running else None
-            while wanted and not (supply.grow([wanted]) or supply.grow_private(*wanted)):
-                youngest = max(self._running)
-                self._preempt(youngest, supply)
-                if youngest == part.number:
-                    break
+            while part.number in self._running and not self._has_pages(part, supply):
+                self._preempt(max(self._running), supply, now)
         return [part for part in parts if part.number in self._running]
+
+    def _has_pages(self, part: Part, supply: Supply) -> bool:
+        wanted = self._wanted(part)
+        return supply.grow([wanted]) or supply.grow_private(*wanted)
 
     def _wanted(self, part: Part) -> tuple[int, int]:
         return part.number, self._running[part.number].computed + part.token_count
 
-    def _preempt(self, number: int, supply: Supply) -> None:
+    def _preempt(self, number: int, supply: Supply, now: float) -> None:
         supply.give_way(number)
-        self.preemptions += 1
         self.restart(number)
+        self.preemptions += 1
+        self._closed_until = now + REOPEN_SECONDS
+
+
+def _short(prompts: list[_Job], room: int) -> list[_Job]:
+    """Choose the shortest rests that fit together."""
+    chosen = []
+    for job in sorted(prompts, key=lambda job: job.missing):
+        room -= job.missing
+        if room < 0:
+            break
+        chosen.append(job)
+    return chosen

@@ -7,10 +7,11 @@ from typing import Final, Self
 import kvstore_client
 from inference_worker.block_table import BlockTable, PageRef
 from inference_worker.errors import LayoutMismatchError
+from inference_worker.page_growth import grow_together, reserve_some
 from inference_worker.page_pool import PagePool
 from inference_worker.page_publisher import PagePublisher
 from inference_worker.private_arena import PrivateArena
-from kvstore_client.errors import PoolExhausted, StoreError
+from kvstore_client.errors import StoreError
 
 # Slots reserved beyond what is needed now, so that decoding asks the store once in as many pages.
 RESERVE_AHEAD: Final = 4
@@ -41,11 +42,13 @@ class SequencePages:
         *,
         longest: int,
         accept_next_token: bool = False,
+        shared: bool = True,
     ) -> None:
         """Match the prompt and reserve the rest; without a namespace all pages are private.
 
         ``longest`` is how many tokens the sequence can come to have in pages: no slot is reserved
         beyond. With ``accept_next_token`` all of the prompt may be matched, not all but one.
+        Where it is not ``shared`` nothing is matched or published: the store gives slots alone.
         Raises ``ValueError`` for tokens that are none; nothing is held then.
         """
         self._pool = pool
@@ -61,19 +64,22 @@ class SequencePages:
         self._source: kvstore_client.Source | None = None
         self._publisher: PagePublisher | None = None
         self._unfit: LayoutMismatchError | None = None
+        self._shared = shared
         self._grows = True
         self.table = BlockTable(pool.layout.page_tokens)
         if namespace is not None:
             wanted = pool.layout.pages_for(len(prompt_ids)) + RESERVE_AHEAD
-            self._acquired = namespace.acquire(
-                prompt_ids,
-                total_page_count=min(wanted, self._page_limit),
-                accept_next_token=accept_next_token,
-                budget=self._budget,
-            )
+            self._acquired = kvstore_client.Acquired(kvstore_client.Match())
+            if shared:
+                self._acquired = namespace.acquire(
+                    prompt_ids,
+                    total_page_count=min(wanted, self._page_limit),
+                    accept_next_token=accept_next_token,
+                    budget=self._budget,
+                )
             try:
                 if self._acquired.reservation is None and self._acquired.failure is None:
-                    self._acquired = self._reserve_less(namespace, len(prompt_ids))
+                    self._reserve_less(namespace, len(prompt_ids))
                 self._use(self._acquired)
             except LayoutMismatchError as error:
                 self._go_on_without(error)
@@ -121,17 +127,52 @@ class SequencePages:
 
     def grow(self, token_count: int) -> bool:
         """Have pages of the store's for ``token_count`` tokens; tells whether there are as many."""
-        missing = self._lacking(token_count)
-        if missing > 0 and not self._private_pages:
-            missing -= self._grow(missing)
-        return missing <= 0
+        return grow_together([(self, token_count)])
+
+    @property
+    def reservation(self) -> kvstore_client.Reservation | None:
+        """What can grow in the store: nothing once there are private pages."""
+        if self._acquired is None or self._private_pages or not self._grows:
+            return None
+        if self._budget is None or self._budget.left <= 0:
+            return None
+        return self._acquired.reservation
+
+    @property
+    def has_private(self) -> bool:
+        """Whether some pages are private; then all that follow are."""
+        return bool(self._private_pages)
+
+    def lacking(self, token_count: int) -> int:
+        """Count the pages that are missing for so many tokens."""
+        return max(self._pool.layout.pages_for(token_count) - len(self.table), 0)
+
+    def ahead(self, token_count: int) -> int:
+        """Count the pages to ask for, so that the store is asked once in as many."""
+        missing = self._pool.layout.pages_for(token_count) + RESERVE_AHEAD - len(self.table)
+        most = self._page_limit - len(self.table)
+        return max(self.lacking(token_count), min(missing, most), 0)
+
+    def take_grown(self) -> None:
+        """Take up the pages that the reservation has more than before.
+
+        Where their memory is of no use here, nothing more is asked for or published.
+        """
+        assert self._acquired is not None  # it has grown
+        assert self._acquired.reservation is not None
+        had = len(self.table) - len(self._matched)
+        try:
+            self.table.append(*self._map(self._acquired.reservation.pages[had:]))
+        except (LayoutMismatchError, KeyError):
+            self._grows = False
+            self._publisher = None
 
     def grow_private(self, token_count: int) -> None:
         """Have private pages for what is missing of ``token_count`` tokens.
 
         Raises ``ArenaExhaustedError``, and takes none then.
         """
-        missing = self._lacking(token_count)
+        missing = self.lacking(token_count)
         if missing > 0:
             pages = self._private.allocate(missing)
             self._private_pages += pages
@@ -174,33 +215,15 @@ class SequencePages:
             self._publisher.store_next_token(ids, end, token)
         return published
 
-    def _lacking(self, token_count: int) -> int:
-        return self._pool.layout.pages_for(token_count) - len(self.table)
-
-    def _reserve_less(
-        self, namespace: kvstore_client.Namespace, prompt_tokens: int
-    ) -> kvstore_client.Acquired:
-        """Reserve for the prompt alone, where there was no room for more; else for less of it.
-
-        Each try asks for half of the one before, down to one page: the prompt's first pages are
-        then the store's, and all behind them private.
-        """
+    def _reserve_less(self, namespace: kvstore_client.Namespace, prompt_tokens: int) -> None:
+        """Reserve what can be had of the prompt's pages, behind the match."""
         assert self._acquired is not None  # it holds the match
         match = self._acquired.match
         count = self._pool.layout.pages_for(prompt_tokens) - match.page_count
-        while count > 0:
-            try:
-                reservation = namespace.reserve(
-                    start_page=match.page_count, page_count=count, budget=self._budget
-                )
-            except PoolExhausted:
-                count //= 2
-                self._grows = False
-            except StoreError:
-                break
-            else:
-                return kvstore_client.Acquired(match, reservation)
-        return self._acquired
+        reservation = reserve_some(namespace, match.page_count, count, self._budget)
+        # Where that is not all of them the store is not asked again.
+        self._grows = reservation is not None and reservation.page_count == count
+        self._acquired = kvstore_client.Acquired(match, reservation)
 
     def _go_on_without(self, error: LayoutMismatchError) -> None:
         """Give back what was acquired in memory that does not fit; all pages are private then."""
@@ -217,9 +240,10 @@ class SequencePages:
         self.table.append(*self._matched)
         if acquired.reservation is not None:
             self.table.append(*self._map(acquired.reservation.pages))
-            self._publisher = PagePublisher(
-                acquired.match, acquired.reservation, self._pool.layout.page_tokens
-            )
+            if self._shared:
+                self._publisher = PagePublisher(
+                    acquired.match, acquired.reservation, self._pool.layout.page_tokens
+                )
         if acquired.match.source is not None:
             try:
                 self._map([acquired.match.source.page])
@@ -236,24 +260,6 @@ class SequencePages:
             self._source.require_current()
             self._source.release()
             self._source = None
-
-    def _grow(self, missing: int) -> int:
-        """Reserve at least ``missing`` pages more; give how many came."""
-        reservation = None if self._acquired is None else self._acquired.reservation
-        if reservation is None or not self._grows:
-            return 0
-        before = reservation.page_count
-        wanted = min(missing + RESERVE_AHEAD, max(missing, self._page_limit - len(self.table)))
-        for count in dict.fromkeys((wanted, missing)):
-            try:
-                more = self._map(reservation.grow(before + count)[before:])
-            except PoolExhausted:
-                continue
-            except StoreError:
-                return 0
-            self.table.append(*more)
-            return len(more)
-        return 0
 
     def _map(self, pages: Iterable[kvstore_client.PageRef]) -> list[PageRef]:
         """Make the extents of the store's pages part of the pool, and name them there."""

@@ -96,6 +96,14 @@ class Connector:
                 self._wanted.append(key)
                 self.monitor.notify_all()
 
+    def forget(self, key: NamespaceKey) -> None:
+        """Have a namespace opened no more, nor used where it is open."""
+        with self.monitor:
+            if key in self._wanted:
+                self._wanted.remove(key)
+            if self._session is not None:
+                self._session.note_namespace(key, None)
+
     def start(self) -> None:
         """Begin to attach, unless it began. Does not wait, nor fail for want of a store."""
         with self.monitor:
@@ -214,8 +222,9 @@ class Connector:
     def _put_last(self, key: NamespaceKey) -> None:
         """Let the other namespaces have their turn."""
         with self.monitor:
-            self._wanted.remove(key)
-            self._wanted.append(key)
+            if key in self._wanted:  # nobody forgot it
+                self._wanted.remove(key)
+                self._wanted.append(key)
 
     def _over(self, session: Session) -> bool:
         return self._closing or session.ended is not None

@@ -1,6 +1,7 @@
 """A namespace as a program holds it: for the client's life, whatever the store does."""
 
 from copy import copy
+from dataclasses import replace
 
 from kvstore.v1 import prefix_cache_pb2
 from kvstore_client.acquired import Acquired
@@ -8,7 +9,7 @@ from kvstore_client.budget import StoreBudget
 from kvstore_client.connector import Connector
 from kvstore_client.errors import NamespaceNotFound, StoreError, StoreUnavailable
 from kvstore_client.hold import Hold
-from kvstore_client.identity import NamespaceIdentity, NamespaceKey
+from kvstore_client.identity import NamespaceKey
 from kvstore_client.in_flight import InFlight
 from kvstore_client.match import Match
 from kvstore_client.namespace_memory import NamespaceMemory
@@ -46,10 +47,10 @@ class Namespace(NamespaceMemory):
         self.prefill_tokens_per_second = 0.0
         connector.want(key)
 
-    @property
-    def identity(self) -> NamespaceIdentity:
-        """Who may share."""
-        return self._key.identity
+    def salted(self, salt: bytes) -> "Namespace":
+        """Return the namespace that differs in its salt alone, to be opened in the background."""
+        identity = replace(self.identity, salt=salt)
+        return Namespace(self._connector, NamespaceKey(identity, self._key.layout))
 
     # Whether it is open.
 

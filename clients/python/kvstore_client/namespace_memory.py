@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kvstore_client.connector import Connector
 from kvstore_client.extents import MappedExtent
-from kvstore_client.identity import NamespaceKey
+from kvstore_client.identity import NamespaceIdentity, NamespaceKey
 from kvstore_client.layout import PageLayout
 from kvstore_client.opened_namespace import OpenedNamespace
 from kvstore_client.page_ref import PageRef
@@ -28,9 +28,22 @@ class NamespaceMemory:
         self._key = key
 
     @property
+    def identity(self) -> NamespaceIdentity:
+        """Who may share."""
+        return self._key.identity
+
+    @property
     def layout(self) -> PageLayout:
         """How its pages are laid out."""
         return self._key.layout
+
+    def forget(self) -> None:
+        """Have it opened no more, and closed to this client's requests from now on.
+
+        What is held of it stays. All that were asked for by the same identity and layout are
+        this one.
+        """
+        self._connector.forget(self._key)
 
     @property
     def session_number(self) -> int:

@@ -1,6 +1,6 @@
 """Slots that this process may write."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -66,6 +66,11 @@ class Reservation:
     def page_count(self) -> int:
         """Number of slots."""
         return len(self.pages)
+
+    @property
+    def growth_group(self) -> Hashable:
+        """What those have in common that :func:`grow_reservations` takes in one call."""
+        return id(self.hold.session), self._namespace.namespace_id
 
     def grow(self, page_count: int) -> Pages:
         """Have ``page_count`` slots in total and return them all.
@@ -200,11 +205,10 @@ def grow_reservations(wanted: Sequence[tuple[Reservation, int]]) -> None:
     they are now, and the other reservations have grown. ``ValueError`` once one was aborted, or
     where they are of several namespaces or sessions. Can be repeated.
     """
-    sessions = {reservation._open_session() for reservation, _ in wanted}  # noqa: SLF001 - its own
-    namespaces = {reservation._namespace.namespace_id for reservation, _ in wanted}  # noqa: SLF001
-    if len(sessions) != 1 or len(namespaces) != 1:
+    if len({reservation.growth_group for reservation, _ in wanted}) != 1:
         raise ValueError("a call grows reservations of one namespace and one session")
-    [session], [namespace_id] = sessions, namespaces
+    [session] = {reservation._open_session() for reservation, _ in wanted}  # noqa: SLF001 - its own
+    namespace_id = wanted[0][0]._namespace.namespace_id  # noqa: SLF001
     requests = [reservation._growth(count) for reservation, count in wanted]  # noqa: SLF001
     with (
         shared_budget([reservation.budget for reservation, _ in wanted]) as budget,

@@ -74,6 +74,23 @@ def test_a_refusal_that_stays_is_not_repeated(scripted: ScriptedCalls, client: C
     assert opened(scripted) == [b"model", b"other"]
 
 
+def test_a_namespace_that_is_forgotten_is_closed(scripted: ScriptedCalls, client: Client) -> None:
+    """Its requests are misses, nobody opens it again, and others stay; it can be wanted anew."""
+    scripted.answer("OpenNamespace", OPENED, OPENED, OPENED)
+    namespace = client.namespace(*KEY)
+    salted = namespace.salted(b"grain")
+    assert salted.identity == NamespaceIdentity(b"model", salt=b"grain")
+    for each in (namespace, salted):
+        assert each.wait_open(30)
+    for _ in range(2):
+        salted.forget()
+    assert isinstance(salted.match(b"").failure, errors.StoreUnavailable)
+    assert namespace.failure is None
+    assert len(opened(scripted)) == 2
+    assert namespace.salted(b"grain").wait_open(30)
+    assert len(opened(scripted)) == 3
+
+
 def reserve(namespace: Namespace) -> errors.StoreError | None:
     """Return why a reserve failed."""
     with pytest.raises(errors.StoreError) as raised:

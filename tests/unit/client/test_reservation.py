@@ -114,8 +114,10 @@ def test_one_call_is_of_one_namespace(held: Held) -> None:
     other = held.reserved(8, 0, b"other")
     with other, pytest.raises(ValueError, match="one namespace"):
         grow_reservations([(held.reservation, 2), (other, 2)])
-    with pytest.raises(ValueError, match="8 was aborted"):
-        grow_reservations([(held.reservation, 2), (other, 2)])
+    with held.reserved(9, 0) as ended:
+        pass
+    with pytest.raises(ValueError, match="9 was aborted"):
+        grow_reservations([(held.reservation, 2), (ended, 2)])
     assert "ReservePages" not in held.attached.calls.requests
 
 

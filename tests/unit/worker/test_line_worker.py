@@ -68,6 +68,7 @@ def test_a_generation_is_answered_whole(engine: Engine, alone: LineWorker, text_
         "source_page": None,
         "published_pages": [],
         "recycled_pages": 0,
+        "preemptions": 0,
         "store_failure": None,
     }
 

@@ -1,0 +1,68 @@
+"""What a scheduler and whoever has the pages say to each other."""
+
+from collections.abc import Hashable, Sequence
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+
+class Part(NamedTuple):
+    """The next ``token_count`` tokens of a request, to be computed in this step."""
+
+    number: int
+    token_count: int
+
+
+class Admitted(NamedTuple):
+    """A request has pages: of its ``token_count`` tokens the first ``computed`` are in them."""
+
+    token_count: int
+    computed: int
+
+
+class NotAdmitted(Enum):
+    """Why a request did not come to run: no pages for its tokens just now, or it has ended."""
+
+    NO_ROOM = 1
+    ENDED = 2
+
+
+class Elsewhere(NamedTuple):
+    """A request holds nothing, for what it lacks is being computed for another.
+
+    Requests of one ``prefix`` lack the same. ``progress`` changes as the other goes on, and
+    ``worth`` is how many seconds it would take to compute it here.
+    """
+
+    prefix: Hashable
+    progress: int
+    worth: float
+
+
+class Supply(Protocol):
+    """Gets and gives back the pages of requests, by their numbers."""
+
+    def peek(self, number: int) -> int:
+        """Tell how many of a waiting request's tokens are cached; holds nothing."""
+        ...
+
+    def admit(self, number: int, *, may_yield: bool) -> Admitted | Elsewhere | NotAdmitted:
+        """Match a waiting request and have pages for all its tokens; else hold nothing.
+
+        Only with ``may_yield`` may the answer be that another computes them.
+        """
+        ...
+
+    def grow(self, wanted: Sequence[tuple[int, int]]) -> bool:
+        """Have pages for each ``(number, tokens)``; tells whether all have theirs.
+
+        The store's, and private ones for those alone that have private ones already.
+        """
+        ...
+
+    def grow_private(self, number: int, token_count: int) -> bool:
+        """Have pages of the engine's own for what a request lacks, all or none; tells which."""
+        ...
+
+    def give_way(self, number: int) -> None:
+        """Put what is complete of a request into the store, and give back all that it holds."""
+        ...

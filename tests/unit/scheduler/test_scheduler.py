@@ -1,0 +1,220 @@
+"""A step's parts: what decodes, short rests, prompts; and who goes first of those that wait."""
+
+import pytest
+from simulated_batch import CountedEngine, CountedStore, Prompt
+
+from inference_worker.scheduler import LOOKS_A_STEP, REOPEN_SECONDS, Scheduler
+from inference_worker.scheduler_queue import PATIENCE, PEEK_SECONDS, PEEKS_A_STEP
+from inference_worker.scheduler_supply import Part
+
+
+def engine(slots: int = 1000, *, tokens: int = 16, running: int = 8) -> CountedEngine:
+    """Return an engine alone on a store."""
+    scheduler = Scheduler(max_step_tokens=tokens, max_running=running)
+    return CountedEngine(CountedStore(slots), scheduler)
+
+
+def run(made: CountedEngine, *, begin: float = 0.0) -> None:
+    """Step until nothing is left."""
+    now = begin
+    while made.has_work:
+        made.step(now)
+        now += 0.01
+
+
+@pytest.mark.parametrize("bound", [{"max_step_tokens": 0}, {"max_running": 0}])
+def test_bounds_without_sense_are_refused(bound: dict[str, int]) -> None:
+    """A step without tokens or requests gets nowhere."""
+    with pytest.raises(ValueError, match="bounds of a step"):
+        Scheduler(**bound)
+
+
+def test_decodes_come_first_and_a_prompt_has_the_rest() -> None:
+    """A long prompt takes what is left of each step, and nobody misses a token for it."""
+    made = engine(tokens=16)
+    made.add(1, Prompt(4, 6))
+    assert made.step(0.0) == [Part(1, 4)]
+    made.add(2, Prompt(35, 2))
+    assert made.step(0.0) == [Part(1, 1), Part(2, 15)]
+    assert made.step(0.0) == [Part(1, 1), Part(2, 15)]
+    assert made.step(0.0) == [Part(1, 1), Part(2, 5)]
+    assert made.step(0.0) == [Part(1, 1), Part(2, 1)]
+
+
+def test_a_prompt_goes_on_however_many_decode() -> None:
+    """More decodes than a step has tokens leave one for the oldest prompt."""
+    made = engine(tokens=4)
+    for number in (1, 2, 3):
+        made.add(number, Prompt(1, 9))
+    made.add(4, Prompt(20, 1))
+    # Each of them fits beside what the others lack, until their ends make room for it.
+    assert made.step(0.0) == [Part(1, 1), Part(2, 1), Part(3, 1), Part(4, 1)]
+    made.add(5, Prompt(1, 9))
+    assert made.step(0.0) == [Part(1, 1), Part(2, 1), Part(3, 1), Part(4, 1)]
+
+
+def test_a_short_rest_does_not_wait_for_a_long_prompt() -> None:
+    """Half of a step is for prompts that fit there, such as those that are cached; peeks tell."""
+    made = engine(tokens=16)
+    made.add(1, Prompt(40, 1))
+    assert made.step(0.0) == [Part(1, 16)]
+    made.add(2, Prompt(38, 1))
+    made.add(3, Prompt(38, 1, match=32))
+    assert made.step(0.0) == [Part(3, 6), Part(1, 10)]
+    assert made.admissions == [1, 3]
+    assert made.step(0.0) == [Part(1, 14), Part(2, 2)]
+    run(made)
+    assert made.finished == [3, 1, 2]
+
+
+def test_most_cached_goes_first_and_one_in_so_many_is_the_oldest() -> None:
+    """A prompt without a match is passed over a bounded number of times."""
+    made = engine(tokens=64, running=1)
+    made.add(1, Prompt(8, 1))
+    for number in range(2, 30):
+        made.add(number, Prompt(30, 1, match=number))
+    run(made)
+    place = made.finished.index(1)
+    assert place == PATIENCE
+    # As far as they were peeked: a few a step.
+    assert made.finished[0] == PEEKS_A_STEP
+    assert made.finished[PATIENCE - 1] > PATIENCE
+
+
+def test_a_peek_is_made_once_and_again_when_it_may_have_changed() -> None:
+    """After a publish here, or some seconds; and never where the order makes no difference."""
+    made = engine(tokens=64, running=1)
+    for number in (1, 2, 3):
+        made.add(number, Prompt(8, 20))
+    made.step(0.0)
+    assert made.peeks == [1, 2, 3]
+    made.end(1)
+    made.step(0.1)
+    assert made.peeks == [1, 2, 3]
+    made.add(4, Prompt(8, 20))
+    made.end(2)
+    made.scheduler.published()
+    made.step(0.2)
+    assert made.peeks == [1, 2, 3, 4, 3]
+    alone = engine(tokens=64)
+    for number in (1, 2, 3):
+        alone.add(number, Prompt(8, 1))
+    run(alone)
+    assert alone.peeks == []
+
+
+def test_peeks_are_made_anew_after_some_seconds() -> None:
+    """Others publish too."""
+    made = engine(tokens=64, running=1)
+    made.add(1, Prompt(8, 1000))
+    made.step(0.0)
+    made.add(2, Prompt(8, 9))
+    made.add(3, Prompt(8, 9))
+    made.step(0.0)
+    assert made.peeks == []
+    made.end(1)
+    made.step(0.0)
+    made.end(2)
+    made.add(4, Prompt(8, 1))
+    made.step(PEEK_SECONDS)
+    assert made.peeks == [2, 3, 4, 3]
+
+
+def test_the_youngest_gives_way_and_comes_back_first() -> None:
+    """Nothing that was said is lost; it resumes before those that never ran."""
+    made = engine(slots=13, tokens=64)
+    made.private_pages = 0
+    made.add(1, Prompt(20, 12))
+    made.add(2, Prompt(20, 12))
+    made.add(3, Prompt(4, 1))
+    run(made)
+    assert made.scheduler.preemptions == 1
+    assert made.finished == [3, 1, 2]
+    assert made.admissions == [1, 2, 3, 2]
+    assert made.store.unused + sum(made.store.cached.values()) == 13
+
+
+def test_without_room_nobody_is_asked_again_and_again() -> None:
+    """After a refusal the next try waits for somebody's end, or a moment."""
+    made = engine(slots=10, tokens=64)
+    made.private_pages = 0
+    made.add(1, Prompt(36, 3))
+    made.step(0.0)
+    made.add(2, Prompt(36, 1))
+    tries: list[int] = []
+    admit = made.admit
+
+    def count(number: int, *, may_yield: bool) -> object:
+        tries.append(number)
+        return admit(number, may_yield=may_yield)
+
+    made.admit = count  # type: ignore[method-assign,assignment]
+    made.step(0.0)
+    made.step(REOPEN_SECONDS / 2)
+    assert (tries, made.finished) == ([2], [1])
+    made.step(REOPEN_SECONDS / 2)
+    assert (tries, made.finished) == ([2, 2], [1, 2])
+
+
+def test_one_of_those_that_lack_the_same_looks_whether_it_is_there() -> None:
+    """Each looks once to learn what it waits for; then the oldest, at intervals, for all."""
+    made = engine(tokens=64)
+    made.worth = 1.0
+    for number in (1, 2, 3):
+        made.add(number, Prompt(30, 1, looks=3 if number == 1 else 1))
+    assert made.step(0.0) == []
+    assert made.looks == [1, 2, 3]
+    look = made.scheduler.next_look
+    assert look == pytest.approx(0.05)
+    assert made.step(0.01) == []
+    assert made.looks == [1, 2, 3]
+    made.scheduler.published()
+    made.step(0.02)
+    assert made.looks == [1, 2, 3, 1]
+    assert made.step(0.08) == []
+    assert made.looks == [1, 2, 3, 1, 1]
+    # Its work is done: the others follow at once.
+    assert len(made.step(0.2)) == 3
+    assert made.scheduler.next_look is None
+
+
+def test_waiting_longer_than_computing_ends() -> None:
+    """Without progress after what computing takes; with progress after a few times that."""
+    stuck, slow = engine(), engine()
+    for made in (stuck, slow):
+        made.worth = 1.0
+        made.add(1, Prompt(30, 1, looks=10_000))
+    begun: dict[int, float] = {}
+    for tick in range(400):
+        now = tick * 0.01
+        if 1 not in begun:
+            # Its progress is how often it is looked at still: here it stands still.
+            stuck.prompts[1].looks = 10_000
+            if stuck.step(now):
+                begun[1] = now
+        if 2 not in begun and slow.step(now):
+            begun[2] = now
+    assert 1.0 < begun[1] < 1.2
+    assert 3.0 < begun[2] < 3.2
+
+
+def test_a_step_puts_a_few_off_at_most() -> None:
+    """A burst does not hold up those that run."""
+    made = engine(tokens=64)
+    for number in range(1, 2 * LOOKS_A_STEP + 1):
+        made.add(number, Prompt(8, 1, looks=1, prefix=f"p{number}"))
+    made.step(0.0)
+    assert len(made.looks) == LOOKS_A_STEP
+
+
+def test_what_is_removed_is_not_planned() -> None:
+    """Waiting or running, a request may go at any time, more than once."""
+    made = engine()
+    made.add(1, Prompt(8, 5))
+    made.step(0.0)
+    made.add(2, Prompt(8, 5))
+    for number in (1, 2, 2):
+        made.scheduler.remove(number)
+    assert (made.scheduler.waiting_count, made.scheduler.running_count) == (0, 0)
+    assert made.scheduler.plan(made, 1.0) == []
+    assert made.scheduler.next_look is None
