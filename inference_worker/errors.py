@@ -12,6 +12,8 @@
     ├── EngineBusyError             as many requests wait as may
     ├── EngineGoneError             the engine ended, or is about to
     ├── ProcessEndedError           a process that was to answer a line ended
+    ├── ContinuationError           a request whose process died comes out otherwise elsewhere
+    ├── StoreOptionsError           options about the store that contradict each other
     └── BackendMismatchError        the store finds prefixes by another index than was asked for
 """
 
@@ -68,6 +70,8 @@ class RequestTooLongError(WorkerError):
             f"{wanted}, where the longest sequence has {longest}"
         )
         self.wanted = wanted
+        self.prompt = prompt
+        self.output = output
         self.longest = longest
 
 
@@ -100,3 +104,19 @@ class BackendMismatchError(WorkerError):
         )
         self.wanted = wanted
         self.found = found
+
+
+class ContinuationError(WorkerError):
+    """Another process draws other tokens for a request than the one that died under it."""
+
+    def __init__(self, given: int) -> None:
+        """Keep how many tokens were given before."""
+        super().__init__(
+            f"the engine process ended after {given} tokens, and another one draws others from the "
+            "same seed: the request cannot go on"
+        )
+        self.given = given
+
+
+class StoreOptionsError(WorkerError):
+    """Options about the store contradict each other."""

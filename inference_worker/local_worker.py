@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +13,7 @@ from inference_worker.device_work import DeviceWork
 from inference_worker.engine import PAGE_TOKENS, Engine
 from inference_worker.model import PagedModel, load_model
 from inference_worker.prefix_cache_backend import PrefixCacheBackend, check_backend
+from inference_worker.scheduler import MAX_RUNNING, MAX_STEP_TOKENS
 from inference_worker.store_namespace import model_namespace
 from kvstore_client.runtime_dir import RuntimeDir
 
@@ -38,7 +40,7 @@ class LocalWorker:
 
 
 @contextmanager
-def local_worker(
+def local_worker(  # noqa: PLR0913 - each is a setting, with a default
     model: str | PagedModel,
     *,
     backend: PrefixCacheBackend | None = None,
@@ -49,6 +51,8 @@ def local_worker(
     attach_seconds: float | None = None,
     device: str = CPU,
     dtype: DtypeName | None = None,
+    max_step_tokens: int = MAX_STEP_TOKENS,
+    max_running: int = MAX_RUNNING,
 ) -> Iterator[LocalWorker]:
     """Load a model (what ``load_model`` takes) and attach to the store in ``runtime_dir``.
 
@@ -59,9 +63,16 @@ def local_worker(
     if backend is not PrefixCacheBackend.NONE:
         check_backend(runtime_dir, backend)
     loaded = load_model(model, device=device, dtype=dtype) if isinstance(model, str) else model
+    make_engine = partial(
+        Engine,
+        loaded,
+        page_tokens=page_tokens,
+        longest=longest,
+        max_step_tokens=max_step_tokens,
+        max_running=max_running,
+    )
     if backend is PrefixCacheBackend.NONE:
-        engine = Engine(loaded, None, page_tokens=page_tokens, longest=longest)
-        yield LocalWorker(loaded, engine, None, None)
+        yield LocalWorker(loaded, make_engine(None), None, None)
         return
     if attach_seconds is None:
         there = RuntimeDir(runtime_dir).attach_socket.exists()
@@ -72,5 +83,4 @@ def local_worker(
         shown = model if isinstance(model, str) else name
         namespace = model_namespace(client, loaded, page_tokens, shown)
         namespace.wait_open(attach_seconds)
-        engine = Engine(loaded, namespace, page_tokens=page_tokens, longest=longest)
-        yield LocalWorker(loaded, engine, client, namespace)
+        yield LocalWorker(loaded, make_engine(namespace), client, namespace)

@@ -1,13 +1,12 @@
 """What a user may write after ``--model``, and the folder that it means."""
 
 from pathlib import Path
-from typing import Final
 
 from inference_worker.gemma import gemma_folder
+from inference_worker.model_names import GEMMA, TINY
 from inference_worker.tiny_models import TINY_MODELS, tiny_folder
 
-GEMMA: Final = "gemma"
-TINY: Final = "tiny"
+__all__ = ["GEMMA", "TINY", "model_folder"]
 
 
 def model_folder(source: str | Path) -> Path:

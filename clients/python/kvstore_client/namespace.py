@@ -1,19 +1,17 @@
 """A namespace as a program holds it: for the client's life, whatever the store does."""
 
-from copy import copy
 from dataclasses import replace
 
 from kvstore.v1 import prefix_cache_pb2
 from kvstore_client.acquired import Acquired
 from kvstore_client.budget import StoreBudget
 from kvstore_client.connector import Connector
-from kvstore_client.errors import NamespaceNotFound, StoreError, StoreUnavailable
+from kvstore_client.errors import NamespaceNotFound, StoreError
 from kvstore_client.hold import Hold
 from kvstore_client.identity import NamespaceKey
 from kvstore_client.in_flight import InFlight
 from kvstore_client.match import Match
 from kvstore_client.namespace_memory import NamespaceMemory
-from kvstore_client.opened_namespace import OpenedNamespace
 from kvstore_client.page_ref import Pages
 from kvstore_client.reservation import Reservation
 from kvstore_client.session import Session
@@ -277,19 +275,6 @@ class Namespace(NamespaceMemory):
             next_token=match.next_token if match.HasField("next_token") else None,
             in_flight=in_flight,
         )
-
-    def _opened(self, session: Session) -> OpenedNamespace:
-        """Return the namespace in this session; raises ``StoreError`` where it is not open."""
-        opened = session.namespaces.get(self._key)
-        if session.ended is not None:
-            raise copy(session.ended)
-        if isinstance(opened, StoreError):
-            raise copy(opened)
-        if opened is None:
-            reason = session.not_yet.get(self._key)
-            why = "" if reason is None else f": {reason}"
-            raise StoreUnavailable(f"the namespace is not open yet{why}")
-        return opened
 
 
 def _idle_ms(idle: float | None) -> int:

@@ -1,15 +1,18 @@
 """The pages of a namespace, as bytes and as tensors."""
 
 from collections.abc import Mapping
+from copy import copy
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from kvstore_client.connector import Connector
+from kvstore_client.errors import StoreError, StoreUnavailable
 from kvstore_client.extents import MappedExtent
 from kvstore_client.identity import NamespaceIdentity, NamespaceKey
 from kvstore_client.layout import PageLayout
 from kvstore_client.opened_namespace import OpenedNamespace
 from kvstore_client.page_ref import PageRef
+from kvstore_client.session import Session
 from kvstore_client.source import Source
 
 if TYPE_CHECKING:
@@ -36,6 +39,11 @@ class NamespaceMemory:
     def layout(self) -> PageLayout:
         """How its pages are laid out."""
         return self._key.layout
+
+    @property
+    def namespace_id(self) -> bytes:
+        """Its id at the store, for administration; raises ``StoreError`` where it is not open."""
+        return self._opened(self._connector.require_session()).namespace_id
 
     def forget(self) -> None:
         """Have it opened no more, and closed to this client's requests from now on.
@@ -116,3 +124,16 @@ class NamespaceMemory:
         if session is None or not isinstance(opened, OpenedNamespace):
             return {}
         return session.extents.of_arena(opened.arena_id)
+
+    def _opened(self, session: Session) -> OpenedNamespace:
+        """Return the namespace in this session; raises ``StoreError`` where it is not open."""
+        opened = session.namespaces.get(self._key)
+        if session.ended is not None:
+            raise copy(session.ended)
+        if isinstance(opened, StoreError):
+            raise copy(opened)
+        if opened is None:
+            reason = session.not_yet.get(self._key)
+            why = "" if reason is None else f": {reason}"
+            raise StoreUnavailable(f"the namespace is not open yet{why}")
+        return opened

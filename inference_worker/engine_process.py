@@ -1,0 +1,94 @@
+"""One engine as a process: ``kvstore-worker serve`` has some.
+
+``python -m inference_worker.engine_process FD`` speaks on the socket FD as engine_messages.py
+says, and ends when that closes.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from asyncio import StreamReader, StreamWriter
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+
+from transformers.utils.logging import disable_progress_bar
+
+import kvstore_client
+from inference_worker.engine import PAGE_TOKENS
+from inference_worker.engine_answers import EngineAnswers
+from inference_worker.engine_settings import EngineSettings, LoadedModel
+from inference_worker.engine_thread import MAX_WAITING, EngineThread
+from inference_worker.errors import WorkerError
+from inference_worker.frames import Frame, read_frame
+from inference_worker.local_worker import ATTACH_SECONDS, local_worker
+from inference_worker.model import load_model
+from inference_worker.model_source import model_folder
+from inference_worker.prefix_cache_backend import PrefixCacheBackend
+from inference_worker.threads import threads_for, use_threads
+
+
+async def main(sock: socket.socket) -> int:
+    """Load, begin when told where the store is, and answer; returns the status to end with."""
+    reader, writer = await asyncio.open_unix_connection(sock=sock)
+    try:
+        told = await read_frame(reader)
+        if told is None or told.fields.pop("op") != "load":
+            return 1
+        settings = EngineSettings(**told.fields)
+        try:
+            await _serve(settings, reader, writer)
+        except (WorkerError, kvstore_client.errors.StoreError, OSError, ValueError) as error:
+            writer.write(Frame({"op": "refused", "message": str(error)}).pack())
+            await writer.drain()
+            return 1
+    finally:
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+    return 0
+
+
+async def _serve(settings: EngineSettings, reader: StreamReader, writer: StreamWriter) -> None:
+    threads = threads_for(settings.model, settings.threads)
+    use_threads(threads or max(1, len(os.sched_getaffinity(0)) // settings.processes))
+    disable_progress_bar()
+    model = load_model(settings.model, device=settings.device, dtype=settings.dtype)
+    page_tokens = settings.page_tokens or PAGE_TOKENS
+    loaded = LoadedModel(
+        folder=str(model_folder(settings.model)),
+        longest=settings.longest or model.max_tokens,
+        end_ids=sorted(model.end_ids),
+        page_bytes=model.layout(page_tokens).page_bytes,
+    )
+    writer.write(Frame({"op": "loaded", **asdict(loaded)}).pack())
+    told = await read_frame(reader)
+    if told is None:
+        return
+    place = told.fields["runtime_dir"]
+    with local_worker(
+        model,
+        backend=PrefixCacheBackend.NONE if place is None else None,
+        runtime_dir=None if place is None else Path(place),
+        name=settings.name,
+        page_tokens=page_tokens,
+        longest=settings.longest,
+        attach_seconds=ATTACH_SECONDS,
+        max_step_tokens=settings.max_step_tokens,
+        max_running=settings.max_running,
+    ) as worker:
+        engine = EngineThread(worker.engine, max_waiting=settings.max_waiting or MAX_WAITING)
+        writer.write(Frame({"op": "ready"}).pack())
+        try:
+            await EngineAnswers(engine, reader, writer).serve()
+        finally:
+            await engine.close()
+
+
+if __name__ == "__main__":
+    # A service manager and a terminal signal all of a group: the serving process decides.
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.SIG_IGN)
+    sys.exit(asyncio.run(main(socket.socket(fileno=int(sys.argv[1])))))

@@ -1,0 +1,133 @@
+"""Several engine processes behind one front: the requests of one that dies go on on another."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
+from typing import Final
+
+from inference_worker.async_engine import EngineGoneError, Piece
+from inference_worker.continuation import Continuation
+from inference_worker.engine_choice import choose_engine
+from inference_worker.engine_link import EngineLink
+from inference_worker.engine_seat import PROGRAM, EngineSeat, FindStore
+from inference_worker.engine_settings import EngineSettings, LoadedModel
+from inference_worker.engine_stats import EngineStats
+from inference_worker.fleet_counts import FleetCounts
+from inference_worker.request import Request
+
+# Processes that may die under one request before it is held to be what kills them.
+MOST_MOVES: Final = 2
+# How long a request whose process died waits for one that serves, where none does.
+MOVE_SECONDS: Final = 120.0
+
+
+class Fleet:
+    """An :class:`AsyncEngine` of processes. One event loop uses it."""
+
+    def __init__(
+        self,
+        engines: Sequence[EngineSettings],
+        find_store: FindStore,
+        program: Sequence[str] = PROGRAM,
+    ) -> None:
+        """Start nothing; ``find_store`` is asked as each process has loaded its model."""
+        self._changed = asyncio.Event()
+        self.seats = [EngineSeat(each, find_store, self._note, program) for each in engines]
+        self._counts = FleetCounts()
+
+    async def start(self) -> LoadedModel:
+        """Start all, wait for the first that serves, and return what it loaded.
+
+        Raises ``WorkerError`` where one cannot be had, as of a model that is not there.
+        """
+        for each in self.seats:
+            each.start()
+        await self.wait_serving(1)
+        return next(each.loaded for each in self.seats if each.loaded is not None)
+
+    async def wait_serving(self, count: int) -> None:
+        """Wait until ``count`` processes serve; raises ``WorkerError`` where they will not."""
+        while sum(1 for _ in self._links()) < count:
+            for each in self.seats:
+                if each.failure is not None:
+                    raise each.failure
+            await self._changed.wait()
+
+    async def close(self) -> None:
+        """Abort what is under way, give all back, and end the processes."""
+        await asyncio.gather(*(each.stop() for each in self.seats))
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence, prompt and output together; 0 before one is loaded."""
+        return next((each.loaded.longest for each in self.seats if each.loaded is not None), 0)
+
+    @property
+    def ready(self) -> bool:
+        """Whether any process serves."""
+        return next(self._links(), None) is not None
+
+    async def generate(self, request: Request) -> AsyncGenerator[Piece, None]:
+        """Yield a request's tokens as they come, each once, whatever dies meanwhile.
+
+        Closed before its end, the request is aborted. Raises what the engine raises,
+        ``EngineGoneError`` where no process serves or several died under it, and
+        ``ContinuationError``.
+        """
+        begin = time.perf_counter()
+        way = Continuation(request)
+        while True:
+            link = await self._choose(request, way)
+            try:
+                async with aclosing(link.generate(way.next_request())) as pieces:
+                    async for piece in pieces:
+                        if not way.given and piece.token_ids:
+                            way.first_token_seconds = time.perf_counter() - begin
+                        new = way.take(piece.token_ids)
+                        if piece.generation is not None:
+                            yield Piece(new, way.whole(piece.generation), piece.reason)
+                            return
+                        if new:
+                            yield Piece(new, None, None, way.reused(piece.reused_tokens))
+            except EngineGoneError:
+                if way.moves == MOST_MOVES:
+                    raise
+                way.moves += 1
+                if way.ended is not None:
+                    yield Piece([], way.whole(None), way.ended)
+                    return
+
+    async def stats(self) -> EngineStats:
+        """Add up what all processes count, those that ended included."""
+        links = list(self._links())
+        told = await asyncio.gather(*(each.stats() for each in links), return_exceptions=True)
+        living = {
+            link: each
+            for link, each in zip(links, told, strict=True)
+            if isinstance(each, EngineStats)
+        }
+        return self._counts.add(living)
+
+    async def _choose(self, request: Request, way: Continuation) -> EngineLink:
+        """Return who takes a request; one that was begun waits for it, where nobody serves."""
+        link = choose_engine(self._links(), request)
+        if link is None and way.moves:
+            try:
+                async with asyncio.timeout(MOVE_SECONDS):
+                    while (link := choose_engine(self._links(), request)) is None:
+                        await self._changed.wait()
+            except TimeoutError:
+                pass
+        if link is None:
+            raise EngineGoneError("no engine process serves now")
+        return link
+
+    def _links(self) -> Iterator[EngineLink]:
+        links = (each.link for each in self.seats)
+        return (each for each in links if each is not None and each.open)
+
+    def _note(self) -> None:
+        """Wake whoever waits for a change."""
+        self._changed.set()
+        self._changed = asyncio.Event()

@@ -1,0 +1,6 @@
+"""Models by name, without loading torch."""
+
+from typing import Final
+
+GEMMA: Final = "gemma"
+TINY: Final = "tiny"

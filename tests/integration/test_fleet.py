@@ -1,0 +1,213 @@
+"""Processes of a fleet die, refuse and come back; their engine counts, and has no model."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from counting_engine import BUSY, LONGEST, next_token
+
+from inference_worker.async_engine import EngineBusyError, EngineGoneError
+from inference_worker.engine_settings import EngineSettings, LoadedModel
+from inference_worker.errors import ProcessEndedError, RequestTooLongError, WorkerError
+from inference_worker.fleet import Fleet
+from inference_worker.generation import Generation
+from inference_worker.request import FinishReason, Request
+from inference_worker.sampling_options import SamplingOptions
+from kvstore_client.testing import wait_until
+
+PROGRAM = (str(Path(__file__).parents[1] / "support" / "counting_engine.py"),)
+PATIENCE = 60.0
+
+
+async def no_store(loaded: LoadedModel) -> None:
+    """Use none."""
+    del loaded
+
+
+@asynccontextmanager
+async def fleet_of(count: int, model: str = "counting") -> AsyncGenerator[Fleet, None]:
+    """Run a fleet whose processes all serve."""
+    settings = [EngineSettings(model=model, name=f"engine {each}") for each in range(count)]
+    fleet = Fleet(settings, no_store, PROGRAM)
+    try:
+        await fleet.start()
+        await fleet.wait_serving(count)
+        yield fleet
+    finally:
+        await fleet.close()
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run a test's coroutine, for so long at most."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(PATIENCE):
+            await test()
+
+    asyncio.run(bounded())
+
+
+def expected(request: Request) -> list[int]:
+    """Return what a request's tokens are, computed here."""
+    ids = list(request.prompt_ids)
+    for place in range(request.max_tokens):
+        ids.append(next_token(ids, request, place))
+    return ids[len(request.prompt_ids) :]
+
+
+class Heard:
+    """What came of one request."""
+
+    def __init__(self) -> None:
+        self.pieces: list[list[int]] = []
+        self.generation: Generation | None = None
+        self.reason: FinishReason | None = None
+
+    @property
+    def ids(self) -> list[int]:
+        """All tokens, one piece behind the other."""
+        return [each for piece in self.pieces for each in piece]
+
+    async def listen(self, fleet: Fleet, request: Request) -> "Heard":
+        """Take all of a request."""
+        async with aclosing(fleet.generate(request)) as pieces:
+            async for piece in pieces:
+                assert self.generation is None
+                self.pieces.append(piece.token_ids)
+                self.generation, self.reason = piece.generation, piece.reason
+        return self
+
+    async def wait_for(self, count: int) -> None:
+        """Wait until so many tokens came."""
+        await until(lambda: len(self.ids) >= count)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until something holds."""
+    assert await asyncio.to_thread(wait_until, condition)
+
+
+def busy_pid(fleet: Fleet) -> int:
+    """Return the process that has something to compute."""
+    (pid,) = [
+        each.pid
+        for each in fleet.seats
+        if each.link is not None and each.link.outstanding_tokens and each.pid is not None
+    ]
+    return pid
+
+
+def test_requests_are_spread_and_answered() -> None:
+    """Each process gets its share; counts add up, and what the engine refuses is raised."""
+
+    async def test() -> None:
+        async with fleet_of(2) as fleet:
+            assert (fleet.ready, fleet.longest) == (True, LONGEST)
+            asked = [Request(prompt_ids=[1, 2, number], max_tokens=9) for number in range(6)]
+            heard = await asyncio.gather(*(Heard().listen(fleet, each) for each in asked))
+            for request, each in zip(asked, heard, strict=True):
+                assert each.ids == expected(request)
+                assert each.reason is FinishReason.LENGTH
+                assert each.generation is not None
+                assert each.generation.output_ids == each.ids
+            links = [each.link for each in fleet.seats if each.link is not None]
+            assert [(await each.stats()).requests for each in links] == [3, 3]
+            assert (await fleet.stats()).requests == 6
+            assert [each.outstanding_tokens for each in links] == [0, 0]
+            with pytest.raises(EngineBusyError):
+                await Heard().listen(fleet, Request(prompt_ids=[BUSY], max_tokens=1))
+            with pytest.raises(RequestTooLongError) as raised:
+                await Heard().listen(fleet, Request(prompt_ids=[1], max_tokens=LONGEST))
+            assert raised.value.wanted == LONGEST + 1
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [SamplingOptions(), SamplingOptions(temperature=1.0, seed=5)],
+    ids=["greedy", "seeded"],
+)
+def test_a_request_outlives_two_processes(sampling: SamplingOptions) -> None:
+    """It goes on where another was killed, and again; its tokens are those of one process.
+
+    What dies under a third is what killed them; others go on being served, and counted.
+    """
+
+    async def test() -> None:
+        async with fleet_of(2) as fleet:
+            request = Request(prompt_ids=[7, 1], max_tokens=300, sampling=sampling)
+            heard = Heard()
+            listening = asyncio.create_task(heard.listen(fleet, request))
+            for count in (40, 120):
+                await heard.wait_for(count)
+                assert (await fleet.stats()).running == 1
+                os.kill(busy_pid(fleet), signal.SIGKILL)
+            await listening
+            assert heard.ids == expected(request)
+            assert heard.reason is FinishReason.LENGTH
+            assert heard.generation is not None
+            assert heard.generation.prompt_tokens == 2
+            assert heard.generation.output_ids == heard.ids
+            counts = await fleet.stats()
+            assert (counts.requests, counts.running) == (3, 0)
+
+    run(test)
+
+
+def test_what_kills_processes_is_not_given_to_all() -> None:
+    """A request fails with the third process that dies under it; the fleet serves again."""
+
+    async def test() -> None:
+        async with fleet_of(1) as fleet:
+            heard = Heard()
+            request = Request(prompt_ids=[7, 1], max_tokens=900)
+            listening = asyncio.create_task(heard.listen(fleet, request))
+            for count in (1, 2, 3):
+                await heard.wait_for(count * 20)
+                os.kill(busy_pid(fleet), signal.SIGKILL)
+                # Where none serves, new requests are refused; the one that was begun waits.
+                await until(lambda: not fleet.ready)
+                with pytest.raises(EngineGoneError):
+                    await Heard().listen(fleet, request)
+            with pytest.raises(EngineGoneError):
+                await listening
+            assert heard.ids == expected(request)[: len(heard.ids)]
+            await fleet.wait_serving(1)
+            short = Request(prompt_ids=[1], max_tokens=3)
+            assert (await Heard().listen(fleet, short)).ids == expected(short)
+
+    run(test)
+
+
+def test_a_client_that_leaves_is_aborted() -> None:
+    """Its process computes no more for it, and others' tokens go on."""
+
+    async def test() -> None:
+        async with fleet_of(1) as fleet:
+            request = Request(prompt_ids=[7, 1], max_tokens=900)
+            async with aclosing(fleet.generate(request)) as pieces:
+                assert (await anext(pieces)).token_ids == expected(request)[:1]
+                assert (await fleet.stats()).running == 1
+            assert fleet.seats[0].link is not None
+            assert fleet.seats[0].link.outstanding_tokens == 0
+            assert (await fleet.stats()).running == 0
+
+    run(test)
+
+
+def test_what_is_not_served_is_said() -> None:
+    """A refused model, and processes that end as they start, end the fleet's start."""
+
+    async def test() -> None:
+        for model, error in (("refused", WorkerError), ("dies", ProcessEndedError)):
+            with pytest.raises(error, match=r"no such model|status 3"):
+                async with fleet_of(1, model):
+                    pass
+
+    run(test)

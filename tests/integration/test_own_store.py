@@ -1,0 +1,114 @@
+"""A serving process's own store is started, comes back, and ends with it."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from inference_worker.errors import WorkerError
+from inference_worker.own_store import LARGEST_EXTENT, OwnStore, budget_arguments
+from inference_worker.tied_process import tied_command
+from kvstore.v1 import store_pb2
+from kvstore_client import connect_admin
+from kvstore_client.errors import StoreError
+from kvstore_client.testing import wait_until
+
+PAGE_BYTES = 64 << 10
+# Starts a process that is tied to it, says which, and waits to be killed.
+PARENT = """
+import subprocess, sys
+from inference_worker.tied_process import tied_command
+import signal
+child = subprocess.Popen(tied_command(signal.SIGKILL, "-c", "import time; time.sleep(600)"))
+print(child.pid, flush=True)
+child.wait()
+"""
+
+
+def capabilities(folder: Path) -> store_pb2.GetCapabilitiesResponse | None:
+    """Ask the store that is there, if there is one."""
+    try:
+        with connect_admin(folder, timeout=1.0) as admin:
+            return admin.capabilities()
+    except StoreError:
+        return None
+
+
+def test_it_comes_back_and_ends(tmp_path: Path) -> None:
+    """Killed, another takes its place on the same sockets; closed, nothing is left."""
+    folder = tmp_path / "run"
+
+    async def run() -> None:
+        budget = budget_arguments(20, PAGE_BYTES)
+        store = OwnStore(folder, ["--prefix-cache-backend", "hash", *budget])
+        await store.start()
+        try:
+            first = capabilities(folder)
+            assert first is not None
+            assert first.prefix_cache_backend == "hash"
+            assert store.pid is not None
+            os.kill(store.pid, signal.SIGKILL)
+
+            def came_back() -> bool:
+                found = capabilities(folder)
+                return found is not None and found.store_epoch != first.store_epoch
+
+            assert await asyncio.to_thread(wait_until, came_back)
+        finally:
+            await store.close()
+        assert wait_until(lambda: not Path(f"/proc/{store.pid}").exists())
+
+    asyncio.run(run())
+
+
+def test_a_store_that_cannot_start_is_said(tmp_path: Path) -> None:
+    """A wrong setting is no reason to wait."""
+
+    async def run() -> None:
+        store = OwnStore(tmp_path / "run", ["--tier1-bytes", "nothing"])
+        with pytest.raises(WorkerError, match="status 2"):
+            await store.start()
+        await store.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("pages", [1, 3, 16, 17, 16_384, 16_385, 100_001])
+def test_a_budget_has_so_many_pages(pages: int) -> None:
+    """All of them up to a GiB, and at most one an extent fewer above."""
+    told = budget_arguments(pages, PAGE_BYTES)
+    tier_bytes, extent_bytes = int(told[1]), int(told[3])
+    assert extent_bytes % PAGE_BYTES == 0
+    assert extent_bytes <= LARGEST_EXTENT
+    extents, rest = divmod(tier_bytes, extent_bytes)
+    assert rest == 0
+    assert pages - extents < tier_bytes // PAGE_BYTES <= pages
+    assert extents == 1 or pages * PAGE_BYTES > LARGEST_EXTENT
+
+
+def test_a_tied_process_ends_with_its_parent() -> None:
+    """The parent is killed, and so is what it started; where it is gone already nothing runs."""
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    assert wait_until(lambda: not alive(child))
+    command = tied_command(signal.SIGKILL, "-c", "print('runs')")
+    mine = str(os.getpid())
+    orphan = [str(child) if each == mine else each for each in command]
+    done = subprocess.run(orphan, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def alive(pid: int) -> bool:
+    """Tell whether a process runs: one that waits to be collected does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
