@@ -3,7 +3,7 @@
 import torch
 
 from inference_worker.attention import Terms
-from inference_worker.page_readings import Reading, decode_readings, piece_readings
+from inference_worker.page_readings import Reading, decode_readings, prefill_reading
 from inference_worker.step import Step
 
 
@@ -50,7 +50,7 @@ class GatheredAttention:
                     decodes.append(part)
                     begins.append(begin)
                 else:
-                    found += piece_readings(pool, part, begin, window)
+                    found.append(prefill_reading(pool, part, begin, window))
                 begin += part.count
             if decodes:
                 found += decode_readings(pool, decodes, begins, window)

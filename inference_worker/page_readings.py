@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import torch
 
@@ -13,8 +13,8 @@ from inference_worker.page_pool import PagePool
 from inference_worker.step import StepPart
 from inference_worker.upload import upload
 
-# A window smaller than this is not worth a piece of queries of its own.
-MIN_PIECE: Final = 128
+# Queries of a prefill that attend at once, to all keys that the last of them sees.
+PIECE: Final = 128
 # Decodes attend together where none has to be padded by more than this share, or these pages.
 PADDING: Final = 0.25
 PADDED_PAGES: Final = 4
@@ -30,29 +30,47 @@ class Reading(Protocol):
         ...
 
 
+class Piece(NamedTuple):
+    """Neighbouring queries of a step, and the keys that they see; without a mask it is causal."""
+
+    queries: slice
+    keys: slice
+    mask: torch.Tensor | None
+
+
 @dataclass(frozen=True, slots=True)
-class PieceReading:
-    """Neighbouring queries of one sequence: those of a prefill, or of a piece of it."""
+class PrefillReading:
+    """Several tokens of one sequence: its pages are copied out once for all pieces of them."""
 
     pool: PagePool
-    queries: slice
     pages: ExtentRows
-    # Of the tokens in these pages, those that any query sees.
-    tokens: slice
-    mask: torch.Tensor | None
+    pieces: tuple[Piece, ...]
 
     def attend(self, layer: int, query: torch.Tensor, answer: torch.Tensor, terms: Terms) -> None:
         """Attend as :meth:`Reading.attend` says."""
-        keys, values = (x[self.tokens] for x in self.pool.gather(layer, self.pages))
-        # A kv head's group of query heads shares its keys without a copy: batch is the kv head.
-        grouped = query[:, self.queries].unflatten(0, (keys.shape[1], -1))
-        keys, values = (
-            x.transpose(0, 1).unsqueeze(1).expand(-1, grouped.shape[1], -1, -1)
-            for x in (keys, values)
-        )
-        sinks = None if terms.sinks is None else terms.sinks.view(*grouped.shape[:2], 1, 1)
-        attended = attend_dense(grouped, keys, values, self.mask, terms, sinks)
-        answer[self.queries] = attended.flatten(0, 1).transpose(0, 1)
+        keys, values = self.pool.gather(layer, self.pages)
+        for piece in self.pieces:
+            attended = attend_piece(
+                query[:, piece.queries], keys[piece.keys], values[piece.keys], piece.mask, terms
+            )
+            answer[piece.queries] = attended.transpose(0, 1)
+
+
+def attend_piece(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor | None,
+    terms: Terms,
+) -> torch.Tensor:
+    """Attend with ``[heads, queries, dim]`` of one sequence to ``[keys, kv_heads, dim]``."""
+    # A kv head's group of query heads shares its keys without a copy: batch is the kv head.
+    grouped = query.unflatten(0, (keys.shape[1], -1))
+    keys, values = (
+        x.transpose(0, 1).unsqueeze(1).expand(-1, grouped.shape[1], -1, -1) for x in (keys, values)
+    )
+    sinks = None if terms.sinks is None else terms.sinks.view(*grouped.shape[:2], 1, 1)
+    return attend_dense(grouped, keys, values, mask, terms, sinks).flatten(0, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,27 +99,28 @@ class DecodeReading:
         answer.index_copy_(0, self.queries, attended.flatten(1, 2))
 
 
-def piece_readings(
-    pool: PagePool, part: StepPart, begin: int, window: int | None
-) -> Iterator[Reading]:
-    """Cut a part's queries so that those of a sliding layer share few keys they do not need.
+def prefill_reading(pool: PagePool, part: StepPart, begin: int, window: int | None) -> Reading:
+    """Cut a part's queries so that those of a piece share few keys that they do not need.
 
     The part's tokens begin at row ``begin`` of the step.
     """
     page_tokens = pool.layout.page_tokens
-    size = part.count if window is None else max(window, MIN_PIECE)
+    first_page = _lowest(part.start, window) // page_tokens
+    pages = slice(first_page, pool.layout.pages_for(part.end))
+    # Of the keys that torch's own causal attention leaves out, nothing is read.
+    size = part.count if part.start == 0 and window is None else PIECE
+    pieces = []
     for first in range(part.start, part.end, size):
         last = min(first + size, part.end)
         lowest = _lowest(first, window)
-        first_page = lowest // page_tokens
-        pages = slice(first_page, pool.layout.pages_for(last))
-        yield PieceReading(
-            pool,
+        piece = Piece(
             slice(begin + first - part.start, begin + last - part.start),
-            pool.page_rows(part.table.extents[pages], part.table.slots[pages]),
             slice(lowest - first_page * page_tokens, last - first_page * page_tokens),
             piece_mask(pool, first, last, lowest, window),
         )
+        pieces.append(piece)
+    rows = pool.page_rows(part.table.extents[pages], part.table.slots[pages])
+    return PrefillReading(pool, rows, tuple(pieces))
 
 
 def piece_mask(
@@ -110,9 +129,13 @@ def piece_mask(
     """Say what queries ``[first, last)`` see of keys ``[lowest, last)``; None: it is causal."""
     if first == lowest and (window is None or last - first <= window):
         return None
+    # All see the keys before the first of them, but for a window.
+    begin = first if window is None else lowest
     queries = torch.arange(first, last).unsqueeze(1)
-    keys = torch.arange(lowest, last).unsqueeze(0)
-    return upload(mask_of(_seen(queries, keys, window), pool.dtype), pool.device)
+    keys = torch.arange(begin, last).unsqueeze(0)
+    mask = torch.zeros((last - first, last - lowest), dtype=pool.dtype)
+    mask[:, begin - lowest :] = mask_of(_seen(queries, keys, window), pool.dtype)
+    return upload(mask, pool.device)
 
 
 def decode_readings(
