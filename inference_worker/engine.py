@@ -71,7 +71,9 @@ class Engine:
         self._scheduler = Scheduler(max_step_tokens=max_step_tokens, max_running=max_running)
         self._table = RequestTable(self._scheduler.remove)
         self._namespaces = None if namespace is None else SaltedNamespaces(namespace)
-        self._supply = PageSupply(self._pool, self._private, self._namespaces, self._table)
+        self._supply = PageSupply(
+            self._pool, self._private, self._namespaces, self._table, self._speed
+        )
         # Of requests that are to be aborted once it is safe.
         self._aborted: set[int] = set()
         self._batches = BatchRunner(
@@ -117,6 +119,7 @@ class Engine:
             private_slots_used=self._private.used_count,
             requests=self._added,
             preemptions=self._scheduler.preemptions,
+            yielded=self._table.yielded_count,
             **totals,
         )
 

@@ -11,7 +11,8 @@ class EngineStats:
     those that hold something, which are those that run. Of all prompts' ``prompt_tokens``,
     ``matched_tokens`` were used in place and ``copied_tokens`` from a copy when their requests
     first ran, and ``prefilled_tokens`` are the rest. ``computed_tokens`` counts all positions that
-    the model ran: decoding, and what was computed again, included.
+    the model ran: decoding, and what was computed again, included. ``yielded`` requests waited
+    for what another computed, or for their namespace.
     """
 
     waiting: int
@@ -20,6 +21,7 @@ class EngineStats:
     private_slots_used: int
     requests: int
     preemptions: int
+    yielded: int
     prompt_tokens: int
     matched_tokens: int
     copied_tokens: int

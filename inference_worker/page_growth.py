@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from typing import Protocol
 
-from kvstore_client import Namespace, Reservation, StoreBudget, grow_reservations
+from kvstore_client import Reservation, grow_reservations
 from kvstore_client.errors import PoolExhausted, StoreError
 
 
@@ -68,21 +68,3 @@ def _grow(call: Sequence[tuple[Growing, int]]) -> None:
         for pages, _, _ in growing:
             pages.take_grown()
         return
-
-
-def reserve_some(
-    namespace: Namespace, start_page: int, page_count: int, budget: StoreBudget | None
-) -> Reservation | None:
-    """Reserve for the prompt alone, where there was no room for more; else for less of it.
-
-    Each try asks for half of the one before, down to one page: the prompt's first pages are then
-    the store's, and all behind them private. None where the store gives none.
-    """
-    while page_count > 0:
-        try:
-            return namespace.reserve(start_page=start_page, page_count=page_count, budget=budget)
-        except PoolExhausted:
-            page_count //= 2
-        except StoreError:
-            break
-    return None

@@ -7,6 +7,7 @@ import kvstore_client
 from inference_worker.errors import ArenaExhaustedError
 from inference_worker.page_growth import grow_together
 from inference_worker.page_pool import PagePool
+from inference_worker.prefill_speed import PrefillSpeed
 from inference_worker.private_arena import PrivateArena
 from inference_worker.request_run import RequestRun
 from inference_worker.request_table import RequestTable
@@ -15,6 +16,12 @@ from inference_worker.scheduler_supply import Admitted, Elsewhere, NotAdmitted
 from inference_worker.sequence_pages import SequencePages
 
 OPENING: Final = "a namespace that is being opened"
+# Between two looks at what another computes: a share of what computing it takes, within bounds.
+LOOK_SHARE: Final = 0.05
+LOOK_SECONDS: Final = (0.005, 0.05)
+# However well others get on, nobody waits for them longer than computing all of it so many times:
+# for one that dies, and one that takes over.
+MOST_WAITS: Final = 3.0
 
 
 class PageSupply:
@@ -29,12 +36,14 @@ class PageSupply:
         private: PrivateArena,
         namespaces: SaltedNamespaces | None,
         table: RequestTable,
+        speed: PrefillSpeed,
     ) -> None:
         """Look requests up in ``table``; without ``namespaces`` all pages are private."""
         self._pool = pool
         self._private = private
         self._namespaces = namespaces
         self._table = table
+        self._speed = speed
 
     def peek(self, number: int) -> int:
         """Ask the store what is cached; zero for a request that takes no part in it."""
@@ -51,14 +60,17 @@ class PageSupply:
         run = self._table.runs[number]
         try:
             namespace = self._namespace(run)
-            if may_yield and namespace is not None and self._is_opening(run):
-                return Elsewhere((OPENING, run.request.cache_salt), 0, OPENING_SECONDS)
-            pages = self._open(run, namespace)
+            opening = self._opening(run) if may_yield and namespace is not None else None
+            found = opening or self._open(run, namespace, may_yield=may_yield)
         except Exception as error:  # noqa: BLE001 - it is this request's own
             self._table.fail(run, error)
             return NotAdmitted.ENDED
-        if pages is None:
+        if isinstance(found, Elsewhere):
+            self._table.yielded(run)
+            return found
+        if found is None:
             return NotAdmitted.NO_ROOM
+        pages = found
         self._table.opened(run, pages)
         if pages.next_token is not None:
             run.say(pages.next_token)
@@ -96,12 +108,18 @@ class PageSupply:
         used = {each.request.cache_salt for each in self._table.runs.values()}
         return self._namespaces.find(run.request.cache_salt, used)
 
-    def _is_opening(self, run: RequestRun) -> bool:
-        return self._namespaces is not None and self._namespaces.is_opening(run.request.cache_salt)
+    def _opening(self, run: RequestRun) -> Elsewhere | None:
+        """Tell whether a request's namespace is about to be open."""
+        salt = run.request.cache_salt
+        if self._namespaces is None or not self._namespaces.is_opening(salt):
+            return None
+        return Elsewhere((OPENING, salt), LOOK_SECONDS[0], OPENING_SECONDS)
 
     def _open(
-        self, run: RequestRun, namespace: kvstore_client.Namespace | None
-    ) -> SequencePages | None:
+        self, run: RequestRun, namespace: kvstore_client.Namespace | None, *, may_yield: bool
+    ) -> SequencePages | Elsewhere | None:
+        """Match, and reserve what is missing; None where there is no room."""
+        worth = self._speed.seconds_for(len(run.ids))
         pages = SequencePages(
             self._pool,
             self._private,
@@ -110,7 +128,10 @@ class PageSupply:
             longest=run.longest,
             accept_next_token=run.request.sampling.is_greedy,
             shared=run.shares_cache,
+            yield_idle=worth if may_yield else None,
         )
+        if pages.in_flight is not None:
+            return self._computed_elsewhere(run, pages, pages.in_flight)
         try:
             pages.grow_private(len(run.ids))
         except ArenaExhaustedError:
@@ -122,6 +143,20 @@ class PageSupply:
             pages.close()
             raise
         return pages
+
+    def _computed_elsewhere(
+        self, run: RequestRun, pages: SequencePages, other: kvstore_client.InFlight
+    ) -> Elsewhere:
+        """Have a request look again when the other may have come some way."""
+        run.generation.store_seconds += pages.store_seconds
+        pages.close()
+        missing = self._speed.seconds_for(other.token_count - other.inserted_token_count)
+        least, most = LOOK_SECONDS
+        return Elsewhere(
+            (run.request.cache_salt, *run.ids[: other.token_count]),
+            look_after=min(max(LOOK_SHARE * missing, least), most),
+            at_most=MOST_WAITS * self._speed.seconds_for(len(run.ids)),
+        )
 
     def _allocate(self, pages: SequencePages, token_count: int) -> bool:
         try:

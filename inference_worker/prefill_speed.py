@@ -7,6 +7,9 @@ LEAST_TOKENS: Final = 64
 # Of what was measured before, what counts still beside one more prompt.
 FADING: Final = 0.8
 
+# Of an engine that computed no prompt yet: that of a small model on two cores.
+UNKNOWN_SPEED: Final = 200.0
+
 
 class PrefillSpeed:
     """Tokens a second, over the latest prompts, the longer ones counting more. Not thread-safe."""
@@ -19,6 +22,10 @@ class PrefillSpeed:
     def tokens_per_second(self) -> float:
         """As far as was measured; 0 before the first prompt."""
         return self._tokens / self._seconds if self._seconds else 0.0
+
+    def seconds_for(self, token_count: int) -> float:
+        """Say how long so many tokens take, as far as is known."""
+        return token_count / (self.tokens_per_second or UNKNOWN_SPEED)
 
     def note(self, token_count: int, seconds: float) -> None:
         """Take in a prompt of which ``token_count`` tokens were computed, in so many seconds."""

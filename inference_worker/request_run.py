@@ -45,6 +45,8 @@ class RequestRun:
             prefilled_tokens=len(prompt_ids),
             matched_pages=[],
         )
+        # Whether it waited for what is done elsewhere.
+        self.yielded = False
         self._on_published = on_published
         self.sampler: Final = Sampler(request.sampling)
         self._computed = 0
@@ -153,9 +155,11 @@ class RequestRun:
         return FinishReason.LENGTH if said == self.request.max_tokens else None
 
     def publish(self) -> None:
-        """Tell the store the pages that are complete."""
+        """Tell the store the pages that are complete; at its prompt's end what follows that."""
         if self.pages is not None and self._computed_here:
-            self._note(self.pages.publish(self.ids, self._computed))
+            at_prompt = self._computed == self.generation.prompt_tokens
+            token = self._next_tokens.get(self._computed) if at_prompt else None
+            self._note(self.pages.publish(self.ids, self._computed, token))
 
     def give_back(self, *, publish: bool) -> None:
         """Release all pages; with ``publish`` the store is told the rest of what was computed.

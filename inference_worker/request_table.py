@@ -22,6 +22,7 @@ class RequestTable:
         """Tell ``on_gone`` the number of each that ended."""
         self.runs: dict[int, RequestRun] = {}
         self.totals = dict.fromkeys(("prompt", "matched", "copied", "prefilled", "computed"), 0)
+        self.yielded_count = 0
         self._on_gone = on_gone
 
     def opened(self, run: RequestRun, pages: SequencePages) -> None:
@@ -32,6 +33,11 @@ class RequestTable:
             self.totals["matched"] += found.matched_tokens
             self.totals["copied"] += found.copied_tokens
             self.totals["prefilled"] += found.prefilled_tokens
+
+    def yielded(self, run: RequestRun) -> None:
+        """Count a request that waits for what is done elsewhere, once."""
+        self.yielded_count += not run.yielded
+        run.yielded = True
 
     def tell(self, run: RequestRun) -> FinishReason | None:
         """Tell the last token said; gives why it is the last of all, where it is."""

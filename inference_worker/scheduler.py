@@ -14,7 +14,7 @@ from inference_worker.scheduler_supply import Admitted, Elsewhere, NotAdmitted, 
 
 MAX_STEP_TOKENS: Final = 512
 MAX_RUNNING: Final = 64
-# A step puts so many at most aside because others compute what they lack.
+# So many at most are looked at in a step that wait for what is done elsewhere.
 LOOKS_A_STEP: Final = 8
 # Where slots were short, others on the same store may have given some back by then.
 REOPEN_SECONDS: Final = 0.1

@@ -12,12 +12,6 @@ PATIENCE: Final = 8
 PEEKS_A_STEP: Final = 4
 # Others publish too, and the store evicts.
 PEEK_SECONDS: Final = 2.0
-# Between two looks at what another computes: a share of what computing it takes.
-LOOK_SHARE: Final = 0.05
-LEAST_LOOK_SECONDS: Final = 0.005
-MOST_LOOK_SECONDS: Final = 0.05
-# However well others get on, nobody waits for them longer than computing all of it so many times.
-MOST_WAITS: Final = 3.0
 
 
 @dataclass(slots=True)
@@ -34,11 +28,9 @@ class Waiting:
     cached: int = 0
     _peeked_at: float | None = None
     _peeked_version: int = 0
-    # Where another computes what it lacks: until when it is left alone, and since when.
+    # Where what it lacks is done elsewhere: until when it is left alone, and when it gives up.
     prefix: Hashable | None = None
     look_at: float = 0.0
-    _progress: int = 0
-    _moved_at: float = 0.0
     _gives_up_at: float = 0.0
 
     @property
@@ -63,18 +55,12 @@ class Waiting:
         return peeked_at, self.number
 
     def put_off(self, found: Elsewhere, now: float) -> None:
-        """Leave it alone for a while; it gives up where waiting costs more than computing."""
+        """Leave it alone for a while, or for good have it wait for nobody."""
         if self.prefix is None:
-            self._gives_up_at = now + MOST_WAITS * found.worth
-        if self.prefix is None or found.progress != self._progress:
-            self._moved_at = now
-        self.prefix, self._progress = found.prefix, found.progress
-        if now - self._moved_at > found.worth or now > self._gives_up_at:
-            self.may_yield = False
-            self.look_at = now
-        else:
-            least, most = LEAST_LOOK_SECONDS, MOST_LOOK_SECONDS
-            self.look_at = now + min(max(LOOK_SHARE * found.worth, least), most)
+            self._gives_up_at = now + found.at_most
+        self.prefix = found.prefix
+        self.may_yield = now < self._gives_up_at
+        self.look_at = min(now + found.look_after, self._gives_up_at) if self.may_yield else now
 
 
 class WaitingQueue:

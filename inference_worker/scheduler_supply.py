@@ -27,15 +27,15 @@ class NotAdmitted(Enum):
 
 
 class Elsewhere(NamedTuple):
-    """A request holds nothing, for what it lacks is being computed for another.
+    """A request holds nothing, for what it lacks is being done elsewhere.
 
-    Requests of one ``prefix`` lack the same. ``progress`` changes as the other goes on, and
-    ``worth`` is how many seconds it would take to compute it here.
+    Requests of one ``prefix`` lack the same. It is worth another look after ``look_after``
+    seconds, and waits ``at_most`` seconds from its first look on; then it does without.
     """
 
     prefix: Hashable
-    progress: int
-    worth: float
+    look_after: float
+    at_most: float
 
 
 class Supply(Protocol):
@@ -48,7 +48,7 @@ class Supply(Protocol):
     def admit(self, number: int, *, may_yield: bool) -> Admitted | Elsewhere | NotAdmitted:
         """Match a waiting request and have pages for all its tokens; else hold nothing.
 
-        Only with ``may_yield`` may the answer be that another computes them.
+        Only with ``may_yield`` may the answer be that they are computed elsewhere.
         """
         ...
 

@@ -2,19 +2,17 @@
 
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
 import kvstore_client
 from inference_worker.block_table import BlockTable, PageRef
 from inference_worker.errors import LayoutMismatchError
-from inference_worker.page_growth import grow_together, reserve_some
+from inference_worker.page_acquisition import RESERVE_AHEAD, acquire_pages
+from inference_worker.page_growth import grow_together
 from inference_worker.page_pool import PagePool
 from inference_worker.page_publisher import PagePublisher
 from inference_worker.private_arena import PrivateArena
 from kvstore_client.errors import StoreError
-
-# Slots reserved beyond what is needed now, so that decoding asks the store once in as many pages.
-RESERVE_AHEAD: Final = 4
 
 
 class SequencePages:
@@ -43,12 +41,15 @@ class SequencePages:
         longest: int,
         accept_next_token: bool = False,
         shared: bool = True,
+        yield_idle: float | None = None,
     ) -> None:
         """Match the prompt and reserve the rest; without a namespace all pages are private.
 
         ``longest`` is how many tokens the sequence can come to have in pages: no slot is reserved
         beyond. With ``accept_next_token`` all of the prompt may be matched, not all but one.
         Where it is not ``shared`` nothing is matched or published: the store gives slots alone.
+        With ``yield_idle`` nothing is held where another computes more of the prompt than is
+        cached, and did so within as many seconds: :attr:`in_flight` says so.
         Raises ``ValueError`` for tokens that are none; nothing is held then.
         """
         self._pool = pool
@@ -64,22 +65,22 @@ class SequencePages:
         self._source: kvstore_client.Source | None = None
         self._publisher: PagePublisher | None = None
         self._unfit: LayoutMismatchError | None = None
+        self.in_flight: kvstore_client.InFlight | None = None
         self._shared = shared
         self._grows = True
         self.table = BlockTable(pool.layout.page_tokens)
-        if namespace is not None:
-            wanted = pool.layout.pages_for(len(prompt_ids)) + RESERVE_AHEAD
-            self._acquired = kvstore_client.Acquired(kvstore_client.Match())
-            if shared:
-                self._acquired = namespace.acquire(
-                    prompt_ids,
-                    total_page_count=min(wanted, self._page_limit),
-                    accept_next_token=accept_next_token,
-                    budget=self._budget,
-                )
+        if namespace is not None and self._budget is not None:
+            self._acquired, self._grows, self.in_flight = acquire_pages(
+                namespace,
+                prompt_ids,
+                page_count=pool.layout.pages_for(len(prompt_ids)),
+                page_limit=self._page_limit,
+                accept_next_token=accept_next_token,
+                shared=shared,
+                yield_idle=yield_idle,
+                budget=self._budget,
+            )
             try:
-                if self._acquired.reservation is None and self._acquired.failure is None:
-                    self._reserve_less(namespace, len(prompt_ids))
                 self._use(self._acquired)
             except LayoutMismatchError as error:
                 self._go_on_without(error)
@@ -187,15 +188,20 @@ class SequencePages:
         if self._acquired is not None:
             self._acquired.require_current()
 
-    def publish(self, ids: Sequence[int], computed: int) -> list[PageRef]:
+    def publish(
+        self, ids: Sequence[int], computed: int, next_token: int | None = None
+    ) -> list[PageRef]:
         """Insert the pages that the first ``computed`` of ``ids`` fill, and were not inserted.
 
+        ``next_token`` is the argmax of what follows, and is stored where a page ends there.
         Gives those that are the store's from now on, as ``PagePublisher.publish``.
         """
         page_tokens = self._pool.layout.page_tokens
         if self._publisher is None:
             return []
-        return self._publisher.publish(ids, computed // page_tokens * page_tokens)
+        if computed % page_tokens:
+            computed, next_token = computed // page_tokens * page_tokens, None
+        return self._publisher.publish(ids, computed, next_token)
 
     def finish(
         self, ids: Sequence[int], computed: int, next_tokens: dict[int, int]
@@ -214,16 +220,6 @@ class SequencePages:
         for end, token in rest.items():
             self._publisher.store_next_token(ids, end, token)
         return published
-
-    def _reserve_less(self, namespace: kvstore_client.Namespace, prompt_tokens: int) -> None:
-        """Reserve what can be had of the prompt's pages, behind the match."""
-        assert self._acquired is not None  # it holds the match
-        match = self._acquired.match
-        count = self._pool.layout.pages_for(prompt_tokens) - match.page_count
-        reservation = reserve_some(namespace, match.page_count, count, self._budget)
-        # Where that is not all of them the store is not asked again.
-        self._grows = reservation is not None and reservation.page_count == count
-        self._acquired = kvstore_client.Acquired(match, reservation)
 
     def _go_on_without(self, error: LayoutMismatchError) -> None:
         """Give back what was acquired in memory that does not fit; all pages are private then."""

@@ -6,7 +6,7 @@ from engine_world import NOTHING, EngineWorld, Judge
 
 from inference_worker.engine import PAGE_TOKENS
 from inference_worker.model import PagedModel
-from inference_worker.sequence_pages import RESERVE_AHEAD
+from inference_worker.page_acquisition import RESERVE_AHEAD
 from kvstore_client import connect_admin
 from kvstore_client.testing import running_store
 

@@ -11,6 +11,7 @@ from inference_worker.generation import Generation
 from inference_worker.model import PagedModel
 from inference_worker.private_arena import PRIVATE_EXTENT
 from inference_worker.reference import Reference
+from inference_worker.scheduler import MAX_RUNNING
 from inference_worker.store_namespace import model_namespace
 from kvstore_client import Client, ClientConfig, connect_admin
 
@@ -49,12 +50,25 @@ class EngineWorld:
     """
 
     def __init__(
-        self, model: PagedModel, runtime_dir: Path, *, call_timeout: float = LIMIT
+        self,
+        model: PagedModel,
+        runtime_dir: Path,
+        *,
+        call_timeout: float = LIMIT,
+        longest: int = LONGEST,
+        max_step_tokens: int = CHUNK_TOKENS,
+        max_running: int = MAX_RUNNING,
     ) -> None:
         self.runtime_dir = runtime_dir
         self.client = Client(runtime_dir, ClientConfig(call_timeout=call_timeout))
         self.namespace = model_namespace(self.client, model, PAGE_TOKENS, "tiny")
-        self.engine = Engine(model, self.namespace, longest=LONGEST, max_step_tokens=CHUNK_TOKENS)
+        self.engine = Engine(
+            model,
+            self.namespace,
+            longest=longest,
+            max_step_tokens=max_step_tokens,
+            max_running=max_running,
+        )
         self.client.start()
 
     def wait_open(self) -> None:

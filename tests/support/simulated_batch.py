@@ -108,7 +108,7 @@ class CountedEngine:
         if may_yield and prompt.looks:
             prompt.looks -= 1
             self.looks.append(number)
-            return Elsewhere(prompt.prefix, prompt.looks, self.worth)
+            return Elsewhere(prompt.prefix, self.worth / 20, 3 * self.worth)
         # What the match found is pinned before anything is evicted.
         own = self.store.cached.pop(number, 0)
         matched = 0 if own else min(prompt.match, prompt.tokens_now - 1) // PAGE_TOKENS

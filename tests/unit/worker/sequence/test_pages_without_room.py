@@ -2,8 +2,8 @@
 
 from sequence_rig import SLOTS, SequenceRig, reserved_slots
 
+from inference_worker.page_acquisition import RESERVE_AHEAD
 from inference_worker.private_arena import PRIVATE_EXTENT
-from inference_worker.sequence_pages import RESERVE_AHEAD
 from kvstore_client import (
     Client,
 )

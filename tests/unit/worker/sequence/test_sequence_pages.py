@@ -7,9 +7,10 @@ from patterned_pages import LIMIT, nothing_held
 from sequence_rig import LAYOUT, LONGEST, POOL_BYTES, STORED, SequenceRig, reserved_slots
 
 from inference_worker.errors import ArenaExhaustedError, LayoutMismatchError
+from inference_worker.page_acquisition import RESERVE_AHEAD
 from inference_worker.page_pool import PagePool
 from inference_worker.private_arena import PRIVATE_EXTENT, PrivateArena
-from inference_worker.sequence_pages import RESERVE_AHEAD, SequencePages
+from inference_worker.sequence_pages import SequencePages
 from kvstore_client import (
     Client,
     ClientConfig,

@@ -6,8 +6,9 @@ from patterned_pages import LIMIT
 from sequence_rig import LAYOUT, SLOTS, SequenceRig
 
 from inference_worker.block_table import PageRef
+from inference_worker.page_acquisition import RESERVE_AHEAD
 from inference_worker.private_arena import PRIVATE_EXTENT
-from inference_worker.sequence_pages import RESERVE_AHEAD, SequencePages
+from inference_worker.sequence_pages import SequencePages
 from kvstore_client import Client
 
 # What a real model would like best; the rig has none.
