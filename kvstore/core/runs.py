@@ -53,11 +53,13 @@ def _spans(owners: Sequence[int]) -> Iterator[tuple[int, int, int]]:
 def _in_order(slots: Slots, extent: ExtentSlots) -> Run | None:
     """Return slots of one extent as a run, if they lie there one after the other."""
     first = slots[0] & INDEX_MASK
-    if not extent.order.startswith(slots.tobytes(), first * slots.itemsize):
+    # Whatever has bytes is compared where it is; stubs know of bytes alone.
+    if not extent.order.startswith(cast("bytes", slots), first * slots.itemsize):
         return None
     stop = first + len(slots)
-    table = memoryview(cast("array[int]", extent.generations))
-    generations = array("Q", table[first:stop].tobytes())
+    table = memoryview(cast("array[int]", extent.generations)).cast("B")
+    generations = array("Q")
+    generations.frombytes(table[first * slots.itemsize : stop * slots.itemsize])
     return Run(extent.extent_id, extent.tier, ASCENDING[first:stop], generations)
 
 

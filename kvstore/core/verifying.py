@@ -6,8 +6,10 @@ the index (``remove_corrupt``), and then the answer is given, or asked for again
 (``settle``). The pin keeps the pages from being recycled while they are read.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Items
+from itertools import compress, repeat
 from typing import NamedTuple
 
 from kvstore.core.caller import Caller
@@ -52,7 +54,7 @@ class Inspection(NamedTuple):
     lease: Lease
     pin: Pin
     wishes: MatchWishes
-    pages: tuple[PageCheck, ...]
+    pages: list[PageCheck]
 
     @property
     def namespace_id(self) -> bytes:
@@ -74,7 +76,7 @@ class Verifying(Matching):
         pin = lease.pins.get(wishes.pin_id)
         if not isinstance(pin, Pin) or pin.unanswered is None:
             return None
-        pages = tuple(_checks(lease, pin, pick))
+        pages = _checks(lease, pin, pick)
         if pages:
             return Inspection(caller, lease, pin, wishes, pages)
         self._tell(lease, wishes.pin_id)
@@ -158,38 +160,53 @@ class Verifying(Matching):
             pin.unanswered = pin.unanswered._replace(reservation_id=reservation_id)
 
 
-def _checks(lease: Lease, pin: Pin, pick: Pick) -> Iterator[PageCheck]:
-    """Yield the checks of a match's pages that ``pick`` chooses and that have a checksum."""
+def _checks(lease: Lease, pin: Pin, pick: Pick) -> list[PageCheck]:
+    """Return the checks of a match's pages that ``pick`` chooses and that have a checksum."""
     source = lease.pins.get(pin.source_id or 0)
     count = pin.held_end
     picked = [each + 1 for each in pick(count + (source is not None))]
+    checks: list[PageCheck] = []
     if source is not None and picked and picked[-1] > count:
         picked.pop()
-        yield from _checks_of(source, [source.held_end])
-    yield from _checks_of(pin, picked)
+        checks += _checks_of(source, [source.held_end])
+    return checks + _checks_of(pin, picked) if picked else checks
 
 
-def _checks_of(hold: Hold, ends: list[int]) -> Iterator[PageCheck]:
-    """Yield the checks of the pages of a held path that end at ``ends``, deepest first.
+def _checks_of(hold: Hold, ends: list[int]) -> list[PageCheck]:
+    """Return the checks of the pages of a held path that end at ``ends``, deepest first.
 
     Empties ``ends``, which rise. Cost: a step for each of them and for each node.
     """
-    extents = hold.namespace.extents
+    checks: list[PageCheck] = []
     for anchor in hold.anchors:
         node: Node | None = anchor.node
         while ends and node is not None:
-            start, slots = node.start, node.slots
-            while ends and ends[-1] > start:
-                end = ends.pop()
-                if hold.tiers is None:
-                    slot = slots[end - start - 1]
-                else:
-                    slot = hold.slot_at(Position(node, end - start))
-                extent, index = extents[slot >> INDEX_BITS], slot & INDEX_MASK
-                checksum = extent.checksums[index]
-                if checksum != NO_CHECKSUM:
-                    yield PageCheck(slot, extent.generations[index], checksum, end, node)
+            first = bisect_right(ends, node.start)
+            chosen = ends[first:]
+            if chosen:
+                del ends[first:]
+                chosen.reverse()
+                checks += _checks_in(hold, node, chosen)
             node = node.parent
+    return checks
+
+
+def _checks_in(hold: Hold, node: Node, ends: list[int]) -> Iterator[PageCheck]:
+    """Return the checks of pages of one node, which has them all."""
+    extents = hold.namespace.extents
+    if hold.tiers is None:
+        before, own = node.start + 1, node.slots
+        slots = [own[end - before] for end in ends]
+    else:
+        slots = [hold.slot_at(Position(node, end - node.start)) for end in ends]
+    places = [(extents[slot >> INDEX_BITS], slot & INDEX_MASK) for slot in slots]
+    generations = [extent.generations[index] for extent, index in places]
+    checksums = [extent.checksums[index] for extent, index in places]
+    fields = zip(slots, generations, checksums, ends, repeat(node), strict=False)
+    # What PageCheck(...) does, without a frame of Python's for each page.
+    checks = map(tuple.__new__, repeat(PageCheck), fields)
+    # No checksum is zero.
+    return compress(checks, checksums) if NO_CHECKSUM in checksums else checks
 
 
 def _forget_ends(lease: Lease, pin: Pin, page: PageCheck) -> None:

@@ -114,9 +114,15 @@ class Verifier:
         the store's own device refuses to show is handed to nobody.
         """
         corrupt, read_count = [], 0
+        extent_id, reader = -1, None
         for page in inspection.pages:
+            if page.slot >> INDEX_BITS != extent_id:
+                extent_id = page.slot >> INDEX_BITS
+                reader = self._arenas.reader(extent_id)
+            if reader is None:
+                continue
             try:
-                content = self._arenas.read(page.slot)
+                content = reader(page.slot & INDEX_MASK)
             except CudaFailed as error:
                 read_count += 1
                 corrupt.append(page)

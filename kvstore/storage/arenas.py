@@ -10,7 +10,13 @@ import structlog
 from kvstore.core.slots import INDEX_BITS, INDEX_MASK
 from kvstore.storage.copies import Outcome, SlotBytes, copy_all
 from kvstore.storage.errors import BudgetExhausted, CudaFailed
-from kvstore.storage.extent import ExtentDescription, ExtentMemory, ExtentShape, MemorySource
+from kvstore.storage.extent import (
+    ExtentDescription,
+    ExtentMemory,
+    ExtentShape,
+    MemorySource,
+    SlotReader,
+)
 from kvstore.storage.generation_table import GenerationTable
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -141,6 +147,11 @@ class Arenas:
         """
         extent = self._extents.get(slot >> INDEX_BITS)
         return None if extent is None else extent.memory.read(slot & INDEX_MASK)
+
+    def reader(self, extent_id: int) -> SlotReader | None:
+        """Return what reads an extent's slots, by their indexes, as :meth:`read` does."""
+        extent = self._extents.get(extent_id)
+        return None if extent is None else extent.memory.reader()
 
     def place(self, slot: int) -> SlotBytes | None:
         """Return where a slot's bytes are, for ``copy_all``; None where there is no such extent."""

@@ -10,7 +10,7 @@ from kvstore.storage.copies import DeviceBytes
 from kvstore.storage.cuda_copier import CudaCopier
 from kvstore.storage.cuda_runtime import CudaRuntime, CupyRuntime
 from kvstore.storage.errors import CudaFailed, DeviceUnavailable, NotEnoughMemory
-from kvstore.storage.extent import CudaIpcExport, ExtentDescription, ExtentShape
+from kvstore.storage.extent import CudaIpcExport, ExtentDescription, ExtentShape, SlotReader
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -55,6 +55,10 @@ class CudaExtent:
         """Return a copy of a slot's bytes, or None once it is closed; raises ``CudaFailed``."""
         access = self._access
         return None if access is None else access.read(index)
+
+    def reader(self) -> SlotReader:
+        """Return ``read``."""
+        return self.read
 
     def place(self, index: int) -> DeviceBytes | None:
         """Return where a slot's bytes are on the device, or None once it is closed."""

@@ -4,6 +4,7 @@ Host memory and memory of a CUDA device fill these protocols, each with an expor
 of its own.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -67,6 +68,10 @@ class ExtentDescription:
     generation_table: HostExport | None = None
 
 
+# Takes a slot's index and returns its bytes, or None where the memory was given up.
+SlotReader: TypeAlias = Callable[[int], memoryview | None]
+
+
 class ExtentMemory(Protocol):
     """One allocation. Fresh memory is zero, so that no tenant sees another's bytes."""
 
@@ -84,6 +89,10 @@ class ExtentMemory(Protocol):
 
         Raises ``CudaFailed`` for memory of a device that cannot be read.
         """
+        ...
+
+    def reader(self) -> SlotReader:
+        """Return what reads slots as ``read`` does, made once for many of them."""
         ...
 
     def place(self, index: int) -> SlotBytes | None:

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.copies import Ending, Outcome, SlotBytes, begin_all, copy_all
-from kvstore.storage.extent import ExtentDescription
+from kvstore.storage.extent import ExtentDescription, SlotReader
 
 
 class Tiers:
@@ -33,6 +33,14 @@ class Tiers:
         """
         found = (each.read(slot) for each in self.arenas)
         return next((each for each in found if each is not None), None)
+
+    def reader(self, extent_id: int) -> SlotReader | None:
+        """Return what reads an extent's slots, as ``Arenas.reader`` does; None where it is gone."""
+        for each in self.arenas:
+            reader = each.reader(extent_id)
+            if reader is not None:
+                return reader
+        return None
 
     def view(self, slot: int) -> memoryview | None:
         """Return the bytes of a slot in place, to be written, where this process can reach them.

@@ -19,7 +19,7 @@ from kvstore.errors import LeaseNotFound
 from kvstore.service.verification import Sampler
 from kvstore.storage.arenas import POISON
 from kvstore.storage.errors import CudaFailed
-from kvstore.storage.extent import HostExport
+from kvstore.storage.extent import HostExport, SlotReader
 
 ADMIN = Identity("uid-0", admin=True)
 
@@ -168,13 +168,17 @@ def while_reading(
     world: World, monkeypatch: pytest.MonkeyPatch, work: Callable[[], object]
 ) -> None:
     """Have ``work`` done each time before a page is read."""
-    read = world.arenas.read
+    made = world.arenas.reader
 
-    def reading(slot: int) -> memoryview | None:
+    def reader(extent_id: int) -> SlotReader | None:
+        read = made(extent_id)
+        return None if read is None else lambda index: reading(read, index)
+
+    def reading(read: SlotReader, index: int) -> memoryview | None:
         work()
-        return read(slot)
+        return read(index)
 
-    monkeypatch.setattr(world.arenas, "read", reading)
+    monkeypatch.setattr(world.arenas, "reader", reader)
 
 
 def test_the_store_goes_on_while_pages_are_read(

@@ -55,6 +55,18 @@ def test_another_mapping_of_the_descriptor_sees_the_same_bytes(extent: HostExten
     assert not any(read(extent, 0))
 
 
+def test_a_reader_reads_slots_in_place(extent: HostExtent) -> None:
+    """As they are, and not to be written."""
+    reader = extent.reader()
+    extent.fill(1, 7)
+    pages = [reader(index) for index in (0, 1)]
+    assert [bytes(page or b"") for page in pages] == [
+        bytes(SHAPE.slot_bytes),
+        bytes([7]) * SHAPE.slot_bytes,
+    ]
+    assert all(page is not None and page.readonly for page in pages)
+
+
 def test_a_slot_is_filled_whole_and_no_other(extent: HostExtent) -> None:
     """One value is written into each byte of a slot."""
     extent.fill(1, 0xDB)
@@ -126,6 +138,7 @@ def test_what_is_being_read_stays_mapped_until_then(extent: HostExtent) -> None:
     del page
     assert mapping_flags(SHAPE.extent_id) == set()
     assert extent.read(0) is None
+    assert extent.reader()(0) is None
     extent.fill(0, 7)
 
 
