@@ -13,6 +13,7 @@ import pytest
 from core_mutants import MUTANTS, Mutant
 from index_mutants import INDEX_MUTANTS
 from mutants import put_in
+from prefill_mutants import PREFILL_MUTANTS
 from third_mutants import THIRD_MUTANTS, THIRD_TIER_MUTANTS
 from tier_mutants import TIER_MUTANTS
 from verifying_mutants import VERIFYING_MUTANTS
@@ -27,7 +28,7 @@ WITH_TIERS = [*TIER_MUTANTS, *THIRD_TIER_MUTANTS]
 # What does not depend on the pages' size or the index is looked for by one machine.
 MACHINES = {
     **{mutant.name: ["TwoTiers"] for mutant in WITH_TIERS},
-    **{mutant.name: ["CacheMachine"] for mutant in THIRD_MUTANTS},
+    **{mutant.name: ["CacheMachine"] for mutant in [*THIRD_MUTANTS, *PREFILL_MUTANTS]},
 }
 SUPPORT = Path(__file__).parents[1] / "support"
 
@@ -58,7 +59,14 @@ def run(mutant: Mutant, folder: Path, seed: int) -> subprocess.CompletedProcess[
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "mutant",
-    [*MUTANTS, *INDEX_MUTANTS, *WITH_TIERS, *VERIFYING_MUTANTS, *THIRD_MUTANTS],
+    [
+        *MUTANTS,
+        *INDEX_MUTANTS,
+        *WITH_TIERS,
+        *VERIFYING_MUTANTS,
+        *THIRD_MUTANTS,
+        *PREFILL_MUTANTS,
+    ],
     ids=lambda mutant: mutant.name,
 )
 def test_a_fault_in_the_core_is_caught(mutant: Mutant, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from machine_matching import MatchRules
 from machine_members import MemberRules
 from machine_moving import POLICIES
 from machine_named_pins import NamedPinRules
+from machine_prefills import PrefillRules
 from machine_state import COUNTS, EPOCH, OWNER, TAILS
 from machine_tenants import TenantRules
 from machine_verifying import VerifyRules
@@ -32,6 +33,7 @@ class CacheMachine(
     MemberRules,
     MatchRules,
     VerifyRules,
+    PrefillRules,
     NamedPinRules,
     TenantRules,
 ):

@@ -78,8 +78,11 @@ class InsertSteps(MachineState):
         own = known.slots[known.inserted :]
         checksums = [self.digests[slot] for _, slot in zip(pages[first:], own, strict=False)]
         inserted = self.cache.insert(*args, next_token=next_token, checksums=checksums)
+        begins, below = known.inserted == 0 < known.start, base == ("pin", known.pin_id)
         self.take_inserted(known, [*covering], pages[first:], inserted)
         known.tokens = tokens
+        as_said = known.announced.startswith(tokens) and len(tokens) % width == 0
+        known.advance(goes_on=as_said and (below or not begins), now=self.now)
         COUNTS["superseded pages"] += self.model.superseded - before
         COUNTS["expelled pages"] += self.model.expel()
         if next_token is not None and self.model.attached(known.path) == known.path:

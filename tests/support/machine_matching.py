@@ -30,7 +30,7 @@ class MatchRules(MachineState):
         COUNTS["next tokens"] += match.next_token is not None
         if wishes.pin_id in lease.pins:
             again = self.cache.match(caller, self.namespace_id, sequence, wishes, self.now)
-            assert again == match
+            assert again == match._replace(in_flight=None)
         return match
 
     @precondition(lambda self: self.model.leases)
@@ -49,6 +49,7 @@ class MatchRules(MachineState):
         peeked = self.cache.peek(OWNER, self.namespace_id, tokens, self.now)
         assert peeked.page_count == len(whole)
         assert peeked.matched_token_count == len(whole) * self.page_tokens
+        self.check_in_flight(Sequence(tokens), whole, peeked.in_flight)
         start = len(whole) * self.model.width
         rest = tokens[start : min(start + self.model.width, len(tokens) - 4)] if tokens else b""
         assert peeked.source_token_count == self.model.nearest(tokens[:start], rest)[0]

@@ -7,7 +7,7 @@ from machine_state import COUNTS, OWNER, PAGES, SELDOM, TAILS
 from naive_holds import ModelLease, ModelReservation
 
 from kvstore import errors
-from kvstore.core.requests import MatchWishes, ReservationRequest, Sequence
+from kvstore.core.requests import Match, MatchWishes, ReservationRequest, Sequence
 
 
 class ReserveRules(InsertSteps):
@@ -100,33 +100,66 @@ class ReserveRules(InsertSteps):
         self, lease: ModelLease, tokens: bytes, ahead: int, wishes: MatchWishes | None = None
     ) -> None:
         """Acquire, again, and insert what was reserved, as an engine does."""
+        wishes = wishes or MatchWishes(self.fresh())
+        reservation_id = self.acquire_and_check(lease, tokens, ahead, wishes)
+        if reservation_id is not None:
+            base = ("pin", wishes.pin_id) if wishes.pin_id in lease.pins else None
+            self.insert_into(lease, reservation_id, tokens, base, self.argmax(tokens))
+
+    def acquire_and_check(
+        self,
+        lease: ModelLease,
+        tokens: bytes,
+        ahead: int,
+        wishes: MatchWishes,
+        idle: float | None = None,
+    ) -> int | None:
+        """Acquire, compare with the model, and acquire again; return the reservation.
+
+        With ``idle`` nothing, where somebody who got on within that time computes more.
+        """
         page_count = len(self.model.pages_of(tokens))
         sequence = Sequence(tokens + (9).to_bytes(4, "little"))
-        wishes = wishes or MatchWishes(self.fresh())
         reservation_id = self.fresh()
         args = {
             "wishes": wishes,
             "reservation_id": reservation_id,
             "total_page_count": page_count + ahead,
             "now": self.now,
+            "yield_idle": idle,
         }
         caller = self.caller(lease)
         path = self.model.longest(sequence.tokens, page_count)
         expected = self.model.expect(lease, sequence, b"", wishes, path)
+        depth = len(expected.path)
         match, grant = self.cache.acquire(caller, self.namespace_id, sequence, **args)
+        if idle is not None:
+            self.check_in_flight(sequence, expected.path, match.in_flight, idle)
+            if match.in_flight is not None:
+                COUNTS["yields"] += 1
+                told = Match(depth * self.page_tokens, (), in_flight=match.in_flight)
+                assert (match, grant) == (told, None)
+                held = self.cache.table.find(caller)
+                assert wishes.pin_id not in held.pins
+                assert reservation_id not in held.reservations
+                return None
         # Pinned by this very call, its own match can't be evicted for its slots.
-        self.check_match(lease, expected, (sequence, wishes), match)
-        missing = max(page_count + ahead - len(expected.path), 0)
+        self.check_match(lease, expected, (sequence, wishes), match, idle)
+        missing = max(page_count + ahead - depth, 0)
         possible, evictions = self.forecast(lease, missing)
         assert (grant is not None) == possible
-        if grant is not None:
-            self.model.judge_eviction(self.cached_now, evictions)
-            assert grant.start_page == len(expected.path)
-            self.take_grant(lease, grant)
-            again = self.cache.acquire(caller, self.namespace_id, sequence, **args)
-            assert again == (match, grant)
-            base = ("pin", wishes.pin_id) if wishes.pin_id in lease.pins else None
-            self.insert_into(lease, reservation_id, tokens, base, self.argmax(tokens))
+        if grant is None:
+            return None
+        self.model.judge_eviction(self.cached_now, evictions)
+        assert grant.start_page == depth
+        self.take_grant(lease, grant)
+        known = lease.reservations[reservation_id]
+        known.pin_id, known.advanced_at = wishes.pin_id, self.now
+        whole = min(len(sequence.tokens) // self.model.width, depth + len(known.slots))
+        known.announced = sequence.tokens[: whole * self.model.width] if whole > depth else b""
+        again = self.cache.acquire(caller, self.namespace_id, sequence, **args)
+        assert again == (match._replace(in_flight=None), grant)
+        return reservation_id
 
     @precondition(lambda self: self.model.leases and self.partial_pages())
     @rule(data=st.data(), symbol=st.sampled_from([0, 3]), whole=st.booleans())

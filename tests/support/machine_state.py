@@ -2,11 +2,12 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from math import inf
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine
 from machine_neighbour import NEIGHBOUR, QUOTAS, Neighbour
-from naive_copies import FIRST, Slot
+from naive_copies import FIRST, Path, Slot
 from naive_holds import Expected, ModelHold, ModelLease, ModelPin, ModelReservation
 from naive_model import Model
 
@@ -20,7 +21,7 @@ from kvstore.core.limits import Limits
 from kvstore.core.node import Position
 from kvstore.core.quotas import QuotaTable
 from kvstore.core.radix import RadixIndex, path_tokens, subtree
-from kvstore.core.requests import Grant, Match, MatchWishes, Sequence
+from kvstore.core.requests import Grant, InFlight, Match, MatchWishes, Sequence
 from kvstore.core.runs import Run
 
 EPOCH = 11
@@ -106,12 +107,15 @@ class MachineState(RuleBasedStateMachine):
         expected: Expected,
         asked: tuple[Sequence, MatchWishes],
         match: Match,
+        idle: float | None = None,
     ) -> None:
         """Compare a match with what was expected, and note the pins that it took."""
         sequence, wishes = asked
         assert slots_of(match.runs) == [slot for _, slot in expected.path], "another path"
         assert match.matched_token_count == len(expected.path) * self.page_tokens
         assert match.next_token == expected.next_token, "another next token"
+        within = inf if idle is None else idle
+        self.check_in_flight(sequence, expected.path, match.in_flight, within)
         if match.source is None:
             assert not expected.sources or expected.may_lack, "no source page"
         else:
@@ -122,7 +126,25 @@ class MachineState(RuleBasedStateMachine):
             page = (expected.sources[slot], slot)
             lease.sources[match.source.pin_id] = ModelHold([*expected.path, page])
         if expected.path or match.source is not None:
-            lease.pins[wishes.pin_id] = ModelPin(expected.path, sequence, wishes, match)
+            told = match._replace(in_flight=None)
+            lease.pins[wishes.pin_id] = ModelPin(expected.path, sequence, wishes, told)
+
+    def check_in_flight(
+        self, sequence: Sequence, path: Path, found: InFlight | None, idle: float = inf
+    ) -> None:
+        """Compare what is said to be computed after a matched path with what leases announced."""
+        above = sequence.position // self.page_tokens
+        depth, end, ages = len(path), 0, set[float]()
+        if above <= depth:
+            begin = path[above - 1][0] if above else b""
+            end, ages = self.model.in_flight(begin + sequence.tokens, depth, self.now, idle)
+        COUNTS["in flight"] += found is not None
+        if found is None:
+            assert not ages, "nobody was told of what is computed"
+        else:
+            assert found.token_count == end * self.page_tokens, "told of something else"
+            assert found.inserted_token_count == depth * self.page_tokens
+            assert found.idle in ages
 
     def fresh(self) -> int:
         """Return an id that was never used."""

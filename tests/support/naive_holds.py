@@ -44,7 +44,8 @@ class ModelReservation:
     """Slots granted in page order; ``own[k]`` while slot k was not published.
 
     ``tokens`` are all of the sequence through what was inserted, of which the last
-    page may be partial.
+    page may be partial. ``announced`` are the whole pages that others know to be coming,
+    below the pin ``pin_id``, from the beginning; ``advanced_at`` is when it last got on.
     """
 
     start: int
@@ -54,6 +55,16 @@ class ModelReservation:
     tokens: bytes = b""
     path: Path = field(default_factory=list)
     kept: set[Slot] = field(default_factory=set)
+    announced: bytes = b""
+    pin_id: int = 0
+    advanced_at: float = 0.0
+
+    def advance(self, *, goes_on: bool, now: float) -> None:
+        """Note an insert; it is no prefill any more where that was not what is announced."""
+        if goes_on and len(self.tokens) < len(self.announced):
+            self.advanced_at = now
+        else:
+            self.announced = b""
 
     def unpublished(self) -> list[Slot]:
         """Return the slots that are still the reservation's own."""

@@ -10,6 +10,7 @@ sequence is copied from, it leaves to the cache too.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import takewhile
+from math import inf
 
 from naive_copies import FIRST, LOWER, Copies, Held, Path, Slot
 from naive_holds import Expected, ModelLease, ModelNamedPin
@@ -159,6 +160,24 @@ class Model(Copies):
             *self.disk.keeps.values(),
             *self.disk.loads.values(),
         ]
+
+    def in_flight(
+        self, tokens: bytes, depth: int, now: float, idle: float = inf
+    ) -> tuple[int, set[float]]:
+        """Return through which page, after ``depth``, leases compute more of ``tokens``.
+
+        And since when each that comes so far has not got on: ``idle`` seconds at most.
+        """
+        found: dict[int, set[float]] = {}
+        most = max(len(tokens) - 4, 0) // self.width
+        every = [lease for lease in self.leases.values() if not lease.expired]
+        for each in (each for lease in every for each in lease.reservations.values()):
+            asked, said = self.prefixes(tokens)[:most], self.prefixes(each.announced)
+            agreed = sum(a == b for a, b in zip(asked, said, strict=False))
+            age = now - each.advanced_at
+            if agreed > depth == each.start + each.inserted and age <= idle:
+                found.setdefault(agreed, set()).add(age)
+        return max(found.items(), default=(0, set()))
 
     def held(self, tier: int) -> set[bytes]:
         """Return the pages whose copies in a tier some hold protects, a lease's or a named one."""

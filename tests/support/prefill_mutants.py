@@ -1,0 +1,54 @@
+"""The faults about prefills under way that the cache machine has to find in the core."""
+
+from core_mutants import Mutant
+
+PREFILL_MUTANTS = [
+    Mutant(
+        "late-lease-is-waited-for",
+        "membership.py",
+        "            each.drop_prefill()\n",
+        "",
+    ),
+    Mutant(
+        "two-compute-one-prefix",
+        "matching.py",
+        "        if yield_idle is not None and in_flight is not None:\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "something-else-than-was-announced",
+        "inserting.py",
+        "elsewhere or not as_announced or",
+        "elsewhere or",
+    ),
+    Mutant(
+        "more-announced-than-there-are-slots",
+        "cache.py",
+        "            end = start + len(reservation.reserved)\n",
+        "            end = start + len(reservation.reserved) + 1\n",
+    ),
+    Mutant(
+        "shorter-agreement-wins",
+        "prefills.py",
+        "        for side in (before, islice(",
+        "        for side in (before,) if place else (islice(",
+    ),
+    Mutant(
+        "same-page-after-another-beginning",
+        "prefills.py",
+        "        if not tokens.startswith(known[:start]):\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "last-page-is-waited-for",
+        "lookup.py",
+        "    end = matchable_pages(length, page_tokens)\n    if depth",
+        "    end = length // page_tokens\n    if depth",
+    ),
+    Mutant(
+        "hung-one-is-yielded-to",
+        "prefills.py",
+        "if each.advanced_at >= since",
+        "if each",
+    ),
+]
