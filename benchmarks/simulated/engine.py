@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from itertools import count
 
-from kvstore_client import Client, Match, Namespace, PageRef, Reservation, errors
+from kvstore_client import Acquired, Client, Match, Namespace, PageRef, Reservation, errors
 from simulated.device import Device
 from simulated.kernel import Kernel, Violation
 from simulated.node import PAGE_TOKENS
@@ -23,6 +23,8 @@ from simulated.sockets import SimProcess
 MEAN_LOOK = 0.01
 MEAN_PAUSE = 0.03
 MOST_TOKENS = 22
+# How often a request waits for what another computes, at most.
+MOST_YIELDS = 4
 # How often a request is given up by whoever made it, as its pages are written.
 CANCELLED = 0.05
 
@@ -81,8 +83,7 @@ class Engine:
     def serve(self, prompt: Tokens) -> None:
         """Do as an engine does with a prompt: match, compute, publish, let go."""
         pages = -(-len(prompt) // PAGE_TOKENS)
-        greedy = self._kernel.random.random() < 0.5
-        acquired = self._namespace.acquire(prompt, total_page_count=pages, accept_next_token=greedy)
+        acquired = self._acquire(prompt, pages)
         user = User(self._process, f"{self._process.name} acquire")
         try:
             looks = self._looks_of(user, acquired.match, prompt)
@@ -93,6 +94,28 @@ class Engine:
                 raise Violation("by its generation a page that is held was recycled")
         finally:
             self._end(user, acquired.release)
+
+    def _acquire(self, prompt: Tokens, pages: int) -> Acquired:
+        """Acquire, often after a wait, holding nothing, for whoever computes more of it."""
+        greedy = self._kernel.random.random() < 0.5
+        patience = self._kernel.random.choice((0, 1, MOST_YIELDS))
+        while True:
+            acquired = self._namespace.acquire(
+                prompt,
+                total_page_count=pages,
+                accept_next_token=greedy,
+                yield_to_in_flight=patience > 0,
+            )
+            found = acquired.in_flight
+            if patience == 0 or found is None:
+                return acquired
+            if acquired.holds or acquired.match.token_count:
+                raise Violation("an acquire that yielded holds something")
+            if not found.inserted_token_count < found.token_count < len(prompt):
+                raise Violation("what is waited for would not be matched")
+            self._oracle.yields += 1
+            patience -= 1
+            self._kernel.sleep(self._kernel.random.expovariate(1 / MEAN_LOOK))
 
     def _look_up(self, prompt: Tokens) -> None:
         match = self._namespace.match(prompt, accept_next_token=True)

@@ -64,6 +64,8 @@ class Oracle:
 
     def __init__(self, kernel: Kernel) -> None:
         self.pages_checked = 0
+        # Acquires that took nothing, for another was computing.
+        self.yields = 0
         self.pages_written = 0
         self._kernel = kernel
         self._writers: dict[Place, User] = {}

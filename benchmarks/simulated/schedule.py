@@ -204,4 +204,5 @@ def run_schedule(seed: int, folder: Path) -> Outcome:
     outcome.calls, outcome.counts = schedule.calls, schedule.counts
     outcome.counts["pages_checked"] += schedule.oracle.pages_checked
     outcome.counts["pages_written"] += schedule.oracle.pages_written
+    outcome.counts["yields"] += schedule.oracle.yields
     return outcome

@@ -77,6 +77,7 @@ def test_nothing_is_wrong_in_any_schedule(record_property: Callable[[str, object
     assert [each for each in REASONS if not reasons.get(each)] == []
     assert [each for each in FAULTS if not summary.get(each)] == []
     assert "INTERNAL" not in reasons
+    assert summary["yields"] > SCHEDULES / 4
 
 
 def test_a_seed_is_one_schedule() -> None:
