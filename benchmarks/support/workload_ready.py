@@ -28,6 +28,7 @@ class ReadyNamespace:
         Returns how many of its tokens are ready.
         """
         match = (namespace or self._namespace).match(ids, accept_next_token=True)
+        self._ready.pop(tuple(ids), Match()).release()
         self._ready[tuple(ids)] = match
         return match.token_count + (match.source.token_count if match.source else 0)
 
@@ -45,6 +46,11 @@ class ReadyNamespace:
         """Return how many tokens are ready, without asking."""
         match = self._ready.get(tuple(tokens))
         return 0 if match is None else match.token_count
+
+    def release(self) -> None:
+        """Give back what was prepared and not asked for."""
+        while self._ready:
+            self._ready.popitem()[1].release()
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the real one has
         return getattr(self._namespace, name)

@@ -34,7 +34,7 @@ def turns(requests: Sequence[Request], block_tokens: int, longest: int) -> list[
     for each in sorted(requests, key=lambda request: request.time):
         if not each.ids:
             continue
-        *whole, last = each.ids
+        *whole, _ = each.ids
         rest = each.token_count - len(whole) * BLOCK_TOKENS
         part = min(block_tokens, max(1, round(rest * block_tokens / BLOCK_TOKENS)))
         lengths = [block_tokens] * len(whole) + [part]

@@ -106,6 +106,7 @@ def workload_world(
             if not each.wait_open(OPEN_SECONDS):
                 raise RuntimeError(f"not opened: {each.failure}")
         ready = ReadyNamespace(own)
+        stack.callback(ready.release)
         room = max(longest, plan.batch_tokens)
 
         def driver(namespace: Any, private_tokens: int) -> Driver:  # noqa: ANN401 - or what stands for one
