@@ -173,6 +173,32 @@ class Worker:
 
         return repeat(line, ("whole", "lookup"), once)
 
+    def row(self, line: dict[str, Any]) -> dict[str, Any]:
+        """Time ``hits`` of them one after another, ended too, which is sent and not waited for.
+
+        All answers are read within the time. ``whole`` is a hit's part of it.
+        """
+        engine, tokens = self._engines[line["engine"]], prompt_of(line["tokens"])
+        context = engine.context.engine_driven_context
+
+        def once() -> list[int]:
+            ending: list[Any] = []
+            began = time.perf_counter_ns()
+            for _ in range(line["hits"]):
+                request = f"hit-{next(self._requests)}"
+                lookup, retrieve = engine.key(tokens, request, None), engine.key(tokens, request, 0)
+                self._client.lookup(lookup, 1).result(timeout=TIMEOUT)
+                self._client.wait_prefetch_status(request, TIMEOUT).result(timeout=TIMEOUT)
+                slots = context.prepare_retrieve(retrieve, engine.context._instance_id)  # noqa: SLF001
+                assert slots is not None
+                assert context.commit_retrieve(retrieve, engine.context._instance_id)  # noqa: SLF001
+                ending.append(self._client.end_session(request))
+            for each in ending:
+                each.result(timeout=TIMEOUT)
+            return [(time.perf_counter_ns() - began) // line["hits"]]
+
+        return repeat(line, ("whole",), once)
+
     def fetch(self, line: dict[str, Any]) -> dict[str, Any]:
         """Time a hit with its bytes copied into the engine's memory."""
         engine, tokens = self._engines[line["engine"]], prompt_of(line["tokens"])

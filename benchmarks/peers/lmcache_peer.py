@@ -18,6 +18,7 @@ from support.fetch_workload import (
     LARGE,
     PAGE_TOKENS,
     PAGES,
+    PEER_ROW,
     SMALL,
     TOKENS,
     Pace,
@@ -85,6 +86,11 @@ class LMCachePeer:
     def hit(self, pace: Pace, token_count: int) -> Times:
         """Time the control path of a hit: ``whole``, and ``lookup`` of it."""
         return self.ask("hit", engine="small", tokens=token_count, **pace._asdict())
+
+    def hits_in_a_row(self, pace: Pace, token_count: int) -> Times:
+        """Time hits one after another, each one's end sent and not waited for: a hit's part."""
+        hits = PEER_ROW[token_count]
+        return self.ask("row", engine="small", tokens=token_count, hits=hits, **pace._asdict())
 
     def fetch(self, pace: Pace) -> Times:
         """Time a hit with its bytes copied into the engine's memory."""

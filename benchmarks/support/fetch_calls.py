@@ -8,7 +8,7 @@ from time import perf_counter_ns
 
 from kvstore_client import NamespaceIdentity
 from kvstore_client.identity import NamespaceKey
-from support.fetch_workload import PAGE_TOKENS, SMALL_LAYOUT, Pace, Times, prompt_of, repeat
+from support.fetch_workload import PAGE_TOKENS, ROW, SMALL_LAYOUT, Pace, Times, prompt_of, repeat
 from support.rpc_worker import Worker, attached_worker
 
 SMALL_NAME = b"small"
@@ -42,6 +42,29 @@ class CallsAlone:
             return [ended - began, acquired - began]
 
         return repeat(pace, ("whole", "caller"), once)
+
+    def hits_in_a_row(self, pace: Pace, token_count: int) -> Times:
+        """Time hits one after another, each an acquire, its pages' places, and both given back.
+
+        Nobody waits for the answers to what is given back, and all of them are read within
+        the time. Reservations are aborted in it. ``whole`` is a hit's part of a row.
+        """
+        tokens = (prompt_of(token_count) + array("I", [0])).tobytes()
+        worker, page_count = self._worker, token_count // PAGE_TOKENS
+        posts = worker.posts
+        assert posts is not None
+
+        def once() -> list[int]:
+            began = perf_counter_ns()
+            for _ in range(ROW):
+                pin_id, reservation_id, answer = worker.acquired(tokens)
+                places = [run.slot_indexes[:] for run in answer.match.runs]
+                worker.give_back(pin_id, reservation_id)
+                assert sum(map(len, places)) == page_count, answer
+            posts.end()
+            return [(perf_counter_ns() - began) // ROW]
+
+        return repeat(pace, ("whole",), once)
 
 
 @contextmanager

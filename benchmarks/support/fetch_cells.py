@@ -42,7 +42,10 @@ PEERS = {
     "LMCache, gRPC, 256": ("grpc", 256),
     "LMCache, ZMQ, 16": ("zmq", 16),
 }
+# Hits one after another, releases sent and not waited for, all of it timed.
+IN_A_ROW = ", in a row"
 CLOSEST = "LMCache, ZMQ, 256"
+ROWS = (CLOSEST, "LMCache, gRPC, 256")
 Slice = Callable[[Pace], Times]
 # Cells that copy are measured with one thread of torch, and some with one for each core too.
 THREADS = len(os.sched_getaffinity(0))
@@ -75,6 +78,8 @@ def our_cells(
             cells[Cell("hit", f"{name}, acquire", tokens)] = partial(hit, reserving=True)
         for name, calls in alone.items():
             cells[Cell("hit", name, tokens)] = partial(calls.hit, token_count=tokens)
+            in_a_row = Cell("hit", name, tokens).also(IN_A_ROW)
+            cells[in_a_row] = partial(calls.hits_in_a_row, token_count=tokens)
         listed = partial(worker.hit, token_count=tokens, listed=True)
         cells[Cell("hit", f"{OURS}, of a list", tokens)] = listed
     gathers = {
@@ -101,6 +106,11 @@ def peer_cells(name: str, peer: lmcache_peer.LMCachePeer) -> dict[Cell, Slice]:
     hits: dict[Cell, Slice] = {
         Cell("hit", name, tokens): partial(peer.hit, token_count=tokens) for tokens in TOKENS
     }
+    if name in ROWS:
+        hits |= {
+            cell.also(IN_A_ROW): partial(peer.hits_in_a_row, token_count=cell.tokens)
+            for cell in hits
+        }
     calls = {"fetch": peer.fetch, "store": peer.store}
     moves: dict[Cell, Slice] = {
         Cell(part, name, BYTES_TOKENS): slice_ for part, slice_ in calls.items()

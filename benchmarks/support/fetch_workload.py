@@ -19,6 +19,9 @@ LARGE = PagedContent(layer_count=16, kv_head_count=4, head_dim=128, dtype="bfloa
 SMALL = PagedContent(layer_count=1, kv_head_count=1, head_dim=16, dtype="bfloat16")
 LARGE_LAYOUT = PageLayout.paged(PAGE_TOKENS, LARGE)
 SMALL_LAYOUT = PageLayout.paged(PAGE_TOKENS, SMALL)
+# Hits that follow each other and are timed together; of a peer's long ones fewer, for the time.
+ROW = 10
+PEER_ROW = {2_048: ROW, 100_000: 2}
 PAGES = BYTES_TOKENS // PAGE_TOKENS
 PAYLOAD_BYTES = PAGES * LARGE_LAYOUT.page_bytes
 SEED = 5

@@ -7,7 +7,14 @@ from typing import Any
 LANE, GRPC = "kvstore, hot lane", "kvstore, gRPC"
 PEERS = {"lmcache_zmq": "LMCache, ZMQ, 256", "lmcache_grpc": "LMCache, gRPC, 256"}
 # Acquire and release by themselves; the same by way of the client; a match instead.
-WAYS = {"": ", calls alone", "client_": ", acquire", "match_": ""}
+WAYS = {
+    "": ", calls alone",
+    "row_": ", calls alone, in a row",
+    "client_": ", acquire",
+    "match_": "",
+}
+# What a peer's cell of the same way is named besides.
+ROWS = {"row_": ", in a row"}
 SIZES = {2_048: "2048", 100_000: "100k"}
 
 
@@ -15,8 +22,10 @@ def summary(hits: dict[str, Any]) -> dict[str, float]:
     """Return ratios of whole hits, each of times of one to those of the other.
 
     ``hits`` is what a run of fetch.py's first part came to. A peer that was left out has
-    none. ``calls_alone`` of it are acquire and release; ``client_`` the same by way of
-    the client, which releases in the background and is waited for here.
+    none. By itself a ratio is of acquire and release, each answered before what follows;
+    ``row_`` of hits one after another, whose releases nobody waits for, on either side;
+    ``client_`` of the same by way of the client, all answered; ``match_`` of a match there.
+    ``lane_hits_per_second`` are those in a row.
     """
     raw = {(cell["name"], cell["tokens"]): cell["raw_us"] for cell in hits["cells"]}
     found: dict[str, float] = {}
@@ -25,8 +34,11 @@ def summary(hits: dict[str, Any]) -> dict[str, float]:
             lane = raw[LANE + suffix, tokens]
             found[f"{way}lane_over_grpc_{size}"] = _ratio(lane, raw[GRPC + suffix, tokens])
             for peer, name in PEERS.items():
-                if (name, tokens) in raw:
-                    found[f"{peer}_over_{way}lane_{size}"] = _ratio(raw[name, tokens], lane)
+                found_peer = raw.get((name + ROWS.get(way, ""), tokens))
+                if found_peer is not None:
+                    found[f"{peer}_over_{way}lane_{size}"] = _ratio(found_peer, lane)
+        row = raw[LANE + WAYS["row_"], tokens]
+        found[f"lane_hits_per_second_{size}"] = round(1e6 / median(map(median, row)))
     return found
 
 

@@ -1,6 +1,7 @@
 """A worker of the contract: its requests, over whatever answers them."""
 
 import itertools
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore.v1 import store_pb2
 from kvstore_client import ClientConfig, NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore_client.attempt import Attempt
-from kvstore_client.calls import CHANNEL_OPTIONS
+from kvstore_client.calls import CHANNEL_OPTIONS, StoreCalls
 from kvstore_client.errors import StoreUnavailable
 from kvstore_client.identity import NamespaceKey
 from kvstore_client.opened_namespace import OpenedNamespace
@@ -44,6 +45,38 @@ class Ask(Protocol):
         ...
 
 
+class Posts:
+    """Calls that nobody waits for: over the lane, or as gRPC does it without one.
+
+    Answers are read with the next call's of the lane; of gRPC's before the next post.
+    """
+
+    def __init__(self, calls: StoreCalls) -> None:
+        self._calls = calls
+        self._futures: deque[grpc.Future[Any]] = deque()
+        self._told: list[bool] = []
+
+    def post(self, name: str, request: Any) -> None:  # noqa: ANN401  # untyped
+        """Send a call."""
+        method = getattr(self._calls.prefix_cache, name)
+        if not self._calls.post(method, request, TIMEOUT, self._told.append):
+            metadata = self._calls._metadata  # noqa: SLF001  # the one place that needs it
+            self._futures.append(method.future(request, timeout=TIMEOUT, metadata=metadata))
+
+    def before(self) -> None:
+        """Read the answers of gRPC's that are there."""
+        while self._futures and self._futures[0].done():
+            self._futures.popleft().result()
+
+    def end(self) -> None:
+        """Wait for all answers; raises ``AssertionError`` where one was none."""
+        while self._futures:
+            self._futures.popleft().result()
+        self._calls.collect(TIMEOUT)
+        assert all(self._told), "a release was lost"
+        self._told.clear()
+
+
 class Worker:
     """One lease's requests in one namespace. One thread uses it."""
 
@@ -54,8 +87,10 @@ class Worker:
         caller: pb.Caller,
         namespace_id: bytes,
         ids: Iterator[int],
+        posts: Posts | None = None,
     ) -> None:
         self.health = probe
+        self.posts = posts
         self._ask = ask
         self._caller = caller
         self._namespace_id = namespace_id
@@ -119,6 +154,15 @@ class Worker:
         request = pb.AbortReservationRequest(caller=self._caller, reservation_ids=[reservation_id])
         self._ask("AbortReservation", request)
 
+    def give_back(self, pin_id: int, reservation_id: int) -> None:
+        """Release a pin and end a reservation, and wait for neither."""
+        assert self.posts is not None
+        self.posts.before()
+        caller = self._caller
+        self.posts.post("ReleasePins", pb.ReleasePinsRequest(caller=caller, pin_ids=[pin_id]))
+        request = pb.AbortReservationRequest(caller=caller, reservation_ids=[reservation_id])
+        self.posts.post("AbortReservation", request)
+
     def evict(self, tokens: bytes) -> None:
         """Remove the last page of a cached prefix and all that continues it."""
         self._ask(
@@ -172,4 +216,5 @@ def attached_worker(
             session.lease._caller,  # noqa: SLF001  # the one place that needs it
             opened.namespace_id,
             iter(session.take_id, 0),
+            Posts(calls),
         )

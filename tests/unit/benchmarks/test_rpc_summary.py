@@ -10,7 +10,8 @@ from support.rpc_summary import GRPC, LANE, PEERS, SIZES, WAYS, summary
 def hits(peers: dict[str, int]) -> dict[str, Any]:
     """Return a run of two rounds in which the lane takes 2 us, gRPC 8, and peers what is given."""
     times = {LANE + suffix: 2 for suffix in WAYS.values()}
-    times |= {GRPC + suffix: 8 for suffix in WAYS.values()} | peers
+    times |= {GRPC + suffix: 8 for suffix in WAYS.values()}
+    times |= {name + way: us for name, us in peers.items() for way in ("", ", in a row")}
     return {
         "cells": [
             {"name": name, "tokens": tokens, "raw_us": [[us, us, 10 * us], [us]]}
@@ -26,7 +27,10 @@ def test_each_way_to_the_store_is_compared_with_its_own() -> None:
     assert found["lane_over_grpc_2048"] == found["client_lane_over_grpc_100k"] == 0.25
     assert found["lmcache_zmq_over_lane_100k"] == found["lmcache_zmq_over_match_lane_2048"] == 10
     assert found["lmcache_grpc_over_client_lane_2048"] == 25
-    assert len(found) == len(SIZES) * len(WAYS) * 3
+    assert found["row_lane_over_grpc_2048"] == 0.25
+    assert found["lmcache_zmq_over_row_lane_100k"] == 10
+    assert found["lane_hits_per_second_2048"] == 500_000
+    assert len(found) == len(SIZES) * (len(WAYS) * 3 + 1)
 
 
 @pytest.mark.parametrize("peers", [{}, {PEERS["lmcache_grpc"]: 50}])
