@@ -33,6 +33,8 @@ LOOK = 0.1
 HELD = 5
 # Pages to an insert.
 STEP = 3
+# Between two looks at what another computes, in seconds.
+YIELD = 0.01
 
 
 class Orders(NamedTuple):
@@ -115,11 +117,23 @@ class LightWorker:
 
     def _acquire(self, tokens: bytes, keys: list[PageKey]) -> None:
         greedy = self._chosen.random() < 0.3
-        begun = time.monotonic()
-        acquired = self._namespace.acquire(
-            tokens, total_page_count=len(keys), accept_next_token=greedy
-        )
-        self._report.took(time.monotonic() - begun)
+        # Some wait for what another computes, and some of those for too short.
+        patience = self._chosen.choice((0, 0, 2, 20))
+        while True:
+            begun = time.monotonic()
+            acquired = self._namespace.acquire(
+                tokens,
+                total_page_count=len(keys),
+                accept_next_token=greedy,
+                yield_to_in_flight=patience > 0,
+            )
+            self._report.took(time.monotonic() - begun)
+            if patience == 0 or acquired.in_flight is None:
+                break
+            assert not acquired.holds
+            self._report.counts["yields"] += 1
+            patience -= 1
+            time.sleep(YIELD)
         seen = self._keep(acquired, tokens, keys, acquired.match)
         if acquired.failure is not None:
             return

@@ -16,12 +16,6 @@ PREFILL_MUTANTS = [
         "        if False:\n",
     ),
     Mutant(
-        "something-else-than-was-announced",
-        "inserting.py",
-        "elsewhere or not as_announced or",
-        "elsewhere or",
-    ),
-    Mutant(
         "more-announced-than-there-are-slots",
         "cache.py",
         "            end = start + len(reservation.reserved)\n",
@@ -34,21 +28,9 @@ PREFILL_MUTANTS = [
         "        for side in (before,) if place else (islice(",
     ),
     Mutant(
-        "same-page-after-another-beginning",
-        "prefills.py",
-        "        if not tokens.startswith(known[:start]):\n",
-        "        if False:\n",
-    ),
-    Mutant(
         "last-page-is-waited-for",
         "lookup.py",
         "    end = matchable_pages(length, page_tokens)\n    if depth",
         "    end = length // page_tokens\n    if depth",
-    ),
-    Mutant(
-        "hung-one-is-yielded-to",
-        "prefills.py",
-        "if each.advanced_at >= since",
-        "if each",
     ),
 ]
