@@ -1,14 +1,17 @@
 """One worker computes what several want: the others wait for it, holding nothing."""
 
+import json
 import signal
 from collections.abc import Iterator
 
 import pytest
 from patterned_pages import LAYOUT, LIMIT, SMALL_STORE, nothing_held, open_client
 from stamped_pages import page_count, prompt
+from typer.testing import CliRunner
 from worker_fleet import POOL_SLOTS, Slots, running_fleet
 
 from kvstore_client import ClientConfig, InFlight
+from kvstore_client.ctl import app
 from kvstore_client.testing import RunningStore, running_store, wait_until
 
 TOKENS = prompt(1, 2)
@@ -56,6 +59,27 @@ def test_a_client_is_told_what_another_computes(store: RunningStore, *, hot_lane
         assert first.flush(LIMIT)
         assert second.flush(LIMIT)
         assert nothing_held(first)
+
+
+def test_an_operator_sees_what_is_being_computed(store: RunningStore) -> None:
+    """Of a prompt by peek, in all by stats, and of each lease and hold by leases."""
+
+    def said(*arguments: str) -> str:
+        runtime_dir = ("--runtime-dir", str(store.runtime_dir))
+        result = CliRunner().invoke(app, (*arguments, *runtime_dir), input=repr([8] * 17))
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    client, namespace = open_client(store.runtime_dir)
+    with client, namespace.acquire([8] * 17, total_page_count=4) as computing:
+        assert computing.reservation is not None
+        assert "is computing them through token 16;" in said("peek", "--tokens", "-")
+        assert json.loads(said("stats", "--json"))["in_flight_count"] == 1
+        [lease] = json.loads(said("leases", client.admin.leases()[0].lease_id.hex(), "--json"))
+        assert lease["in_flight_count"] == 1
+        assert [each["announced_token_count"] for each in lease["holds"]] == [16]
+        computing.reservation.insert([8] * 16, position=0)
+        assert "computing" not in said("peek", "--tokens", "-")
 
 
 def test_one_of_those_who_wait_takes_over_from_the_dead() -> None:

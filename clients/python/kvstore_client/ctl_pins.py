@@ -41,6 +41,12 @@ def peek(
         cached = answer.matched_token_count + answer.source_token_count
         asked = len(packed_tokens) // TOKEN_BYTES
         typer.echo(f"{cached} of {asked} tokens would be reused in {title_of(chosen)}")
+        if answer.HasField("in_flight"):
+            found = answer.in_flight
+            typer.echo(
+                f"a worker is computing them through token {found.token_count}; "
+                f"it last got on {found.idle_ms} ms ago"
+            )
 
 
 def pin(
