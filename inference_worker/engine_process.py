@@ -17,6 +17,7 @@ from pathlib import Path
 from transformers.utils.logging import disable_progress_bar
 
 import kvstore_client
+from inference_worker.byte_tokenizer import ByteTokenizer
 from inference_worker.engine import PAGE_TOKENS
 from inference_worker.engine_answers import EngineAnswers
 from inference_worker.engine_settings import EngineSettings, LoadedModel
@@ -55,7 +56,13 @@ async def _serve(settings: EngineSettings, reader: StreamReader, writer: StreamW
     threads = threads_for(settings.model, settings.threads)
     use_threads(threads or max(1, len(os.sched_getaffinity(0)) // settings.processes))
     disable_progress_bar()
-    model = load_model(settings.model, device=settings.device, dtype=settings.dtype)
+    model = load_model(
+        settings.model,
+        device=settings.device,
+        dtype=settings.dtype,
+        # Text is the serving process' business.
+        tokenizer=ByteTokenizer(),
+    )
     page_tokens = settings.page_tokens or PAGE_TOKENS
     loaded = LoadedModel(
         folder=str(model_folder(settings.model)),

@@ -20,6 +20,8 @@ from inference_worker.request import Request
 MOST_MOVES: Final = 2
 # How long a request whose process died waits for one that serves, where none does.
 MOVE_SECONDS: Final = 120.0
+# Whoever reads counts does not wait for a process that is stopped.
+STATS_SECONDS: Final = 2.0
 
 
 class Fleet:
@@ -99,9 +101,13 @@ class Fleet:
                     return
 
     async def stats(self) -> EngineStats:
-        """Add up what all processes count, those that ended included."""
+        """Add up what all processes count, those that ended included.
+
+        Of one that does not answer in time, and of one that ended, it is what it told last.
+        """
         links = list(self._links())
-        told = await asyncio.gather(*(each.stats() for each in links), return_exceptions=True)
+        asked = (asyncio.wait_for(each.stats(), STATS_SECONDS) for each in links)
+        told = await asyncio.gather(*asked, return_exceptions=True)
         living = {
             link: each
             for link, each in zip(links, told, strict=True)

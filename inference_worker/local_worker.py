@@ -53,11 +53,13 @@ def local_worker(  # noqa: PLR0913 - each is a setting, with a default
     dtype: DtypeName | None = None,
     max_step_tokens: int = MAX_STEP_TOKENS,
     max_running: int = MAX_RUNNING,
+    cache_salt: str = "",
 ) -> Iterator[LocalWorker]:
     """Load a model (what ``load_model`` takes) and attach to the store in ``runtime_dir``.
 
     Waits ``attach_seconds`` for the store, by default not at all where it has no socket, and goes
     on without. ``backend`` is the index that the store has to have; absent: whichever it has.
+    With a ``cache_salt`` it uses the pages of requests that name it, and no others.
     Raises what ``load_model`` and ``check_backend`` raise, and ``ValueError`` for a path too long.
     """
     if backend is not PrefixCacheBackend.NONE:
@@ -82,5 +84,7 @@ def local_worker(  # noqa: PLR0913 - each is a setting, with a default
     with kvstore_client.Client(runtime_dir, config) as client:
         shown = model if isinstance(model, str) else name
         namespace = model_namespace(client, loaded, page_tokens, shown)
+        if cache_salt:
+            namespace = namespace.salted(cache_salt.encode())
         namespace.wait_open(attach_seconds)
         yield LocalWorker(loaded, make_engine(namespace), client, namespace)

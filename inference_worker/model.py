@@ -141,13 +141,16 @@ def load_model(
     device: str = CPU,
     dtype: DtypeName | None = None,
     attention: AttentionKind | None = None,
+    tokenizer: Tokenizer | None = None,
 ) -> PagedModel:
     """Load what ``model_folder`` finds for ``source``: float32 on a CPU, bfloat16 on a GPU.
 
     ``dtype`` and ``attention``, if told, are others than ``weights_dtype`` and
-    ``choose_attention`` find. Raises ``UnsupportedModelError`` with a reason if its keys and
-    values cannot live in pages or if it fails the self-check, ``FileNotFoundError`` where there is
-    no model, and ``ValueError`` for a device that is not there or an attention that cannot be had.
+    ``choose_attention`` find; a ``tokenizer``, if given, stands in for the folder's, which for a
+    large vocabulary takes half a gigabyte. Raises ``UnsupportedModelError`` with a reason if its
+    keys and values cannot live in pages or if it fails the self-check, ``FileNotFoundError`` where
+    there is no model, and ``ValueError`` for a device that is not there or an attention that cannot
+    be had.
     """
     where = find_device(device)
     folder = model_folder(source)
@@ -159,7 +162,7 @@ def load_model(
     disable_progress_bar()
     kept = weights_dtype(where, dtype)
     module = AutoModelForCausalLM.from_pretrained(folder, dtype=kept).to(where)
-    return _paged(module, load_tokenizer(folder), digest, attention)
+    return _paged(module, tokenizer or load_tokenizer(folder), digest, attention)
 
 
 def page_model(
