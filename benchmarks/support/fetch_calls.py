@@ -47,7 +47,8 @@ class CallsAlone:
         """Time hits one after another, each an acquire, its pages' places, and both given back.
 
         Nobody waits for the answers to what is given back, and all of them are read within
-        the time. Reservations are aborted in it. ``whole`` is a hit's part of a row.
+        the time. The reservations, which have no slots, are aborted by one call at the end of
+        a row, as a client does it. ``whole`` is a hit's part of a row.
         """
         tokens = (prompt_of(token_count) + array("I", [0])).tobytes()
         worker, page_count = self._worker, token_count // PAGE_TOKENS
@@ -55,12 +56,15 @@ class CallsAlone:
         assert posts is not None
 
         def once() -> list[int]:
+            ended: list[int] = []
             began = perf_counter_ns()
             for _ in range(ROW):
                 pin_id, reservation_id, answer = worker.acquired(tokens)
                 places = [run.slot_indexes[:] for run in answer.match.runs]
-                worker.give_back(pin_id, reservation_id)
+                worker.give_back(pin_ids=[pin_id])
+                ended.append(reservation_id)
                 assert sum(map(len, places)) == page_count, answer
+            worker.give_back(reservation_ids=ended)
             posts.end()
             return [(perf_counter_ns() - began) // ROW]
 

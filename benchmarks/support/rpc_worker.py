@@ -2,7 +2,7 @@
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Condition
@@ -154,14 +154,18 @@ class Worker:
         request = pb.AbortReservationRequest(caller=self._caller, reservation_ids=[reservation_id])
         self._ask("AbortReservation", request)
 
-    def give_back(self, pin_id: int, reservation_id: int) -> None:
-        """Release a pin and end a reservation, and wait for neither."""
+    def give_back(
+        self, *, pin_ids: Sequence[int] = (), reservation_ids: Sequence[int] = ()
+    ) -> None:
+        """Release pins or end reservations, and do not wait."""
         assert self.posts is not None
         self.posts.before()
         caller = self._caller
-        self.posts.post("ReleasePins", pb.ReleasePinsRequest(caller=caller, pin_ids=[pin_id]))
-        request = pb.AbortReservationRequest(caller=caller, reservation_ids=[reservation_id])
-        self.posts.post("AbortReservation", request)
+        if pin_ids:
+            self.posts.post("ReleasePins", pb.ReleasePinsRequest(caller=caller, pin_ids=pin_ids))
+        if reservation_ids:
+            request = pb.AbortReservationRequest(caller=caller, reservation_ids=reservation_ids)
+            self.posts.post("AbortReservation", request)
 
     def evict(self, tokens: bytes) -> None:
         """Remove the last page of a cached prefix and all that continues it."""

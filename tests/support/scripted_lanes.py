@@ -16,7 +16,8 @@ from kvstore.v1 import attach_pb2
 
 METHOD = "/kvstore.v1.PrefixCacheService/ReleasePins"
 WELCOME = attach_pb2.ServerFrame(welcome=attach_pb2.Welcome(credential="c", tenant="t"))
-OPENED = attach_pb2.ServerFrame(lane_opened=attach_pb2.LaneOpened(methods=[METHOD]))
+METHODS = [METHOD, "/kvstore.v1.PrefixCacheService/AbortReservation"]
+OPENED = attach_pb2.ServerFrame(lane_opened=attach_pb2.LaneOpened(methods=METHODS))
 # What a call may meet, besides a response's bytes and a refusal's status.
 HANG_UP, GARBAGE, HUGE = object(), object(), object()
 # Calls of a test that meet nothing.

@@ -35,6 +35,8 @@ class Hold:
         self.pin_ids = pin_ids
         self.reservation_ids = reservation_ids
         self.generations = PageGenerations(runs)
+        # Of reservations alone: they never had a slot, so nobody waits for their end.
+        self.slotless = False
         self.open = True
         self._pid = os.getpid()
         session.hold()
@@ -70,7 +72,12 @@ def end_holds(*holds: Hold) -> None:
         hold.open = False
     session.give_back(
         pin_ids=[each for hold in still_open for each in hold.pin_ids],
-        reservation_ids=[each for hold in still_open for each in hold.reservation_ids],
+        reservation_ids=[
+            each for hold in still_open if not hold.slotless for each in hold.reservation_ids
+        ],
+        slotless_ids=[
+            each for hold in still_open if hold.slotless for each in hold.reservation_ids
+        ],
     )
     for _ in still_open:
         session.leave()

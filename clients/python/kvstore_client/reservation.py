@@ -51,6 +51,7 @@ class Reservation:
         self.start_page = grant.start_page
         self.pages = Pages(grant.runs)
         hold.generations = PageGenerations(grant.runs)
+        hold.slotless = not self.pages
         self.budget = budget
         self._namespace = namespace
         # Pages from the sequence's beginning through the last one that an insert was answered for.
@@ -178,6 +179,8 @@ class Reservation:
         if not self.hold.open:
             msg = f"reservation {self.reservation_id} was aborted"
             raise ValueError(msg)
+        # Whatever it is asked for may give it some.
+        self.hold.slotless = False
         return self.hold.session
 
     def __enter__(self) -> Self:

@@ -3,47 +3,24 @@
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Condition, Event, Thread
-from typing import NamedTuple
+from typing import TypeAlias
 
 from kvstore_client.backoff import Backoff
 from kvstore_client.errors import StoreRefused, StoreUnavailable
 from kvstore_client.lease_calls import LeaseCalls
+from kvstore_client.returned import Batch, Returned
+
+Post: TypeAlias = Callable[[Sequence[int], float, Callable[[bool], None]], bool]
 
 _logger = logging.getLogger(__name__)
 
-
 # Seconds until somebody looks for answers on lanes that nobody used meanwhile.
 LOOK = 0.05
-
-
-class Returned(NamedTuple):
-    """Holds, under a number, or extents that are given back. ``last`` is the lease itself."""
-
-    number: int = 0
-    pin_ids: Sequence[int] = ()
-    reservation_ids: Sequence[int] = ()
-    extent_ids: Sequence[int] = ()
-    last: bool = False
-
-
-@dataclass
-class _Batch:
-    pin_ids: list[int] = field(default_factory=list)
-    reservation_ids: list[int] = field(default_factory=list)
-    extent_ids: list[int] = field(default_factory=list)
-    numbers: list[int] = field(default_factory=list)
-    last: bool = False
-
-    def add(self, item: Returned) -> None:
-        self.pin_ids.extend(item.pin_ids)
-        self.reservation_ids.extend(item.reservation_ids)
-        self.extent_ids.extend(item.extent_ids)
-        self.numbers.append(item.number)
-        self.last = item.last
+# So many reservations without slots are ended by one call, those of ``LOOK`` seconds at least.
+MOST_LATER = 16
 
 
 class ReleaseSender:
@@ -85,8 +62,9 @@ class ReleaseSender:
         self._queue: SimpleQueue[Returned] = SimpleQueue()
         self._state = Condition()
         self._count = 0
-        # What was given back and is not answered, by its number: whether a lane has it.
+        # What was given back and is not answered, by its number: false while the thread has it.
         self._open: dict[int, bool] = {}
+        self._later: list[Returned] = []
         self._watching = False
         self._look_at = 0.0
         self._retry = Event()
@@ -96,40 +74,60 @@ class ReleaseSender:
         self._thread.start()
 
     def give_back(
-        self, *, pin_ids: Sequence[int] = (), reservation_ids: Sequence[int] = ()
-    ) -> None:
-        """Have pins released and reservations ended."""
-        if pin_ids:
-            self._give_back(Returned(pin_ids=pin_ids), pin_ids, self._calls.post_release)
-        if reservation_ids:
-            item = Returned(reservation_ids=reservation_ids)
-            self._give_back(item, reservation_ids, self._calls.post_abort)
-
-    def _give_back(
         self,
-        item: Returned,
-        ids: Sequence[int],
-        post: Callable[[Sequence[int], float, Callable[[bool], None]], bool],
+        *,
+        pin_ids: Sequence[int] = (),
+        reservation_ids: Sequence[int] = (),
+        slotless_ids: Sequence[int] = (),
     ) -> None:
+        """Have pins released and reservations ended; those without slots may wait for others."""
+        if pin_ids:
+            self._send_now(self._numbered(Returned(pin_ids=pin_ids)))
+        if reservation_ids:
+            self._send_now(self._numbered(Returned(reservation_ids=reservation_ids)))
+        if slotless_ids:
+            item = self._numbered(Returned(reservation_ids=slotless_ids))
+            with self._state:
+                self._later.append(item)
+            if len(self._later) < MOST_LATER:
+                self._watch()
+            else:
+                self._send_later()
+
+    def _numbered(self, item: Returned) -> Returned:
         with self._state:
             self._count += 1
-            item = item._replace(number=self._count)
-            postable = len(ids) <= self._max_batch_size and not self._abandoned
-            self._open[item.number] = postable
+            self._open[self._count] = True
+            return item._replace(numbers=(self._count,))
+
+    def _send_now(self, item: Returned) -> None:
+        """Give pins, or reservations, to a lane, or to the thread."""
+        ids: Sequence[int] = item.pin_ids or item.reservation_ids
+        post: Post = self._calls.post_release if item.pin_ids else self._calls.post_abort
+        postable = len(ids) <= self._max_batch_size and not self._abandoned
         if postable and post(ids, self._call_timeout, partial(self._read, item)):
             self._watch()
         else:
             self._put(item)
 
+    def _send_later(self) -> None:
+        """Have reservations ended that waited for it."""
+        with self._state:
+            items, self._later = self._later, []
+        if items:
+            numbers = tuple(number for each in items for number in each.numbers)
+            ids = [each_id for each in items for each_id in each.reservation_ids]
+            self._send_now(Returned(numbers, reservation_ids=ids))
+
     def _put(self, item: Returned) -> None:
         with self._state:
-            self._open[item.number] = False
+            self._open.update(dict.fromkeys(item.numbers, False))
             self._queue.put(item)
 
     def _read(self, item: Returned, succeeded: bool) -> None:  # noqa: FBT001  # a lane's callback
         """Take what became of something that a lane was given."""
         if succeeded:
-            self._answered([item.number])
+            self._answered(item.numbers)
         else:
             self._put(item)
 
@@ -150,6 +148,7 @@ class ReleaseSender:
     def flush(self, timeout: float) -> bool:
         """Wait until what was given back before this call is answered; False if it was not."""
         end = time.monotonic() + timeout
+        self._send_later()
         self._calls.collect(timeout)
         return self._wait(max(0.0, end - time.monotonic()), on_lanes=True)
 
@@ -202,6 +201,7 @@ class ReleaseSender:
             last = self._deliver(self._take())
         if not self._abandoned:
             # What lanes have is answered before the lease goes, or comes back.
+            self._send_later()
             self._calls.collect(self._call_timeout)
             while not self._queue.empty():
                 self._deliver(self._take())
@@ -210,7 +210,7 @@ class ReleaseSender:
         self._closed()
         self._ended.set()
 
-    def _deliver(self, batch: _Batch) -> bool:
+    def _deliver(self, batch: Batch) -> bool:
         """Send a batch; return whether it was the last."""
         self._tell(batch.extent_ids)
         for part in self._parts(batch.pin_ids):
@@ -231,7 +231,8 @@ class ReleaseSender:
             self._queue.put(Returned())
 
     def _look(self) -> None:
-        """Read answers that came on lanes which nobody used meanwhile."""
+        """Read answers that came on lanes which nobody used meanwhile; send what waited."""
+        self._send_later()
         self._calls.collect()
         with self._state:
             self._watching, self._look_at = any(self._open.values()), time.monotonic() + LOOK
@@ -260,8 +261,8 @@ class ReleaseSender:
             self._tell_unmapped(extent_ids)
             self._told.update(extent_ids)
 
-    def _take(self) -> _Batch:
-        batch = _Batch()
+    def _take(self) -> Batch:
+        batch = Batch()
         batch.add(self._next())
         while not batch.last and not self._queue.empty():
             batch.add(self._queue.get())

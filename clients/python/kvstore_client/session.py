@@ -72,7 +72,7 @@ class Session:
         self._holds = 0
         self._sample: Sample | None = None
         self._connection = bound.connection
-        self._sender = ReleaseSender(
+        self._sender = sender = ReleaseSender(
             bound.lease,
             call_timeout=self.call_timeout,
             backoff=Backoff(config.first_backoff, config.longest_backoff),
@@ -81,6 +81,8 @@ class Session:
             closed=self._close,
             lingering=lambda: self.extents.lingering,
         )
+        # Has the store told, without waiting for it, that something is not used any more.
+        self.give_back = sender.give_back
         self.extents = ExtentTable(monitor, numbers, self._sender.unmapped, self.store_epoch)
         self._gate = StoreGate(
             CircuitBreaker(
@@ -223,12 +225,6 @@ class Session:
             self._holds -= 1
             if self._holds == 0:
                 self._monitor.notify_all()
-
-    def give_back(
-        self, *, pin_ids: Sequence[int] = (), reservation_ids: Sequence[int] = ()
-    ) -> None:
-        """Have the store told, without waiting for it, that these are not used any more."""
-        self._sender.give_back(pin_ids=pin_ids, reservation_ids=reservation_ids)
 
     def wait_for_device(self) -> None:
         """Wait for the caller's device work, as configured; raises what that raises."""

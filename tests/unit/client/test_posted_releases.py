@@ -13,6 +13,7 @@ from kvstore_client.deadline import Deadline
 from kvstore_client.hot_lane import HotLane
 from kvstore_client.hot_lanes import HotLanes
 from kvstore_client.runtime_dir import RuntimeDir
+from kvstore_client.sender import MOST_LATER
 from kvstore_client.testing import wait_until
 
 RELEASED = prefix_cache_pb2.ReleasePinsResponse()
@@ -128,3 +129,33 @@ def test_nothing_is_posted_once_abandoned(sending: Sending, lane: ScriptedLanes)
     sending.sender.give_back(pin_ids=[1])
     assert not sending.sender.flush(0)
     assert lane.calls == []
+
+
+def test_reservations_without_slots_are_ended_together(
+    sending: Sending, lane: ScriptedLanes
+) -> None:
+    """Of some, in one call; nobody who reserves waits for them, and who flushes does."""
+    lane.answer(*[b""] * 20)
+    for reservation_id in range(1, MOST_LATER):
+        sending.sender.give_back(slotless_ids=[reservation_id])
+    assert sending.sender.settle(0, lambda: False)
+    assert lane.calls == []
+    sending.sender.give_back(slotless_ids=[MOST_LATER])
+    assert sending.sender.flush(30)
+    # A batch of the sender's has two.
+    ends = [prefix_cache_pb2.AbortReservationRequest.FromString(body) for _, body in lane.calls]
+    ended = [each_id for each in ends for each_id in each.reservation_ids]
+    assert ended == list(range(1, MOST_LATER + 1))
+    sending.sender.give_back(slotless_ids=[100])
+    assert sending.sender.flush(30)
+    assert len(lane.calls) == len(ends) + 1
+
+
+def test_a_reservation_without_slots_is_ended_where_none_follows(
+    sending: Sending, lane: ScriptedLanes
+) -> None:
+    """Before long, or before the lease is."""
+    lane.answer(b"")
+    sending.sender.give_back(slotless_ids=[1])
+    assert wait_until(lambda: not sending.sender._open)
+    assert len(lane.calls) == 1
