@@ -142,13 +142,16 @@ class Engine:
         self._added += 1
         number = self._added
 
+        run: RequestRun
+
         def published(pages: list[PageRef]) -> None:
-            self._scheduler.published()
+            said = len(run.generation.output_ids)
+            if said <= 1:  # what others may begin with
+                self._scheduler.published(prompt=said == 1)
             on_published(pages)
 
-        self._table.runs[number] = RequestRun(
-            number, request, ids, listener, published, uses_store=use_store
-        )
+        run = RequestRun(number, request, ids, listener, published, uses_store=use_store)
+        self._table.runs[number] = run
         self._scheduler.add(number, len(ids))
         return number
 

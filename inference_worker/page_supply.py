@@ -19,6 +19,8 @@ OPENING: Final = "a namespace that is being opened"
 # Between two looks at what another computes: a share of what computing it takes, within bounds.
 LOOK_SHARE: Final = 0.05
 LOOK_SECONDS: Final = (0.005, 0.05)
+# In seconds: what takes less is computed before another's end would be seen.
+WORTH_WAITING: Final = 0.01
 # However well others get on, nobody waits for them longer than computing all of it so many times:
 # for one that dies, and one that takes over.
 MOST_WAITS: Final = 3.0
@@ -105,8 +107,10 @@ class PageSupply:
     def _namespace(self, run: RequestRun) -> kvstore_client.Namespace | None:
         if self._namespaces is None or not run.uses_store:
             return None
-        used = {each.request.cache_salt for each in self._table.runs.values()}
-        return self._namespaces.find(run.request.cache_salt, used)
+        return self._namespaces.find(run.request.cache_salt, self._used_salts)
+
+    def _used_salts(self) -> set[str]:
+        return {each.request.cache_salt for each in self._table.runs.values()}
 
     def _opening(self, run: RequestRun) -> Elsewhere | None:
         """Tell whether a request's namespace is about to be open."""
@@ -128,7 +132,7 @@ class PageSupply:
             longest=run.longest,
             accept_next_token=run.request.sampling.is_greedy,
             shared=run.shares_cache,
-            yield_idle=worth if may_yield else None,
+            yield_idle=worth if may_yield and worth >= WORTH_WAITING else None,
         )
         if pages.in_flight is not None:
             return self._computed_elsewhere(run, pages, pages.in_flight)
@@ -153,7 +157,7 @@ class PageSupply:
         missing = self._speed.seconds_for(other.token_count - other.inserted_token_count)
         least, most = LOOK_SECONDS
         return Elsewhere(
-            (run.request.cache_salt, *run.ids[: other.token_count]),
+            hash((run.request.cache_salt, *run.ids[: other.token_count])),
             look_after=min(max(LOOK_SHARE * missing, least), most),
             at_most=MOST_WAITS * self._speed.seconds_for(len(run.ids)),
         )

@@ -1,7 +1,8 @@
 """The namespaces of an engine: one for each salt that its requests name."""
 
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from kvstore_client import Namespace
@@ -24,12 +25,12 @@ class SaltedNamespaces:
         self._unsalted = unsalted
         self._salted: OrderedDict[str, Namespace] = OrderedDict()
 
-    def find(self, salt: str, used: Collection[str]) -> Namespace:
+    def find(self, salt: str, used: Callable[[], AbstractSet[str]]) -> Namespace:
         """Give a salt's namespace, perhaps not open yet; none of ``used`` salts is let go."""
         if not salt:
             return self._unsalted
         if salt not in self._salted:
-            self._make_room(used)
+            self._make_room(used())
             self._salted[salt] = self._unsalted.salted(salt.encode())
         self._salted.move_to_end(salt)
         return self._salted[salt]
@@ -49,7 +50,7 @@ class SaltedNamespaces:
         for namespace in (self._unsalted, *self._salted.values()):
             namespace.prefill_tokens_per_second = tokens_per_second
 
-    def _make_room(self, used: Collection[str]) -> None:
+    def _make_room(self, used: AbstractSet[str]) -> None:
         for salt in [each for each in self._salted if each not in used]:
             if len(self._salted) < MAX_SALTS:
                 return

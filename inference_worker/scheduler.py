@@ -79,6 +79,7 @@ class Scheduler:
         self._queue.remove(number)
         if self._running.pop(number, None) is not None:
             self._closed_until = 0.0
+            self.published(prompt=True)
 
     def computed(self, part: Part) -> None:
         """Take in that a part was computed."""
@@ -88,15 +89,18 @@ class Scheduler:
         """Take in that a running request has one id more, to be computed too."""
         self._running[number].token_count += 1
 
-    def published(self) -> None:
-        """Take in that this engine published pages."""
+    def published(self, *, prompt: bool) -> None:
+        """Take in that this engine published pages; with ``prompt`` the last of a prompt's."""
         self._queue.published()
+        if prompt:
+            self._queue.look_again()
 
     def restart(self, number: int) -> None:
         """Have a running request that holds nothing any more wait again, before the others."""
         job = self._running.pop(number, None)
         if job is not None:  # nothing failed on the way
             self._queue.add(number, job.token_count, resumes=True)
+            self._queue.look_again()
 
     def plan(self, supply: Supply, now: float) -> list[Part]:
         """Admit what has room, and choose the parts of the next step, all with their pages.

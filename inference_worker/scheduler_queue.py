@@ -93,8 +93,11 @@ class WaitingQueue:
         self._jobs.pop(number, None)
 
     def published(self) -> None:
-        """Take in that this engine published pages, which others may lack."""
+        """Take in that this engine published pages, which those that wait may lack."""
         self._version += 1
+
+    def look_again(self) -> None:
+        """Take in that what is waited for may be done, or given up: it was this engine's own."""
         for job in self._jobs.values():
             job.look_at = 0.0
 

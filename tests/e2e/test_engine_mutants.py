@@ -20,6 +20,11 @@ TESTS = Path(__file__).parents[1] / "unit" / "worker"
 SAMPLE = "test_engine_reuse.py::test_a_sample_is_never_a_next_token"
 PARTIAL = "sequence/test_source_pages.py::test_a_partial_page_is_never_written_again"
 RECYCLED = "test_recycled_pages.py::test_pages_recycled_under_a_request_change_no_token"
+YOUNGEST = "../scheduler/test_scheduler.py::test_the_youngest_gives_way_and_comes_back_first"
+OLDEST = (
+    "../scheduler/test_scheduler.py::test_most_cached_goes_first_and_one_in_so_many_is_the_oldest"
+)
+OVER = "test_engine_sharing.py::test_a_waiter_takes_over"
 COPIED = "test_recycled_pages.py::test_a_source_recycled_before_its_copy_changes_no_token"
 PIN = "sequence/test_source_pages.py::test_the_source_is_given_back_when_it_is_copied"
 
@@ -35,7 +40,29 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = [
-    Mutant("unchanged", (SAMPLE, PARTIAL, PIN, RECYCLED, COPIED), "request_run.py", "", ""),
+    Mutant("unchanged", (SAMPLE, PARTIAL, PIN, RECYCLED, COPIED, OVER), "request_run.py", "", ""),
+    Mutant("unchanged", (YOUNGEST, OLDEST), "scheduler.py", "", ""),
+    Mutant(
+        "the-oldest-gives-way",
+        (YOUNGEST,),
+        "scheduler.py",
+        "self._preempt(max(self._running), supply, now)",
+        "self._preempt(min(self._running), supply, now)",
+    ),
+    Mutant(
+        "the-longest-match-for-ever",
+        (OLDEST,),
+        "scheduler_queue.py",
+        "if resumed or self._passes >= PATIENCE:",
+        "if resumed:",
+    ),
+    Mutant(
+        "nobody-yields",
+        (OVER,),
+        "page_acquisition.py",
+        "yield_to_in_flight=yield_idle is not None,",
+        "yield_to_in_flight=False,",
+    ),
     Mutant(
         "sampled-token-stored-as-next-token",
         (SAMPLE,),

@@ -65,6 +65,13 @@ ALLOWED = {
     "kvstore/signals.py": set(),
     "kvstore/__init__.py": set(),
     CLIENT: WIRE | {VERSION, "cupy", "grpc_health", "torch"},
+    # Its scheduler decides without torch, a store or a clock.
+    "inference_worker/scheduler.py": {
+        "inference_worker.scheduler_queue",
+        "inference_worker.scheduler_supply",
+    },
+    "inference_worker/scheduler_queue.py": {"inference_worker.scheduler_supply"},
+    "inference_worker/scheduler_supply.py": set(),
     "inference_worker": {VERSION, "kvstore.v1", "kvstore_client", "torch", "transformers"},
 }
 # The composition root is the one place that knows every type; kvstore/v1 is generated.
@@ -123,13 +130,21 @@ def test_a_package_imports_only_what_it_may(package: str) -> None:
     assert wrong == []
 
 
-def test_the_core_is_pure() -> None:
-    """The core imports the standard library without its effects, kvstore.errors, and itself."""
+SCHEDULER = [path for path in ALLOWED if path.startswith("inference_worker/scheduler")]
+
+
+@pytest.mark.parametrize(
+    ("pure", "own"),
+    [("kvstore/core", {"kvstore.core", ERRORS})] + [(path, ALLOWED[path]) for path in SCHEDULER],
+    ids=["core", *SCHEDULER],
+)
+def test_what_decides_is_pure(pure: str, own: set[str]) -> None:
+    """It imports the standard library without its effects, kvstore.errors, and itself."""
     wrong = [
         f"{path.relative_to(ROOT)}:{node.lineno}: {module}"
-        for path in files_of("kvstore/core")
+        for path in files_of(pure)
         for module, node in modules_imported(path)
-        if not belongs(module, {"kvstore.core", ERRORS})
+        if not belongs(module, own)
         and (module.split(".")[0] not in sys.stdlib_module_names or module.split(".")[0] in IMPURE)
     ]
     assert wrong == []

@@ -82,42 +82,40 @@ def test_most_cached_goes_first_and_one_in_so_many_is_the_oldest() -> None:
 
 
 def test_a_peek_is_made_once_and_again_when_it_may_have_changed() -> None:
-    """After a publish here, or some seconds; and never where the order makes no difference."""
-    made = engine(tokens=64, running=1)
-    for number in (1, 2, 3):
-        made.add(number, Prompt(8, 20))
+    """After a publish or an end here, or some seconds."""
+    made = engine(tokens=4)
+    made.add(1, Prompt(40, 1))
     made.step(0.0)
-    assert made.peeks == [1, 2, 3]
+    made.add(2, Prompt(38, 1))
+    made.add(3, Prompt(38, 1))
+    for _ in range(3):
+        made.step(0.1)
+    assert made.peeks == [2, 3]
+    made.scheduler.published(prompt=False)
+    for _ in range(2):
+        made.step(0.2)
+    assert made.peeks == [2, 3, 2, 3]
+    made.step(0.2 + PEEK_SECONDS)
+    assert made.peeks == [2, 3, 2, 3, 2, 3]
     made.end(1)
-    made.step(0.1)
-    assert made.peeks == [1, 2, 3]
-    made.add(4, Prompt(8, 20))
-    made.end(2)
-    made.scheduler.published()
-    made.step(0.2)
-    assert made.peeks == [1, 2, 3, 4, 3]
-    alone = engine(tokens=64)
+    made.step(0.3 + PEEK_SECONDS)
+    assert made.peeks == [2, 3] * 4
+
+
+def test_nothing_is_peeked_where_the_order_makes_no_difference() -> None:
+    """All have room, or nobody has."""
+    made = engine(tokens=64, running=3)
     for number in (1, 2, 3):
-        alone.add(number, Prompt(8, 1))
-    run(alone)
-    assert alone.peeks == []
-
-
-def test_peeks_are_made_anew_after_some_seconds() -> None:
-    """Others publish too."""
-    made = engine(tokens=64, running=1)
-    made.add(1, Prompt(8, 1000))
+        made.add(number, Prompt(8, 9))
     made.step(0.0)
-    made.add(2, Prompt(8, 9))
-    made.add(3, Prompt(8, 9))
+    made.add(4, Prompt(8, 9))
+    made.add(5, Prompt(8, 9))
+    made.step(0.0)
+    made.end(1)
+    made.end(2)
     made.step(0.0)
     assert made.peeks == []
-    made.end(1)
-    made.step(0.0)
-    made.end(2)
-    made.add(4, Prompt(8, 1))
-    made.step(PEEK_SECONDS)
-    assert made.peeks == [2, 3, 4, 3]
+    assert made.scheduler.running_count == 3
 
 
 def test_the_youngest_gives_way_and_comes_back_first() -> None:
@@ -168,7 +166,7 @@ def test_one_of_those_that_lack_the_same_looks_whether_it_is_there() -> None:
     assert look == pytest.approx(0.05)
     assert made.step(0.01) == []
     assert made.looks == [1, 2, 3]
-    made.scheduler.published()
+    made.scheduler.published(prompt=True)
     made.step(0.02)
     assert made.looks == [1, 2, 3, 1]
     assert made.step(0.08) == []
