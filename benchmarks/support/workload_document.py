@@ -1,5 +1,6 @@
 """Measures the workloads and puts everything into one JSON value."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import cache
@@ -36,7 +37,7 @@ def measure(
 
     Computes with so many ``threads``, with 0 as ``kvstore-worker`` does without being told.
     """
-    before = machine.load_average()
+    before, begin = machine.load_average(), time.monotonic()
     say(f"loading {model}")
     loaded = load_model(model)
     rows: dict[str, Rows] = {}
@@ -76,6 +77,7 @@ def measure(
             "threads": chosen,
         },
         "load_average": {"before": before, "after": machine.load_average()},
+        "seconds": round(time.monotonic() - begin),
         "method": {
             "model": model,
             "dtype": loaded.layout(1).dtype,
