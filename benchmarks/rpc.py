@@ -37,7 +37,7 @@ PROGRAMS = {
 TOKENS = (2_048, 100_000)
 CALLERS = (1, 4)
 # Rounds and seconds a slice: about four minutes, and half of one.
-FULL, QUICK = (9, 1.5), (3, 0.4)
+FULL, QUICK = (7, 1.5), (3, 0.4)
 # Seconds for each kind of cycle, before the first round.
 WARM_UP = 0.2
 
