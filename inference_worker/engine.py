@@ -135,10 +135,12 @@ class Engine:
 
         ``on_published`` is called after each insert that the store answered, with its pages.
         Without ``use_store`` it has private pages alone.
-        Raises ``RequestTooLongError``, ``ValueError`` for an empty prompt, no token to give or an
-        id that the model does not have, and ``TypeError`` for an id that is no integer.
+        Raises ``RequestTooLongError``, ``ValueError`` for an empty prompt, no token to give, an
+        id that the model does not have or a salt that is no Unicode, and ``TypeError`` for an id
+        that is no integer.
         """
         ids = self._checked(request.prompt_ids, request.max_tokens)
+        request.cache_salt.encode()  # later it would be nobody's to refuse
         self._added += 1
         number = self._added
 

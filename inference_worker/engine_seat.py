@@ -17,6 +17,7 @@ from inference_worker.errors import ProcessEndedError, WorkerError
 from inference_worker.frames import Frame, read_frame
 from inference_worker.tied_process import tied_command
 from kvstore_client.backoff import Backoff
+from kvstore_client.errors import StoreError
 
 PROGRAM: Final = ("-m", "inference_worker.engine_process")
 FIRST_WAIT: Final = 0.2
@@ -83,8 +84,10 @@ class EngineSeat:
         while not self._stopping:
             try:
                 status = await self._live(backoff)
-            except WorkerError as error:
-                self.failure = None if self._served else error
+            except (WorkerError, StoreError, OSError, ValueError) as error:
+                log.warning("%s: %s", self.settings.name, error)
+                known = error if isinstance(error, WorkerError) else WorkerError(str(error))
+                self.failure = None if self._served else known
             else:
                 failures += not self._served
                 if failures == FIRST_STARTS:

@@ -93,12 +93,12 @@ class Fleet:
                         if new:
                             yield Piece(new, None, None, way.reused(piece.reused_tokens))
             except EngineGoneError:
-                if way.moves == MOST_MOVES:
-                    raise
                 way.moves += 1
                 if way.ended is not None:
                     yield Piece([], way.whole(None), way.ended)
                     return
+                if way.moves > MOST_MOVES:
+                    raise
 
     async def stats(self) -> EngineStats:
         """Add up what all processes count, those that ended included.

@@ -21,9 +21,12 @@ class Frame(NamedTuple):
     token_ids: Sequence[int] = ()
 
     def pack(self) -> bytes:
-        """Write it as it travels; raises ``OverflowError`` for an id that is no uint32."""
+        """Write it as it travels; raises ``ValueError`` for an id that is no uint32."""
         told = json.dumps(self.fields).encode()
-        ids = array("I", self.token_ids)
+        try:
+            ids = array("I", self.token_ids)
+        except OverflowError:
+            raise ValueError("a token id is from 0 to 4294967295") from None
         if sys.byteorder == "big":
             ids.byteswap()
         return HEAD.pack(len(told), len(ids) * ids.itemsize) + told + ids.tobytes()

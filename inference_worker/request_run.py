@@ -55,6 +55,7 @@ class RequestRun:
         self._next_tokens: dict[int, int] = {}
         self._added = time.perf_counter()
         self._began: float | None = None
+        self._waited_before = 0.0
 
     @property
     def longest(self) -> int:
@@ -76,7 +77,7 @@ class RequestRun:
     def seconds_of_prompt(self) -> float:
         """From where it first had pages to its first token, less the waits for the store."""
         first = self._added + self.generation.time_to_first_token
-        waited = self.generation.store_seconds
+        waited = self.generation.store_seconds - self._waited_before
         if self.pages is not None:
             waited += self.pages.store_seconds
         return first - (self._began or first) - waited
@@ -92,6 +93,7 @@ class RequestRun:
         if self._began is not None:
             return False
         self._began = time.perf_counter() - pages.store_seconds
+        self._waited_before = found.store_seconds
         found.matched_tokens, found.copied_tokens = pages.matched_tokens, pages.copied_tokens
         found.prefilled_tokens = found.prompt_tokens - self._computed
         found.matched_pages, found.source_page = pages.matched_pages, pages.source_page

@@ -28,10 +28,10 @@ class Waiting:
     cached: int = 0
     _peeked_at: float | None = None
     _peeked_version: int = 0
-    # Where what it lacks is done elsewhere: until when it is left alone, and when it gives up.
+    # Where what it lacks is done elsewhere: until when it is left alone, and since when it waits.
     prefix: Hashable | None = None
     look_at: float = 0.0
-    _gives_up_at: float = 0.0
+    _waits_since: float = 0.0
 
     @property
     def lacking(self) -> int:
@@ -57,10 +57,11 @@ class Waiting:
     def put_off(self, found: Elsewhere, now: float) -> None:
         """Leave it alone for a while, or for good have it wait for nobody."""
         if self.prefix is None:
-            self._gives_up_at = now + found.at_most
+            self._waits_since = now
         self.prefix = found.prefix
-        self.may_yield = now < self._gives_up_at
-        self.look_at = min(now + found.look_after, self._gives_up_at) if self.may_yield else now
+        gives_up_at = self._waits_since + found.at_most
+        self.may_yield = now < gives_up_at
+        self.look_at = min(now + found.look_after, gives_up_at) if self.may_yield else now
 
 
 class WaitingQueue:

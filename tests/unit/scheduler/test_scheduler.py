@@ -4,8 +4,13 @@ import pytest
 from simulated_batch import CountedEngine, CountedStore, Prompt
 
 from inference_worker.scheduler import LOOKS_A_STEP, REOPEN_SECONDS, Scheduler
-from inference_worker.scheduler_queue import PATIENCE, PEEK_SECONDS, PEEKS_A_STEP
-from inference_worker.scheduler_supply import Part
+from inference_worker.scheduler_queue import (
+    PATIENCE,
+    PEEK_SECONDS,
+    PEEKS_A_STEP,
+    WaitingQueue,
+)
+from inference_worker.scheduler_supply import Elsewhere, Part
 
 
 def engine(slots: int = 1000, *, tokens: int = 16, running: int = 8) -> CountedEngine:
@@ -189,6 +194,22 @@ def test_waiting_has_an_end() -> None:
         now = look_at
     assert now == 3.0
     assert len(made.looks) == pytest.approx(61, abs=1)
+
+
+def test_a_short_wait_does_not_shorten_a_long_one() -> None:
+    """Its namespace opens soon, and then its prompt is computed elsewhere for longer."""
+    queue = WaitingQueue()
+    queue.add(1, 100)
+    job = queue.next(0.0, None)
+    assert job is not None
+    job.put_off(Elsewhere("opening", 0.01, 0.5), 0.0)
+    job.put_off(Elsewhere("prompt", 0.05, 3.0), 0.4)
+    job.put_off(Elsewhere("prompt", 0.05, 3.0), 1.0)
+    assert (job.may_yield, job.look_at) == (True, 1.05)
+    job.put_off(Elsewhere("prompt", 0.05, 3.0), 2.99)
+    assert (job.may_yield, job.look_at) == (True, 3.0)
+    job.put_off(Elsewhere("prompt", 0.05, 3.0), 3.0)
+    assert not job.may_yield
 
 
 def test_a_step_puts_a_few_off_at_most() -> None:

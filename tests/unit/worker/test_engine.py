@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 from engine_world import CHUNK_TOKENS, NOTHING, EngineWorld
+from heard import Heard
 from transformers import PreTrainedModel
 
 from inference_worker.block_table import PageRef
@@ -12,6 +13,7 @@ from inference_worker.engine import PAGE_TOKENS, Engine
 from inference_worker.errors import RequestTooLongError
 from inference_worker.model import PagedModel
 from inference_worker.reference import Reference
+from inference_worker.request import Request
 from inference_worker.sampling import SamplingOptions
 from inference_worker.step import Step
 from inference_worker.tiny_models import TINY_MODELS
@@ -112,6 +114,13 @@ def test_requests_without_sense_are_refused(alone: Engine, prompt: list[int], to
     with pytest.raises(ValueError, match="token"):
         alone.generate(prompt, tokens)
     assert alone.private_slots_used == 0
+
+
+def test_a_salt_that_cannot_be_written_is_refused(alone: Engine) -> None:
+    """Half of a pair of surrogates, as JSON can have it, is told to who asks, and to no step."""
+    with pytest.raises(ValueError, match="surrogates"):
+        alone.add(Request(prompt_ids=[1], max_tokens=1, cache_salt="\ud800"), Heard())
+    assert not alone.has_work
 
 
 def test_ids_that_are_no_integers_are_refused(alone: Engine) -> None:

@@ -44,5 +44,6 @@ def test_what_is_no_frame_is_refused() -> None:
     """A length beyond any frame's is not waited for, and an id that is none is not sent."""
     with pytest.raises(ValueError, match="bytes"):
         read_all(HEAD.pack(MOST_BYTES, 1))
-    with pytest.raises(OverflowError):
-        Frame({}, [1 << 32]).pack()
+    for wrong in (1 << 32, -1):
+        with pytest.raises(ValueError, match="token id"):
+            Frame({}, [wrong]).pack()

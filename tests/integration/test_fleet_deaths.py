@@ -1,0 +1,88 @@
+"""What a fleet says of processes that die, by processes without a model."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import mortal_engine
+import pytest
+
+from inference_worker.async_engine import EngineGoneError
+from inference_worker.engine_settings import EngineSettings, LoadedModel
+from inference_worker.errors import WorkerError
+from inference_worker.fleet import MOST_MOVES, Fleet
+from inference_worker.request import FinishReason, Request
+
+LIMIT = 60.0
+PROGRAM = (str(Path(mortal_engine.__file__)),)
+PROMPT = [7, 8]
+
+
+async def no_store(loaded: LoadedModel) -> None:
+    """Use none."""
+    del loaded
+
+
+def with_fleet(
+    count: int, find_store: Callable[[LoadedModel], Awaitable[None]], test: Callable[..., object]
+) -> None:
+    """Run a test on a fleet of so many, which is gone afterwards."""
+
+    async def run() -> None:
+        settings = [EngineSettings(model="none", name=f"engine {each}") for each in range(count)]
+        fleet = Fleet(settings, find_store, PROGRAM)
+        async with asyncio.timeout(LIMIT):
+            try:
+                await fleet.start()
+                await fleet.wait_serving(count)
+                await test(fleet)  # type: ignore[misc]
+            finally:
+                await fleet.close()
+
+    asyncio.run(run())
+
+
+def test_the_last_death_is_no_failure_where_nothing_is_left_to_compute() -> None:
+    """As many die under a request as may, the last with its last token said."""
+
+    async def test(fleet: Fleet) -> None:
+        request = Request(prompt_ids=PROMPT, max_tokens=MOST_MOVES + 1)
+        pieces = [piece async for piece in fleet.generate(request)]
+        assert [each.token_ids for each in pieces] == [[2], [3], [4], []]
+        assert pieces[-1].reason is FinishReason.LENGTH
+        assert pieces[-1].generation is not None
+        assert pieces[-1].generation.output_ids == [2, 3, 4]
+        await fleet.wait_serving(MOST_MOVES + 1)
+        others = fleet.generate(Request(prompt_ids=PROMPT, max_tokens=9))
+        assert [(await anext(others)).token_ids for _ in pieces[1:]] == [[2], [3], [4]]
+        with pytest.raises(EngineGoneError):
+            await anext(others)
+
+    with_fleet(MOST_MOVES + 1, no_store, test)
+
+
+def test_a_token_id_that_is_none_is_refused_and_nobody_dies() -> None:
+    """It cannot be told to a process, as it could not be computed."""
+
+    async def test(fleet: Fleet) -> None:
+        for wrong in (-1, 1 << 32):
+            with pytest.raises(ValueError, match="token id"):
+                await anext(fleet.generate(Request(prompt_ids=[wrong], max_tokens=1)))
+        assert fleet.ready
+
+    with_fleet(1, no_store, test)
+
+
+def test_a_store_that_cannot_be_found_is_told_to_who_starts() -> None:
+    """A full disk, no process to be had: whoever waits for the first engine is not left waiting."""
+
+    async def broken(loaded: LoadedModel) -> None:
+        del loaded
+        raise OSError(28, "No space left on device")
+
+    async def test(fleet: Fleet) -> None:
+        del fleet
+        pytest.fail("it serves")
+
+    with pytest.raises(WorkerError, match="No space left"):
+        with_fleet(1, broken, test)

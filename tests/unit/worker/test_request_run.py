@@ -1,0 +1,21 @@
+"""What one request knows of its own time."""
+
+import pytest
+from heard import Heard
+from sequence_rig import SequenceRig
+
+from inference_worker.request import Request
+from inference_worker.request_run import RequestRun
+
+
+def test_waits_before_it_runs_are_no_part_of_how_long_its_prompt_takes() -> None:
+    """As those of its looks for what another computes, which the store answers too."""
+    ids = [1, 2, 3]
+    request = Request(prompt_ids=ids, max_tokens=2)
+    run = RequestRun(1, request, list(ids), Heard(), pytest.fail)
+    run.generation.store_seconds = 1000.0
+    run.open(SequenceRig(None).open(ids))
+    run.say(4)
+    assert 0 < run.seconds_of_prompt < 1000
+    run.give_back(publish=False)
+    assert 0 < run.seconds_of_prompt < 1000
