@@ -48,6 +48,12 @@ Dtype = Annotated[
     DtypeName | None,
     typer.Option(help="Of weights, keys and values; default: float32 on a CPU, else bfloat16."),
 ]
+Deterministic = Annotated[
+    bool,
+    typer.Option(
+        "--deterministic", help="The same bits whatever else is computed, more slowly; own pages."
+    ),
+]
 MaxTokens = Annotated[int, typer.Option(help="Most tokens of an answer.", min=1)]
 Temperature = Annotated[float, typer.Option(help="0: always the best token.")]
 TopP = Annotated[float, typer.Option(help="Of the best tokens, as many as add up to this.")]

@@ -60,6 +60,7 @@ async def _serve(settings: EngineSettings, reader: StreamReader, writer: StreamW
         settings.model,
         device=settings.device,
         dtype=settings.dtype,
+        deterministic=settings.deterministic,
         # Text is the serving process' business.
         tokenizer=ByteTokenizer(),
     )

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from inference_worker.command_line import (
     Backend,
+    Deterministic,
     Device,
     Dtype,
     Json,
@@ -56,6 +57,7 @@ def generate(  # noqa: PLR0913 - each is an option
     threads: Threads = None,
     device: Device = CPU,
     dtype: Dtype = None,
+    deterministic: Deterministic = False,
     as_json: Json = False,
 ) -> None:
     """Continue one prompt and print the text; with --json also what was reused and when it began.
@@ -82,6 +84,7 @@ def generate(  # noqa: PLR0913 - each is an option
             longest=longest,
             device=device,
             dtype=dtype,
+            deterministic=deterministic,
         ) as worker:
             if worker.without_store is not None:
                 notes.print(worker.without_store, markup=False, highlight=False)

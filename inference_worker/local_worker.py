@@ -51,6 +51,7 @@ def local_worker(  # noqa: PLR0913 - each is a setting, with a default
     attach_seconds: float | None = None,
     device: str = CPU,
     dtype: DtypeName | None = None,
+    deterministic: bool = False,
     max_step_tokens: int = MAX_STEP_TOKENS,
     max_running: int = MAX_RUNNING,
     cache_salt: str = "",
@@ -64,7 +65,11 @@ def local_worker(  # noqa: PLR0913 - each is a setting, with a default
     """
     if backend is not PrefixCacheBackend.NONE:
         check_backend(runtime_dir, backend)
-    loaded = load_model(model, device=device, dtype=dtype) if isinstance(model, str) else model
+    loaded = (
+        load_model(model, device=device, dtype=dtype, deterministic=deterministic)
+        if isinstance(model, str)
+        else model
+    )
     make_engine = partial(
         Engine,
         loaded,

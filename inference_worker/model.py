@@ -10,6 +10,7 @@ from transformers.utils.logging import disable_progress_bar
 from inference_worker.attention import (
     ATTENTION_KEYWORD,
     ATTENTION_NAME,
+    StepAttention,
     register_attention,
     running,
 )
@@ -19,12 +20,22 @@ from inference_worker.device import find_device, weights_dtype
 from inference_worker.device_name import CPU, DtypeName
 from inference_worker.digest import folder_digest, module_digest
 from inference_worker.errors import UnsupportedModelError
+from inference_worker.exact_attention import ExactAttention
+from inference_worker.exact_rows import (
+    FORWARD_ROWS,
+    RowByRow,
+    exact_digest,
+    filled,
+    forwards_of,
+    refuse_experts,
+)
 from inference_worker.model_source import model_folder
 from inference_worker.page_layout import PageLayout
 from inference_worker.page_pool import PagePool
 from inference_worker.probe import ModelShape, probe_model
 from inference_worker.self_check import (
     PAGE_TOKENS,
+    check_exact,
     check_ids,
     check_length,
     check_paged,
@@ -53,11 +64,15 @@ class PagedModel:
         shape: ModelShape,
         digest: str,
         attention: AttentionKind | None = None,
+        *,
+        deterministic: bool = False,
     ) -> None:
         """Take a module whose attention is set to the paged one, or will be before it computes.
 
+        A ``deterministic`` one computes in forwards of one size, and its digest is another.
         Raises ``ValueError`` for an attention that cannot be had.
         """
+        self._deterministic = deterministic
         self._module = module
         self._tokenizer = tokenizer
         self._shape = shape
@@ -76,8 +91,11 @@ class PagedModel:
 
     @property
     def digest(self) -> str:
-        """What the model is, as 64 hexadecimal digits: weights and configuration, not a name."""
-        return self._digest
+        """What the model is, as 64 hexadecimal digits: weights and configuration, not a name.
+
+        A deterministic one's is of what else gives other bits, too.
+        """
+        return exact_digest(self._digest, self.device) if self._deterministic else self._digest
 
     @property
     def device(self) -> torch.device:
@@ -123,12 +141,32 @@ class PagedModel:
         if input_ids.shape != (step.token_count,):
             msg = f"{tuple(input_ids.shape)} ids for a step of {step.token_count} tokens"
             raise ValueError(msg)
-        with torch.inference_mode(), running(self._attention(step)) as attention:
+        if self._deterministic:
+            ids = input_ids.split(FORWARD_ROWS)
+            steps = zip(forwards_of(step), ids, strict=True)
+            return torch.cat([self._compute_exactly(*each) for each in steps])
+        attention = self._attention(step)
+        return self._compute(input_ids, step.position_ids(), step.logit_rows(), attention)
+
+    def _compute_exactly(self, step: Step, input_ids: torch.Tensor) -> torch.Tensor:
+        """Compute a step of ``FORWARD_ROWS`` tokens at most, with padding behind them."""
+        positions = filled(step.position_ids())
+        return self._compute(filled(input_ids), positions, step.logit_rows(), ExactAttention(step))
+
+    def _compute(
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        rows: torch.Tensor,
+        attention: StepAttention,
+    ) -> torch.Tensor:
+        """Run the module; gives float32 logits of ``rows``."""
+        with torch.inference_mode(), running(attention):
             answer = self._module(
                 input_ids=upload(input_ids, self.device).unsqueeze(0),
-                position_ids=step.position_ids(),
+                position_ids=positions,
                 use_cache=False,
-                logits_to_keep=step.logit_rows(),
+                logits_to_keep=rows,
                 **{ATTENTION_KEYWORD: attention},
             )
         logits: torch.Tensor = answer.logits
@@ -142,15 +180,16 @@ def load_model(
     dtype: DtypeName | None = None,
     attention: AttentionKind | None = None,
     tokenizer: Tokenizer | None = None,
+    deterministic: bool = False,
 ) -> PagedModel:
     """Load what ``model_folder`` finds for ``source``: float32 on a CPU, bfloat16 on a GPU.
 
     ``dtype`` and ``attention``, if told, are others than ``weights_dtype`` and
     ``choose_attention`` find; a ``tokenizer``, if given, stands in for the folder's, which for a
-    large vocabulary takes half a gigabyte. Raises ``UnsupportedModelError`` with a reason if its
-    keys and values cannot live in pages or if it fails the self-check, ``FileNotFoundError`` where
-    there is no model, and ``ValueError`` for a device that is not there or an attention that cannot
-    be had.
+    large vocabulary takes half a gigabyte. With ``deterministic`` no bit of a sequence depends on
+    what else is computed. Raises ``UnsupportedModelError`` with a reason if its keys and values
+    cannot live in pages or if it fails the self-check, ``FileNotFoundError`` where there is no
+    model, and ``ValueError`` for a device that is not there or an attention that cannot be had.
     """
     where = find_device(device)
     folder = model_folder(source)
@@ -162,7 +201,8 @@ def load_model(
     disable_progress_bar()
     kept = weights_dtype(where, dtype)
     module = AutoModelForCausalLM.from_pretrained(folder, dtype=kept).to(where)
-    return _paged(module, tokenizer or load_tokenizer(folder), digest, attention)
+    words = tokenizer or load_tokenizer(folder)
+    return _paged(module, words, digest, attention, deterministic=deterministic)
 
 
 def page_model(
@@ -171,6 +211,7 @@ def page_model(
     *,
     digest: str | None = None,
     attention: AttentionKind | None = None,
+    deterministic: bool = False,
 ) -> PagedModel:
     """Serve a model built in this process; without a tokenizer its tokens are bytes.
 
@@ -179,21 +220,33 @@ def page_model(
     Raises ``UnsupportedModelError`` and ``ValueError`` as ``load_model`` does.
     """
     digest = digest or module_digest(module)
-    return _paged(module, tokenizer or ByteTokenizer(), digest, attention)
+    tokenizer = tokenizer or ByteTokenizer()
+    return _paged(module, tokenizer, digest, attention, deterministic=deterministic)
 
 
 def _paged(
-    module: PreTrainedModel, tokenizer: Tokenizer, digest: str, attention: AttentionKind | None
+    module: PreTrainedModel,
+    tokenizer: Tokenizer,
+    digest: str,
+    attention: AttentionKind | None,
+    *,
+    deterministic: bool,
 ) -> PagedModel:
     module.eval()
+    if deterministic:
+        refuse_experts(module.config)
     shape = probe_model(module)
-    model = PagedModel(module, tokenizer, shape, digest, attention)
+    model = PagedModel(module, tokenizer, shape, digest, attention, deterministic=deterministic)
     ids = check_ids(check_length(shape), model.vocabulary, model.device)
     # An unaligned chunk, a chunk that reads it, and two steps of decoding.
     rows = [ids.shape[0] // 2 + 5, *range(ids.shape[0] - 3, ids.shape[0])]
     expected = stock_rows(module, ids, rows)
     register_attention()
     module.set_attn_implementation(ATTENTION_NAME)
+    if deterministic:
+        module.set_output_embeddings(RowByRow(module.get_output_embeddings()))
     pool = PagePool(model.layout(PAGE_TOKENS), model.device)
     check_paged(module, model.forward, pool, ids, expected, rows)
+    if deterministic:
+        check_exact(str(module.config.model_type), model.forward, pool, ids)
     return model

@@ -105,14 +105,14 @@ def prefill_reading(pool: PagePool, part: StepPart, begin: int, window: int | No
     The part's tokens begin at row ``begin`` of the step.
     """
     page_tokens = pool.layout.page_tokens
-    first_page = _lowest(part.start, window) // page_tokens
+    first_page = lowest_seen(part.start, window) // page_tokens
     pages = slice(first_page, pool.layout.pages_for(part.end))
     # Of the keys that torch's own causal attention leaves out, nothing is read.
     size = part.count if part.start == 0 and window is None else PIECE
     pieces = []
     for first in range(part.start, part.end, size):
         last = min(first + size, part.end)
-        lowest = _lowest(first, window)
+        lowest = lowest_seen(first, window)
         piece = Piece(
             slice(begin + first - part.start, begin + last - part.start),
             slice(lowest - first_page * page_tokens, last - first_page * page_tokens),
@@ -143,7 +143,7 @@ def decode_readings(
 ) -> Iterator[Reading]:
     """Group parts of one token each, that are at the rows ``begins`` of the step."""
     page_tokens = pool.layout.page_tokens
-    firsts = [_lowest(part.start, window) // page_tokens for part in parts]
+    firsts = [lowest_seen(part.start, window) // page_tokens for part in parts]
     counts = [
         pool.layout.pages_for(part.end) - first for part, first in zip(parts, firsts, strict=True)
     ]
@@ -168,7 +168,7 @@ def decode_readings(
         )
 
 
-def _lowest(first: int, window: int | None) -> int:
+def lowest_seen(first: int, window: int | None) -> int:
     """Say which is the first position that a query at ``first`` sees."""
     return 0 if window is None else max(0, first - window + 1)
 

@@ -10,6 +10,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from inference_worker.chat_command import chat
 from inference_worker.command_line import (
+    Deterministic,
     Device,
     Dtype,
     Json,
@@ -102,6 +103,8 @@ def run(
     threads: Threads = None,
     device: Device = CPU,
     dtype: Dtype = None,
+    *,
+    deterministic: Deterministic = False,
 ) -> None:
     """Answer requests, lines of JSON on standard input, on the pages of a store.
 
@@ -121,6 +124,7 @@ def run(
             attach_seconds=ATTACH_SECONDS,
             device=device,
             dtype=dtype,
+            deterministic=deterministic,
         ) as worker,
     ):
         LineWorker(worker.engine, worker.client, worker.namespace).serve(sys.stdin, sys.stdout)

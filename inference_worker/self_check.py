@@ -6,7 +6,7 @@ import torch
 from transformers import PreTrainedModel
 
 from inference_worker.block_table import BlockTable
-from inference_worker.errors import SelfCheckError
+from inference_worker.errors import SelfCheckError, UnsupportedModelError
 from inference_worker.page_pool import PagePool
 from inference_worker.private_arena import PRIVATE_EXTENT, PrivateArena
 from inference_worker.probe import ModelShape
@@ -79,3 +79,31 @@ def check_paged(
     if worst > TOLERANCE[getattr(torch, pool.layout.dtype)]:
         reason = f"its logits differ from the plain forward's by {worst:.1e} of their deviation"
         raise SelfCheckError(str(module.config.model_type), reason)
+
+
+def check_exact(model_type: str, forward: PagedForward, pool: PagePool, ids: torch.Tensor) -> None:
+    """Compute a sequence in several places of a step, beside others, and compare bit for bit.
+
+    Adds the private extent to ``pool`` and removes it again.
+    Raises ``UnsupportedModelError`` where a row's numbers depend on the place or the neighbours.
+    """
+    count = SHORTEST // 2
+    pages = pool.layout.pages_for(count)
+    arena = PrivateArena(pool.layout, 2 * pages * pool.layout.page_tokens, pool.device)
+    pool.add_extent(PRIVATE_EXTENT, arena.tensor)
+    own, other = (BlockTable(pool.layout.page_tokens, arena.allocate(pages)) for _ in range(2))
+    answers = []
+    for before in range(0, count, 5):
+        arena.tensor.zero_()
+        parts = [StepPart(table=own, start=0, count=count)]
+        if before:
+            parts.insert(0, StepPart(table=other, start=0, count=before, wants_logits=False))
+        taken = torch.cat([ids[-before:][:before], ids[:count]])
+        logits = forward(Step(pool, tuple(parts)), taken)
+        answers.append([logits, *(pool.page(page).clone() for page in own)])
+    pool.remove_extent(PRIVATE_EXTENT)
+    for answer in answers[1:]:
+        for mine, theirs in zip(answer, answers[0], strict=True):
+            if not torch.equal(mine, theirs):
+                reason = "on this machine a row's numbers depend on those beside it"
+                raise UnsupportedModelError(model_type, f"deterministic: {reason}")
