@@ -77,7 +77,7 @@ def main(  # noqa: PLR0913 - each is an option
     if plots:
         draw(document, plots)
     if page:
-        write_section(page, document)
+        write_section(page, document, output or report)
     if as_json:
         sys.stdout.write(json.dumps(document["summary"]) + "\n")
         return

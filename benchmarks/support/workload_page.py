@@ -1,5 +1,6 @@
 """The figures of workloads.py as a section of docs/workloads.md."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,17 +27,25 @@ TITLES = {
 }
 
 
-def section(document: dict[str, Any]) -> str:
-    """Return tables and plots as Markdown."""
-    return "".join(f"{line}\n" for line in _lines(document))
+def section(document: dict[str, Any], results: str = "") -> str:
+    """Return tables and plots as Markdown, with a link to ``results`` if there are some."""
+    lines = list(_lines(document))
+    if results:
+        lines += ["", f"All of it, with the raw samples of every request: [results]({results})."]
+    return "".join(f"{line}\n" for line in lines)
 
 
-def write_section(page: Path, document: dict[str, Any]) -> None:
-    """Put the figures into a page, in place of those that it has."""
+def write_section(page: Path, document: dict[str, Any], results: Path | None = None) -> None:
+    """Put the figures into a page, in place of those that it has.
+
+    ``results`` is the file in which all of them are, if there is one.
+    """
+    link = "" if results is None else os.path.relpath(results, page.parent)
     text = page.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    page.write_text(f"{before}{BEGIN}\n{section(document)}\n{END}{after}", encoding="utf-8")
+    written = f"{before}{BEGIN}\n{section(document, link)}\n{END}{after}"
+    page.write_text(written, encoding="utf-8")
 
 
 def _lines(document: dict[str, Any]) -> Iterator[str]:
