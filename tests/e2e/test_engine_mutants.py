@@ -24,7 +24,6 @@ YOUNGEST = "../scheduler/test_scheduler.py::test_the_youngest_gives_way_and_come
 OLDEST = (
     "../scheduler/test_scheduler.py::test_most_cached_goes_first_and_one_in_so_many_is_the_oldest"
 )
-OVER = "test_engine_sharing.py::test_a_waiter_takes_over"
 COPIED = "test_recycled_pages.py::test_a_source_recycled_before_its_copy_changes_no_token"
 PIN = "sequence/test_source_pages.py::test_the_source_is_given_back_when_it_is_copied"
 
@@ -40,8 +39,13 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = [
-    Mutant("unchanged", (SAMPLE, PARTIAL, PIN, RECYCLED, COPIED, OVER), "request_run.py", "", ""),
-    Mutant("unchanged", (YOUNGEST, OLDEST), "scheduler.py", "", ""),
+    Mutant(
+        "unchanged",
+        (SAMPLE, PARTIAL, PIN, RECYCLED, COPIED, YOUNGEST, OLDEST),
+        "request_run.py",
+        "",
+        "",
+    ),
     Mutant(
         "the-oldest-gives-way",
         (YOUNGEST,),
@@ -55,13 +59,6 @@ MUTANTS = [
         "scheduler_queue.py",
         "if resumed or self._passes >= PATIENCE:",
         "if resumed:",
-    ),
-    Mutant(
-        "nobody-yields",
-        (OVER,),
-        "page_acquisition.py",
-        "yield_to_in_flight=yield_idle is not None,",
-        "yield_to_in_flight=False,",
     ),
     Mutant(
         "sampled-token-stored-as-next-token",
