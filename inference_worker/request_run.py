@@ -54,6 +54,7 @@ class RequestRun:
         # What the model likes best after the prompt and after all that was computed.
         self._next_tokens: dict[int, int] = {}
         self._added = time.perf_counter()
+        # When it first had pages, and how long it had waited for the store by then.
         self._began: float | None = None
         self._waited_before = 0.0
 

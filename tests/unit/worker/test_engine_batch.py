@@ -1,16 +1,19 @@
 """Requests that run together give what each gives alone, and end apart from each other."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from engine_world import CHUNK_TOKENS, NOTHING, EngineWorld
 from heard import Heard
 
+from inference_worker import page_growth
 from inference_worker.engine import PAGE_TOKENS, Engine
 from inference_worker.model import PagedModel
+from inference_worker.page_acquisition import RESERVE_AHEAD
 from inference_worker.request import FinishReason, Request
 from inference_worker.step import Step
 from inference_worker.tiny_models import TINY_MODELS
+from kvstore_client import Reservation
 from kvstore_client.testing import running_store
 
 Ids = Callable[[int, int], list[int]]
@@ -48,12 +51,12 @@ def test_a_batch_gives_what_each_gives_alone(
 ) -> None:
     """Prompts of many lengths, prefilled in chunks beside others that decode."""
     engine = Engine(paged_models[name], None, longest=200, max_step_tokens=48, private_tokens=2000)
-    prompts = [text_ids(length, 90 + length) for length in (1, 17, 100, 3, 140, 64)]
+    prompts = [text_ids(length, 90 + length) for length in (1, 100, 17, 64)]
     heard = [Heard() for _ in prompts]
     for ids, listener in zip(prompts, heard, strict=True):
-        engine.add(Request(prompt_ids=ids, max_tokens=12), listener)
+        engine.add(Request(prompt_ids=ids, max_tokens=8), listener)
     run_all(engine, *heard)
-    alone = [engine.generate(ids, 12).output_ids for ids in prompts]
+    alone = [engine.generate(ids, 8).output_ids for ids in prompts]
     assert [each.tokens for each in heard] == alone
     assert [each.reason for each in heard] == [FinishReason.LENGTH] * len(prompts)
     assert engine.private_slots_used == 0
@@ -139,14 +142,37 @@ def test_a_forward_that_fails_fails_what_was_in_it(
     assert after.reason is FinishReason.LENGTH
 
 
+def test_a_step_asks_for_slots_once(
+    world: EngineWorld, text_ids: Ids, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For all that decode, however their pages end, and for several pages ahead."""
+    calls: list[int] = []
+    grow = page_growth.grow_reservations
+
+    def count(wanted: Sequence[tuple[Reservation, int]]) -> None:
+        calls.append(len(wanted))
+        grow(wanted)
+
+    monkeypatch.setattr(page_growth, "grow_reservations", count)
+    engine, number, steps = world.engine, 5, 150
+    heard = [Heard() for _ in range(number)]
+    for seed, each in enumerate(heard):
+        engine.add(Request(prompt_ids=text_ids(3 + 5 * seed, seed), max_tokens=steps), each)
+    run_all(engine, *heard)
+    assert engine.private_slots_used == 0
+    # Each call is for all of them, and lasts for all pages that are reserved ahead.
+    assert calls[0] == number
+    assert len(calls) <= -(-steps // (RESERVE_AHEAD * PAGE_TOKENS)) + 1
+
+
 def test_requests_beyond_the_private_room_wait(qwen: PagedModel, text_ids: Ids) -> None:
     """Without a store as many run as have room; the youngest gives way and loses no token."""
-    engine = Engine(qwen, None, longest=10 * PAGE_TOKENS)
-    heard = [Heard() for _ in range(5)]
+    engine = Engine(qwen, None, longest=6 * PAGE_TOKENS)
+    heard = [Heard() for _ in range(3)]
     for seed, each in enumerate(heard):
-        engine.add(Request(prompt_ids=text_ids(40, seed), max_tokens=80), each)
+        engine.add(Request(prompt_ids=text_ids(20, seed), max_tokens=40), each)
     run_all(engine, *heard)
     assert engine.stats.preemptions > 0
     for seed, each in enumerate(heard):
-        assert each.tokens == engine.generate(text_ids(40, seed), 80).output_ids
+        assert each.tokens == engine.generate(text_ids(20, seed), 40).output_ids
     assert engine.private_slots_used == 0

@@ -7,10 +7,12 @@ import pytest
 import torch
 from broken_store import program
 from engine_world import EngineWorld
+from heard import Heard
 
 from inference_worker.engine import PAGE_TOKENS
 from inference_worker.generation import Generation
 from inference_worker.model import PagedModel
+from inference_worker.request import Request
 from inference_worker.store_namespace import model_namespace
 from kvstore_client import Acquired, Client
 from kvstore_client.testing import running_store
@@ -151,3 +153,24 @@ def test_requests_that_nothing_happens_to_use_the_store(
     found = interrupted(world, [*ids, 1, 2, 3], SAID, lambda: thief.take(8))
     assert (found.recycled_pages, found.store_failure) == (0, None)
     assert found.matched_tokens == 10 * PAGE_TOKENS
+
+
+def test_pages_recycled_under_a_batch_change_no_token(
+    world: EngineWorld, thief: Thief, text_ids: Ids
+) -> None:
+    """Each of those that used them begins again on private pages, and the others go on."""
+    ids = text_ids(20 * PAGE_TOKENS, 8)
+    world.generate(ids, 2)
+    heard = [Heard() for _ in range(3)]
+    prompts = [[*ids, *text_ids(5 + seed, seed)] for seed in (9, 10, 11)]
+    for number, (prompt, each) in enumerate(zip(prompts, heard, strict=True)):
+        request = Request(prompt_ids=prompt, max_tokens=OUTPUT)
+        world.engine.add(request, each, use_store=number > 0)
+    heard[1].act = lambda: thief.take_all() if len(heard[1].tokens) == SAID else None
+    while world.engine.has_work:
+        world.engine.step()
+    found = [each.generation.recycled_pages for each in heard if each.generation is not None]
+    assert found[0] == 0
+    assert min(found[1:]) >= 20
+    for prompt, each in zip(prompts, heard, strict=True):
+        assert each.tokens == world.generate(prompt, OUTPUT, use_store=False).output_ids
