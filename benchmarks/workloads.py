@@ -46,6 +46,7 @@ def main(  # noqa: PLR0913 - each is an option
     ] = "",
     workload: Annotated[str, typer.Option(help="Which, with commas.")] = ",".join(KINDS),
     workers: Annotated[str, typer.Option(help="1, or 1,2 for two processes too.")] = "1,2",
+    threads: Annotated[int, typer.Option(min=0, help="0: one for each core, of tiny one.")] = 0,
     seed: Annotated[int, typer.Option(help="Of what is asked, and in which order.")] = 1,
 ) -> None:
     """Measure the workloads, or show what was measured."""
@@ -69,6 +70,7 @@ def main(  # noqa: PLR0913 - each is an option
             model=model or ("tiny" if quick or smallest else "gemma"),
             wanted=wanted,
             two_workers="2" in workers.split(","),
+            threads=threads,
             seed=seed,
             say=_say,
         )

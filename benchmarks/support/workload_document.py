@@ -1,5 +1,6 @@
 """Measures the workloads and puts everything into one JSON value."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import cache
@@ -10,6 +11,7 @@ from typing import Any
 from inference_worker.model import load_model
 from inference_worker.model_source import model_folder
 from inference_worker.reference import Reference, load_reference
+from inference_worker.threads import threads_for, use_threads
 from support import machine
 from support.workload_plan import Plan
 from support.workload_run import Rows, Runner
@@ -27,16 +29,21 @@ def measure(
     model: str,
     wanted: Sequence[str],
     two_workers: bool,
+    threads: int,
     seed: int,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Run what is wanted; ``summary`` is the line that a reader wants, the rest is why."""
-    before = machine.load_average()
+    """Run what is wanted; ``summary`` is the line that a reader wants, the rest is why.
+
+    Computes with so many ``threads``, with 0 as ``kvstore-worker`` does without being told.
+    """
+    before, begin = machine.load_average(), time.monotonic()
     say(f"loading {model}")
     loaded = load_model(model)
     rows: dict[str, Rows] = {}
     misses: dict[int, Rows] = {}
-    with workload_world(model, loaded, plan, two_workers=two_workers) as world:
+    chosen = use_threads(threads_for(model, threads or None))
+    with workload_world(model, loaded, plan, two_workers=two_workers, threads=chosen) as world:
         text, reference = Text(loaded.tokenizer, seed), _reference(model)
         runner = Runner(world, text, reference, seed, say)
         say("warming up")
@@ -56,7 +63,7 @@ def measure(
         stock = beside_stock(
             reference(), world.without, text, sorted(set(lengths.values())), plan.stock_rounds
         )
-        names, threads = world.names, world.threads
+        names = world.names
     found = {name: workload_summary(name, rows[name]) for name in wanted if name in rows}
     summary: dict[str, Any] = {
         name: {**each["headline"], "baseline_vs_stock": stock[lengths[name]]}
@@ -67,9 +74,10 @@ def measure(
         "machine": {
             **machine.machine_facts(),
             **{name: version(name) for name in ("torch", "transformers")},
-            "threads": threads,
+            "threads": chosen,
         },
         "load_average": {"before": before, "after": machine.load_average()},
+        "seconds": round(time.monotonic() - begin),
         "method": {
             "model": model,
             "dtype": loaded.layout(1).dtype,

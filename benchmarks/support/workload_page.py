@@ -52,9 +52,10 @@ def _lines(document: dict[str, Any]) -> Iterator[str]:
     facts, load = document["machine"], document["load_average"]
     method = document["method"]
     yield (
-        f"One run of {method['model']} in {method['dtype']}, with {facts['threads']} threads on"
-        f" {facts['cores']} cores of an {facts['processor']}, torch {facts['torch']}; the load"
-        f" average was {load['before']} before it and {load['after']} after."
+        f"One run of {method['model']} in {method['dtype']}, {document['seconds'] / 60:.0f}"
+        f" minutes long, with {facts['threads']} threads on {facts['cores']} cores of an"
+        f" {facts['processor']}, torch {facts['torch']}; the load average was {load['before']}"
+        f" before it and {load['after']} after."
     )
     if load["before"] > BUSY:
         yield BUSY_NOTE

@@ -59,12 +59,11 @@ def _first_token(axes: Any, workloads: dict[str, Any], document: dict[str, Any])
 
 
 def _speedup(axes: Any, workloads: dict[str, Any], document: dict[str, Any]) -> None:  # noqa: ANN401
-    bars = {"store": [], "two workers": [], "ideal": []}  # type: dict[str, list[float]]
-    for name in workloads:
-        head = document["summary"][name]
-        bars["store"].append(head["speedup"])
-        bars["two workers"].append(head.get("two_workers", {}).get("speedup", 0))
-        bars["ideal"].append(head["ideal_speedup"])
+    heads = [document["summary"][name] for name in workloads]
+    bars = {"store": [head["speedup"] for head in heads]}
+    if all("two_workers" in head for head in heads):
+        bars["two workers"] = [head["two_workers"]["speedup"] for head in heads]
+    bars["ideal"] = [head["ideal_speedup"] for head in heads]
     for number, (variant, heights) in enumerate(bars.items()):
         positions = [place + (number - 1) * 0.27 for place in range(len(heights))]
         axes.bar(positions, heights, 0.25, color=COLOURS[variant], label=variant)
@@ -80,6 +79,7 @@ def _speedup(axes: Any, workloads: dict[str, Any], document: dict[str, Any]) -> 
         )
     axes.set_xticks(range(len(workloads)), list(workloads))
     axes.set_ylabel("times", fontsize=8)
+    axes.margins(y=0.2)
     axes.legend(fontsize=7, ncols=4)
 
 

@@ -9,7 +9,6 @@ from typing import Any, Final, cast
 from inference_worker.engine import PAGE_TOKENS, Engine
 from inference_worker.model import PagedModel
 from inference_worker.store_namespace import model_namespace
-from inference_worker.threads import threads_for, use_threads
 from kvstore_client import Client, ClientConfig, Namespace
 from kvstore_client.testing import running_store
 from support.workload_child import Worker
@@ -75,13 +74,12 @@ class World:
 
 @contextmanager
 def workload_world(
-    name: str, model: PagedModel, plan: Plan, *, two_workers: bool
+    name: str, model: PagedModel, plan: Plan, *, two_workers: bool, threads: int
 ) -> Iterator[World]:
     """Start a store, an engine of each kind in this process, and two workers in others.
 
-    ``name`` is what the workers load the model by.
+    ``name`` is what the workers load the model by, ``threads`` what each process computes with.
     """
-    threads = use_threads(threads_for(name, None))
     longest = max(plan.longest, plan.batch_tokens // plan.batch.requests)
     size = _store_bytes(model)
     with ExitStack() as stack:

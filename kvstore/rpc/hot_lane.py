@@ -1,5 +1,6 @@
 """One lane: a connection of an attached process that carries calls, one at a time."""
 
+import select
 import socket
 import struct
 from typing import NamedTuple
@@ -62,13 +63,16 @@ class HotLane:
     ``tenant`` whose it is; both are the server's to set.
     """
 
-    __slots__ = ("_max_body_bytes", "_socket", "came_at", "party", "tenant")
+    __slots__ = ("_held", "_max_body_bytes", "_poll", "_socket", "came_at", "party", "tenant")
 
     def __init__(self, connection: socket.socket, party: Party, *, max_body_bytes: int) -> None:
         self.party = party
         self.came_at = 0.0
         self.tenant = ""
         self._socket = connection
+        self._held = b""
+        self._poll = select.poll()
+        self._poll.register(connection, select.POLLIN | select.POLLRDHUP)
         self._max_body_bytes = max_body_bytes
         connection.settimeout(None)
         patience = TIMEVAL.pack(int(PATIENCE), round(PATIENCE % 1 * 1e6))
@@ -99,9 +103,18 @@ class HotLane:
         both = self._receive(head_bytes + body_bytes)
         return Frame(both[:head_bytes], both[head_bytes:])
 
+    def has_next(self) -> bool:
+        """Return whether another call began to come, and its client is there."""
+        return [event for _, event in self._poll.poll(0)] == [select.POLLIN]
+
+    def hold(self, head: bytes, body: bytes) -> None:
+        """Keep an answer, to be sent with the next one."""
+        self._held += LENGTHS.pack(len(head), len(body)) + head + body
+
     def write(self, head: bytes, body: bytes) -> None:
         """Send an answer; raises OSError where the peer is gone or does not take it in time."""
-        self._socket.sendall(LENGTHS.pack(len(head), len(body)) + head + body)
+        held, self._held = self._held, b""
+        self._socket.sendall(held + LENGTHS.pack(len(head), len(body)) + head + body)
 
     def shut(self) -> None:
         """Have whoever reads or waits find the end of it. Any thread, before ``close``."""

@@ -23,6 +23,11 @@ class Turns(Generic[T]):
         self._running: dict[Hashable, int] = {}
         self._idle = thread_count
 
+    @property
+    def has_line(self) -> bool:
+        """Whether anybody stands in line, as it was a moment ago."""
+        return bool(self._waiting)
+
     def put(self, lane: Hashable, work: T) -> None:
         """Put work at the end of its lane's line."""
         with self._mutex:

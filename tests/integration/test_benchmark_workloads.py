@@ -30,6 +30,7 @@ def document() -> dict[str, Any]:
         model="tiny",
         wanted=(*NAMES, "miss"),
         two_workers=False,
+        threads=0,
         seed=1,
         say=lambda _: None,
     )

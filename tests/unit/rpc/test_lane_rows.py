@@ -1,0 +1,72 @@
+"""Calls that come over a lane before those ahead of them were answered."""
+
+import socket
+from collections.abc import Callable
+
+import pytest
+from rpc_world import Server, Worker, lane_answer, nothing, reason, tokens
+
+from kvstore.rpc.hot_lane import LENGTHS, HotLane
+from kvstore.rpc.hot_lane_calls import METHODS
+from kvstore.rpc.hot_lanes import MOST_AT_ONCE
+from kvstore.v1 import attach_pb2
+from kvstore.v1 import prefix_cache_pb2 as pb
+
+RELEASE = METHODS.index("/kvstore.v1.PrefixCacheService/ReleasePins")
+MATCH = METHODS.index("/kvstore.v1.PrefixCacheService/MatchPrefix")
+
+
+@pytest.fixture
+def over() -> str:
+    """Have the request path go over lanes."""
+    return "lane"
+
+
+def framed(method: int, body: bytes) -> bytes:
+    """Return a call as it is sent."""
+    head = attach_pb2.LaneCall(method=method, timeout_us=10_000_000).SerializeToString()
+    return LENGTHS.pack(len(head), len(body)) + head + body
+
+
+def test_calls_that_come_together_are_answered_in_order(
+    server: Server, open_lane: Callable[[Worker], socket.socket]
+) -> None:
+    """However many, and also where one is refused; short answers and long ones."""
+    worker = server.worker()
+    namespace_id = worker.open_namespace()
+    worker.publish(namespace_id, tokens(*range(8)), 1)
+    lane = open_lane(worker)
+    calls = []
+    for number in range(1, 1 + 4 * MOST_AT_ONCE):
+        request = pb.MatchPrefixRequest(
+            caller=worker.caller(),
+            namespace_id=namespace_id,
+            sequence=pb.Sequence(tokens=tokens(*range(9))),
+            pin_id=number,
+        )
+        calls += [
+            (MATCH, request.SerializeToString()),
+            (MATCH, nothing(worker)),
+            (RELEASE, nothing(worker)),
+        ]
+    lane.sendall(b"".join(framed(method, body) for method, body in calls))
+    for _ in range(4 * MOST_AT_ONCE):
+        head, body = lane_answer(lane)
+        assert reason(head) == "OK"
+        assert pb.MatchPrefixResponse.FromString(body).match.matched_token_count == 8
+        assert [reason(lane_answer(lane)[0]) for _ in range(2)] == ["INVALID_FIELD", "OK"]
+
+
+def test_a_lane_that_has_more_makes_way_for_who_stands_in_line(
+    server: Server, open_lane: Callable[[Worker], socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its next call goes to the end of the line then, and nothing is kept back meanwhile."""
+    assert server.lanes is not None
+    monkeypatch.setattr(type(server.lanes._turns), "has_line", property(lambda _: True))
+    worker = server.worker()
+    lane = open_lane(worker)
+    held: list[bytes] = []
+    monkeypatch.setattr(HotLane, "hold", lambda _, *answer: held.append(answer))
+    lane.sendall(framed(RELEASE, nothing(worker)) * 5)
+    assert [reason(lane_answer(lane)[0]) for _ in range(5)] == ["OK"] * 5
+    assert held == []
