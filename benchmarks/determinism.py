@@ -84,9 +84,9 @@ def main(
     use_threads(threads)
     before = machine.load_average()
     plans: dict[str, dict[str, int]] = {
-        name: {"texts": 32, "context": 1000, "positions": 16, "rounds": 5} for name in TINY
+        name: {"texts": 32, "context": 600, "positions": 10, "rounds": 3} for name in TINY
     }
-    plans[GEMMA] = {"texts": 32, "context": 300, "positions": 6, "rounds": 3}
+    plans[GEMMA] = {"texts": 32, "context": 200, "positions": 4, "rounds": 2}
     if quick:
         plans = {TINY[0]: {"texts": 8, "context": 200, "positions": 6, "rounds": 2}}
     models = []
