@@ -72,6 +72,21 @@ def test_a_burst_of_one_prompt_is_computed_once(worlds: list[EngineWorld], text_
     assert [each.tokens for each in heard] == [alone] * 8
 
 
+def test_a_prompt_is_a_full_hit_while_its_first_reader_decodes(
+    worlds: list[EngineWorld], text_ids: Ids
+) -> None:
+    """Its last page and the token after it are published before decoding goes on."""
+    ids = text_ids(10 * PAGE_TOKENS, 306)
+    first, second = Heard(), Heard()
+    worlds[0].engine.add(Request(prompt_ids=ids, max_tokens=12), first)
+    worlds[0].engine.step()
+    assert len(first.tokens) == 1
+    worlds[1].engine.add(Request(prompt_ids=ids, max_tokens=12), second)
+    run_all(worlds, first, second)
+    assert second.generation is not None
+    assert (second.generation.prefilled_tokens, second.tokens) == (0, first.tokens)
+
+
 def test_a_waiter_takes_over(worlds: list[EngineWorld], text_ids: Ids) -> None:
     """Where the one that computes is aborted halfway, another goes on from what it inserted."""
     first, second = worlds
