@@ -1,6 +1,6 @@
 """One batch of an engine: what is computed, chosen, told and published."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 import torch
 
@@ -30,15 +30,13 @@ class BatchRunner:
         scheduler: Scheduler,
         table: RequestTable,
         *,
-        aborted: Collection[int],
         on_first_token: Callable[[RequestRun], None],
     ) -> None:
-        """Say no token of ``aborted`` requests; ``on_first_token`` comes before it is told."""
+        """Call ``on_first_token`` before a request's first token is told."""
         self._model = model
         self._pool = pool
         self._scheduler = scheduler
         self._table = table
-        self._aborted = aborted
         self._on_first_token = on_first_token
 
     def run(self, parts: list[Part]) -> None:
@@ -79,7 +77,7 @@ class BatchRunner:
         through = [run for run, _, step_part in batch if step_part.wants_logits]
         ended = self._choose(through, logits) if through else {}
         for run, _, _ in batch:
-            if run.number in self._table.runs and run.number not in self._aborted:
+            if run.number in self._table.runs and run.number not in self._table.aborted:
                 self._publish(run, ended.get(run.number))
 
     def _choose(self, runs: list[RequestRun], logits: torch.Tensor) -> dict[int, FinishReason]:
@@ -98,7 +96,7 @@ class BatchRunner:
             return {}
         reasons = {}
         for run, choice in zip(runs, choices, strict=True):
-            if run.number in self._aborted:  # by the listener of another
+            if run.number in self._table.aborted:  # by the listener of another
                 continue
             run.chosen(choice)
             self._scheduler.extended(run.number)

@@ -74,14 +74,11 @@ class Engine:
         self._supply = PageSupply(
             self._pool, self._private, self._namespaces, self._table, self._speed
         )
-        # Of requests that are to be aborted once it is safe.
-        self._aborted: set[int] = set()
         self._batches = BatchRunner(
             model,
             self._pool,
             self._scheduler,
             self._table,
-            aborted=self._aborted,
             on_first_token=self._note_speed,
         )
         self._added = 0
@@ -170,7 +167,7 @@ class Engine:
         run = self._table.runs.get(number)
         if run is None:
             return
-        self._aborted.add(number)
+        self._table.aborted.add(number)
         if not self._in_step:
             self._end_aborted()
 
@@ -232,8 +229,8 @@ class Engine:
         return outcome.generation()
 
     def _end_aborted(self) -> None:
-        while self._aborted:
-            run = self._table.runs.get(self._aborted.pop())
+        while self._table.aborted:
+            run = self._table.runs.get(self._table.aborted.pop())
             if run is not None:
                 self._table.end(run, FinishReason.ABORT)
 

@@ -60,6 +60,8 @@ class PageSupply:
         always room. A token that the store knows is said at once.
         """
         run = self._table.runs[number]
+        if number in self._table.aborted:
+            return NotAdmitted.ENDED
         try:
             namespace = self._namespace(run)
             opening = self._opening(run) if may_yield and namespace is not None else None

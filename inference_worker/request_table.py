@@ -22,6 +22,8 @@ class RequestTable:
         """Tell ``on_gone`` the number of each that ended."""
         self.runs: dict[int, RequestRun] = {}
         self.totals = dict.fromkeys(("prompt", "matched", "copied", "prefilled", "computed"), 0)
+        # Requests that are to end as soon as a step can do without them; none is told a token.
+        self.aborted: set[int] = set()
         self.yielded_count = 0
         self._on_gone = on_gone
 

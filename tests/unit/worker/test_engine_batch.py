@@ -14,7 +14,7 @@ from inference_worker.request import FinishReason, Request
 from inference_worker.step import Step
 from inference_worker.tiny_models import TINY_MODELS
 from kvstore_client import Reservation
-from kvstore_client.testing import running_store
+from kvstore_client.testing import RunningStore, running_store
 
 Ids = Callable[[int, int], list[int]]
 
@@ -25,13 +25,17 @@ def qwen(paged_models: dict[str, PagedModel]) -> PagedModel:
     return paged_models["qwen3"]
 
 
+@pytest.fixture(scope="module")
+def store() -> Iterator[RunningStore]:
+    """Return a store with room for all that these tests compute."""
+    with running_store("--tier1-bytes", "32MiB") as running:
+        yield running
+
+
 @pytest.fixture
-def world(qwen: PagedModel) -> Iterator[EngineWorld]:
-    """Return an engine on a store, which holds nothing afterwards."""
-    with (
-        running_store("--tier1-bytes", "16MiB") as store,
-        EngineWorld(qwen, store.runtime_dir) as w,
-    ):
+def world(store: RunningStore, qwen: PagedModel) -> Iterator[EngineWorld]:
+    """Return an engine on the store, which holds nothing afterwards."""
+    with EngineWorld(qwen, store.runtime_dir) as w:
         w.wait_open()
         yield w
         assert w.engine.stats.held_sequences == w.engine.private_slots_used == 0
@@ -112,6 +116,21 @@ def test_an_abort_ends_one_request_wherever_it_is(world: EngineWorld, text_ids: 
     engine.abort(number)
 
 
+def test_nobody_hears_a_token_after_its_abort(world: EngineWorld, text_ids: Ids) -> None:
+    """Not even one that the store knows, where another's listener aborts it in the same step."""
+    engine = world.engine
+    ids = text_ids(2 * PAGE_TOKENS, 10)
+    engine.generate(ids, 1)
+    first, second = Heard(), Heard()
+    engine.add(Request(prompt_ids=ids, max_tokens=3), first)
+    number = engine.add(Request(prompt_ids=ids, max_tokens=3), second)
+    first.act = lambda: engine.abort(number)
+    engine.step()
+    assert (second.tokens, second.reason) == ([], FinishReason.ABORT)
+    assert first.tokens
+    run_all(engine, first)
+
+
 def test_a_failure_is_its_own_requests(world: EngineWorld, text_ids: Ids) -> None:
     """What a listener raises fails its request alone; a failed forward all that were in it."""
     engine = world.engine
@@ -157,7 +176,7 @@ def test_a_step_asks_for_slots_once(
     engine, number, steps = world.engine, 5, 150
     heard = [Heard() for _ in range(number)]
     for seed, each in enumerate(heard):
-        engine.add(Request(prompt_ids=text_ids(3 + 5 * seed, seed), max_tokens=steps), each)
+        engine.add(Request(prompt_ids=text_ids(3 + 5 * seed, 20 + seed), max_tokens=steps), each)
     run_all(engine, *heard)
     assert engine.private_slots_used == 0
     # Each call is for all of them, and lasts for all pages that are reserved ahead.
