@@ -53,7 +53,7 @@ class EngineLink:
         number, heard = self._listen()
         left = len(request.prompt_ids) + request.max_tokens
         self.outstanding_tokens += left
-        ended = False
+        ended, reused = False, None
         try:
             self._send(request_frame(number, request))
             while not ended:
@@ -63,12 +63,13 @@ class EngineLink:
                     rest = max(0, min(left, request.max_tokens) - len(ids))
                     self.outstanding_tokens -= left - rest
                     left = rest
-                    yield Piece(ids, None, None, frame.fields["reused"])
+                    reused = frame.fields["reused"]
+                    yield Piece(ids, None, None, reused)
                     continue
                 ended = True
                 if frame.fields["op"] != "end":
                     raise _failure(frame.fields)
-                yield Piece([], *end_of(frame.fields))
+                yield Piece([], *end_of(frame.fields), reused)
         finally:
             self.outstanding_tokens -= left
             del self._heard[number]

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import signal
 import socket
+from asyncio import StreamReader, StreamWriter
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -11,13 +12,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+from inference_worker.async_engine import EngineGoneError
 from inference_worker.engine_link import EngineLink
 from inference_worker.engine_settings import EngineSettings, LoadedModel
 from inference_worker.errors import ProcessEndedError, WorkerError
 from inference_worker.frames import Frame, read_frame
 from inference_worker.tied_process import tied_command
 from kvstore_client.backoff import Backoff
-from kvstore_client.errors import StoreError
 
 PROGRAM: Final = ("-m", "inference_worker.engine_process")
 FIRST_WAIT: Final = 0.2
@@ -26,6 +27,10 @@ LONGEST_WAIT: Final = 30.0
 FIRST_STARTS: Final = 3
 # For a process that was told to end: what it holds is given back, its lease revoked.
 STOP_SECONDS: Final = 10.0
+# A process answers in microseconds, whatever its engine computes. Far longer than a machine that
+# has too much to do keeps one from running.
+LOOK_SECONDS: Final = 5.0
+SILENT_SECONDS: Final = 60.0
 
 log = logging.getLogger(__name__)
 
@@ -84,19 +89,22 @@ class EngineSeat:
         while not self._stopping:
             try:
                 status = await self._live(backoff)
-            except (WorkerError, StoreError, OSError, ValueError) as error:
-                log.warning("%s: %s", self.settings.name, error)
-                known = error if isinstance(error, WorkerError) else WorkerError(str(error))
-                self.failure = None if self._served else known
+            except Exception as error:  # noqa: BLE001 - whatever it was, the next one may serve
+                how = f"{type(error).__name__}: {error}"
+                if not self._served:
+                    self.failure = error if isinstance(error, WorkerError) else WorkerError(how)
             else:
+                how = f"it ended with status {status}"
                 failures += not self._served
                 if failures == FIRST_STARTS:
                     self.failure = ProcessEndedError(self.settings.name, status)
             self._changed()
+            if self.failure is not None:
+                log.error("%s: %s; it is given up", self.settings.name, how)
             if self.failure is not None or self._stopping:
                 return
             wait = backoff.delay()
-            log.warning("%s ended; another is started in %.1f s", self.settings.name, wait)
+            log.warning("%s: %s; another starts in %.1f s", self.settings.name, how, wait)
             await asyncio.sleep(wait)
 
     async def _live(self, backoff: Backoff) -> int:
@@ -116,7 +124,7 @@ class EngineSeat:
             reader, writer = await asyncio.open_unix_connection(sock=ours)
             try:
                 with suppress(_EndedError):
-                    await self._serve(reader, writer, backoff)
+                    await self._serve(process, reader, writer, backoff)
                 return await process.wait()
             finally:
                 self.link = None
@@ -124,7 +132,7 @@ class EngineSeat:
                 await _ended(process)
 
     async def _serve(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, backoff: Backoff
+        self, process: Process, reader: StreamReader, writer: StreamWriter, backoff: Backoff
     ) -> None:
         writer.write(Frame({"op": "load", **asdict(self.settings)}).pack())
         told = await _next(reader)
@@ -138,14 +146,29 @@ class EngineSeat:
         self._served = True
         backoff.reset()
         self._changed()
-        await self.link.serve()
+        watching = asyncio.create_task(self._watch(self.link, process))
+        try:
+            await self.link.serve()
+        finally:
+            watching.cancel()
+
+    async def _watch(self, link: EngineLink, process: Process) -> None:
+        """Kill a process that is stopped or stands still: its socket would stay open."""
+        with suppress(EngineGoneError, ProcessLookupError):
+            while True:
+                await asyncio.sleep(LOOK_SECONDS)
+                try:
+                    await asyncio.wait_for(link.stats(), SILENT_SECONDS)
+                except TimeoutError:
+                    log.warning("%s is silent for %g s", self.settings.name, SILENT_SECONDS)
+                    process.kill()
 
 
 class _EndedError(Exception):
     """The process closed its socket before it served."""
 
 
-async def _next(reader: asyncio.StreamReader) -> dict[str, Any]:
+async def _next(reader: StreamReader) -> dict[str, Any]:
     """Read a process's next step; raises ``WorkerError`` with what it refuses."""
     frame = await read_frame(reader)
     if frame is None:

@@ -86,12 +86,12 @@ class Fleet:
                     async for piece in pieces:
                         if not way.given and piece.token_ids:
                             way.first_token_seconds = time.perf_counter() - begin
-                        new = way.take(piece.token_ids)
+                        new, reused = way.take(piece.token_ids), way.reused(piece.reused_tokens)
                         if piece.generation is not None:
-                            yield Piece(new, way.whole(piece.generation), piece.reason)
+                            yield Piece(new, way.whole(piece.generation), piece.reason, reused)
                             return
                         if new:
-                            yield Piece(new, None, None, way.reused(piece.reused_tokens))
+                            yield Piece(new, None, None, reused)
             except EngineGoneError:
                 way.moves += 1
                 if way.ended is not None:

@@ -33,6 +33,8 @@ PATIENCE = 120.0
 BURST = 8
 # A long prompt comes in some pieces, so that it can be half inserted.
 STEP = 128
+# More than are given while that is inserted.
+STREAMED = 200
 MakeIds = Callable[[int, int], list[int]]
 
 
@@ -145,16 +147,6 @@ def test_a_hundred_at_once_on_a_small_pool(
     assert wait_until(lambda: left_at(stage.store.runtime_dir) == NOTHING)
 
 
-def computing_pid(fleet: Fleet) -> int:
-    """Return the process that has something to compute."""
-    (pid,) = [
-        each.pid
-        for each in fleet.seats
-        if each.link is not None and each.link.outstanding_tokens and each.pid is not None
-    ]
-    return pid
-
-
 def prefilled_prompts(stage: Stage, prompt: list[int], outputs: list[list[int]]) -> float:
     """Ask for one prompt eight times at once; return how many prompts were computed for that."""
     before = stage.counts()
@@ -179,39 +171,19 @@ def test_a_burst_computes_one_prompt(
     assert greedy(stock, [prompt] * BURST, outputs)
 
 
-def test_a_stream_outlives_its_process(
-    stage: Stage, stock: torch.nn.Module, text_ids: MakeIds
-) -> None:
-    """Killed in the middle of a stream, the tokens go on unbroken from the other process."""
-    stage.serve()
-    prompt = text_ids(100, 7)
-    request = Request(prompt_ids=prompt, max_tokens=60)
-    killed: list[int] = []
-
-    async def listen() -> list[int]:
-        ids: list[int] = []
-        async with aclosing(stage.fleet.generate(request)) as pieces:
-            async for piece in pieces:
-                ids += piece.token_ids
-                if len(ids) >= 20 and not killed:
-                    killed.append(computing_pid(stage.fleet))
-                    os.kill(killed[0], signal.SIGKILL)
-        return ids
-
-    output = stage.runner.run(listen())
-    assert len(output) == 60
-    assert greedy(stock, [prompt], [output])
-
-
-def test_a_burst_outlives_who_computes_for_it(
+def test_a_burst_and_a_stream_outlive_a_process(
     stage: Stage,
     stock: torch.nn.Module,
     text_ids: MakeIds,
     record_property: Callable[[str, object], None],
 ) -> None:
-    """Killed when half of the prompt was inserted, the others take over behind that half."""
+    """What one computes for eight is taken over behind the half that it inserted, and its stream.
+
+    Each process has a stream when the eight come, so one is broken and has to go on elsewhere.
+    """
     stage.serve()
-    prompt, outputs = text_ids(LONG_PROMPT, 9), list[list[int]]()
+    fleet, prompt = stage.fleet, text_ids(LONG_PROMPT, 9)
+    beginnings = [text_ids(20, 30), text_ids(20, 31)]
     with connect_admin(stage.store.runtime_dir) as admin:
         (namespace,) = admin.namespaces()
 
@@ -219,29 +191,55 @@ def test_a_burst_outlives_who_computes_for_it(
             found = admin.peek_prefix(namespace.namespace_id, prompt)
             return bool(found.matched_token_count >= tokens)
 
-        async def kill() -> None:
-            assert await asyncio.to_thread(wait_until, lambda: reached(1))
-            # Whoever waits holds nothing.
-            links = [(each.pid, each.link) for each in stage.fleet.seats]
-            (pid,) = [
-                pid for pid, link in links if link and pid and (await link.stats()).held_sequences
-            ]
+        async def prefilled() -> dict[int, int]:
+            return {
+                each.pid: (await each.link.stats()).prefilled_tokens
+                for each in fleet.seats
+                if each.pid is not None and each.link is not None
+            }
+
+        async def kill(before: dict[int, int], streams: list[asyncio.Task[list[int]]]) -> int:
             assert await asyncio.to_thread(wait_until, lambda: reached(LONG_PROMPT // 2))
             # What it counted stays in the fleet's counts.
-            await stage.fleet.stats()
+            await fleet.stats()
+            (pid,) = [
+                pid
+                for pid, now in (await prefilled()).items()
+                if now - before[pid] > LONG_PROMPT / 2
+            ]
             assert not reached(LONG_PROMPT // 16 * 16)
+            # Each stream went where there was none.
+            broken = streams[[each.pid for each in fleet.seats].index(pid)]
+            assert not broken.done()
             os.kill(pid, signal.SIGKILL)
+            return pid
 
-        async def burst() -> float:
-            before = await stage.fleet.stats()
-            killing = asyncio.create_task(kill())
-            request = Request(prompt_ids=prompt, max_tokens=8)
-            outputs.extend(await answers(stage.fleet, [request] * BURST))
-            await killing
-            after = await stage.fleet.stats()
-            return (after.prefilled_tokens - before.prefilled_tokens) / len(prompt)
+        async def run() -> tuple[float, list[list[int]], list[list[int]]]:
+            streams = [
+                asyncio.create_task(answer(fleet, Request(prompt_ids=each, max_tokens=STREAMED)))
+                for each in beginnings
+            ]
+            assert await asyncio.to_thread(wait_until, lambda: len(busy(fleet)) == len(streams))
+            counted, before = await fleet.stats(), await prefilled()
+            killing = asyncio.create_task(kill(before, streams))
+            outputs = await answers(fleet, [Request(prompt_ids=prompt, max_tokens=8)] * BURST)
+            assert await killing not in [each.pid for each in fleet.seats if each.link is not None]
+            streamed = list(await asyncio.gather(*streams))
+            after = await fleet.stats()
+            computed = (after.prefilled_tokens - counted.prefilled_tokens) / len(prompt)
+            return computed, outputs, streamed
 
-        prompts = stage.runner.run(burst())
+        prompts, outputs, streamed = stage.runner.run(run())
     record_property("summary", f"8 equal prompts, one killed: {prompts:.3f} prompts computed")
     assert 1 < prompts <= 2.05
     assert greedy(stock, [prompt] * BURST, outputs)
+    assert greedy(stock, beginnings, streamed)
+
+
+def busy(fleet: Fleet) -> list[int]:
+    """Return the processes that have something to compute."""
+    return [
+        each.pid
+        for each in fleet.seats
+        if each.link is not None and each.link.outstanding_tokens and each.pid is not None
+    ]

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from counting_engine import BUSY, LONGEST, next_token
+from counting_engine import BUSY, LONGEST, REUSED, next_token
 
+from inference_worker import engine_seat
 from inference_worker.async_engine import EngineBusyError, EngineGoneError
 from inference_worker.engine_settings import EngineSettings, LoadedModel
 from inference_worker.errors import ProcessEndedError, RequestTooLongError, WorkerError
@@ -78,6 +79,7 @@ class Heard:
         async with aclosing(fleet.generate(request)) as pieces:
             async for piece in pieces:
                 assert self.generation is None
+                assert piece.reused_tokens == REUSED
                 self.pieces.append(piece.token_ids)
                 self.generation, self.reason = piece.generation, piece.reason
         return self
@@ -181,6 +183,24 @@ def test_what_kills_processes_is_not_given_to_all() -> None:
             await fleet.wait_serving(1)
             short = Request(prompt_ids=[1], max_tokens=3)
             assert (await Heard().listen(fleet, short)).ids == expected(short)
+
+    run(test)
+
+
+def test_a_process_that_stands_still_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its socket stays open and says nothing: that is told from one that has nothing to say."""
+    monkeypatch.setattr(engine_seat, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(engine_seat, "SILENT_SECONDS", 2.0)
+
+    async def test() -> None:
+        async with fleet_of(2) as fleet:
+            heard = Heard()
+            request = Request(prompt_ids=[7, 1], max_tokens=300)
+            listening = asyncio.create_task(heard.listen(fleet, request))
+            await heard.wait_for(20)
+            os.kill(busy_pid(fleet), signal.SIGSTOP)
+            await listening
+            assert heard.ids == expected(request)
 
     run(test)
 

@@ -25,6 +25,7 @@ LONGEST = 1000
 # A prompt that begins so is one too many.
 BUSY = 202
 TOKEN_SECONDS = 0.002
+REUSED = 1
 
 
 def next_token(ids: Sequence[int], request: Request, place: int) -> int:
@@ -57,7 +58,7 @@ class CountingEngine:
         try:
             for place in count():
                 ids.append(next_token(ids, request, place))
-                yield Piece([ids[-1]], None, None)
+                yield Piece([ids[-1]], None, None, REUSED)
                 if ids[-1] in request.stop_ids:
                     reason = FinishReason.STOP
                 if reason is FinishReason.STOP or place + 1 == request.max_tokens:
@@ -72,7 +73,7 @@ class CountingEngine:
             prefilled_tokens=len(prompt),
             matched_pages=[],
         )
-        yield Piece([], found, reason)
+        yield Piece([], found, reason, REUSED)
 
     async def stats(self) -> EngineStats:
         """Say how many requests there were, and are."""
