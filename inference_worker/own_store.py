@@ -115,4 +115,7 @@ class OwnStore:
             wait = backoff.delay()
             log.warning("the store ended with status %d; another starts in %.1f s", status, wait)
             await asyncio.sleep(wait)
-            await self._begin()
+            try:
+                await self._begin()
+            except OSError as error:
+                log.warning("no process for the store: %s", error)

@@ -38,8 +38,13 @@ def capabilities(folder: Path) -> store_pb2.GetCapabilitiesResponse | None:
         return None
 
 
-def test_it_comes_back_and_ends(tmp_path: Path) -> None:
-    """Killed, another takes its place on the same sockets; closed, nothing is left."""
+def test_it_comes_back_and_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Killed, another takes its place on the same sockets; closed, nothing is left.
+
+    Also where no process was to be had at first.
+    """
     folder = tmp_path / "run"
 
     async def run() -> None:
@@ -51,7 +56,11 @@ def test_it_comes_back_and_ends(tmp_path: Path) -> None:
             assert first is not None
             assert first.prefix_cache_backend == "hash"
             assert store.pid is not None
-            os.kill(store.pid, signal.SIGKILL)
+            with monkeypatch.context() as without:
+                without.setattr(sys, "executable", str(tmp_path / "python"))
+                os.kill(store.pid, signal.SIGKILL)
+                failed = "no process for the store"
+                assert await asyncio.to_thread(wait_until, lambda: failed in caplog.text)
 
             def came_back() -> bool:
                 found = capabilities(folder)
