@@ -1,10 +1,13 @@
 """The figures of workloads.py as a section of docs/workloads.md."""
 
+import json
 import os
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from support.workload_plan import FULL
 from support.workload_plots import FILES
 from support.workload_tables import COLUMNS, variant_row
 
@@ -18,6 +21,7 @@ BUSY_NOTE = (
     "Other work had the machine too: it lengthens everything, and what waits for another process"
     " by more. Ratios are of requests made in turns, and hold better than times."
 )
+SHORT_NOTE = "It was shortened, with fewer requests than above."
 IMAGES = "images"
 TITLES = {
     "chat": "Chat",
@@ -53,10 +57,12 @@ def _lines(document: dict[str, Any]) -> Iterator[str]:
     method = document["method"]
     yield (
         f"One run of {method['model']} in {method['dtype']}, {document['seconds'] / 60:.0f}"
-        f" minutes long, with {facts['threads']} threads on {facts['cores']} cores of an"
-        f" {facts['processor']}, torch {facts['torch']}; the load average was {load['before']}"
-        f" before it and {load['after']} after."
+        f" minutes long, with {facts['threads']} thread{'s' * (facts['threads'] > 1)} on"
+        f" {facts['cores']} cores of an {facts['processor']}, torch {facts['torch']};"
+        f" the load average was {load['before']} before it and {load['after']} after."
     )
+    if method["plan"] != json.loads(json.dumps(asdict(FULL))):
+        yield SHORT_NOTE
     if load["before"] > BUSY:
         yield BUSY_NOTE
     yield ""
@@ -125,7 +131,7 @@ def _sentence(head: dict[str, Any]) -> str:
 
 def _misses(miss: dict[str, Any]) -> Iterator[str]:
     met = "Met" if miss["met"] else "Not met"
-    yield f"{met}: at most {miss['bound']:.0%} may be added to the median's time."
+    yield f"{met}: the store may add {miss['bound']:.0%} at most, at the median."
     yield ""
     head = (
         "tokens",
