@@ -14,6 +14,13 @@ class Exchange(NamedTuple):
     answer_ids: list[int]
 
 
+class Message(NamedTuple):
+    """What somebody said: ``role`` is system, user or assistant."""
+
+    role: str
+    content: str
+
+
 class ChatFormat(Protocol):
     """A way to write chats."""
 
@@ -24,6 +31,14 @@ class ChatFormat(Protocol):
 
     def prompt_ids(self, past: Sequence[Exchange], question: str) -> list[int]:
         """Give all of a chat, up to where the next answer begins."""
+        ...
+
+    def message_ids(self, messages: Sequence[Message]) -> list[int]:
+        """Give all of a chat whose answers are text, up to where the next answer begins.
+
+        The ids of a chat that grows begin with those that it had. Raises ``ValueError`` for
+        messages that the format has no place for.
+        """
         ...
 
 
@@ -38,25 +53,33 @@ class TemplateFormat:
 
     def prompt_ids(self, past: Sequence[Exchange], question: str) -> list[int]:
         """Render the whole chat anew: answers go in as text, as the template wants them."""
-        messages: list[dict[str, str]] = []
+        messages: list[Message] = []
         for each in past:
-            messages.append({"role": "user", "content": each.question})
-            answer = self._tokenizer.decode(each.answer_ids)
-            messages.append({"role": "assistant", "content": answer})
-        ids = self._tokenizer.render_chat([*messages, {"role": "user", "content": question}])
+            messages.append(Message("user", each.question))
+            messages.append(Message("assistant", self._tokenizer.decode(each.answer_ids)))
+        return self.message_ids([*messages, Message("user", question)])
+
+    def message_ids(self, messages: Sequence[Message]) -> list[int]:
+        """Render the whole chat; what the template says against it is a ``ValueError``."""
+        ids = self._tokenizer.render_chat([each._asdict() for each in messages])
         assert ids is not None  # it has a template
         return ids
 
 
 @dataclass(frozen=True, slots=True)
 class TurnFormat:
-    """Turns between fixed ids: an answer's own ids go in as they are, so that all is reused."""
+    """Turns between fixed ids: an answer's own ids go in as they are, so that all is reused.
+
+    What the system says is a line of its own where ``before_system`` begins it, else the
+    beginning of the question after it.
+    """
 
     tokenizer: Tokenizer
     before_question: list[int]
     after_question: list[int]
     after_answer: list[int]
     stop_ids: frozenset[int]
+    before_system: list[int] | None = None
 
     def prompt_ids(self, past: Sequence[Exchange], question: str) -> list[int]:
         """Put one turn behind the other."""
@@ -64,6 +87,33 @@ class TurnFormat:
         for each in past:
             ids += self._asked(each.question) + each.answer_ids + self.after_answer
         return ids + self._asked(question)
+
+    def message_ids(self, messages: Sequence[Message]) -> list[int]:
+        """Put one turn behind the other; the last has to be a question."""
+        if not messages or messages[-1].role != "user":
+            raise ValueError("the last message has to be the user's")
+        ids = list(self.tokenizer.begin_ids)
+        told = ""
+        # Whether the ids end where an answer begins.
+        asked = False
+        for role, content in messages:
+            if asked and role != "assistant":
+                ids += self.after_answer
+                asked = False
+            if role == "user":
+                ids += self._asked(told + content)
+                told, asked = "", True
+            elif role == "assistant":
+                if not asked:
+                    raise ValueError("an assistant's message has to follow a user's")
+                ids += [*self.tokenizer.encode(content), *self.after_answer]
+                asked = False
+            elif self.before_system is None:
+                told += f"{content}\n\n"
+            else:
+                line = self.tokenizer.encode(content)
+                ids += [*self.before_system, *line, *self.after_answer]
+        return ids
 
     def _asked(self, question: str) -> list[int]:
         return [*self.before_question, *self.tokenizer.encode(question), *self.after_question]
@@ -93,4 +143,5 @@ def chat_format(tokenizer: Tokenizer, end_ids: frozenset[int]) -> ChatFormat:
         after_question=tokenizer.encode("\nAssistant:"),
         after_answer=line,
         stop_ids=frozenset(line[:1]) if len(line) == 1 else frozenset(),
+        before_system=tokenizer.encode("System: "),
     )

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerFast
 
 from inference_worker.byte_tokenizer import ByteTokenizer
@@ -35,7 +36,8 @@ class Tokenizer(Protocol):
     def render_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int] | None:
         """Give the ids of a chat up to where its next answer begins; None without a template.
 
-        A message has ``role`` (system, user or assistant) and ``content``.
+        A message has ``role`` (system, user or assistant) and ``content``. Raises ``ValueError``
+        for messages that the template refuses.
         """
         ...
 
@@ -69,12 +71,15 @@ class FolderTokenizer:
         return int(found) if known else None
 
     def render_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int] | None:
-        """Apply the tokenizer's own template; raises what the template raises."""
+        """Apply the tokenizer's own template."""
         if not self._tokenizer.chat_template:
             return None
-        ids = self._tokenizer.apply_chat_template(
-            list(messages), add_generation_prompt=True, return_dict=False
-        )
+        try:
+            ids = self._tokenizer.apply_chat_template(
+                list(messages), add_generation_prompt=True, return_dict=False
+            )
+        except TemplateError as error:
+            raise ValueError(f"the chat template: {error}") from error
         return [int(i) for i in ids]
 
 

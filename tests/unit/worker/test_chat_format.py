@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from inference_worker.byte_tokenizer import ByteTokenizer
-from inference_worker.chat_format import Exchange, TemplateFormat, chat_format
+from inference_worker.chat_format import Exchange, Message, TemplateFormat, chat_format
 
 START, END = 300, 301
 
@@ -73,6 +73,9 @@ def test_each_tokenizer_has_its_format(
     longer = form.prompt_ids(PAST, "Why?")
     assert shown(longer) == second
     assert longer[: len(begin) + 2] == [*begin, *b"Me"]
+    assert form.message_ids([Message("user", "Who?")]) == begin
+    messages = [("user", "Who?"), ("assistant", "Me"), ("user", "Why?")]
+    assert form.message_ids([Message(*each) for each in messages]) == longer
     assert form.stop_ids == stop_ids
     assert isinstance(form, TemplateFormat) == isinstance(tokenizer, TemplateTokenizer)
 
@@ -91,3 +94,40 @@ def test_a_line_of_several_ids_ends_nothing() -> None:
             return [each for one in text.encode() for each in (one // 16, one % 16)]
 
     assert chat_format(WideTokenizer(), frozenset()).stop_ids == frozenset()
+
+
+TOLD = Message("system", "Be kind.")
+WHO, ME, WHY = Message("user", "Who?"), Message("assistant", "Me"), Message("user", "Why?")
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "expected"),
+    [
+        (ByteTokenizer(), "System: Be kind.\nUser: Who?\nAssistant:"),
+        (MarkedTokenizer(), "^<user\nBe kind.\n\nWho?>\n<model\n"),
+        (TemplateTokenizer(), "system=Be kind.\nuser=Who?\nassistant="),
+    ],
+)
+def test_what_the_system_says_comes_first(tokenizer: ByteTokenizer, expected: str) -> None:
+    """It is there in each turn, and the next turn begins with the ids of this one."""
+    form = chat_format(tokenizer, frozenset([END]))
+    begin = form.message_ids([TOLD, WHO])
+    assert shown(begin) == expected
+    longer = form.message_ids([TOLD, WHO, ME, WHY])
+    assert longer[: len(begin) + 2] == [*begin, *b"Me"]
+
+
+def test_questions_in_a_row_are_turns() -> None:
+    """One that was not answered is followed by the next."""
+    form = chat_format(ByteTokenizer(), frozenset())
+    found = form.message_ids([WHO, TOLD, WHY])
+    expected = "User: Who?\nAssistant:\nSystem: Be kind.\nUser: Why?\nAssistant:"
+    assert shown(found) == expected
+
+
+@pytest.mark.parametrize("messages", [[], [TOLD], [WHO, ME], [ME, WHO], [WHO, ME, ME, WHO]])
+def test_messages_without_a_place_are_refused(messages: list[Message]) -> None:
+    """An answer follows a question, and the last message is one."""
+    form = chat_format(ByteTokenizer(), frozenset())
+    with pytest.raises(ValueError, match="message has to"):
+        form.message_ids(messages)

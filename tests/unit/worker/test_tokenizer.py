@@ -44,7 +44,7 @@ def test_special_ids_have_names(folder: Path) -> None:
 
 
 def test_a_template_is_applied_where_there_is_one(folder: Path, tmp_path: Path) -> None:
-    """Without one there is nothing; with one its ids end where the answer begins."""
+    """Without one there is nothing; with one its ids end where the answer begins, or it refuses."""
     asked = [{"role": "user", "content": "ab"}]
     assert load_tokenizer(folder).render_chat(asked) is None
     tokenizer = GemmaTokenizer.from_pretrained(folder)
@@ -52,5 +52,8 @@ def test_a_template_is_applied_where_there_is_one(folder: Path, tmp_path: Path) 
         "{% for each in messages %}b{{ each.content }}{% endfor %}"
         "{% if add_generation_prompt %}a{% endif %}"
     )
+    tokenizer.chat_template += "{% if messages|length > 1 %}{{ raise_exception('one') }}{% endif %}"
     tokenizer.save_pretrained(tmp_path)
     assert load_tokenizer(tmp_path).render_chat(asked) == [5, 7, 4]
+    with pytest.raises(ValueError, match="the chat template: one"):
+        load_tokenizer(tmp_path).render_chat(asked * 2)
