@@ -1,0 +1,117 @@
+"""One answer's text, as the engine gives its tokens."""
+
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import NamedTuple
+
+from inference_worker.async_engine import AsyncEngine
+from inference_worker.errors import EngineGoneError
+from inference_worker.http.counters import HttpCounters
+from inference_worker.request import FinishReason, Request
+from inference_worker.stop_text import StopText
+from inference_worker.text_stream import TextStream
+from inference_worker.tokenizer import Tokenizer
+
+
+class Delta(NamedTuple):
+    """What one choice says next; the last has why it ends."""
+
+    text: str
+    finish_reason: str | None
+
+
+class Answer:
+    """One choice: its text up to a stop string, and its tokens. One event loop uses it."""
+
+    def __init__(
+        self,
+        request: Request,
+        tokenizer: Tokenizer,
+        stops: Sequence[str],
+        context: Sequence[int],
+        counters: HttpCounters,
+    ) -> None:
+        """Ask nothing yet."""
+        self._request = request
+        self._counters = counters
+        self._stop_text = StopText(stops)
+        self._pieces: list[str] = []
+        self._text = TextStream(tokenizer, self._pieces.append, context)
+        self.completion_tokens = 0
+        self.reused_tokens = 0
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of its prompt."""
+        return len(self._request.prompt_ids)
+
+    async def deltas(self, engine: AsyncEngine) -> AsyncGenerator[Delta, None]:
+        """Give the text as it comes; closing it aborts the request.
+
+        Raises what ``generate`` of the engine raises, and ``EngineGoneError`` where the engine
+        aborted it.
+        """
+        begin, ended = time.perf_counter(), "abort"
+        try:
+            async with aclosing(engine.generate(self._request)) as pieces:
+                async for piece in pieces:
+                    begin = self._count_time(begin, len(piece.token_ids))
+                    self.reused_tokens = piece.reused_tokens or 0
+                    text = self._take(piece.token_ids)
+                    reason = self._end_of(piece.reason)
+                    if reason is not None:
+                        ended = reason
+                        yield Delta(text, reason)
+                        return
+                    yield Delta(text, None)
+        except Exception:
+            ended = "error"
+            raise
+        finally:
+            self._counters.ends.labels(ended).inc()
+            self._counters.generated.inc(self.completion_tokens)
+
+    def _take(self, tokens: list[int]) -> str:
+        """Take tokens up to the one that completes a stop string; gives what may be said."""
+        said = ""
+        for token in tokens:
+            self.completion_tokens += 1
+            if token not in self._request.stop_ids:
+                self._text.add(token)
+                said += self._put_out()
+                if self._stop_text.stopped:
+                    break
+        return said
+
+    def _put_out(self) -> str:
+        text = "".join(self._pieces)
+        self._pieces.clear()
+        return self._stop_text.add(text)
+
+    def _end_of(self, reason: FinishReason | None) -> str | None:
+        """Say why it ends, where it does."""
+        if self._stop_text.stopped:
+            return FinishReason.STOP.value
+        if reason is FinishReason.ABORT:
+            raise EngineGoneError("the server ends")
+        return None if reason is None else reason.value
+
+    def rest(self) -> str:
+        """Give what is held back, which nothing follows."""
+        if self._stop_text.stopped:
+            return ""
+        self._text.end()
+        text = self._put_out()
+        return text if self._stop_text.stopped else text + self._stop_text.end()
+
+    def _count_time(self, begin: float, tokens: int) -> float:
+        """Count how long tokens took since those before them; gives the time now."""
+        if not tokens:
+            return begin
+        now = time.perf_counter()
+        if self.completion_tokens:
+            self._counters.between_tokens.observe((now - begin) / tokens)
+        else:
+            self._counters.first_token.observe(now - begin)
+        return now

@@ -1,0 +1,68 @@
+"""Who may use the HTTP server: names and their keys, out of a file."""
+
+import hashlib
+import hmac
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+MIN_KEY_LENGTH: Final = 16
+# Others than the owner and its group get nothing, the group may read.
+NOT_SECRET: Final = stat.S_IWGRP | stat.S_IRWXO
+
+
+class ApiKeys:
+    """Users by the digests of their keys; a key is compared in constant time with each."""
+
+    def __init__(self, keys: Mapping[str, str]) -> None:
+        """Take each user's key, by name."""
+        self._digests = {name: _digest(key) for name, key in keys.items()}
+
+    def user_of(self, key: str) -> str | None:
+        """Say whose key it is, or None."""
+        given, found = _digest(key), None
+        for name, digest in self._digests.items():
+            if hmac.compare_digest(digest, given):
+                found = name
+        return found
+
+
+def read_api_keys(path: Path) -> ApiKeys:
+    """Read a file of lines ``name key``, where ``#`` begins a comment.
+
+    Raises ``ValueError`` for a file that others may read, a line of another form, a short key, a
+    name that comes twice or no key at all; and ``OSError`` where it cannot be read.
+    """
+    with path.open(encoding="utf-8") as file:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & NOT_SECRET:
+            raise ValueError(f"{path} has mode {mode:04o}, and others can read it: chmod 600 it")
+        lines = [line.partition("#")[0].split() for line in file]
+    keys: dict[str, str] = {}
+    for number, words in enumerate(lines, 1):
+        match words:
+            case []:
+                continue
+            case [name, key] if name not in keys and len(key) >= MIN_KEY_LENGTH:
+                keys[name] = key
+            case _:
+                raise ValueError(
+                    f"{path}, line {number}: a name of its own and a key of at least "
+                    f"{MIN_KEY_LENGTH} characters are wanted"
+                )
+    if not keys:
+        raise ValueError(f"{path} has no key")
+    return ApiKeys(keys)
+
+
+def salt_of(user: str | None, cache_salt: str) -> str:
+    """Join a user's name, which has no space, and the salt of a request.
+
+    No two users share anything, whatever salts they choose.
+    """
+    return cache_salt if user is None else f"{user} {cache_salt}"
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode()).digest()

@@ -1,0 +1,43 @@
+"""The end of a server: what runs may finish, nothing new begins."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Drain:
+    """Counts the requests that run, and knows whether the server is to end. One event loop's."""
+
+    def __init__(self) -> None:
+        """Serve."""
+        self.draining = False
+        # Set when what runs has to end now.
+        self.over = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._running = 0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Count a request while it runs."""
+        self._running += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._running -= 1
+            if not self._running:
+                self._idle.set()
+
+    async def drain(self, grace: float) -> None:
+        """Begin nothing new; return when nothing runs.
+
+        What runs after ``grace`` seconds is ended, and its clients are told.
+        """
+        self.draining = True
+        try:
+            async with asyncio.timeout(grace):
+                await self._idle.wait()
+        except TimeoutError:
+            self.over.set()
+            await self._idle.wait()

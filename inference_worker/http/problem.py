@@ -1,0 +1,98 @@
+"""What is wrong with a request, in OpenAI's shape."""
+
+from typing import Any, Final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from inference_worker.errors import EngineBusyError, EngineGoneError, RequestTooLongError
+
+INVALID: Final = "invalid_request_error"
+RETRY_SECONDS: Final = "1"
+
+
+class Problem(Exception):
+    """A request that is not served, and what its client is told.
+
+    ``param`` names the field, ``code`` the reason for programs; ``retry`` says that the same may
+    be served soon.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str = INVALID,
+        param: str | None = None,
+        code: str | None = None,
+        retry: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.kind = kind
+        self.param = param
+        self.code = code
+        self.retry = retry
+
+    def document(self) -> dict[str, Any]:
+        """Give it as OpenAI does."""
+        error = {
+            "message": self.message,
+            "type": self.kind,
+            "param": self.param,
+            "code": self.code,
+        }
+        return {"error": error}
+
+    def response(self) -> JSONResponse:
+        """Give it as an answer."""
+        headers = {"Retry-After": RETRY_SECONDS} if self.retry else None
+        return JSONResponse(self.document(), self.status, headers)
+
+
+def not_ready(message: str) -> Problem:
+    """No engine takes requests now."""
+    return Problem(503, message, kind="server_error", code="not_ready", retry=True)
+
+
+def problem_of(error: Exception) -> Problem:
+    """Say what a client is told of an error; of one that nobody foresaw, nothing."""
+    match error:
+        case Problem():
+            return error
+        case RequestTooLongError():
+            return Problem(400, str(error), param="prompt", code="context_length_exceeded")
+        case EngineBusyError():
+            message = f"the server has too much to do: {error}"
+            return Problem(429, message, kind="rate_limit_error", code="queue_full", retry=True)
+        case EngineGoneError():
+            return not_ready(str(error))
+        case ValueError():
+            # The engine's word on ids and numbers of tokens.
+            return Problem(400, str(error), param="prompt", code="invalid_value")
+        case _:
+            return Problem(500, "the server failed", kind="server_error", code="internal_error")
+
+
+async def answer_problem(request: Request, error: Exception) -> JSONResponse:
+    """Answer a request that raised a :class:`Problem`."""
+    del request
+    return problem_of(error).response()
+
+
+async def answer_failure(request: Request, error: Exception) -> JSONResponse:
+    """Answer a request that raised what nobody foresaw."""
+    del request, error
+    return Problem(500, "the server failed", kind="server_error", code="internal_error").response()
+
+
+async def answer_http(request: Request, error: Exception) -> JSONResponse:
+    """Answer a request that has no route."""
+    assert isinstance(error, HTTPException)  # as it is registered
+    told = f"{error.detail}: {request.method} {request.url.path}"
+    response = Problem(error.status_code, told, code="unknown_url").response()
+    response.headers.update(error.headers or {})
+    return response

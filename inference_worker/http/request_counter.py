@@ -1,0 +1,45 @@
+"""Counts answers by route and status."""
+
+from typing import Final
+
+from prometheus_client import Counter
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+# As nginx has it: the client went away before its answer, which nobody reads.
+GONE_STATUS: Final = 499
+ROUTES: Final = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/models", "/health"})
+ROUTES_BELOW: Final = "/v1/models/"
+
+
+class RequestCounter:
+    """A layer around the application; of ``/metrics`` itself nothing is counted."""
+
+    def __init__(self, app: ASGIApp, requests: Counter) -> None:
+        """Count into ``requests``, by route and status."""
+        self._app = app
+        self._requests = requests
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Look at the status on its way."""
+
+        async def look(message: Message) -> None:
+            if message["type"] == "http.response.start" and scope["path"] != "/metrics":
+                self._requests.labels(route_of(scope["path"]), message["status"]).inc()
+            await send(message)
+
+        await self._app(scope, receive, look if scope["type"] == "http" else send)
+
+
+def route_of(path: str) -> str:
+    """Give a path's route; paths that nobody serves are one."""
+    if path.startswith(ROUTES_BELOW):
+        return f"{ROUTES_BELOW}{{model}}"
+    return path if path in ROUTES else "other"
+
+
+async def answer_nobody(request: Request, error: Exception) -> Response:
+    """Answer a client that is gone."""
+    del request, error
+    return Response(status_code=GONE_STATUS)
