@@ -5,9 +5,10 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 
-from inference_worker.async_engine import AsyncEngine
+from inference_worker.async_engine import AsyncEngine, Piece
 from inference_worker.errors import EngineGoneError
 from inference_worker.http.counters import HttpCounters
+from inference_worker.http.problem import Problem
 from inference_worker.request import FinishReason, Request
 from inference_worker.stop_text import StopText
 from inference_worker.text_stream import TextStream
@@ -55,16 +56,18 @@ class Answer:
         begin, ended = time.perf_counter(), "abort"
         try:
             async with aclosing(engine.generate(self._request)) as pieces:
-                async for piece in pieces:
+                while True:
+                    piece = await _next(pieces)
                     begin = self._count_time(begin, len(piece.token_ids))
                     self.reused_tokens = piece.reused_tokens or 0
                     text = self._take(piece.token_ids)
+                    if piece.reason is not None:
+                        text += self._rest()
                     reason = self._end_of(piece.reason)
+                    ended = reason or ended
+                    yield Delta(text, reason)
                     if reason is not None:
-                        ended = reason
-                        yield Delta(text, reason)
                         return
-                    yield Delta(text, None)
         except Exception:
             ended = "error"
             raise
@@ -97,7 +100,7 @@ class Answer:
             raise EngineGoneError("the server ends")
         return None if reason is None else reason.value
 
-    def rest(self) -> str:
+    def _rest(self) -> str:
         """Give what is held back, which nothing follows."""
         if self._stop_text.stopped:
             return ""
@@ -115,3 +118,11 @@ class Answer:
         else:
             self._counters.first_token.observe(now - begin)
         return now
+
+
+async def _next(pieces: AsyncGenerator[Piece, None]) -> Piece:
+    """Give an engine's next piece; raises :class:`Problem` for what it cannot continue."""
+    try:
+        return await anext(pieces)
+    except ValueError as error:
+        raise Problem(400, str(error), param="prompt", code="invalid_value") from error

@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -35,7 +36,7 @@ def read_api_keys(path: Path) -> ApiKeys:
     name that comes twice or no key at all; and ``OSError`` where it cannot be read.
     """
     with path.open(encoding="utf-8") as file:
-        mode = stat.S_IMODE(path.stat().st_mode)
+        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
         if mode & NOT_SECRET:
             raise ValueError(f"{path} has mode {mode:04o}, and others can read it: chmod 600 it")
         lines = [line.partition("#")[0].split() for line in file]

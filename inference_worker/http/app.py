@@ -15,7 +15,7 @@ from inference_worker.errors import WorkerError
 from inference_worker.http.counters import HttpCounters
 from inference_worker.http.drain import Drain
 from inference_worker.http.generation import Generation
-from inference_worker.http.problem import Problem, answer_failure, answer_http, answer_problem
+from inference_worker.http.problem import Problem, answer_http, answer_problem
 from inference_worker.http.request_counter import RequestCounter, answer_nobody
 from inference_worker.http.routes import Routes
 from inference_worker.http.served_model import ServedModel
@@ -57,10 +57,9 @@ def build_app(
         exception_handlers={
             Problem: answer_problem,
             WorkerError: answer_problem,
-            ValueError: answer_problem,
             HTTPException: answer_http,
             ClientDisconnect: answer_nobody,
-            Exception: answer_failure,
+            Exception: answer_problem,
         },
         lifespan=lifespan,
     )

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from inference_worker.http.fields import Messages, Prompts, Stops, only
+from inference_worker.http.fields import OFF, Messages, Prompts, Stops, only
 from inference_worker.http.problem import Problem
 
 MAX_SALT_LENGTH: Final = 256
@@ -21,7 +21,7 @@ class StreamOptions(BaseModel):
 
     include_usage: bool | None = None
     # Of OpenAI's, against who measures the sizes of packets.
-    include_obfuscation: Annotated[bool | None, only(False)] = None
+    include_obfuscation: Annotated[bool | None, only(OFF)] = None
 
 
 class GenerationBody(BaseModel):
@@ -37,7 +37,7 @@ class GenerationBody(BaseModel):
     max_tokens: Annotated[int | None, Field(ge=1)] = None
     temperature: Annotated[float | None, Field(ge=0, le=2)] = None
     top_p: Annotated[float | None, Field(gt=0, le=1)] = None
-    top_k: Annotated[int | None, Field(ge=0)] = None
+    top_k: Annotated[int | None, Field(ge=-1)] = None
     seed: Annotated[int | None, Field(ge=0, lt=1 << SEED_BITS)] = None
     stop: Stops = []
     n: Annotated[int | None, Field(ge=1)] = None
@@ -61,7 +61,7 @@ class CompletionBody(GenerationBody):
 
     prompt: Prompts
     best_of: Annotated[Any, only(1)] = None
-    echo: Annotated[Any, only(False)] = None
+    echo: Annotated[Any, only(OFF)] = None
     logprobs: Nothing = None
     suffix: Annotated[Any, only("")] = None
 
@@ -75,7 +75,7 @@ class ChatBody(GenerationBody):
     audio: Nothing = None
     function_call: Annotated[Any, only("none", "auto")] = None
     functions: Annotated[Any, only([])] = None
-    logprobs: Annotated[Any, only(False)] = None
+    logprobs: Annotated[Any, only(OFF)] = None
     modalities: Annotated[Any, only(["text"])] = None
     prediction: Nothing = None
     reasoning_effort: Nothing = None
@@ -91,7 +91,7 @@ class ChatBody(GenerationBody):
     prompt_cache_retention: Ignored
     safety_identifier: Ignored
     service_tier: Ignored
-    store: Annotated[Any, only(False)] = None
+    store: Annotated[Any, only(OFF)] = None
 
 
 Body = TypeVar("Body", bound=GenerationBody)
@@ -104,7 +104,7 @@ def parse_body(kind: type[Body], content: bytes) -> Body:
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False, include_context=False)[0]
     field = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in found["loc"])
-    field = field.removeprefix(".")
+    field = field.removeprefix(".") or "body"
     match found["type"]:
         case "json_invalid":
             raise Problem(400, f"the body is no JSON: {found['msg']}", code="invalid_json")
@@ -117,4 +117,4 @@ def parse_body(kind: type[Body], content: bytes) -> Body:
         case kind_of_error:
             code = "invalid_type" if kind_of_error.endswith("_type") else "invalid_value"
             message = f"Invalid value for '{field}': {found['msg']}."
-    raise Problem(400, message, param=field or None, code=code)
+    raise Problem(400, message, param=field, code=code)

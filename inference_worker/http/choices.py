@@ -15,7 +15,7 @@ from inference_worker.tokenizer import Tokenizer
 class ChoiceDelta(NamedTuple):
     """What one of several choices says next."""
 
-    index: int
+    number: int
     delta: Delta
 
 
@@ -79,12 +79,12 @@ def whole(deltas: Sequence[ChoiceDelta], count: int) -> list[Delta]:
     """Join what each of ``count`` choices said."""
     return [
         Delta(
-            "".join(each.delta.text for each in deltas if each.index == index),
+            "".join(each.delta.text for each in deltas if each.number == number),
             next(
                 each.delta.finish_reason
                 for each in deltas
-                if each.index == index and each.delta.finish_reason is not None
+                if each.number == number and each.delta.finish_reason is not None
             ),
         )
-        for index in range(count)
+        for number in range(count)
     ]

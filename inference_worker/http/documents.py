@@ -98,7 +98,7 @@ class ChatDocuments(_Headed):
     def chunk(self, choice: ChoiceDelta) -> Document:
         """Write what a choice says next."""
         text, reason = choice.delta
-        return self._chunk(choice.index, {"content": text} if text else {}, reason)
+        return self._chunk(choice.number, {"content": text} if text else {}, reason)
 
     def usage(self, usage: Document) -> Document:
         """Write the last chunk."""

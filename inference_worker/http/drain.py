@@ -37,7 +37,12 @@ class Drain:
         self.draining = True
         try:
             async with asyncio.timeout(grace):
-                await self._idle.wait()
+                await self._wait_idle()
         except TimeoutError:
             self.over.set()
+            await self._wait_idle()
+
+    async def _wait_idle(self) -> None:
+        # A stream is counted anew as its answer begins.
+        while self._running:
             await self._idle.wait()

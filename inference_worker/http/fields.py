@@ -11,6 +11,8 @@ from inference_worker.chat_format import Message
 MAX_STOPS: Final = 4
 MAX_STOP_LENGTH: Final = 1024
 ROLES: Final = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+# For what takes no boolean by its place.
+OFF: Final = False
 # What an answer of OpenAI's has besides, and gives nothing to continue where it is empty.
 EMPTY_IN_MESSAGE: Final = frozenset(
     {"annotations", "audio", "function_call", "name", "refusal", "tool_calls"}
@@ -32,7 +34,7 @@ def only(*values: object) -> AfterValidator:
 
 
 def _wrong(message: str, **values: object) -> PydanticCustomError:
-    return PydanticCustomError("invalid_type", message, values)  # type: ignore[arg-type]
+    return PydanticCustomError("invalid_type", message, values)
 
 
 def _are_ids(value: object) -> bool:

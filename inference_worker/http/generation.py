@@ -134,9 +134,9 @@ async def _chunks(
     async with aclosing(deltas):
         each: ChoiceDelta | None = first
         while each is not None:
-            if each.index not in begun:
-                begun.add(each.index)
-                opening = documents.first(each.index)
+            if each.number not in begun:
+                begun.add(each.number)
+                opening = documents.first(each.number)
                 if opening is not None:
                     yield {**opening, **more}
             if each.delta.text or each.delta.finish_reason is not None:

@@ -99,6 +99,6 @@ def _sampling(body: GenerationBody, number: int) -> SamplingOptions:
     return SamplingOptions(
         temperature=1.0 if body.temperature is None else body.temperature,
         top_p=1.0 if body.top_p is None else body.top_p,
-        top_k=body.top_k or 0,
+        top_k=max(body.top_k or 0, 0),
         seed=seed,
     )

@@ -1,5 +1,6 @@
 """What is wrong with a request, in OpenAI's shape."""
 
+import logging
 from typing import Any, Final
 
 from starlette.exceptions import HTTPException
@@ -9,7 +10,10 @@ from starlette.responses import JSONResponse
 from inference_worker.errors import EngineBusyError, EngineGoneError, RequestTooLongError
 
 INVALID: Final = "invalid_request_error"
+UNAUTHORIZED: Final = 401
 RETRY_SECONDS: Final = "1"
+
+_logger = logging.getLogger(__name__)
 
 
 class Problem(Exception):
@@ -49,7 +53,9 @@ class Problem(Exception):
 
     def response(self) -> JSONResponse:
         """Give it as an answer."""
-        headers = {"Retry-After": RETRY_SECONDS} if self.retry else None
+        headers = {"Retry-After": RETRY_SECONDS} if self.retry else {}
+        if self.status == UNAUTHORIZED:
+            headers["WWW-Authenticate"] = "Bearer"
         return JSONResponse(self.document(), self.status, headers)
 
 
@@ -70,23 +76,15 @@ def problem_of(error: Exception) -> Problem:
             return Problem(429, message, kind="rate_limit_error", code="queue_full", retry=True)
         case EngineGoneError():
             return not_ready(str(error))
-        case ValueError():
-            # The engine's word on ids and numbers of tokens.
-            return Problem(400, str(error), param="prompt", code="invalid_value")
         case _:
+            _logger.error("request_failed", exc_info=error)
             return Problem(500, "the server failed", kind="server_error", code="internal_error")
 
 
 async def answer_problem(request: Request, error: Exception) -> JSONResponse:
-    """Answer a request that raised a :class:`Problem`."""
+    """Answer a request that raised something."""
     del request
     return problem_of(error).response()
-
-
-async def answer_failure(request: Request, error: Exception) -> JSONResponse:
-    """Answer a request that raised what nobody foresaw."""
-    del request, error
-    return Problem(500, "the server failed", kind="server_error", code="internal_error").response()
 
 
 async def answer_http(request: Request, error: Exception) -> JSONResponse:

@@ -9,6 +9,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 # As nginx has it: the client went away before its answer, which nobody reads.
 GONE_STATUS: Final = 499
+# What is answered, outside this layer, to what nobody foresaw.
+FAILED_STATUS: Final = 500
 ROUTES: Final = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/models", "/health"})
 ROUTES_BELOW: Final = "/v1/models/"
 
@@ -22,14 +24,22 @@ class RequestCounter:
         self._requests = requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Look at the status on its way."""
+        """Count when all was sent."""
+        if scope["type"] != "http" or scope["path"] == "/metrics":
+            await self._app(scope, receive, send)
+            return
+        status = FAILED_STATUS
 
         async def look(message: Message) -> None:
-            if message["type"] == "http.response.start" and scope["path"] != "/metrics":
-                self._requests.labels(route_of(scope["path"]), message["status"]).inc()
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
             await send(message)
 
-        await self._app(scope, receive, look if scope["type"] == "http" else send)
+        try:
+            await self._app(scope, receive, look)
+        finally:
+            self._requests.labels(route_of(scope["path"]), status).inc()
 
 
 def route_of(path: str) -> str:
