@@ -13,7 +13,7 @@ from rich.console import Console
 
 import kvstore_client
 from inference_worker.device_name import DtypeName
-from inference_worker.errors import RequestTooLongError, WorkerError
+from inference_worker.errors import RequestTooLongError, StoreOptionsError, WorkerError
 from inference_worker.prefix_cache_backend import PrefixCacheBackend
 from inference_worker.sampling_options import SamplingOptions
 
@@ -73,11 +73,13 @@ def told_failures(console: Console) -> Iterator[None]:
     except (
         WorkerError,
         kvstore_client.errors.StoreError,
-        FileNotFoundError,
+        OSError,
         ValueError,
     ) as error:
         console.print(str(error), markup=False, highlight=False)
-        raise typer.Exit(2 if isinstance(error, RequestTooLongError) else 1) from None
+        raise typer.Exit(
+            2 if isinstance(error, RequestTooLongError | StoreOptionsError) else 1
+        ) from None
 
 
 def sampling_options(

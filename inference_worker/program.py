@@ -30,7 +30,9 @@ from inference_worker.generate_command import generate
 from inference_worker.line_worker import LineWorker
 from inference_worker.local_worker import ATTACH_SECONDS, local_worker
 from inference_worker.model_source import GEMMA
+from inference_worker.serve_command import serve
 from inference_worker.threads import threads_for, use_threads
+from inference_worker.warm_command import warm
 from kvstore import __version__
 
 # Of the demo's table where no terminal says how wide it is.
@@ -39,6 +41,8 @@ TABLE_WIDTH = 120
 app = typer.Typer(name="kvstore-worker", add_completion=False, no_args_is_help=True)
 app.command()(chat)
 app.command()(generate)
+app.command()(serve)
+app.command()(warm)
 app.add_typer(experiments, name="experiment")
 
 

@@ -6,10 +6,10 @@ from hashlib import sha256
 from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
+from inference_worker.chat_format import Message
 from inference_worker.tokenizer import Tokenizer
 from kvstore_client.tokens import pack_tokens
 
-Message = Mapping[str, str]
 Render = Callable[[Sequence[Message]], list[int]]
 """Gives the ids of a chat up to where its next answer begins."""
 
@@ -69,9 +69,9 @@ def chat_prefix(messages: Sequence[Message], render: Render) -> list[int]:
     A chat that ends with a user's message is rendered whole, as it is asked. Any other ends where
     the next user's words begin: what is the same whatever they are.
     """
-    if messages and messages[-1]["role"] == "user":
+    if messages and messages[-1].role == "user":
         return render(messages)
-    chats = [render([*messages, {"role": "user", "content": each}]) for each in BEGINNINGS]
+    chats = [render([*messages, Message("user", each)]) for each in BEGINNINGS]
     same = takewhile(lambda ids: len(set(ids)) == 1, zip(*chats, strict=False))
     return [ids[0] for ids in same]
 
@@ -98,8 +98,15 @@ def _ids(told: Mapping[str, Any], tokenizer: Tokenizer, render: Render) -> list[
             raise TypeError("prompt is a text")
         return [*tokenizer.begin_ids, *tokenizer.encode(told["prompt"])]
     if "messages" in told:
-        return chat_prefix(told["messages"], render)
+        return chat_prefix([_message(each) for each in told["messages"]], render)
     ids = told["prompt_ids"]
     if not isinstance(ids, list) or not all(type(each) is int for each in ids):
         raise TypeError("prompt_ids is a list of integers")
     return ids
+
+
+def _message(told: Mapping[str, Any]) -> Message:
+    role, content = told["role"], told["content"]
+    if not isinstance(role, str) or not isinstance(content, str):
+        raise TypeError("a message's role and content are texts")
+    return Message(role, content)

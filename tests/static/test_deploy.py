@@ -17,12 +17,13 @@ from kvstore.service.tenants_file import parse_tenants
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 UNIT = DEPLOY / "kvstore-server.service"
+WORKER_UNIT = DEPLOY / "kvstore-worker.service"
 MIB = 1 << 20
 Compose = dict[str, Any]
 # What index and process may take beside the pages.
 LEAST_HEADROOM = 256 * MIB
 # Of 100, as `systemd-analyze security` counts.
-MOST_EXPOSED = 10
+MOST_EXPOSED = {UNIT.name: 10, WORKER_UNIT.name: 16}
 
 
 def size(text: str) -> int:
@@ -40,15 +41,26 @@ def run(*command: str) -> str:
     return result.stdout + result.stderr
 
 
-@pytest.fixture(scope="module")
-def service() -> dict[str, list[str]]:
-    """Return the unit's [Service]: each setting may stand there more than once."""
+def service_of(unit: Path) -> dict[str, list[str]]:
+    """Return a unit's [Service]: each setting may stand there more than once."""
     settings: dict[str, list[str]] = {}
-    for line in UNIT.read_text(encoding="utf-8").split("[Service]")[1].splitlines():
+    for line in unit.read_text(encoding="utf-8").split("[Service]")[1].splitlines():
         name, given, value = line.partition("=")
         if given and not line.startswith(("#", "[")):
             settings.setdefault(name, []).append(value)
     return settings
+
+
+@pytest.fixture(scope="module")
+def service() -> dict[str, list[str]]:
+    """Return the store's."""
+    return service_of(UNIT)
+
+
+@pytest.fixture(scope="module")
+def worker() -> dict[str, list[str]]:
+    """Return the worker's."""
+    return service_of(WORKER_UNIT)
 
 
 @pytest.fixture
@@ -66,11 +78,12 @@ def compose() -> Compose:
     return read
 
 
-@pytest.fixture
-def runnable_unit(tmp_path: Path) -> Path:
-    """Return a copy of the unit that names a program of this machine, as tools look for it."""
-    text = UNIT.read_text(encoding="utf-8")
-    copy = tmp_path / UNIT.name
+@pytest.fixture(params=[UNIT, WORKER_UNIT], ids=["server", "worker"])
+def runnable_unit(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Return a copy of a unit that names a program of this machine, as tools look for it."""
+    unit: Path = request.param
+    text = unit.read_text(encoding="utf-8")
+    copy = tmp_path / unit.name
     copy.write_text(re.sub(r"(?m)^ExecStart=\S+", "ExecStart=/bin/true", text), encoding="utf-8")
     return copy
 
@@ -79,12 +92,12 @@ def test_systemd_accepts_the_unit(runnable_unit: Path) -> None:
     """Systemd knows each setting of the unit, and has nothing to say about it."""
     said = run("systemd-analyze", "verify", str(runnable_unit)).splitlines()
     # It looks at units that this one depends on, too.
-    assert [line for line in said if UNIT.name in line] == []
+    assert [line for line in said if runnable_unit.name in line] == []
 
 
 def test_the_unit_is_hardened(runnable_unit: Path) -> None:
     """By systemd's own measure the unit leaves little open."""
-    threshold = f"--threshold={MOST_EXPOSED}"
+    threshold = f"--threshold={MOST_EXPOSED[runnable_unit.name]}"
     run("systemd-analyze", "security", "--offline=true", threshold, str(runnable_unit))
 
 
@@ -117,6 +130,21 @@ def test_the_unit_s_folder_is_the_server_s(service: dict[str, list[str]]) -> Non
     assert service["RuntimeDirectoryMode"] == ["0700"]
 
 
+def test_the_worker_s_unit_fits_the_store_s(
+    service: dict[str, list[str]], worker: dict[str, list[str]]
+) -> None:
+    """They share a user and the store's folder, and a stop reaches the serving process first."""
+    for name in ("User", "Group"):
+        assert worker[name] == service[name]
+    assert [each for each in service["Environment"] if "RUNTIME_DIR" in each] == [
+        each for each in worker["Environment"] if "RUNTIME_DIR" in each
+    ]
+    assert worker["KillMode"] == ["mixed"]
+    assert worker["RestartPreventExitStatus"] == ["2"]
+    (command,) = worker["ExecStart"]
+    assert command.split()[:2] == ["/opt/kvstore/bin/kvstore-worker", "serve"]
+
+
 def test_the_unit_runs_a_script_of_ours(service: dict[str, list[str]]) -> None:
     """The program is one that the package declares, and a wrong setting does not restart it."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -125,11 +153,11 @@ def test_the_unit_runs_a_script_of_ours(service: dict[str, list[str]]) -> None:
     assert service["RestartPreventExitStatus"] == ["2"]
 
 
-def test_compose_has_a_store_and_two_workers(compose: Compose) -> None:
-    """Two workers wait for a healthy store, and share its folder, its user and nothing else."""
-    services = compose["services"]
-    assert sorted(services) == ["store", "worker-a", "worker-b"]
-    store, *workers = (services[name] for name in sorted(services))
+def test_compose_has_a_store_and_three_workers(compose: Compose) -> None:
+    """Workers wait for a healthy store, and share its folder, its user and nothing else."""
+    services = dict(compose["services"])
+    store, workers = services.pop("store"), services.values()
+    assert sorted(services) == ["serve", "worker-a", "worker-b"]
     (shared,) = store["volumes"]
     for worker in workers:
         assert worker["depends_on"] == {"store": {"condition": "service_healthy"}}

@@ -1,28 +1,41 @@
 """Prompts are computed once, pinned, and found by the first who asks."""
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
+from inference_worker.chat_format import Message, chat_format
 from inference_worker.local_worker import LocalWorker, local_worker
 from inference_worker.model import PagedModel
 from inference_worker.warm import Warmer
+from inference_worker.warm_command import warm
 from inference_worker.warm_prompts import WarmPrompt
-from kvstore_client.testing import running_store
+from kvstore_client.testing import RunningStore, running_store
 
+app = typer.Typer()
+app.command()(warm)
 PROMPT = WarmPrompt(1, "warm/first", [each % 256 for each in range(100)])
 LONGEST = 128
 
 
 @pytest.fixture(scope="module")
-def worker(paged_models: dict[str, PagedModel]) -> Iterator[LocalWorker]:
-    """Return a worker on a store with room for a few prompts."""
-    model = paged_models["qwen3"]
-    budget = str(model.layout(16).page_bytes * 32)
-    with (
-        running_store("--tier1-bytes", budget, "--extent-bytes", budget) as store,
-        local_worker(model, runtime_dir=store.runtime_dir, longest=LONGEST) as made,
-    ):
+def store(paged_models: dict[str, PagedModel]) -> Iterator[RunningStore]:
+    """Run a store with room for a few prompts."""
+    budget = str(paged_models["qwen3"].layout(16).page_bytes * 32)
+    with running_store("--tier1-bytes", budget, "--extent-bytes", budget) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def worker(store: RunningStore, paged_models: dict[str, PagedModel]) -> Iterator[LocalWorker]:
+    """Return a worker on it."""
+    with local_worker(
+        paged_models["qwen3"], runtime_dir=store.runtime_dir, longest=LONGEST
+    ) as made:
         yield made
 
 
@@ -56,6 +69,36 @@ def test_a_name_goes_over_to_another_prompt(worker: LocalWorker, warmer: Warmer)
     other = PROMPT._replace(ids=PROMPT.ids[::-1][:50])
     assert warmer.warm(other).failure is None
     assert pins(worker) == {"warm/first": 48}
+
+
+def test_the_command_says_what_it_did(store: RunningStore, tmp_path: Path) -> None:
+    """Of a file the first user of a chat finds all whole pages; a prompt that fails is status 1."""
+    system = Message("system", "You answer in one short sentence, and say so when you do not know.")
+    file = tmp_path / "prompts.jsonl"
+    file.write_text(json.dumps({"name": "chat", "messages": [system._asdict()]}) + "\n")
+    options = ("--model", "tiny", "--store", str(store.runtime_dir), "--longest", "256", "--json")
+    for computed in (True, False):
+        done = CliRunner().invoke(app, [str(file), "--cache-salt", "mine", *options])
+        assert done.exit_code == 0, done.output
+        (told,) = json.loads(done.stdout)["prompts"]
+        assert bool(told["computed_tokens"]) == computed
+        assert told["pinned_tokens"] == told["tokens"] // 16 * 16 > 0
+    with local_worker(
+        "tiny", runtime_dir=store.runtime_dir, longest=256, cache_salt="mine"
+    ) as first:
+        written = chat_format(first.model.tokenizer, first.model.end_ids)
+        asked = written.message_ids([system, Message("user", "Why is the sky blue?")])
+        found = first.engine.generate(asked, 2)
+        assert found.matched_tokens + found.copied_tokens >= told["tokens"]
+    with file.open("a") as more:
+        more.write('{"prompt": "short"}')
+    done = CliRunner(env={"COLUMNS": "200"}).invoke(app, [str(file), *options[:-1]])
+    assert done.exit_code == 1
+    assert "shorter than a page" in done.output
+    file.write_text("You are a helpful assistant.")
+    done = CliRunner(env={"COLUMNS": "200"}).invoke(app, [str(file), *options])
+    assert done.exit_code == 1
+    assert "line 1: it is no JSON object" in done.output
 
 
 def test_what_is_not_pinned_says_why(worker: LocalWorker, warmer: Warmer) -> None:

@@ -1,26 +1,27 @@
 """What a file of prompts says, and what is refused of it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import pytest
 
 from inference_worker.byte_tokenizer import ByteTokenizer
+from inference_worker.chat_format import Message
 from inference_worker.warm_prompts import PromptFileError, chat_prefix, read_prompts
 
 TOKENIZER = ByteTokenizer()
-SYSTEM = {"role": "system", "content": "Be brief."}
+SYSTEM = Message("system", "Be brief.")
 
 
-def render(messages: Sequence[Mapping[str, str]]) -> list[int]:
+def render(messages: Sequence[Message]) -> list[int]:
     """Write a chat as some templates do: the system's words within the first user's turn."""
     text = "".join(
-        f"{each['content']}\n\n" if each["role"] == "system" else f"U:{each['content']}."
+        f"{each.content}\n\n" if each.role == "system" else f"U:{each.content}."
         for each in messages
     )
     return TOKENIZER.encode(f"{text}A:")
 
 
-def merging(messages: Sequence[Mapping[str, str]]) -> list[int]:
+def merging(messages: Sequence[Message]) -> list[int]:
     """Do the same with line ends that are one token together, as many vocabularies have them."""
     text = TOKENIZER.decode(render(messages)).replace("U:", "")
     return TOKENIZER.encode(text.replace("\n\n\n", "3").replace("\n\n", "2"))
@@ -49,10 +50,10 @@ def test_each_kind_of_line_is_read() -> None:
 def test_a_chat_s_prefix_is_what_no_user_can_change() -> None:
     """It ends before what the user's first words may merge with, and not where they are known."""
     assert chat_prefix([SYSTEM], merging) == TOKENIZER.encode("Be brief.")
-    whole = [SYSTEM, {"role": "user", "content": "Why?"}]
+    whole = [SYSTEM, Message("user", "Why?")]
     assert chat_prefix(whole, merging) == merging(whole)
     for words in ("Why?", "\nWhy?", "é"):
-        asked = render([SYSTEM, {"role": "user", "content": words}])
+        asked = render([SYSTEM, Message("user", words)])
         prefix = chat_prefix([SYSTEM], render)
         assert asked[: len(prefix)] == prefix
 
@@ -71,6 +72,7 @@ def test_a_chat_s_prefix_is_what_no_user_can_change() -> None:
         ('{"prompt_ids": [-1]}', "line 2"),
         ('{"prompt": 3}', "prompt is a text"),
         ('{"messages": [{"content": "x"}]}', "role"),
+        ('{"messages": [{"role": "user", "content": 3}]}', "are texts"),
     ],
 )
 def test_what_is_no_prompt_is_named_by_its_line(line: str, why: str) -> None:

@@ -1,0 +1,13 @@
+"""``kvstore-worker serve`` alone: a serving process needs no torch, which the others load."""
+
+import typer
+
+from inference_worker.serve_command import serve
+
+app = typer.Typer(name="kvstore-worker", add_completion=False)
+app.command()(serve)
+
+
+@app.callback()
+def program() -> None:
+    """Have the command keep its name."""

@@ -1,0 +1,69 @@
+"""What ``kvstore-worker serve`` may be told, and what it refuses."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from inference_worker.errors import StoreOptionsError
+from inference_worker.model_source import GEMMA
+from inference_worker.prefix_cache_backend import PrefixCacheBackend
+from inference_worker.serve_program import app
+from inference_worker.serve_store import StoreOptions
+
+PAGE = Path(__file__).parents[3] / "docs" / "serving.md"
+ROW = re.compile(r"^\| `(--[a-z-]+)` \| (.*?) \| .* \|$", flags=re.MULTILINE)
+
+
+def options() -> dict[str, str]:
+    """Return each option's longest name and its default, as the page writes them."""
+    group: Any = typer.main.get_command(app)
+    found = {}
+    for each in group.commands["serve"].params:
+        default = each.default
+        shown = "" if default is None or default is False else f"`{default}`"
+        found[next(name for name in each.opts if name.startswith("--"))] = shown
+    return found
+
+
+def test_the_page_has_each_option_and_its_default() -> None:
+    """docs/serving.md and --help say the same."""
+    page = dict(ROW.findall(PAGE.read_text(encoding="utf-8").split("## Settings")[1]))
+    assert page == options()
+
+
+def test_the_default_model_is_that_of_the_others() -> None:
+    """Its name is known without torch, and it is the same one."""
+    assert options()["--model"] == f"`{GEMMA}`"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--prefix-cache-max-pages", "5"), "kvstore-server --tier1-bytes"),
+        (
+            ("--prefix-cache-max-pages", "5", "--prefix-cache-backend", "none", "--start-store"),
+            "there is none",
+        ),
+        (("--workers", "0"), "--workers"),
+        (("--prefix-cache-backend", "tree"), "--prefix-cache-backend"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(arguments: tuple[str, ...], said: str) -> None:
+    """With the status of usage errors, and before anything is started."""
+    done = CliRunner(env={"COLUMNS": "300"}).invoke(app, ["serve", "--model", "tiny", *arguments])
+    assert done.exit_code == 2
+    assert said in " ".join(done.output.split())
+
+
+def test_a_cap_of_no_pages_is_no_store() -> None:
+    """So is the backend none; a cap that is one needs a store of one's own."""
+    assert StoreOptions().used
+    assert not StoreOptions(max_pages=0).used
+    assert not StoreOptions(backend=PrefixCacheBackend.NONE, start=True).used
+    assert StoreOptions(max_pages=3, start=True).used
+    with pytest.raises(StoreOptionsError):
+        StoreOptions(max_pages=3)
