@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from typing import Final
 
-from inference_worker.async_engine import EngineGoneError, Piece
+from inference_worker.async_engine import EngineBusyError, EngineGoneError, Piece
 from inference_worker.continuation import Continuation
 from inference_worker.engine_choice import choose_engine
 from inference_worker.engine_link import EngineLink
@@ -20,6 +20,8 @@ from inference_worker.request import Request
 MOST_MOVES: Final = 2
 # How long a request whose process died waits for one that serves, where none does.
 MOVE_SECONDS: Final = 120.0
+# Between two looks of a begun request for room in a queue.
+FULL_SECONDS: Final = 0.2
 # Whoever reads counts does not wait for a process that is stopped.
 STATS_SECONDS: Final = 2.0
 
@@ -74,13 +76,15 @@ class Fleet:
         """Yield a request's tokens as they come, each once, whatever dies meanwhile.
 
         Closed before its end, the request is aborted. Raises what the engine raises,
+        ``EngineBusyError`` only where the queues of all are full and it was not begun,
         ``EngineGoneError`` where no process serves or several died under it, and
         ``ContinuationError``.
         """
         begin = time.perf_counter()
         way = Continuation(request)
-        while True:
-            link = await self._choose(request, way)
+        full: set[EngineLink] = set()
+        while (ended := way.ended) is None:
+            link = await self._choose(request, way, full)
             try:
                 async with aclosing(link.generate(way.next_request())) as pieces:
                     async for piece in pieces:
@@ -94,11 +98,13 @@ class Fleet:
                             yield Piece(new, None, None, reused)
             except EngineGoneError:
                 way.moves += 1
-                if way.ended is not None:
-                    yield Piece([], way.whole(None), way.ended)
-                    return
-                if way.moves > MOST_MOVES:
+                if way.moves > MOST_MOVES and way.ended is None:
                     raise
+            except EngineBusyError:
+                full.add(link)
+                if not await self._may_have_room(way, full):
+                    raise
+        yield Piece([], way.whole(None), ended)
 
     async def stats(self) -> EngineStats:
         """Add up what all processes count, those that ended included.
@@ -115,9 +121,11 @@ class Fleet:
         }
         return self._counts.add(living)
 
-    async def _choose(self, request: Request, way: Continuation) -> EngineLink:
+    async def _choose(
+        self, request: Request, way: Continuation, full: set[EngineLink]
+    ) -> EngineLink:
         """Return who takes a request; one that was begun waits for it, where nobody serves."""
-        link = choose_engine(self._links(), request)
+        link = choose_engine((each for each in self._links() if each not in full), request)
         if link is None and way.moves:
             try:
                 async with asyncio.timeout(MOVE_SECONDS):
@@ -128,6 +136,15 @@ class Fleet:
         if link is None:
             raise EngineGoneError("no engine process serves now")
         return link
+
+    async def _may_have_room(self, way: Continuation, full: set[EngineLink]) -> bool:
+        """Tell whether any has room besides those; one that was begun waits until they have."""
+        if full.issuperset(self._links()):
+            if not way.moves:
+                return False
+            full.clear()
+            await asyncio.sleep(FULL_SECONDS)
+        return True
 
     def _links(self) -> Iterator[EngineLink]:
         links = (each.link for each in self.seats)

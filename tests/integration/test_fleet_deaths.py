@@ -1,13 +1,13 @@
 """What a fleet says of processes that die, by processes without a model."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import mortal_engine
 import pytest
 
-from inference_worker.async_engine import EngineGoneError
+from inference_worker.async_engine import EngineBusyError, EngineGoneError
 from inference_worker.engine_settings import EngineSettings, LoadedModel
 from inference_worker.errors import WorkerError
 from inference_worker.fleet import MOST_MOVES, Fleet
@@ -24,17 +24,19 @@ async def no_store(loaded: LoadedModel) -> None:
 
 
 def with_fleet(
-    count: int, find_store: Callable[[LoadedModel], Awaitable[None]], test: Callable[..., object]
+    busy: Sequence[int],
+    find_store: Callable[[LoadedModel], Awaitable[None]],
+    test: Callable[..., object],
 ) -> None:
-    """Run a test on a fleet of so many, which is gone afterwards."""
+    """Run a test on a fleet, each of which has no room at first for so many requests."""
 
     async def run() -> None:
-        settings = [EngineSettings(model="none", name=f"engine {each}") for each in range(count)]
+        settings = [EngineSettings(model=str(each), name="engine") for each in busy]
         fleet = Fleet(settings, find_store, PROGRAM)
         async with asyncio.timeout(LIMIT):
             try:
                 await fleet.start()
-                await fleet.wait_serving(count)
+                await fleet.wait_serving(len(busy))
                 await test(fleet)  # type: ignore[misc]
             finally:
                 await fleet.close()
@@ -58,7 +60,7 @@ def test_the_last_death_is_no_failure_where_nothing_is_left_to_compute() -> None
         with pytest.raises(EngineGoneError):
             await anext(others)
 
-    with_fleet(MOST_MOVES + 1, no_store, test)
+    with_fleet([0] * (MOST_MOVES + 1), no_store, test)
 
 
 def test_a_token_id_that_is_none_is_refused_and_nobody_dies() -> None:
@@ -70,7 +72,7 @@ def test_a_token_id_that_is_none_is_refused_and_nobody_dies() -> None:
                 await anext(fleet.generate(Request(prompt_ids=[wrong], max_tokens=1)))
         assert fleet.ready
 
-    with_fleet(1, no_store, test)
+    with_fleet([0], no_store, test)
 
 
 def test_a_store_that_cannot_be_found_is_told_to_who_starts() -> None:
@@ -85,4 +87,24 @@ def test_a_store_that_cannot_be_found_is_told_to_who_starts() -> None:
         pytest.fail("it serves")
 
     with pytest.raises(WorkerError, match="No space left"):
-        with_fleet(1, broken, test)
+        with_fleet([0], broken, test)
+
+
+def test_a_full_queue_is_another_processes_chance() -> None:
+    """Only where all are full is a request refused; one that was begun waits for room instead."""
+
+    async def test(fleet: Fleet) -> None:
+        short = Request(prompt_ids=PROMPT, max_tokens=1)
+        # The first is full twice, the second once.
+        with pytest.raises(EngineBusyError):
+            await anext(fleet.generate(short))
+        ids = [each async for piece in fleet.generate(short) for each in piece.token_ids]
+        assert ids == [2]
+
+    async def test_begun(fleet: Fleet) -> None:
+        request = Request(prompt_ids=PROMPT, max_tokens=2)
+        ids = [each async for piece in fleet.generate(request) for each in piece.token_ids]
+        assert ids == [2, 3]
+
+    with_fleet([2, 1], no_store, test)
+    with_fleet([0, 3], no_store, test_begun)
