@@ -71,7 +71,9 @@ def main(  # noqa: PLR0913 - each is an option
         "callers": callers,
         "loop": f"open, {speed:g} times faster" if speed else "closed",
         "model": model,
-        "load_average": before,
+        "workers": None if url else workers,
+        "machine": machine.machine_facts(),
+        "load_average": {"before": before, "after": machine.load_average()},
     }
     if not as_json:
         for name in ("ttft_p50_ms", "ttft_p99_ms", "cached_share", "ideal_share", "errors"):
