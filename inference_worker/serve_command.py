@@ -39,6 +39,8 @@ from inference_worker.serve_store import ServeStore, StoreOptions
 from inference_worker.tokenizer import load_tokenizer
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# As a shell shows an end by a signal.
+SIGNAL_STATUS = 128
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -140,7 +142,7 @@ async def _serve(
         stack.push_async_callback(store.close)
         fleet = Fleet(engines, store.find)
         stack.push_async_callback(fleet.close)
-        loaded = await _unless_signalled(fleet.start())
+        loaded = await unless_signalled(fleet.start())
         tokenizer = load_tokenizer(Path(loaded.folder))
         name = engines[0].model
         model = served_model(name, tokenizer, frozenset(loaded.end_ids), loaded.longest)
@@ -150,15 +152,22 @@ async def _serve(
         await serve_app(build_app(fleet, model, http), listening, grace=grace)
 
 
-async def _unless_signalled(starting: Coroutine[Any, Any, T]) -> T:
+async def unless_signalled(starting: Coroutine[Any, Any, T]) -> T:
     """Await a start that a signal to stop ends, with the status that a shell shows for it."""
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(starting)
+    status = 0
+
+    def stop(number: signal.Signals) -> None:
+        nonlocal status
+        status = SIGNAL_STATUS + number
+        task.cancel()
+
     for each in STOP_SIGNALS:
-        loop.add_signal_handler(each, task.cancel)
+        loop.add_signal_handler(each, stop, each)
     try:
         return await task
     except asyncio.CancelledError:
-        raise typer.Exit(128 + signal.SIGTERM) from None
+        raise typer.Exit(status) from None
     finally:
         for each in STOP_SIGNALS:
             loop.remove_signal_handler(each)

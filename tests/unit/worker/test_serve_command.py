@@ -1,6 +1,9 @@
 """What ``kvstore-worker serve`` may be told, and what it refuses."""
 
+import asyncio
+import os
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ from typer.testing import CliRunner
 from inference_worker.errors import StoreOptionsError
 from inference_worker.model_source import GEMMA
 from inference_worker.prefix_cache_backend import PrefixCacheBackend
+from inference_worker.serve_command import unless_signalled
 from inference_worker.serve_program import app
 from inference_worker.serve_store import StoreOptions
 
@@ -67,3 +71,21 @@ def test_a_cap_of_no_pages_is_no_store() -> None:
     assert StoreOptions(max_pages=3, start=True).used
     with pytest.raises(StoreOptionsError):
         StoreOptions(max_pages=3)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_start_ends_by_a_signal(number: signal.Signals) -> None:
+    """Before anything is served too, and what was begun is undone."""
+    undone = []
+
+    async def start() -> None:
+        try:
+            os.kill(os.getpid(), number)
+            await asyncio.sleep(60)
+        finally:
+            undone.append(number)
+
+    with pytest.raises(typer.Exit) as raised:
+        asyncio.run(unless_signalled(start()))
+    assert raised.value.exit_code == 128 + number
+    assert undone == [number]
