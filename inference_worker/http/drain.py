@@ -2,7 +2,11 @@
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Final
+
+# For clients to read why their answers ended: one that reads nothing keeps nobody.
+END_SECONDS: Final = 5.0
 
 
 class Drain:
@@ -32,7 +36,7 @@ class Drain:
     async def drain(self, grace: float) -> None:
         """Begin nothing new; return when nothing runs.
 
-        What runs after ``grace`` seconds is ended, and its clients are told.
+        What runs after ``grace`` seconds is ended, and its clients are told, where they read.
         """
         self.draining = True
         try:
@@ -40,7 +44,9 @@ class Drain:
                 await self._wait_idle()
         except TimeoutError:
             self.over.set()
-            await self._wait_idle()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(END_SECONDS):
+                    await self._wait_idle()
 
     async def _wait_idle(self) -> None:
         # A stream is counted anew as its answer begins.
