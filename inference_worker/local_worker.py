@@ -13,6 +13,7 @@ from inference_worker.device_work import DeviceWork
 from inference_worker.engine import PAGE_TOKENS, Engine
 from inference_worker.model import PagedModel, load_model
 from inference_worker.prefix_cache_backend import PrefixCacheBackend, check_backend
+from inference_worker.salted_namespaces import salt_bytes
 from inference_worker.scheduler import MAX_RUNNING, MAX_STEP_TOKENS
 from inference_worker.store_namespace import model_namespace
 from kvstore_client.runtime_dir import RuntimeDir
@@ -90,6 +91,6 @@ def local_worker(  # noqa: PLR0913 - each is a setting, with a default
         shown = model if isinstance(model, str) else name
         namespace = model_namespace(client, loaded, page_tokens, shown)
         if cache_salt:
-            namespace = namespace.salted(cache_salt.encode())
+            namespace = namespace.salted(salt_bytes(cache_salt))
         namespace.wait_open(attach_seconds)
         yield LocalWorker(loaded, make_engine(namespace), client, namespace)

@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
+from hashlib import sha256
 from typing import Final
 
 from kvstore_client import Namespace
@@ -12,6 +13,14 @@ from kvstore_client.errors import StoreUnavailable
 MAX_SALTS: Final = 64
 # A request whose salt is new waits so long for its namespace, in seconds, and goes without then.
 OPENING_SECONDS: Final = 0.5
+# Of a store's namespaces: its ``max_salt_bytes`` unless set otherwise.
+MAX_SALT_BYTES: Final = 256
+
+
+def salt_bytes(salt: str) -> bytes:
+    """Write a salt as a store takes it: UTF-8, and of what is longer than that a digest."""
+    written = salt.encode()
+    return written if len(written) <= MAX_SALT_BYTES else sha256(written).digest()
 
 
 class SaltedNamespaces:
@@ -31,7 +40,7 @@ class SaltedNamespaces:
             return self._unsalted
         if salt not in self._salted:
             self._make_room(used())
-            self._salted[salt] = self._unsalted.salted(salt.encode())
+            self._salted[salt] = self._unsalted.salted(salt_bytes(salt))
         self._salted.move_to_end(salt)
         return self._salted[salt]
 

@@ -37,6 +37,10 @@ def test_those_used_longest_ago_are_let_go(monkeypatch: pytest.MonkeyPatch) -> N
         assert stayed("a")
         assert not stayed("c", "a", "b", "c")
         assert [stayed("a"), stayed("b"), stayed("c")] == [True, True, True]
+        # However long, and in whatever script: what a store takes is 256 bytes.
+        assert [stayed("é" * 256), stayed("é" * 257), stayed("é" * 257)] == [False, False, True]
+        assert known["é" * 256].namespace_id != known["é" * 257].namespace_id
+        assert not stayed("a")
         found.state_speed(7.0)
         assert [found.find(salt, set).prefill_tokens_per_second for salt in ("", "a")] == [7, 7]
 
