@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 MIN_KEY_LENGTH: Final = 16
+MAX_NAME_BYTES: Final = 64
 # Others than the owner and its group get nothing, the group may read.
 NOT_SECRET: Final = stat.S_IWGRP | stat.S_IRWXO
 
@@ -45,12 +46,12 @@ def read_api_keys(path: Path) -> ApiKeys:
         match words:
             case []:
                 continue
-            case [name, key] if name not in keys and len(key) >= MIN_KEY_LENGTH:
+            case [name, key] if name not in keys and _fit(name, key):
                 keys[name] = key
             case _:
                 raise ValueError(
-                    f"{path}, line {number}: a name of its own and a key of at least "
-                    f"{MIN_KEY_LENGTH} characters are wanted"
+                    f"{path}, line {number}: a name of its own of at most {MAX_NAME_BYTES} bytes "
+                    f"and a key of at least {MIN_KEY_LENGTH} characters are wanted"
                 )
     if not keys:
         raise ValueError(f"{path} has no key")
@@ -63,6 +64,10 @@ def salt_of(user: str | None, cache_salt: str) -> str:
     No two users share anything, whatever salts they choose.
     """
     return cache_salt if user is None else f"{user} {cache_salt}"
+
+
+def _fit(name: str, key: str) -> bool:
+    return len(name.encode()) <= MAX_NAME_BYTES and len(key) >= MIN_KEY_LENGTH
 
 
 def _digest(key: str) -> bytes:

@@ -4,10 +4,9 @@ from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from inference_worker.http.fields import OFF, Messages, Prompts, Stops, only
+from inference_worker.http.fields import OFF, Messages, Prompts, Salt, Stops, only
 from inference_worker.http.problem import Problem
 
-MAX_SALT_LENGTH: Final = 256
 SEED_BITS: Final = 63
 
 Nothing = Annotated[Any, only()]
@@ -46,7 +45,7 @@ class GenerationBody(BaseModel):
 
     cache_prefix: bool | None = None
     min_cache_tokens: Annotated[int | None, Field(ge=0)] = None
-    cache_salt: Annotated[str | None, Field(max_length=MAX_SALT_LENGTH)] = None
+    cache_salt: Salt | None = None
 
     frequency_penalty: Annotated[Any, only(0, 0.0)] = None
     presence_penalty: Annotated[Any, only(0, 0.0)] = None

@@ -8,6 +8,8 @@ from pydantic_core import PydanticCustomError
 
 from inference_worker.chat_format import Message
 
+# With the longest user name less than a store's bound on salts.
+MAX_SALT_BYTES: Final = 128
 MAX_STOPS: Final = 4
 MAX_STOP_LENGTH: Final = 1024
 ROLES: Final = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
@@ -113,10 +115,19 @@ def _content(place: int, value: Any) -> str:  # noqa: ANN401 - of JSON
     return "\n".join(texts)
 
 
+def _salt(value: str) -> str:
+    """Take a salt that a store takes."""
+    if len(value.encode()) > MAX_SALT_BYTES:
+        message = "at most {bytes} bytes are wanted"
+        raise PydanticCustomError("invalid_value", message, {"bytes": MAX_SALT_BYTES})
+    return value
+
+
 def _plain(take: Callable[[Any], Any]) -> PlainValidator:
     return PlainValidator(take)
 
 
+Salt = Annotated[str, AfterValidator(_salt)]
 Prompts = Annotated[list[Prompt], _plain(_prompts)]
 Stops = Annotated[list[str], _plain(_stops)]
 Messages = Annotated[list[Message], _plain(_messages)]
