@@ -1,0 +1,232 @@
+"""``kvstore-worker serve`` driven by OpenAI's own client, and what its store counts meanwhile."""
+
+from collections.abc import Iterator
+from threading import Thread
+
+import httpx2
+import openai
+import pytest
+from http_stage import KEYS, LONGEST, HttpStage, cached, http_stage
+from openai import OpenAI
+
+from kvstore_client.testing import wait_until
+
+PAGE = 16
+TEXT = "The quick brown fox jumps over the lazy dog, and then it sleeps until noon. "
+
+
+@pytest.fixture(scope="module")
+def stage(cache: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpStage]:
+    """One server and one store for all tests here."""
+    del cache
+    with http_stage(tmp_path_factory.mktemp("http")) as running:
+        yield running
+
+
+@pytest.fixture
+def client(stage: HttpStage) -> Iterator[OpenAI]:
+    """A client, after which nothing is held anywhere."""
+    with stage.client() as made:
+        yield made
+    assert stage.settled()
+
+
+def complete(client: OpenAI, prompt: str | list[int], **more: object) -> openai.types.Completion:
+    """Ask for a greedy completion."""
+    options = {"max_tokens": 8, "temperature": 0, **more}
+    return client.completions.create(model="tiny", prompt=prompt, **options)  # type: ignore[call-overload]
+
+
+def moved(stage: HttpStage, before: dict[str, int]) -> dict[str, int]:
+    """Return which of the store's counters moved, and by how much."""
+    assert stage.settled()
+    return {k: v - before[k] for k, v in stage.counters().items() if v != before[k]}
+
+
+def test_cold_hit_partial_and_miss(stage: HttpStage, client: OpenAI) -> None:
+    """Each is what it is by the answer's usage and by the store's counters, and answers alike."""
+    prompt = "1 " + TEXT * 2
+    before = stage.counters()
+    cold = complete(client, prompt)
+    assert cached(cold) == 0
+    assert moved(stage, before) == {"lookups": 1, "miss": 1}
+
+    before = stage.counters()
+    hit = complete(client, prompt)
+    assert cached(hit) == len(prompt)
+    assert hit.choices[0].text == cold.choices[0].text
+    assert moved(stage, before) == {"lookups": 1, "full": 1}
+
+    before = stage.counters()
+    partial = complete(client, prompt[:100] + "#" + TEXT)
+    assert cached(partial) == 100
+    assert moved(stage, before) == {"lookups": 1, "partial": 1}
+
+    before = stage.counters()
+    assert cached(complete(client, "another " + TEXT)) == 0
+    assert moved(stage, before) == {"lookups": 1, "miss": 1}
+
+    before = stage.counters()
+    off = complete(client, prompt, extra_body={"cache_prefix": False})
+    short = complete(client, prompt, extra_body={"min_cache_tokens": 500})
+    assert cached(off) == cached(short) == 0
+    assert off.choices[0].text == short.choices[0].text == cold.choices[0].text
+    assert moved(stage, before) == {}
+
+
+def test_users_and_salts_share_nothing(stage: HttpStage, client: OpenAI) -> None:
+    """What one has computed the other computes anew, and finds itself."""
+    prompt = "2 " + TEXT
+    first = complete(client, prompt)
+    with stage.client("bob") as bob:
+        again = [complete(bob, prompt) for _ in range(2)]
+    salted = [complete(client, prompt, extra_body={"cache_salt": "x"}) for _ in range(2)]
+    assert [cached(each) for each in again] == [0, len(prompt)]
+    assert [cached(each) for each in salted] == [0, len(prompt)]
+    assert {each.choices[0].text for each in (first, *again, *salted)} == {first.choices[0].text}
+
+    with OpenAI(base_url=f"{stage.url}/v1", api_key="nobody", max_retries=0) as nobody:
+        with pytest.raises(openai.AuthenticationError) as refused:
+            nobody.models.list()
+        assert refused.value.code == "invalid_api_key"
+
+
+def test_a_chat_goes_on_from_its_turns(client: OpenAI) -> None:
+    """The second turn finds all whole pages of the first, its answer included."""
+    first = [{"role": "system", "content": TEXT}, {"role": "user", "content": "Why?"}]
+    ask = {"model": "tiny", "temperature": 0, "max_tokens": 24, "seed": 3}
+    told = client.chat.completions.create(messages=first, **ask)  # type: ignore[call-overload]
+    answer = {"role": "assistant", "content": told.choices[0].message.content}
+    second = [*first, answer, {"role": "user", "content": [{"type": "text", "text": "How?"}]}]
+    again = client.chat.completions.create(messages=second, **ask)  # type: ignore[call-overload]
+    assert cached(again) >= told.usage.prompt_tokens // PAGE * PAGE
+    assert told.choices[0].message.role == "assistant"
+
+
+def test_a_stream_says_what_the_whole_says(client: OpenAI) -> None:
+    """Chats and completions, the usage in the end where it is asked for."""
+    prompt = "3 " + TEXT
+    whole = complete(client, prompt, max_tokens=40)
+    chunks = list(
+        complete(client, prompt, max_tokens=40, stream=True, stream_options={"include_usage": True})
+    )
+    assert "".join(c.choices[0].text for c in chunks if c.choices) == whole.choices[0].text
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+    assert cached(chunks[-1]) == len(prompt)
+    messages = [{"role": "user", "content": TEXT}]
+    ask = {"model": "tiny", "messages": messages, "temperature": 0, "max_tokens": 20}
+    said = client.chat.completions.create(**ask).choices[0]  # type: ignore[call-overload]
+    deltas = [c.choices[0] for c in client.chat.completions.create(stream=True, **ask)]  # type: ignore[call-overload]
+    assert "".join(each.delta.content or "" for each in deltas) == said.message.content
+    assert deltas[0].delta.role == "assistant"
+    assert deltas[-1].finish_reason == said.finish_reason
+
+
+def test_stops_and_seeds(client: OpenAI) -> None:
+    """A stop string is cut out and ends the request; a seed gives the same again, n several."""
+    prompt = "4 " + TEXT
+    whole = complete(client, prompt, max_tokens=60).choices[0].text
+    stop = whole[20:23]
+    end = whole.index(stop)
+    stopped = complete(client, prompt, max_tokens=60, stop=[stop, "never there"])
+    assert stopped.choices[0].text == whole[:end]
+    assert stopped.choices[0].finish_reason == "stop"
+    assert stopped.usage is not None
+    assert stopped.usage.completion_tokens < 60
+    assert cached(stopped) == len(prompt)
+    chunks = complete(client, prompt, max_tokens=60, stop=stop, stream=True)
+    assert "".join(each.choices[0].text for each in chunks) == whole[:end]  # type: ignore[union-attr, misc]
+    drawn = [complete(client, prompt, temperature=1.5, seed=7, n=2) for _ in range(2)]
+    texts = [[each.text for each in one.choices] for one in drawn]
+    assert texts[0] == texts[1]
+    assert texts[0][0] != texts[0][1]
+    ids = complete(client, list(prompt.encode()))
+    assert ids.choices[0].text == complete(client, prompt).choices[0].text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_who_goes_away_is_aborted(stage: HttpStage, client: OpenAI, stream: bool) -> None:  # noqa: FBT001
+    """In the middle of its prompt, or of its answer: nothing is computed or held any more."""
+    aborted = 'kvstore_worker_request_success_total{finished_reason="abort"}'
+    before = stage.metric(aborted)
+    if stream:
+        pieces = complete(client, "5 " + TEXT, max_tokens=1500, stream=True)
+        next(iter(pieces))  # type: ignore[call-overload]
+        pieces.close()  # type: ignore[attr-defined]
+    else:
+        body = {"model": "tiny", "prompt": "6 " + TEXT * 20, "max_tokens": 400}
+        headers = {"Authorization": f"Bearer {KEYS['ann']}"}
+        with (
+            httpx2.Client(timeout=httpx2.Timeout(60, read=0.05)) as impatient,
+            pytest.raises(httpx2.ReadTimeout),
+        ):
+            impatient.post(f"{stage.url}/v1/completions", json=body, headers=headers)
+    assert wait_until(lambda: stage.metric(aborted) == before + 1)
+    assert stage.settled()
+
+
+def test_a_full_queue_refuses(stage: HttpStage, client: OpenAI) -> None:
+    """Beside one that runs and two that wait; those are answered."""
+    waited: list[str] = []
+
+    def wait(number: int) -> None:
+        waited.append(complete(client, f"7{number} {TEXT}").choices[0].text)
+
+    waiters = [Thread(target=wait, args=(number,)) for number in range(2)]
+    pieces = complete(client, "8 " + TEXT, max_tokens=1500, stream=True)
+    next(iter(pieces))  # type: ignore[call-overload]
+    for each in waiters:
+        each.start()
+    assert wait_until(lambda: stage.metric("kvstore_worker_num_requests_waiting") == 2)
+    with pytest.raises(openai.RateLimitError) as refused:
+        complete(client, "9 " + TEXT)
+    assert refused.value.response.headers["retry-after"]
+    pieces.close()  # type: ignore[attr-defined]
+    for each in waiters:
+        each.join()
+    assert len(waited) == 2
+
+
+def test_what_cannot_be_is_refused_in_openais_shape(stage: HttpStage, client: OpenAI) -> None:
+    """With the field and a code; the store is not asked."""
+    before = stage.counters()
+    with pytest.raises(openai.BadRequestError) as long:
+        complete(client, "x" * LONGEST)
+    assert long.value.code == "context_length_exceeded"
+    with pytest.raises(openai.NotFoundError) as other:
+        client.completions.create(model="gpt", prompt="x")
+    assert other.value.code == "model_not_found"
+    for name, more in (
+        ("temperature", {"temperature": "hot"}),
+        ("logprobs", {"logprobs": 1}),
+        ("frequency_penalty", {"frequency_penalty": 0.5}),
+        ("n", {"n": 100}),
+        ("prompt", {"prompt": [{}]}),
+        ("prompt", {"prompt": [256]}),
+        ("nonsense", {"extra_body": {"nonsense": 1}}),
+        ("cache_salt", {"extra_body": {"cache_salt": "x" * 200}}),
+    ):
+        with pytest.raises(openai.BadRequestError) as wrong:
+            complete(client, **{"prompt": "x", **more})  # type: ignore[arg-type]
+        assert wrong.value.param == name
+    headers = {"Authorization": f"Bearer {KEYS['ann']}"}
+    url = f"{stage.url}/v1/completions"
+    bad = httpx2.post(url, content=b"{no JSON", headers=headers)
+    assert (bad.status_code, bad.json()["error"]["code"]) == (400, "invalid_json")
+    large = httpx2.post(url, content=b" " * (5 << 20), headers=headers)
+    assert large.status_code == 413
+    assert httpx2.get(f"{stage.url}/nowhere").json()["error"]["code"] == "unknown_url"
+    assert moved(stage, before) == {}
+
+
+def test_models_health_and_metrics(stage: HttpStage, client: OpenAI) -> None:
+    """The one model is listed, all is well, and what was done is counted."""
+    assert [each.id for each in client.models.list()] == ["tiny"]
+    assert client.models.retrieve("tiny").id == "tiny"
+    assert httpx2.get(f"{stage.url}/health").json() == {"status": "ok"}
+    done = 'kvstore_worker_http_requests_total{route="/v1/completions",status="200"}'
+    before = stage.metric(done), stage.metric("kvstore_worker_generation_tokens_total")
+    complete(client, "10 " + TEXT)
+    assert stage.metric(done) == before[0] + 1
+    assert stage.metric("kvstore_worker_generation_tokens_total") == before[1] + 8
