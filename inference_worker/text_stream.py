@@ -1,6 +1,7 @@
 """Text from ids that come one at a time."""
 
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Final
 
 from inference_worker.tokenizer import Tokenizer
@@ -36,11 +37,15 @@ class TextStream:
         self._context = len(self._ids) if finished == text else 0
         # Characters of the window's text that were handed on.
         self._done = len(finished)
+        # The window's text as it was, where its end is unfinished.
+        self._before = "" if finished == text else text
 
     def add(self, token: int) -> None:
         """Take one id."""
         self._ids.append(token)
         text = self._tokenizer.decode(self._ids)
+        if text != self._before:
+            self._leave_out(text)
         finished = text.rstrip(UNFINISHED)
         said = self._hand_on(finished)
         if finished == text and said:
@@ -54,7 +59,15 @@ class TextStream:
 
     def end(self) -> None:
         """Hand on what is left, finished or not."""
-        self._hand_on(self._tokenizer.decode(self._ids))
+        text = self._tokenizer.decode(self._ids)
+        self._leave_out(text)
+        self._hand_on(text)
+
+    def _leave_out(self, text: str) -> None:
+        """Take for the context's own what no id after it changed, finished or not."""
+        same = takewhile(lambda pair: pair[0] == pair[1], zip(self._before, text, strict=False))
+        self._done = max(self._done, sum(1 for _ in same))
+        self._before = ""
 
     def _hand_on(self, text: str) -> bool:
         """Hand on what is new of the window's text; tells whether something is."""

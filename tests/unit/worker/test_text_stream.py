@@ -99,3 +99,20 @@ def test_a_word_is_spelt_as_after_what_was_before() -> None:
 def test_a_character_may_begin_in_the_context() -> None:
     """It comes whole, once its last byte is there."""
     assert pieces_of(b"\xa9x", context=b"ab\xc3") == ["é", "x"]
+
+
+@pytest.mark.parametrize(
+    ("context", "said", "text"),
+    [
+        ("\u4e2d\ufffd".encode(), b"x", "x"),
+        ("\U0001f600\ufffd".encode(), b"", ""),
+        ("\U0001f600".encode()[1:] + b"\xc3", b"\xa9x", "\xe9x"),
+        (b"ab\xc3", b"x", "x"),
+        (b"ab\xc3", b"\xc3\xa9", "\xe9"),
+    ],
+)
+def test_what_is_no_character_in_the_context_is_not_said_again(
+    context: bytes, said: bytes, text: str
+) -> None:
+    """A prompt may end with replacement characters, or its last ids in the middle of some."""
+    assert "".join(pieces_of(said, context=context)) == text
