@@ -11,6 +11,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from inference_worker.http.drain import Drain
+from inference_worker.http.request_deadline import RequestDeadline
 
 GRACE_SECONDS: Final = 30.0
 # For connections that nobody uses, once all that ran has ended.
@@ -44,6 +45,7 @@ async def serve_app(
     loop = asyncio.get_running_loop()
     config = uvicorn.Config(
         app,
+        http=RequestDeadline,
         log_config=None,
         access_log=False,
         server_header=False,
