@@ -1,0 +1,195 @@
+"""The application beside its engine: not ready, failing, full, ending, and a body without end."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import httpx2
+import pytest
+from counting_engine import CountingEngine
+from starlette.applications import Starlette
+
+from inference_worker.async_engine import Piece
+from inference_worker.byte_tokenizer import ByteTokenizer
+from inference_worker.errors import EngineGoneError
+from inference_worker.http.app import build_app
+from inference_worker.http.served_model import served_model
+from inference_worker.http.settings import HttpSettings
+from inference_worker.request import Request
+
+LIMIT = 30.0
+BODY = {"model": "m", "prompt": "Who is there?", "max_tokens": 3, "temperature": 0}
+LONG = {**BODY, "max_tokens": 900}
+
+
+class FaultyEngine(CountingEngine):
+    """An engine that may raise after its second token, or be not ready."""
+
+    ready = True
+    fault: Exception | None = None
+
+    async def generate(self, request: Request) -> AsyncGenerator[Piece, None]:
+        """Raise where a fault is set."""
+        given = 0
+        async for piece in super().generate(request):
+            yield piece
+            given += 1
+            if self.fault is not None and given == 2:
+                raise self.fault
+
+
+def app_of(engine: CountingEngine, **settings: Any) -> Starlette:  # noqa: ANN401
+    """Serve an engine."""
+    model = served_model("m", ByteTokenizer(), frozenset(), 1000)
+    return build_app(engine, model, HttpSettings(**settings))
+
+
+def run(app: Starlette, test: Callable[[httpx2.AsyncClient], Awaitable[None]]) -> None:
+    """Run a test with a client of an application, without a socket."""
+
+    async def bounded() -> None:
+        transport = httpx2.ASGITransport(app, raise_app_exceptions=False)
+        async with (
+            asyncio.timeout(LIMIT),
+            httpx2.AsyncClient(transport=transport, base_url="http://here") as client,
+        ):
+            await test(client)
+
+    asyncio.run(bounded())
+
+
+def events(text: str) -> list[Any]:
+    """Return a stream's documents; its end is a text."""
+    datas = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
+    return [each if each == "[DONE]" else json.loads(each) for each in datas]
+
+
+@pytest.mark.parametrize("fault", [RuntimeError("secret"), LookupError("secret")])
+def test_what_nobody_foresaw_says_nothing_of_itself(fault: Exception) -> None:
+    """It is 500, or the last event of a stream that had begun, and it is counted."""
+    engine = FaultyEngine()
+    engine.fault = fault
+
+    async def test(client: httpx2.AsyncClient) -> None:
+        whole = await client.post("/v1/completions", json=BODY)
+        assert whole.status_code == 500
+        assert whole.json()["error"]["code"] == "internal_error"
+        stream = await client.post("/v1/completions", json={**BODY, "stream": True})
+        found = events(stream.text)
+        assert found[-1]["error"]["code"] == "internal_error"
+        assert "secret" not in whole.text + stream.text
+        shown = (await client.get("/metrics")).text
+        assert 'http_requests_total{route="/v1/completions",status="500"} 1.0' in shown
+        assert 'request_success_total{finished_reason="error"} 2.0' in shown
+
+    run(app_of(engine), test)
+    assert engine.running == 0
+
+
+def test_an_engine_that_is_gone_is_503() -> None:
+    """So is one that is not ready, by /health too."""
+    engine = FaultyEngine()
+    engine.fault = EngineGoneError("it ended")
+
+    async def test(client: httpx2.AsyncClient) -> None:
+        gone = await client.post("/v1/completions", json=BODY)
+        assert (gone.status_code, gone.json()["error"]["code"]) == (503, "not_ready")
+        assert gone.headers["retry-after"]
+        assert (await client.get("/health")).status_code == 200
+        engine.ready = False
+        for answer in (
+            await client.get("/health"),
+            await client.post("/v1/completions", json=BODY),
+        ):
+            assert answer.status_code == 503
+
+    run(app_of(engine), test)
+
+
+def test_an_end_lets_what_runs_finish() -> None:
+    """Nothing new begins meanwhile, and it is over as soon as nothing runs."""
+    engine = CountingEngine()
+    app = app_of(engine)
+
+    async def test(client: httpx2.AsyncClient) -> None:
+        body = {**BODY, "max_tokens": 40, "stream": True}
+        running = asyncio.create_task(client.post("/v1/completions", json=body))
+        while not engine.running:  # noqa: ASYNC110 - a task of the application
+            await asyncio.sleep(0)
+        ending = asyncio.create_task(app.state.drain.drain(LIMIT))
+        await asyncio.sleep(0)
+        assert (await client.get("/health")).status_code == 503
+        assert (await client.post("/v1/completions", json=BODY)).status_code == 503
+        found = events((await running).text)
+        assert found[-1] == "[DONE]"
+        assert found[-2]["choices"][0]["finish_reason"] == "length"
+        await ending
+
+    run(app, test)
+
+
+def test_an_end_without_grace_ends_what_runs() -> None:
+    """Clients are told, whether they have a stream or wait for all of it."""
+    engine = CountingEngine()
+    app = app_of(engine)
+
+    async def test(client: httpx2.AsyncClient) -> None:
+        stream = asyncio.create_task(client.post("/v1/completions", json={**LONG, "stream": True}))
+        whole = asyncio.create_task(client.post("/v1/completions", json=LONG))
+        while engine.running < 2:  # noqa: ASYNC110 - tasks of the application
+            await asyncio.sleep(0)
+        await app.state.drain.drain(0)
+        assert engine.running == 0
+        assert (await whole).status_code == 503
+        last = events((await stream).text)[-1]
+        assert last["error"]["code"] == "not_ready"
+
+    run(app, test)
+
+
+def test_a_body_is_bounded() -> None:
+    """By its length where that is told, as it comes where it is not, and in time."""
+
+    async def slowly(pieces: int, seconds: float) -> AsyncIterator[bytes]:
+        for _ in range(pieces):
+            yield b" " * 40
+            await asyncio.sleep(seconds)
+
+    async def test(client: httpx2.AsyncClient) -> None:
+        told = await client.post("/v1/completions", content=b" " * 101)
+        untold = await client.post("/v1/completions", content=slowly(1000, 0))
+        late = await client.post("/v1/completions", content=slowly(2, LIMIT))
+        assert [each.status_code for each in (told, untold, late)] == [413, 413, 408]
+
+    run(app_of(CountingEngine(), max_body_bytes=100, body_seconds=0.05), test)
+
+
+def test_several_answers_are_bounded_and_in_order() -> None:
+    """Prompts times n, each with its index; usage counts each prompt once."""
+
+    async def test(client: httpx2.AsyncClient) -> None:
+        body = {**BODY, "prompt": ["one", "two"], "n": 2}
+        answer = (await client.post("/v1/completions", json=body)).json()
+        assert [each["index"] for each in answer["choices"]] == [0, 1, 2, 3]
+        texts = [each["text"] for each in answer["choices"]]
+        assert texts[0] == texts[1] != texts[2] == texts[3]
+        assert answer["usage"] == {
+            "prompt_tokens": 6,
+            "completion_tokens": 12,
+            "total_tokens": 18,
+            "prompt_tokens_details": {"cached_tokens": 2},
+        }
+        refused = await client.post("/v1/completions", json={**body, "n": 9})
+        assert refused.json()["error"]["param"] == "n"
+
+    run(app_of(CountingEngine()), test)
+
+
+def test_it_needs_no_torch() -> None:
+    """What serves HTTP for engines in other processes is light."""
+    code = "import sys, inference_worker.http.server, inference_worker.http.app as a; "
+    code += "assert a and 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
