@@ -52,7 +52,8 @@ def workload_summary(name: str, rows: Rows) -> dict[str, Any]:
     headline = {
         **ratios[STORE],
         "ideal_speedup": ideal,
-        "share_of_ideal": _share_of_ideal(rows),
+        "share_of_ideal": round(ratios[STORE]["speedup"] / ideal, 4),
+        "paired_share_of_ideal": _paired_share_of_ideal(rows),
         **hits[STORE],
         "identical": rows.identity["identical"],
         "near_ties": rows.identity["near_ties"],
@@ -130,7 +131,7 @@ def _ratios(rows: Rows, name: str) -> dict[str, Any]:
     }
 
 
-def _share_of_ideal(rows: Rows) -> float:
+def _paired_share_of_ideal(rows: Rows) -> float:
     """Return the median of the requests' own shares, or the runs', of the ideal."""
     if rows.seconds:
         pairs = zip(rows.seconds[IDEAL], rows.seconds[STORE], strict=True)
