@@ -15,6 +15,7 @@ from inference_worker.errors import WorkerError
 from inference_worker.tied_process import tied_command
 from kvstore_client.backoff import Backoff
 from kvstore_client.errors import StoreError
+from kvstore_client.runtime_dir import RuntimeDir
 
 FIRST_WAIT: Final = 0.2
 LONGEST_WAIT: Final = 30.0
@@ -57,7 +58,10 @@ class OwnStore:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Start it and wait until it answers; raises ``WorkerError`` where it does not."""
+        """Start it and wait until it answers.
+
+        Raises ``WorkerError`` where it does not, as where another one serves the folder already.
+        """
         self.runtime_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         await self._begin()
         try:
@@ -66,7 +70,7 @@ class OwnStore:
                     assert self._process is not None
                     if self._process.returncode is not None:
                         status = self._process.returncode
-                        raise WorkerError(f"the store did not start: status {status}, see its log")
+                        raise WorkerError(f"the store did not start: status {status}, see above")
                     await asyncio.sleep(LOOK_SECONDS)
         except TimeoutError:
             await self.close()
@@ -101,10 +105,14 @@ class OwnStore:
         self.pid = self._process.pid
 
     def _answers(self) -> bool:
+        """Tell whether it answers, and not another one in its place."""
         try:
+            holder = RuntimeDir(self.runtime_dir).flock_file.read_text(encoding="ascii").strip()
+            if holder != str(self.pid):
+                return False
             with kvstore_client.connect_admin(self.runtime_dir, timeout=1.0):
                 return True
-        except StoreError:
+        except (FileNotFoundError, StoreError):
             return False
 
     async def _keep(self) -> None:

@@ -39,11 +39,14 @@ def capabilities(folder: Path) -> store_pb2.GetCapabilitiesResponse | None:
 
 
 def test_it_comes_back_and_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """Killed, another takes its place on the same sockets; closed, nothing is left.
 
-    Also where no process was to be had at first.
+    Also where no process was to be had at first. While it serves, a second one does not start.
     """
     folder = tmp_path / "run"
 
@@ -56,6 +59,11 @@ def test_it_comes_back_and_ends(
             assert first is not None
             assert first.prefix_cache_backend == "hash"
             assert store.pid is not None
+            second = OwnStore(folder, [])
+            with pytest.raises(WorkerError, match="status 1"):
+                await second.start()
+            await second.close()
+            assert f"another kvstore-server (pid {store.pid}) serves" in capfd.readouterr().err
             with monkeypatch.context() as without:
                 without.setattr(sys, "executable", str(tmp_path / "python"))
                 os.kill(store.pid, signal.SIGKILL)

@@ -44,6 +44,11 @@ class RuntimeDir:
         return self.path / "kvstore.sock"
 
     @property
+    def flock_file(self) -> Path:
+        """The file that the server has locked, with its process's number in it."""
+        return self.path / "kvstore.flock"
+
+    @property
     def grpc_target(self) -> str:
         """The socket of gRPC, as gRPC names it."""
         return f"unix:{self.grpc_socket}"
