@@ -21,8 +21,8 @@ LOOK_SHARE: Final = 0.05
 LOOK_SECONDS: Final = (0.005, 0.05)
 # In seconds: what takes less is computed before another's end would be seen.
 WORTH_WAITING: Final = 0.01
-# However well others get on, nobody waits for them longer than computing all of it so many times:
-# for one that dies, and one that takes over.
+# However well another gets on, nobody waits for it longer than computing all of it so many times:
+# for one that dies, and one that takes over. Then one of those that wait computes it.
 MOST_WAITS: Final = 3.0
 
 
@@ -119,7 +119,7 @@ class PageSupply:
         salt = run.request.cache_salt
         if self._namespaces is None or not self._namespaces.is_opening(salt):
             return None
-        return Elsewhere((OPENING, salt), LOOK_SECONDS[0], OPENING_SECONDS)
+        return Elsewhere((OPENING, salt), LOOK_SECONDS[0], OPENING_SECONDS, one_is_enough=False)
 
     def _open(
         self, run: RequestRun, namespace: kvstore_client.Namespace | None, *, may_yield: bool

@@ -131,6 +131,7 @@ class Scheduler:
             self._queue.admitted(job, now)
             if isinstance(found, Admitted):
                 self._running[job.number] = _Job(job.number, *found)
+                self._queue.takes_over(job, now)
 
     def _order_matters(self, now: float) -> bool:
         """Tell whether what is cached decides who of the waiting is admitted now."""

@@ -31,6 +31,7 @@ class Waiting:
     # Where what it lacks is done elsewhere: until when it is left alone, and since when it waits.
     prefix: Hashable | None = None
     look_at: float = 0.0
+    one_is_enough: bool = False
     _waits_since: float = 0.0
 
     @property
@@ -58,10 +59,14 @@ class Waiting:
         """Leave it alone for a while, or for good have it wait for nobody."""
         if self.prefix is None:
             self._waits_since = now
-        self.prefix = found.prefix
+        self.prefix, self.one_is_enough = found.prefix, found.one_is_enough
         gives_up_at = self._waits_since + found.at_most
         self.may_yield = now < gives_up_at
         self.look_at = min(now + found.look_after, gives_up_at) if self.may_yield else now
+
+    def wait_anew(self, now: float) -> None:
+        """Begin the wait again: another one does now what it waits for."""
+        self._waits_since = now
 
 
 class WaitingQueue:
@@ -143,6 +148,14 @@ class WaitingQueue:
             oldest = min(each.number for each in [*self._ready(now), job])
             self._passes = 0 if job.number == oldest else self._passes + 1
         del self._jobs[job.number]
+
+    def takes_over(self, job: Waiting, now: float) -> None:
+        """Take in that a request came to run: if it gave up, others wait for it from now on."""
+        if job.may_yield or not job.one_is_enough:
+            return
+        for other in self._jobs.values():
+            if other.prefix == job.prefix:
+                other.wait_anew(now)
 
     def _ready(self, now: float) -> list[Waiting]:
         """Give those that can be admitted; of those that wait for the same work, one looks."""

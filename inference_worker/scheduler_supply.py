@@ -30,12 +30,14 @@ class Elsewhere(NamedTuple):
     """A request holds nothing, for what it lacks is being done elsewhere.
 
     Requests of one ``prefix`` lack the same. It is worth another look after ``look_after``
-    seconds, and waits ``at_most`` seconds from its first look on; then it does without.
+    seconds, and waits ``at_most`` seconds from its first look on; then it does without. Where
+    ``one_is_enough`` it does so for all of the prefix: the others' wait begins anew.
     """
 
     prefix: Hashable
     look_after: float
     at_most: float
+    one_is_enough: bool = True
 
 
 class Supply(Protocol):

@@ -81,6 +81,7 @@ class CountedEngine:
     scheduler: Scheduler
     private_pages: int = pages_for(LONGEST)
     worth: float = 0.05
+    one_is_enough: bool = True
     prompts: dict[int, Prompt] = field(default_factory=dict)
     held: dict[int, Held] = field(default_factory=dict)
     computed: dict[int, int] = field(default_factory=dict)
@@ -108,7 +109,8 @@ class CountedEngine:
         if may_yield and prompt.looks:
             prompt.looks -= 1
             self.looks.append(number)
-            return Elsewhere(prompt.prefix, self.worth / 20, 3 * self.worth)
+            times = self.worth / 20, 3 * self.worth
+            return Elsewhere(prompt.prefix, *times, one_is_enough=self.one_is_enough)
         # What the match found is pinned before anything is evicted.
         own = self.store.cached.pop(number, 0)
         matched = 0 if own else min(prompt.match, prompt.tokens_now - 1) // PAGE_TOKENS

@@ -196,6 +196,38 @@ def test_waiting_has_an_end() -> None:
     assert len(made.looks) == pytest.approx(61, abs=1)
 
 
+def test_of_those_that_wait_for_the_same_one_gives_up_and_the_others_wait_for_it() -> None:
+    """Not all at the same bound: the second waits as long again, from the first's admission on."""
+    made = engine(tokens=64)
+    made.worth = 1.0
+    for number in (1, 2, 3):
+        made.add(number, Prompt(30, 2, looks=10_000))
+    made.add(4, Prompt(30, 1, looks=10_000, prefix="another"))
+    made.step(0.0)
+    made.step(3.0)
+    # Another prefix is nobody's that gave up.
+    assert made.admissions == [1, 4]
+    while made.scheduler.running_count:
+        made.step(3.1)
+    for number in (2, 3):
+        made.prompts[number].looks = 10_000
+    made.step(5.9)
+    assert made.admissions == [1, 4]
+    made.step(6.0)
+    assert made.admissions == [1, 4, 2]
+
+
+def test_who_gives_up_for_itself_alone_has_no_successor() -> None:
+    """A namespace that does not open is no work that one of them could do for all."""
+    made = engine(tokens=64)
+    made.worth, made.one_is_enough = 1.0, False
+    for number in (1, 2):
+        made.add(number, Prompt(30, 1, looks=10_000))
+    made.step(0.0)
+    made.step(3.0)
+    assert made.admissions == [1, 2]
+
+
 def test_a_short_wait_does_not_shorten_a_long_one() -> None:
     """Its namespace opens soon, and then its prompt is computed elsewhere for longer."""
     queue = WaitingQueue()
