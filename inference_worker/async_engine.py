@@ -40,7 +40,7 @@ class AsyncEngine(Protocol):
     def generate(self, request: Request) -> AsyncGenerator[Piece, None]:
         """Give a request's tokens as they come; closing it aborts the request.
 
-        Raises ``RequestTooLongError``, ``ValueError`` for what the engine cannot continue,
+        Raises ``RequestTooLongError``, ``BadRequestError`` for what the engine cannot continue,
         ``EngineBusyError`` where too many wait, ``EngineGoneError`` where it ended, and what made
         the request fail.
         """

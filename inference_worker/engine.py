@@ -8,7 +8,12 @@ from typing import Final
 import kvstore_client
 from inference_worker.batch_runner import BatchRunner
 from inference_worker.engine_stats import EngineStats
-from inference_worker.errors import RequestTooLongError
+from inference_worker.errors import (
+    BadLengthError,
+    BadPromptError,
+    BadSaltError,
+    RequestTooLongError,
+)
 from inference_worker.generation import Generation
 from inference_worker.model import PagedModel
 from inference_worker.page_pool import PagePool
@@ -132,12 +137,15 @@ class Engine:
 
         ``on_published`` is called after each insert that the store answered, with its pages.
         Without ``use_store`` it has private pages alone.
-        Raises ``RequestTooLongError``, ``ValueError`` for an empty prompt, no token to give, an
-        id that the model does not have or a salt that is no Unicode, and ``TypeError`` for an id
-        that is no integer.
+        Raises ``RequestTooLongError``, ``BadPromptError`` for an empty prompt or an id that the
+        model does not have, ``BadLengthError`` for no token to give, ``BadSaltError`` for a salt
+        that is no Unicode, and ``TypeError`` for an id that is no integer.
         """
         ids = self._checked(request.prompt_ids, request.max_tokens)
-        request.cache_salt.encode()  # later it would be nobody's to refuse
+        try:
+            request.cache_salt.encode()  # later it would be nobody's to refuse
+        except UnicodeEncodeError as error:
+            raise BadSaltError(f"a salt that is no Unicode: {error.reason}") from error
         self._added += 1
         number = self._added
 
@@ -243,12 +251,13 @@ class Engine:
     def _checked(self, prompt_ids: Sequence[int], max_tokens: int) -> list[int]:
         """Return the prompt as a list of its own, if it can be computed; raises as `add`."""
         ids = [index(each) for each in prompt_ids]
-        if not ids or max_tokens < 1:
-            raise ValueError(
-                "a prompt without tokens" if not ids else f"{max_tokens} tokens to give"
-            )
+        if not ids:
+            raise BadPromptError("a prompt without tokens")
+        if max_tokens < 1:
+            raise BadLengthError(f"{max_tokens} tokens to give")
         if min(ids) < 0 or max(ids) >= self._model.vocabulary:
-            raise ValueError(f"this model's token ids are from 0 to {self._model.vocabulary - 1}")
+            last = self._model.vocabulary - 1
+            raise BadPromptError(f"this model's token ids are from 0 to {last}")
         if len(ids) + max_tokens > self._longest:
             raise RequestTooLongError(len(ids), max_tokens, self._longest)
         return ids

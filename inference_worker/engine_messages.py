@@ -7,16 +7,25 @@ the serving process counts up.
 
 from collections.abc import Mapping
 from dataclasses import asdict, fields
-from typing import Any
+from typing import Any, Final
 
 from inference_worker.async_engine import EngineBusyError, EngineGoneError
 from inference_worker.engine_stats import EngineStats
-from inference_worker.errors import RequestTooLongError, WorkerError
+from inference_worker.errors import (
+    BadLengthError,
+    BadPromptError,
+    BadSaltError,
+    RequestTooLongError,
+    WorkerError,
+)
 from inference_worker.frames import Frame
 from inference_worker.generation import Generation
 from inference_worker.page_ref import PageRef
 from inference_worker.request import FinishReason, Request
 from inference_worker.sampling_options import SamplingOptions
+
+# What a client did wrong, by its name on the way.
+_BAD: Final = {each.param: each for each in (BadPromptError, BadLengthError, BadSaltError)}
 
 
 def request_frame(number: int, request: Request) -> Frame:
@@ -60,8 +69,8 @@ def failure_frame(number: int, error: Exception) -> Frame:
             told["kind"] = "busy"
         case EngineGoneError():
             told["kind"] = "gone"
-        case ValueError() | TypeError():
-            told["kind"] = "invalid"
+        case BadPromptError() | BadLengthError() | BadSaltError():
+            told["kind"] = error.param
         case WorkerError():
             pass
         case _:
@@ -79,8 +88,8 @@ def failure_of(told: Mapping[str, Any]) -> Exception:
             return EngineBusyError(message)
         case "gone":
             return EngineGoneError(message)
-        case "invalid":
-            return ValueError(message)
+        case kind if kind in _BAD:
+            return _BAD[kind](message)
         case _:
             return WorkerError(message)
 

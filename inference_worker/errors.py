@@ -9,6 +9,10 @@
     ├── UnknownExtentError          a page names an extent that is not mapped here
     ├── ArenaExhaustedError         the private arena has too few slots left
     ├── RequestTooLongError         prompt and output exceed what the engine was made for
+    ├── BadRequestError             what no engine of this model can continue (a ValueError)
+    │   ├── BadPromptError          a prompt without tokens, or with an id that the model lacks
+    │   ├── BadLengthError          no token to give
+    │   └── BadSaltError            a salt that is no Unicode
     ├── EngineBusyError             as many requests wait as may
     ├── EngineGoneError             the engine ended, or is about to
     ├── ProcessEndedError           a process that was to answer a line ended
@@ -16,6 +20,8 @@
     ├── StoreOptionsError           options about the store that contradict each other
     └── BackendMismatchError        the store finds prefixes by another index than was asked for
 """
+
+from typing import ClassVar
 
 
 class WorkerError(Exception):
@@ -73,6 +79,33 @@ class RequestTooLongError(WorkerError):
         self.prompt = prompt
         self.output = output
         self.longest = longest
+
+
+class BadRequestError(WorkerError, ValueError):
+    """A request that makes no sense to an engine, which took nothing of it.
+
+    ``param`` is the field of a request over HTTP that it is about.
+    """
+
+    param: ClassVar[str]
+
+
+class BadPromptError(BadRequestError):
+    """A prompt without tokens, or with an id that the model does not have."""
+
+    param = "prompt"
+
+
+class BadLengthError(BadRequestError):
+    """Fewer than one token to give."""
+
+    param = "max_tokens"
+
+
+class BadSaltError(BadRequestError):
+    """A salt that cannot be written as UTF-8."""
+
+    param = "cache_salt"
 
 
 class EngineBusyError(WorkerError):

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
+from inference_worker.errors import BadPromptError
+
 # Bytes of the JSON, then of the token ids behind it.
 HEAD: Final = Struct("<II")
 # More than the longest prompt has; a length beyond it is no frame of ours.
@@ -21,12 +23,12 @@ class Frame(NamedTuple):
     token_ids: Sequence[int] = ()
 
     def pack(self) -> bytes:
-        """Write it as it travels; raises ``ValueError`` for an id that is no uint32."""
+        """Write it as it travels; raises ``BadPromptError`` for an id that is no uint32."""
         told = json.dumps(self.fields).encode()
         try:
             ids = array("I", self.token_ids)
         except OverflowError:
-            raise ValueError("a token id is from 0 to 4294967295") from None
+            raise BadPromptError("a token id is from 0 to 4294967295") from None
         if sys.byteorder == "big":
             ids.byteswap()
         return HEAD.pack(len(told), len(ids) * ids.itemsize) + told + ids.tobytes()

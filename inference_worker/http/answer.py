@@ -5,10 +5,9 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 
-from inference_worker.async_engine import AsyncEngine, Piece
+from inference_worker.async_engine import AsyncEngine
 from inference_worker.errors import EngineGoneError
 from inference_worker.http.counters import HttpCounters
-from inference_worker.http.problem import Problem
 from inference_worker.request import FinishReason, Request
 from inference_worker.stop_text import StopText
 from inference_worker.text_stream import TextStream
@@ -57,7 +56,7 @@ class Answer:
         try:
             async with aclosing(engine.generate(self._request)) as pieces:
                 while True:
-                    piece = await _next(pieces)
+                    piece = await anext(pieces)
                     begin = self._count_time(begin, len(piece.token_ids))
                     self.reused_tokens = piece.reused_tokens or 0
                     text = self._take(piece.token_ids)
@@ -118,11 +117,3 @@ class Answer:
         else:
             self._counters.first_token.observe(now - begin)
         return now
-
-
-async def _next(pieces: AsyncGenerator[Piece, None]) -> Piece:
-    """Give an engine's next piece; raises :class:`Problem` for what it cannot continue."""
-    try:
-        return await anext(pieces)
-    except ValueError as error:
-        raise Problem(400, str(error), param="prompt", code="invalid_value") from error

@@ -7,7 +7,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from inference_worker.errors import EngineBusyError, EngineGoneError, RequestTooLongError
+from inference_worker.errors import (
+    BadRequestError,
+    EngineBusyError,
+    EngineGoneError,
+    RequestTooLongError,
+)
 
 INVALID: Final = "invalid_request_error"
 UNAUTHORIZED: Final = 401
@@ -71,6 +76,8 @@ def problem_of(error: Exception) -> Problem:
             return error
         case RequestTooLongError():
             return Problem(400, str(error), param="prompt", code="context_length_exceeded")
+        case BadRequestError():
+            return Problem(400, str(error), param=error.param, code="invalid_value")
         case EngineBusyError():
             message = f"the server has too much to do: {error}"
             return Problem(429, message, kind="rate_limit_error", code="queue_full", retry=True)

@@ -10,7 +10,13 @@ from transformers import PreTrainedModel
 
 from inference_worker.block_table import PageRef
 from inference_worker.engine import PAGE_TOKENS, Engine
-from inference_worker.errors import RequestTooLongError
+from inference_worker.errors import (
+    BadLengthError,
+    BadPromptError,
+    BadRequestError,
+    BadSaltError,
+    RequestTooLongError,
+)
 from inference_worker.model import PagedModel
 from inference_worker.reference import Reference
 from inference_worker.request import Request
@@ -108,17 +114,27 @@ def test_sampled_tokens_follow_their_seed(alone: Engine, text_ids: Ids) -> None:
     assert alone.generate(ids, 12).output_ids not in (first, sampled(2))
 
 
-@pytest.mark.parametrize(("prompt", "tokens"), [([], 4), ([1], 0), ([1, 256], 4), ([1, -1], 4)])
-def test_requests_without_sense_are_refused(alone: Engine, prompt: list[int], tokens: int) -> None:
+@pytest.mark.parametrize(
+    ("prompt", "tokens", "error"),
+    [
+        ([], 4, BadPromptError),
+        ([1], 0, BadLengthError),
+        ([1, 256], 4, BadPromptError),
+        ([1, -1], 4, BadPromptError),
+    ],
+)
+def test_requests_without_sense_are_refused(
+    alone: Engine, prompt: list[int], tokens: int, error: type[BadRequestError]
+) -> None:
     """An empty prompt, no token to give, and ids that the model does not have raise."""
-    with pytest.raises(ValueError, match="token"):
+    with pytest.raises(error, match="token"):
         alone.generate(prompt, tokens)
     assert alone.private_slots_used == 0
 
 
 def test_a_salt_that_cannot_be_written_is_refused(alone: Engine) -> None:
     """Half of a pair of surrogates, as JSON can have it, is told to who asks, and to no step."""
-    with pytest.raises(ValueError, match="surrogates"):
+    with pytest.raises(BadSaltError, match="surrogates"):
         alone.add(Request(prompt_ids=[1], max_tokens=1, cache_salt="\ud800"), Heard())
     assert not alone.has_work
 

@@ -10,7 +10,7 @@ import pytest
 from inference_worker.async_engine import EngineBusyError, EngineGoneError, Piece
 from inference_worker.engine import Engine
 from inference_worker.engine_thread import EngineThread
-from inference_worker.errors import RequestTooLongError
+from inference_worker.errors import BadPromptError, RequestTooLongError
 from inference_worker.model import PagedModel
 from inference_worker.request import FinishReason, Request
 
@@ -135,7 +135,7 @@ def test_a_request_that_cannot_be_is_refused(engine: GatedEngine) -> None:
             assert thread.longest == LONGEST
             with pytest.raises(RequestTooLongError):
                 await all_of(thread, asked(LONGEST))
-            with pytest.raises(ValueError, match="token ids are from 0 to 255"):
+            with pytest.raises(BadPromptError, match="token ids are from 0 to 255"):
                 await all_of(thread, asked(1, [256]))
             assert len(tokens_of(await all_of(thread, asked(2)))) == 2
 

@@ -5,6 +5,7 @@ from asyncio import StreamReader
 
 import pytest
 
+from inference_worker.errors import BadPromptError
 from inference_worker.frames import HEAD, MOST_BYTES, Frame, read_frame
 
 
@@ -45,5 +46,5 @@ def test_what_is_no_frame_is_refused() -> None:
     with pytest.raises(ValueError, match="bytes"):
         read_all(HEAD.pack(MOST_BYTES, 1))
     for wrong in (1 << 32, -1):
-        with pytest.raises(ValueError, match="token id"):
+        with pytest.raises(BadPromptError, match="token id"):
             Frame({}, [wrong]).pack()

@@ -14,7 +14,13 @@ from starlette.applications import Starlette
 
 from inference_worker.async_engine import Piece
 from inference_worker.byte_tokenizer import ByteTokenizer
-from inference_worker.errors import EngineGoneError
+from inference_worker.errors import (
+    BadPromptError,
+    BadRequestError,
+    BadSaltError,
+    EngineGoneError,
+    WorkerError,
+)
 from inference_worker.http.app import build_app
 from inference_worker.http.served_model import served_model
 from inference_worker.http.settings import HttpSettings
@@ -67,7 +73,9 @@ def events(text: str) -> list[Any]:
     return [each if each == "[DONE]" else json.loads(each) for each in datas]
 
 
-@pytest.mark.parametrize("fault", [RuntimeError("secret"), LookupError("secret")])
+@pytest.mark.parametrize(
+    "fault", [RuntimeError("secret"), ValueError("secret"), WorkerError("secret")]
+)
 def test_what_nobody_foresaw_says_nothing_of_itself(fault: Exception) -> None:
     """It is 500, or the last event of a stream that had begun, and it is counted."""
     engine = FaultyEngine()
@@ -87,6 +95,21 @@ def test_what_nobody_foresaw_says_nothing_of_itself(fault: Exception) -> None:
 
     run(app_of(engine), test)
     assert engine.running == 0
+
+
+@pytest.mark.parametrize("fault", [BadPromptError("its ids"), BadSaltError("its salt")])
+def test_what_an_engine_refuses_is_the_clients(fault: BadRequestError) -> None:
+    """It is 400 with the engine's words and the field that they are about."""
+    engine = FaultyEngine()
+    engine.fault = fault
+
+    async def test(client: httpx2.AsyncClient) -> None:
+        answer = await client.post("/v1/completions", json=BODY)
+        error = answer.json()["error"]
+        told = answer.status_code, error["code"], error["param"], error["message"]
+        assert told == (400, "invalid_value", fault.param, str(fault))
+
+    run(app_of(engine), test)
 
 
 def test_an_engine_that_is_gone_is_503() -> None:
