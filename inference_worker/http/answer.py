@@ -8,6 +8,7 @@ from typing import NamedTuple
 from inference_worker.async_engine import AsyncEngine
 from inference_worker.errors import EngineGoneError
 from inference_worker.http.counters import HttpCounters
+from inference_worker.http.problem import is_refusal
 from inference_worker.request import FinishReason, Request
 from inference_worker.stop_text import StopText
 from inference_worker.text_stream import TextStream
@@ -52,7 +53,8 @@ class Answer:
         Raises what ``generate`` of the engine raises, and ``EngineGoneError`` where the engine
         aborted it.
         """
-        begin, ended = time.perf_counter(), "abort"
+        begin = time.perf_counter()
+        ended: str | None = FinishReason.ABORT.value
         try:
             async with aclosing(engine.generate(self._request)) as pieces:
                 while True:
@@ -67,11 +69,14 @@ class Answer:
                     yield Delta(text, reason)
                     if reason is not None:
                         return
-        except Exception:
-            ended = "error"
+        except Exception as error:
+            ended = None
+            if not is_refusal(error):
+                self._counters.failures.inc()
             raise
         finally:
-            self._counters.ends.labels(ended).inc()
+            if ended is not None:
+                self._counters.ends.labels(ended).inc()
             self._counters.generated.inc(self.completion_tokens)
 
     def _take(self, tokens: list[int]) -> str:

@@ -32,8 +32,14 @@ class HttpCounters:
         )
         self.ends = Counter(
             "request_success",
-            "Answers that ended, by why: stop, length, abort (the client went away), error.",
+            "Answers that ended, by why: stop, length, abort (the client went away).",
             ["finished_reason"],
+            namespace=PREFIX,
+            registry=registry,
+        )
+        self.failures = Counter(
+            "request_failure",
+            "Answers that the server failed to give, or to end.",
             namespace=PREFIX,
             registry=registry,
         )

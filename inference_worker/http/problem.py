@@ -69,6 +69,11 @@ def not_ready(message: str) -> Problem:
     return Problem(503, message, kind="server_error", code="not_ready", retry=True)
 
 
+def is_refusal(error: Exception) -> bool:
+    """Tell whether a request was refused, and the server failed in nothing."""
+    return isinstance(error, Problem | RequestTooLongError | BadRequestError | EngineBusyError)
+
+
 def problem_of(error: Exception) -> Problem:
     """Say what a client is told of an error; of one that nobody foresaw, nothing."""
     match error:

@@ -91,7 +91,8 @@ def test_what_nobody_foresaw_says_nothing_of_itself(fault: Exception) -> None:
         assert "secret" not in whole.text + stream.text
         shown = (await client.get("/metrics")).text
         assert 'http_requests_total{route="/v1/completions",status="500"} 1.0' in shown
-        assert 'request_success_total{finished_reason="error"} 2.0' in shown
+        assert "request_failure_total 2.0" in shown
+        assert "request_success_total{" not in shown
 
     run(app_of(engine), test)
     assert engine.running == 0
@@ -108,6 +109,9 @@ def test_what_an_engine_refuses_is_the_clients(fault: BadRequestError) -> None:
         error = answer.json()["error"]
         told = answer.status_code, error["code"], error["param"], error["message"]
         assert told == (400, "invalid_value", fault.param, str(fault))
+        shown = (await client.get("/metrics")).text
+        assert "request_failure_total 0.0" in shown
+        assert "request_success_total{" not in shown
 
     run(app_of(engine), test)
 
