@@ -6,6 +6,8 @@ any simulated thread nothing may wait.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from queue import Empty
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -200,14 +202,20 @@ class SimpleQueue(Generic[T]):
         if self._waiting:
             current.kernel().wake(self._waiting.popleft())
 
-    def get(self) -> T:
-        """Take the oldest item, waiting for one."""
+    def get(self, *, timeout: float | None = None) -> T:
+        """Take the oldest item, waiting for one; raises ``queue.Empty`` where none comes."""
         kernel = current.kernel()
         kernel.require_life()
+        end = None if timeout is None else kernel.now + timeout
         while not self._items:
+            if end is not None and end <= kernel.now:
+                raise Empty
             assert kernel.running is not None
             self._waiting.append(kernel.running)
-            kernel.park()
+            kernel.park(None if end is None else end - kernel.now)
+            # Where its time ended it stands there still, and nobody is to be woken in its place.
+            with suppress(ValueError):
+                self._waiting.remove(kernel.running)
         return self._items.popleft()
 
     def empty(self) -> bool:

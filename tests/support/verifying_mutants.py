@@ -48,8 +48,8 @@ VERIFYING_MUTANTS = [
     Mutant(
         "page-looked-at-is-its-neighbour",
         "verifying.py",
-        "                    slot = slots[end - start - 1]\n",
-        "                    slot = slots[max(end - start - 2, 0)]\n",
+        "        slots = [own[end - before] for end in ends]\n",
+        "        slots = [own[max(end - before - 1, 0)] for end in ends]\n",
     ),
     Mutant(
         "pin-id-of-another-match",
@@ -60,7 +60,7 @@ VERIFYING_MUTANTS = [
     Mutant(
         "slots-in-order-from-the-first-one",
         "runs.py",
-        "extent.order.startswith(slots.tobytes(), first * slots.itemsize)",
+        'extent.order.startswith(cast("bytes", slots), first * slots.itemsize)',
         "extent.order.startswith(slots.tobytes()[:8], first * slots.itemsize)",
     ),
 ]
