@@ -98,6 +98,9 @@ class BatchRunner:
         for run, choice in zip(runs, choices, strict=True):
             if run.number in self._table.aborted:  # by the listener of another
                 continue
+            if isinstance(choice, Exception):
+                self._table.fail(run, choice)
+                continue
             run.chosen(choice)
             self._scheduler.extended(run.number)
             if len(run.generation.output_ids) == 1:

@@ -47,8 +47,14 @@ class Sampler:
                 self._warpers.append(TopPLogitsWarper(options.top_p))
 
     def choose(self, logits: torch.Tensor) -> Choice:
-        """Choose from raw logits ``[vocabulary]``, on any device; waits for that device."""
-        return choose_all(logits.unsqueeze(0), [self])[0]
+        """Choose from raw logits ``[vocabulary]``, on any device; waits for that device.
+
+        Raises what a draw raises.
+        """
+        (choice,) = choose_all(logits.unsqueeze(0), [self])
+        if isinstance(choice, Exception):
+            raise choice
+        return choice
 
     @property
     def is_greedy(self) -> bool:
@@ -56,25 +62,32 @@ class Sampler:
         return self._options.is_greedy
 
     def draw(self, logits: torch.Tensor) -> int:
-        """Draw a token from raw logits ``[1, vocabulary]``, float32 on the CPU."""
+        """Draw a token from raw logits ``[1, vocabulary]``, float32 on the CPU.
+
+        Raises ``RuntimeError`` where they are no distribution, as of NaN.
+        """
         scores = self._warpers(None, logits)
         return int(torch.multinomial(scores.softmax(-1), 1, generator=self._generator))
 
 
-def choose_all(logits: torch.Tensor, samplers: Sequence[Sampler]) -> list[Choice]:
+def choose_all(logits: torch.Tensor, samplers: Sequence[Sampler]) -> list[Choice | Exception]:
     """Choose for each request of a batch from its row of raw logits ``[rows, vocabulary]``.
 
     The best tokens of all rows are looked for at once; who draws does so from its row alone, so
-    that a seed gives the same tokens in a batch as without one. Waits for the logits' device.
+    that a seed gives the same tokens in a batch as without one. A draw that fails gives what it
+    raised in its place, and the others theirs. Waits for the logits' device.
     Raises ``ValueError`` where there are not as many rows as samplers.
     """
     best: list[int] = logits.argmax(-1).tolist()
-    chosen = [Choice(token, token) for token in best]
+    chosen: list[Choice | Exception] = [Choice(token, token) for token in best]
     pairs = enumerate(zip(best, samplers, strict=True))
     drawing = [row for row, (_, sampler) in pairs if not sampler.is_greedy]
     if drawing:
         # On the CPU, whose generator gives the same on every machine.
         drawn_from = logits[drawing].float().cpu().split(1)
         for row, scores in zip(drawing, drawn_from, strict=True):
-            chosen[row] = Choice(samplers[row].draw(scores), best[row])
+            try:
+                chosen[row] = Choice(samplers[row].draw(scores), best[row])
+            except Exception as error:  # noqa: BLE001 - it is this row's own
+                chosen[row] = error
     return chosen

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
+import torch
 from engine_world import CHUNK_TOKENS, NOTHING, EngineWorld
 from heard import Heard
 
@@ -11,6 +12,7 @@ from inference_worker.engine import PAGE_TOKENS, Engine
 from inference_worker.model import PagedModel
 from inference_worker.page_acquisition import RESERVE_AHEAD
 from inference_worker.request import FinishReason, Request
+from inference_worker.sampling_options import GREEDY, SamplingOptions
 from inference_worker.step import Step
 from inference_worker.tiny_models import TINY_MODELS
 from kvstore_client import Reservation
@@ -159,6 +161,31 @@ def test_a_forward_that_fails_fails_what_was_in_it(
     engine.add(Request(prompt_ids=text_ids(20, 0), max_tokens=9), after)
     run_all(engine, after)
     assert after.reason is FinishReason.LENGTH
+
+
+def test_a_draw_that_fails_fails_its_request_alone(
+    world: EngineWorld, text_ids: Ids, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is drawn from a row of NaN; who draws or decodes beside it has its tokens."""
+    engine = world.engine
+    drawn = SamplingOptions(temperature=1.0, seed=1)
+    heard = [Heard() for _ in range(3)]
+    forward = engine._model.forward
+
+    def spoil(step: Step, input_ids: torch.Tensor) -> torch.Tensor:
+        logits = forward(step, input_ids).clone()
+        logits[0] = torch.nan
+        return logits
+
+    for seed, (sampling, each) in enumerate(zip((drawn, drawn, GREEDY), heard, strict=True)):
+        ids = text_ids(5, 40 + seed)
+        engine.add(Request(prompt_ids=ids, max_tokens=3, sampling=sampling), each)
+    with monkeypatch.context() as patch:
+        patch.setattr(engine._model, "forward", spoil)
+        engine.step()
+    run_all(engine, *heard)
+    assert "probability" in str(heard[0].error)
+    assert [each.reason for each in heard[1:]] == [FinishReason.LENGTH] * 2
 
 
 def test_a_step_asks_for_slots_once(
