@@ -9,7 +9,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 # Of what a profile allows each machine takes so much, all together about all of it: `ci`
 # runs the same examples each time, and `nightly` is for finding new ones.
-SHARE = 0.2
+SHARE = 0.16
 
 
 @pytest.mark.parametrize(
