@@ -95,6 +95,11 @@ class Engine:
         return self._longest
 
     @property
+    def max_running(self) -> int:
+        """How many requests have pages at a time, at most."""
+        return self._scheduler.max_running
+
+    @property
     def private_slots_used(self) -> int:
         """Slots of the private arena that sequences have now."""
         return self._private.used_count

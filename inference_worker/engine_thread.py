@@ -40,13 +40,14 @@ class EngineThread:
     def __init__(self, engine: Engine, *, max_waiting: int = MAX_WAITING) -> None:
         """Start the thread, which alone uses ``engine`` from now on.
 
-        At most ``max_waiting`` requests wait; raises ``ValueError`` for less than 1.
+        At most ``max_waiting`` requests wait besides those that the engine has places for, which
+        a step gives them; raises ``ValueError`` for less than 1.
         """
         if max_waiting < 1:
             raise ValueError(f"at least one request may wait, not {max_waiting}")
         self._engine = engine
         self._longest = engine.longest
-        self._max_waiting = max_waiting
+        self._most = max_waiting + engine.max_running
         self._changed = Condition()
         self._orders: list[_Order] = []
         # Requests of orders that the counts do not have yet.
@@ -120,7 +121,7 @@ class EngineThread:
             if not self.ready:
                 raise EngineGoneError("the engine takes no more requests")
             waiting = self._counts.waiting + self._unseen
-            if waiting >= self._max_waiting:
+            if waiting + self._counts.running >= self._most:
                 raise EngineBusyError(f"{waiting} requests wait already")
             stream = EngineStream(request, self._reused_tokens)
             self._unseen += 1

@@ -49,7 +49,7 @@ class Scheduler:
         if max_step_tokens < 1 or max_running < 1:
             raise ValueError(f"bounds of a step: {max_step_tokens} tokens, {max_running} requests")
         self._max_step_tokens = max_step_tokens
-        self._max_running = max_running
+        self.max_running = max_running
         self._queue = WaitingQueue()
         self._running: dict[int, _Job] = {}
         self._closed_until = 0.0
@@ -114,9 +114,9 @@ class Scheduler:
 
     def _admit(self, supply: Supply, now: float) -> None:
         looks = LOOKS_A_STEP
-        if len(self._running) < self._max_running and self._order_matters(now):
+        if len(self._running) < self.max_running and self._order_matters(now):
             self._queue.peek(supply, now)
-        while looks and len(self._running) < self._max_running:
+        while looks and len(self._running) < self.max_running:
             job = self._next(now)
             if job is None:
                 return
@@ -138,7 +138,7 @@ class Scheduler:
         count, room = self._queue.ready_count(now), self._room()
         if count <= 1 or room <= 0:
             return count > 0 >= room
-        places = self._max_running - len(self._running)
+        places = self.max_running - len(self._running)
         return count > places or self._queue.total_lacking(now) > room
 
     def _next(self, now: float) -> Waiting | None:

@@ -78,7 +78,7 @@ def serve(  # noqa: PLR0913 - each is an option
     ] = MAX_RUNNING,
     max_waiting: Annotated[
         int | None,
-        typer.Option(help="Requests of an engine that may wait; default: 256.", min=1),
+        typer.Option(help="Requests of an engine that may wait for a place; default: 256.", min=1),
     ] = None,
     threads: Threads = None,
     device: Device = CPU,

@@ -162,6 +162,23 @@ def test_the_queue_is_bounded(paged_models: dict[str, PagedModel]) -> None:
     run(test)
 
 
+def test_a_burst_on_an_idle_engine_has_its_places_too(engine: GatedEngine) -> None:
+    """As many as may run and wait are taken at once, before any step; one more is refused."""
+
+    async def test() -> None:
+        async with running(engine, max_waiting=1) as thread:
+            engine.gate.clear()
+            taken = [asyncio.create_task(all_of(thread, asked(2))) for _ in range(8 + 1)]
+            await asyncio.sleep(0)
+            with pytest.raises(EngineBusyError):
+                await all_of(thread, asked(2))
+            engine.gate.set()
+            found = await asyncio.gather(*taken)
+            assert [len(tokens_of(each)) for each in found] == [2] * 9
+
+    run(test)
+
+
 def test_who_goes_away_is_aborted(engine: GatedEngine) -> None:
     """Closed after a token, or cancelled before the first, a request gives its pages back."""
 
