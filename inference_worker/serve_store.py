@@ -1,8 +1,6 @@
 """The store that a serving process and its engine processes use."""
 
 import asyncio
-import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +8,7 @@ from inference_worker.engine_settings import LoadedModel
 from inference_worker.errors import StoreOptionsError
 from inference_worker.own_store import OwnStore, budget_arguments
 from inference_worker.prefix_cache_backend import PrefixCacheBackend, store_arguments
+from inference_worker.temporary_folder import STORE, TemporaryFolder
 from kvstore_client.runtime_dir import RuntimeDir
 
 
@@ -53,13 +52,13 @@ class ServeStore:
     def __init__(self, options: StoreOptions) -> None:
         """Start nothing; raises ``ValueError`` for a path too long for a socket."""
         self._options = options
-        self._temporary: Path | None = None
+        self._temporary: TemporaryFolder | None = None
         self._own: OwnStore | None = None
         self._started: asyncio.Task[None] | None = None
         folder = options.runtime_dir
         if options.used and options.start and folder is None:
-            self._temporary = Path(tempfile.mkdtemp(prefix="kvstore-serve-"))
-            folder = self._temporary / "run"
+            self._temporary = TemporaryFolder()
+            folder = self._temporary.path / STORE
         self._paths = RuntimeDir(folder)
 
     async def find(self, loaded: LoadedModel) -> Path | None:
@@ -80,7 +79,7 @@ class ServeStore:
         if self._own is not None:
             await self._own.close()
         if self._temporary is not None:
-            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._temporary.remove()
 
     async def _start(self, page_bytes: int) -> None:
         arguments = store_arguments(self._options.backend)

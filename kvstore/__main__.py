@@ -26,6 +26,7 @@ from kvstore.access import Access, read_access
 from kvstore.config import PROGRAM, Config, load_config
 from kvstore.instance_lock import InstanceLock, InstanceRunning
 from kvstore.log import configure_logging
+from kvstore.parent_death import ignore_parent_death
 from kvstore.rpc.attach import AttachServer
 from kvstore.rpc.health import Health, stacks
 from kvstore.rpc.hot_lanes import FEATURE as HOT_LANE
@@ -175,6 +176,7 @@ def serve(config: Config, access: Access, signals: Signals) -> None:
 
         while (received := signals.wait()) == signal.SIGHUP:
             access.reload(credentials)
+        ignore_parent_death()
         # Whoever signals again does not want to wait: the kernel gives back all that is held.
         signals.let_go(STOP_SIGNALS)
         _end_in_time(config.drain_grace + STOP_PATIENCE)

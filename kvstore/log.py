@@ -2,7 +2,8 @@
 
 import logging
 import sys
-from typing import Literal, TypeAlias
+from contextlib import suppress
+from typing import Literal, TextIO, TypeAlias, cast
 
 import structlog
 from structlog.typing import Processor
@@ -37,8 +38,23 @@ def configure_logging(log_format: LogFormat, level: LogLevel) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", _Unfailing(sys.stderr))),
         cache_logger_on_first_use=True,
     )
     # Of the libraries, grpc's complaints alone, and in their own words.
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(name)s: %(message)s")
+
+
+class _Unfailing:
+    """A stream of lines whose reader may be gone, or whose disk full: then they are lost."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        with suppress(OSError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from attached_worker import AttachedWorker
 
 from inference_worker.errors import WorkerError
 from inference_worker.own_store import LARGEST_EXTENT, OwnStore, budget_arguments
@@ -26,6 +27,18 @@ import signal
 child = subprocess.Popen(tied_command(signal.SIGKILL, "-c", "import time; time.sleep(600)"))
 print(child.pid, flush=True)
 child.wait()
+"""
+# A thread of it starts a store, and ends when there is something to read.
+PARENT_OF_STORE = """
+import signal, subprocess, sys, threading
+from inference_worker.tied_process import tied_command
+def start():
+    store = ["-m", "kvstore", "--drain-grace", "60", "--runtime-dir", sys.argv[1]]
+    child = subprocess.Popen(tied_command(signal.SIGTERM, *store))
+    print(child.pid, flush=True)
+    sys.stdin.readline()
+threading.Thread(target=start).start()
+threading.Event().wait()
 """
 
 
@@ -121,6 +134,38 @@ def test_a_tied_process_ends_with_its_parent() -> None:
     orphan = [str(child) if each == mine else each for each in command]
     done = subprocess.run(orphan, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_a_store_whose_parent_is_killed_stops_in_order(tmp_path: Path) -> None:
+    """The kernel signals it for one thread of the parent after the other: it drains all the same.
+
+    The second signal of a person would have ended it.
+    """
+    folder, log = tmp_path / "run", tmp_path / "log"
+    command = [sys.executable, "-c", PARENT_OF_STORE, str(folder)]
+    pipe = subprocess.PIPE
+    with (
+        log.open("wb") as out,
+        subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=out, text=True) as parent,
+    ):
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        assert wait_until(lambda: capabilities(folder) is not None)
+        worker = AttachedWorker(folder)
+        worker.grant()
+        worker.bind()
+        parent.stdin.write("\n")
+        parent.stdin.flush()
+        assert wait_until(lambda: "drain_started" in log.read_text())
+        parent.kill()
+    assert alive(child)
+    worker.revoke()
+    worker.close()
+    assert wait_until(lambda: not alive(child))
+    assert "drained=True" in log.read_text()
+    assert "server_stopped" in log.read_text()
+    assert [each.name for each in folder.iterdir()] == ["kvstore.flock"]
 
 
 def alive(pid: int) -> bool:

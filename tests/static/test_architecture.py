@@ -60,6 +60,7 @@ ALLOWED = {
     "kvstore/grpc_log.py": set(),
     "kvstore/instance_lock.py": {"kvstore.runtime_dir"},
     "kvstore/log.py": set(),
+    "kvstore/parent_death.py": set(),
     "kvstore/runtime_dir.py": set(),
     "kvstore/service_manager.py": set(),
     "kvstore/signals.py": set(),

@@ -1,6 +1,7 @@
 """Logging, in a process of its own: it is set up once for all."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -56,3 +57,13 @@ def test_console_lines_are_plain_where_nobody_looks() -> None:
     assert "\x1b[" not in text
     assert "page_hidden" not in text
     assert "lease_granted" in text
+
+
+def test_a_log_that_nobody_reads_any_more_stops_nothing() -> None:
+    """Lines that cannot be written are lost, and the process goes on."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as unread:
+        command = [sys.executable, "-c", SCRIPT + "print('went on')", "json"]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=unread, check=False)
+    assert done.stdout == b"went on\n"
