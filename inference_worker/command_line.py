@@ -23,7 +23,8 @@ Model = Annotated[
 Threads = Annotated[
     int | None,
     typer.Option(
-        min=1, help="Threads of each process; default: one for a tiny model, else one a core."
+        min=1,
+        help="Threads of each process; default: one for a tiny model, else its share of cores.",
     ),
 ]
 StoreDir = Annotated[
@@ -34,7 +35,8 @@ Backend = Annotated[
     PrefixCacheBackend | None,
     typer.Option(
         "--prefix-cache-backend",
-        help="The index that the store has to have; none: it is not used. Default: any.",
+        help="The index that the store has to have, looked at when it starts; none: no store is "
+        "used. Default: any.",
     ),
 ]
 PageTokens = Annotated[int, typer.Option(help="Tokens in a page.", min=1)]

@@ -2,8 +2,9 @@
 
 import asyncio
 from asyncio import StreamReader, StreamWriter
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 from inference_worker.async_engine import AsyncEngine, EngineGoneError
@@ -19,9 +20,16 @@ from inference_worker.frames import Frame, read_frame
 class EngineAnswers:
     """Answers the frames of one serving process from an engine."""
 
-    def __init__(self, engine: AsyncEngine, reader: StreamReader, writer: StreamWriter) -> None:
-        """Take an engine that is ready, and the socket."""
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        reader: StreamReader,
+        writer: StreamWriter,
+        attached: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Take an engine that is ready, the socket, and what says whether it has a store now."""
         self._engine = engine
+        self._attached = attached
         self._reader = reader
         self._writer = writer
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -74,7 +82,8 @@ class EngineAnswers:
                 self._gone.set()
 
     async def _count(self, number: int) -> None:
-        self._put(stats_frame(number, await self._engine.stats()))
+        stats = replace(await self._engine.stats(), engines_attached=int(self._attached()))
+        self._put(stats_frame(number, stats))
 
     def _put(self, frame: Frame) -> None:
         """Write without waiting: what is not read is some tokens of each request at most."""

@@ -81,6 +81,7 @@ async def _serve(settings: EngineSettings, reader: StreamReader, writer: StreamW
         backend=PrefixCacheBackend.NONE if place is None else None,
         runtime_dir=None if place is None else Path(place),
         name=settings.name,
+        model_name=settings.model,
         page_tokens=page_tokens,
         longest=settings.longest,
         attach_seconds=ATTACH_SECONDS,
@@ -90,7 +91,9 @@ async def _serve(settings: EngineSettings, reader: StreamReader, writer: StreamW
         engine = EngineThread(worker.engine, max_waiting=settings.max_waiting or MAX_WAITING)
         writer.write(Frame({"op": "ready"}).pack())
         try:
-            await EngineAnswers(engine, reader, writer).serve()
+            await EngineAnswers(
+                engine, reader, writer, lambda: worker.without_store is None
+            ).serve()
         finally:
             await engine.close()
 

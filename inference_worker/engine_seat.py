@@ -61,6 +61,7 @@ class EngineSeat:
         self.loaded: LoadedModel | None = None
         self.failure: WorkerError | None = None
         self.pid: int | None = None
+        self.restarts = 0
         self._find_store = find_store
         self._changed = changed
         self._served = False
@@ -106,6 +107,7 @@ class EngineSeat:
             wait = backoff.delay()
             log.warning("%s: %s; another starts in %.1f s", self.settings.name, how, wait)
             await asyncio.sleep(wait)
+            self.restarts += 1
 
     async def _live(self, backoff: Backoff) -> int:
         """Run one process to its end and return its status; raises ``WorkerError``."""
@@ -155,13 +157,19 @@ class EngineSeat:
     async def _watch(self, link: EngineLink, process: Process) -> None:
         """Kill a process that is stopped or stands still: its socket would stay open."""
         with suppress(EngineGoneError, ProcessLookupError):
+            attached = False
             while True:
-                await asyncio.sleep(LOOK_SECONDS)
                 try:
-                    await asyncio.wait_for(link.stats(), SILENT_SECONDS)
+                    told = await asyncio.wait_for(link.stats(), SILENT_SECONDS)
                 except TimeoutError:
                     log.warning("%s is silent for %g s", self.settings.name, SILENT_SECONDS)
                     process.kill()
+                else:
+                    if attached != bool(told.engines_attached):
+                        attached = not attached
+                        how = "has a store" if attached else "lost the store: computing without"
+                        log.info("%s %s", self.settings.name, how)
+                await asyncio.sleep(LOOK_SECONDS)
 
 
 class _EndedError(Exception):

@@ -13,6 +13,10 @@ class EngineStats:
     first ran, and ``prefilled_tokens`` are the rest. ``computed_tokens`` counts all positions that
     the model ran: decoding, and what was computed again, included. ``yielded`` requests waited
     for what another computed, or for their namespace.
+
+    Of engines that are processes, ``engines`` serve now, and ``engines_attached`` of them have a
+    store; ``engine_restarts`` were started in place of one that ended, and ``moved_requests``
+    counts how often a request went on in another one.
     """
 
     waiting: int
@@ -27,3 +31,7 @@ class EngineStats:
     copied_tokens: int
     prefilled_tokens: int
     computed_tokens: int
+    engines: int = 1
+    engines_attached: int = 0
+    engine_restarts: int = 0
+    moved_requests: int = 0

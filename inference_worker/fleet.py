@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Final
 
 from inference_worker.async_engine import EngineBusyError, EngineGoneError, Piece
@@ -39,6 +40,7 @@ class Fleet:
         self._changed = asyncio.Event()
         self.seats = [EngineSeat(each, find_store, self._note, program) for each in engines]
         self._counts = FleetCounts()
+        self._moves = 0
 
     async def start(self) -> LoadedModel:
         """Start all, wait for the first that serves, and return what it loaded.
@@ -98,6 +100,7 @@ class Fleet:
                             yield Piece(new, None, None, reused)
             except EngineGoneError:
                 way.moves += 1
+                self._moves += 1
                 if way.moves > MOST_MOVES and way.ended is None:
                     raise
             except EngineBusyError:
@@ -119,7 +122,12 @@ class Fleet:
             for link, each in zip(links, told, strict=True)
             if isinstance(each, EngineStats)
         }
-        return self._counts.add(living)
+        return replace(
+            self._counts.add(living),
+            engines=sum(1 for _ in self._links()),
+            engine_restarts=sum(each.restarts for each in self.seats),
+            moved_requests=self._moves,
+        )
 
     async def _choose(
         self, request: Request, way: Continuation, full: set[EngineLink]

@@ -8,7 +8,9 @@ from inference_worker.engine_link import EngineLink
 from inference_worker.engine_stats import EngineStats
 
 # What is so now and ends with a process; all other fields are totals, which only grow.
-NOW: Final = frozenset({"waiting", "running", "held_sequences", "private_slots_used"})
+NOW: Final = frozenset(
+    {"waiting", "running", "held_sequences", "private_slots_used", "engines", "engines_attached"}
+)
 NOTHING: Final = EngineStats(**dict.fromkeys((each.name for each in fields(EngineStats)), 0))
 
 

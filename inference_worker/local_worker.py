@@ -56,6 +56,7 @@ def local_worker(  # noqa: PLR0913 - each is a setting, with a default
     max_step_tokens: int = MAX_STEP_TOKENS,
     max_running: int = MAX_RUNNING,
     cache_salt: str = "",
+    model_name: str | None = None,
 ) -> Iterator[LocalWorker]:
     """Load a model (what ``load_model`` takes) and attach to the store in ``runtime_dir``.
 
@@ -88,7 +89,7 @@ def local_worker(  # noqa: PLR0913 - each is a setting, with a default
     work = DeviceWork(loaded.device)
     config = kvstore_client.ClientConfig(display_name=name, wait_for_device=work.wait)
     with kvstore_client.Client(runtime_dir, config) as client:
-        shown = model if isinstance(model, str) else name
+        shown = model_name or (model if isinstance(model, str) else name)
         namespace = model_namespace(client, loaded, page_tokens, shown)
         if cache_salt:
             namespace = namespace.salted(salt_bytes(cache_salt))

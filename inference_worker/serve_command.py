@@ -144,6 +144,8 @@ async def _serve(
         stack.push_async_callback(fleet.close)
         loaded = await unless_signalled(fleet.start())
         tokenizer = load_tokenizer(Path(loaded.folder))
+        if store_options.used and not (await fleet.stats()).engines_attached:
+            log.warning("no store at %s: computing without", store.path)
         name = engines[0].model
         model = served_model(name, tokenizer, frozenset(loaded.end_ids), loaded.longest)
         where = listening.getsockname()

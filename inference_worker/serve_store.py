@@ -61,6 +61,11 @@ class ServeStore:
             folder = self._temporary.path / STORE
         self._paths = RuntimeDir(folder)
 
+    @property
+    def path(self) -> Path:
+        """The store's folder, where there is one or may come to be one."""
+        return self._paths.path
+
     async def find(self, loaded: LoadedModel) -> Path | None:
         """Return the store's folder, None without a store; raises ``WorkerError``."""
         if not self._options.used:

@@ -79,12 +79,16 @@ class EngineCollector(Collector):
         for name, meaning, value in (
             ("num_requests_waiting", "Requests that wait for the engine.", stats.waiting),
             ("num_requests_running", "Requests that have pages.", stats.running),
+            ("engines", "Engines that serve.", stats.engines),
+            ("engines_attached", "Of these, attached to a store.", stats.engines_attached),
         ):
             yield GaugeMetricFamily(f"{PREFIX}_{name}", meaning, value)
         reused = stats.matched_tokens + stats.copied_tokens
         for name, meaning, value in (
             ("requests", "Requests that the engine took.", stats.requests),
             ("num_preemptions", "Requests that gave way to older ones.", stats.preemptions),
+            ("engine_restarts", "Engine processes started again.", stats.engine_restarts),
+            ("moved_requests", "Requests that another engine took over.", stats.moved_requests),
             ("prompt_tokens", "Tokens of prompts.", stats.prompt_tokens),
             ("prefix_cache_hits", "Tokens of prompts that were cached.", reused),
             ("prefix_matched_tokens", "Of these, used in place.", stats.matched_tokens),

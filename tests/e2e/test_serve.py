@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import typer
 from openai import OpenAI
 from typer.testing import CliRunner
@@ -101,6 +102,11 @@ def test_it_serves_what_was_warmed_and_ends_when_told(tmp_path: Path) -> None:
         assert "libtorch" not in Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8")
         with connect_admin(folder) as admin:
             assert admin.capabilities().prefix_cache_backend == "hash"
+            names = {each.identity.display_name for each in admin.namespaces()}
+        assert names == {"tiny"}
+        shown = httpx2.get(f"{url}/metrics").text
+        assert "kvstore_worker_engines_attached 1.0" in shown
+        assert wait_until(lambda: "engine-0 has a store" in log.read_text())
         told = warmed(folder, file)
         assert told["pinned_tokens"] >= 64
         messages = [

@@ -158,6 +158,10 @@ def test_a_request_outlives_two_processes(sampling: SamplingOptions) -> None:
             assert heard.generation.output_ids == heard.ids
             counts = await fleet.stats()
             assert (counts.requests, counts.running) == (3, 0)
+            assert (counts.moved_requests, counts.engines_attached) == (2, 0)
+            await fleet.wait_serving(2)
+            counts = await fleet.stats()
+            assert (counts.engines, counts.engine_restarts) == (2, 2)
 
     run(test)
 
