@@ -27,7 +27,9 @@ async def main(sock: socket.socket) -> None:
     if await read_frame(reader) is None:
         return
     writer.write(Frame({"op": "ready"}).pack())
-    while (frame := await read_frame(reader)) is not None and frame.fields["op"] == "generate":
+    while (frame := await read_frame(reader)) is not None and frame.fields["op"] != "stop":
+        if frame.fields["op"] != "generate":
+            continue
         number = frame.fields["id"]
         if busy:
             busy -= 1

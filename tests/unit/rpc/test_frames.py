@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from open_descriptors import open_descriptors
 
 from kvstore.errors import LimitExceeded
 from kvstore.rpc.frames import LENGTH, Frame, FrameReader, FrameWriter
@@ -27,11 +28,6 @@ def ends() -> Iterator[Ends]:
         each.settimeout(0)
     with near, far:
         yield Ends(near, far)
-
-
-def open_descriptors() -> set[str]:
-    """Return this process's descriptors, by number and target."""
-    return {f"{each.name} {each.resolve()}" for each in Path("/proc/self/fd").iterdir()}
 
 
 def test_frames_come_as_they_were_sent(ends: Ends) -> None:

@@ -10,17 +10,13 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from open_descriptors import open_descriptors
 
 from kvstore.storage.errors import NotEnoughMemory
 from kvstore.storage.extent import ExtentShape
 from kvstore.storage.host_arena import HostExtent
 
 SHAPE = ExtentShape(extent_id=7, arena_id=1, tier=1, slot_count=4, slot_bytes=1000)
-
-
-def open_descriptors() -> set[str]:
-    """Return this process's descriptors, by number and target."""
-    return {f"{each.name} {each.resolve()}" for each in Path("/proc/self/fd").iterdir()}
 
 
 @pytest.fixture
