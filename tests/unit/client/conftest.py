@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from scripted_session import ScriptedSession
 from scripted_store import ScriptedCalls
+from sending import Sending
 
 from kvstore_client.runtime_dir import RuntimeDir
 
@@ -24,6 +25,17 @@ def scripted(runtime_dir: RuntimeDir) -> Iterator[ScriptedCalls]:
     calls = ScriptedCalls(runtime_dir.path / "kvstore.sock")
     yield calls
     calls.close()
+
+
+@pytest.fixture
+def sending(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[Sending]:
+    """A sender with a scripted wire, ended afterwards."""
+    assert scripted.requests == {}
+    sending = Sending(runtime_dir)
+    yield sending
+    sending.sender.abandon()
+    sending.calls.close()
+    assert sending.sender.join(30)
 
 
 @pytest.fixture

@@ -21,17 +21,6 @@ REVOKED = lease_pb2.RevokeLeaseResponse()
 
 
 @pytest.fixture
-def sending(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[Sending]:
-    """A sender with a scripted wire, ended afterwards."""
-    assert scripted.requests == {}
-    sending = Sending(runtime_dir)
-    yield sending
-    sending.sender.abandon()
-    sending.calls.close()
-    assert sending.sender.join(30)
-
-
-@pytest.fixture
 def lane(runtime_dir: RuntimeDir, sending: Sending) -> Iterator[ScriptedLanes]:
     """A scripted lane that the sender's calls may take, idle."""
     store = ScriptedLanes(runtime_dir.attach_socket)

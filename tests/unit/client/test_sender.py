@@ -1,6 +1,5 @@
 """Giving back in the background, against a wire that fails as the test wrote it down."""
 
-from collections.abc import Iterator
 from threading import Event
 
 import grpc
@@ -19,17 +18,6 @@ from kvstore_client.testing import wait_until
 RELEASED = prefix_cache_pb2.ReleasePinsResponse()
 ABORTED = prefix_cache_pb2.AbortReservationResponse()
 REVOKED = lease_pb2.RevokeLeaseResponse()
-
-
-@pytest.fixture
-def sending(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[Sending]:
-    """A sender with a scripted wire, ended afterwards."""
-    assert scripted.requests == {}
-    sending = Sending(runtime_dir)
-    yield sending
-    sending.sender.abandon()
-    sending.calls.close()
-    assert sending.sender.join(30)
 
 
 def reservations_aborted(scripted: ScriptedCalls) -> list[list[int]]:
