@@ -158,11 +158,6 @@ class ScriptedAttach:
         return data
 
 
-def open_descriptors() -> set[str]:
-    """Return the descriptors of this process."""
-    return {each.name for each in Path("/proc/self/fd").iterdir()}
-
-
 def sealed_memfd(size: int, seals: int, content: bytes = b"") -> int:
     """Return a memfd of ``size`` bytes with seals, to be closed by the caller."""
     descriptor = os.memfd_create("kvstore-test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)

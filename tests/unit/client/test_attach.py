@@ -9,7 +9,8 @@ from threading import Condition
 
 import pytest
 from google.rpc import status_pb2
-from scripted_store import Answer, ScriptedAttach, open_descriptors, refusal, sealed_memfd
+from open_descriptors import open_descriptors
+from scripted_store import Answer, ScriptedAttach, refusal, sealed_memfd
 
 from kvstore.v1 import attach_pb2, types_pb2
 from kvstore_client import errors
@@ -144,7 +145,7 @@ def test_announced_extents_are_mapped_and_acknowledged(start: Start) -> None:
     """Each extent is mapped from its own descriptor, acknowledged, and then counted on."""
     answer = attach_pb2.ServerFrame(acknowledged=attach_pb2.Acknowledged(extent_ids=[4, 5]))
     served = Served(start, [(answer, ())])
-    before = open_descriptors()
+    before = open_descriptors("memfd:")
     contents = (b"four", b"five")
     served.announce(extents(4, 5), *(sealed_memfd(64, REQUIRED_SEALS, c) for c in contents))
     assert wait_until(lambda: served.table.counted_on([4, 5]))
@@ -153,7 +154,7 @@ def test_announced_extents_are_mapped_and_acknowledged(start: Start) -> None:
         assert extent is not None
         assert bytes(extent.slot(0)[:4]) == content
     assert served.peer.frames[2].acknowledge.extent_ids == [4, 5]
-    assert open_descriptors() <= before
+    assert open_descriptors("memfd:") <= before
 
 
 def retire(*ids: int) -> attach_pb2.ServerFrame:

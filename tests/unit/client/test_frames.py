@@ -3,9 +3,11 @@
 import os
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from scripted_store import LENGTH, open_descriptors
+from open_descriptors import open_descriptors
+from scripted_store import LENGTH
 
 from kvstore.v1 import attach_pb2
 from kvstore_client.frames import (
@@ -26,6 +28,13 @@ def sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
     yield pair
     for end in pair:
         end.close()
+
+
+@pytest.fixture
+def null() -> Iterator[int]:
+    """Provide a descriptor to send."""
+    with Path("/dev/null").open("rb") as file:
+        yield file.fileno()
 
 
 def framed(frame: attach_pb2.ServerFrame = FRAME) -> bytes:
@@ -67,42 +76,42 @@ def test_descriptors_belong_to_their_frame(sockets: tuple[socket.socket, socket.
 
 
 def test_too_many_descriptors_break_the_stream(
-    sockets: tuple[socket.socket, socket.socket],
+    sockets: tuple[socket.socket, socket.socket], null: int
 ) -> None:
     """A frame with more descriptors than the protocol has is refused, and none stays open."""
     client, server = sockets
-    before = open_descriptors()
-    socket.send_fds(server, [framed()], [0] * (MAX_DESCRIPTORS + 2))
+    before = open_descriptors("/dev/null")
+    socket.send_fds(server, [framed()], [null] * (MAX_DESCRIPTORS + 2))
     with pytest.raises(BrokenFrames, match="descriptors"):
         receive_frame(client)
-    assert open_descriptors() <= before
+    assert open_descriptors("/dev/null") <= before
 
 
 @pytest.mark.parametrize(
     "data", [LENGTH.pack(MAX_FRAME_BYTES + 1), LENGTH.pack(2) + b"\xff\xff"], ids=["long", "none"]
 )
 def test_what_is_no_frame_breaks_the_stream(
-    sockets: tuple[socket.socket, socket.socket], data: bytes
+    sockets: tuple[socket.socket, socket.socket], null: int, data: bytes
 ) -> None:
     """A length over the limit and bytes that are no message are refused; nothing stays open."""
     client, server = sockets
-    before = open_descriptors()
-    socket.send_fds(server, [data], [0])
+    before = open_descriptors("/dev/null")
+    socket.send_fds(server, [data], [null])
     with pytest.raises(BrokenFrames):
         receive_frame(client)
-    assert open_descriptors() <= before
+    assert open_descriptors("/dev/null") <= before
 
 
 @pytest.mark.parametrize("count", [0, 2, 5])
 def test_an_end_is_seen_between_and_within_frames(
-    sockets: tuple[socket.socket, socket.socket], count: int
+    sockets: tuple[socket.socket, socket.socket], null: int, count: int
 ) -> None:
     """A peer that hangs up raises EOFError, however much of a frame it had sent."""
     client, server = sockets
-    before = open_descriptors()
+    before = open_descriptors("/dev/null")
     if count:
-        socket.send_fds(server, [framed()[:count]], [0])
+        socket.send_fds(server, [framed()[:count]], [null])
     server.shutdown(socket.SHUT_RDWR)
     with pytest.raises(EOFError):
         receive_frame(client)
-    assert open_descriptors() <= before
+    assert open_descriptors("/dev/null") <= before

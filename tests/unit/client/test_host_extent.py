@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from scripted_store import open_descriptors, sealed_memfd
+from open_descriptors import open_descriptors
+from scripted_store import sealed_memfd
 
 from kvstore.v1 import types_pb2
 from kvstore_client.extents import UntrustedExtent
@@ -79,9 +80,9 @@ def test_slots_begin_at_the_offset() -> None:
 
 def test_the_mapping_is_neither_inherited_nor_dumped(memory: int) -> None:
     """The memory is left out of forks and core dumps, and no descriptor is kept for it."""
-    before = open_descriptors()
+    before = open_descriptors("memfd:")
     extent = HostExtent(described(), memory)
-    assert open_descriptors() <= before
+    assert open_descriptors("memfd:") <= before
     (flags,) = mapping_flags()
     assert {"dc", "dd"} <= set(flags.split())
     os.close(memory)

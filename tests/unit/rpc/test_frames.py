@@ -108,7 +108,7 @@ def test_a_waiting_frame_keeps_its_descriptors_open(ends: Ends) -> None:
 
 def test_nothing_is_left_open(ends: Ends) -> None:
     """What was sent, dropped while waiting, or received and not whole is closed."""
-    before = open_descriptors()
+    before = open_descriptors("/dev/null")
     writer, reader = FrameWriter(ends.near), FrameReader(ends.far, max_descriptors=1)
     with Path("/dev/null").open("rb") as null:
         writer.push(bytes(1 << 20), [null.fileno()])
@@ -117,28 +117,28 @@ def test_nothing_is_left_open(ends: Ends) -> None:
     assert reader.read() is None
     reader.close()
     writer.close()
-    assert open_descriptors() == before
+    assert open_descriptors("/dev/null") <= before
 
 
 def test_unwanted_descriptors_are_dropped_by_the_kernel(ends: Ends) -> None:
     """A peer that sends descriptors to a reader that takes none fills no table of ours."""
-    before = open_descriptors()
+    before = open_descriptors("/dev/null")
     with Path("/dev/null").open("rb") as null:
         socket.send_fds(ends.near, [LENGTH.pack(1) + b"x"], [null.fileno()] * 9)
     assert FrameReader(ends.far).read() == Frame(b"x", ())
-    assert open_descriptors() == before
+    assert open_descriptors("/dev/null") <= before
 
 
 def test_too_many_descriptors_break_the_stream(ends: Ends) -> None:
     """More descriptors than a frame may bring are refused, and none is left open."""
-    before = open_descriptors()
+    before = open_descriptors("/dev/null")
     reader = FrameReader(ends.far, max_descriptors=2)
     with Path("/dev/null").open("rb") as null:
         socket.send_fds(ends.near, [LENGTH.pack(1) + b"x"], [null.fileno()] * 9)
     with pytest.raises(LimitExceeded):
         reader.read()
     reader.close()
-    assert open_descriptors() == before
+    assert open_descriptors("/dev/null") <= before
 
 
 def test_an_oversize_frame_is_refused_by_its_length(ends: Ends) -> None:
@@ -172,10 +172,10 @@ def test_a_writer_notices_that_its_peer_is_gone(ends: Ends) -> None:
 
 def test_a_descriptor_that_is_none_is_not_put_in_line(ends: Ends) -> None:
     """A frame whose descriptors cannot be duplicated is not sent, and leaves nothing open."""
-    before = open_descriptors()
+    before = open_descriptors("/dev/null")
     writer = FrameWriter(ends.near)
     with Path("/dev/null").open("rb") as null, pytest.raises(OSError, match="descriptor"):
         writer.push(b"x", [null.fileno(), 1 << 20])
     assert writer.flush()
     assert FrameReader(ends.far).read() is None
-    assert open_descriptors() == before
+    assert open_descriptors("/dev/null") <= before
