@@ -8,6 +8,7 @@ from time import perf_counter_ns
 
 from kvstore_client import NamespaceIdentity
 from kvstore_client.identity import NamespaceKey
+from kvstore_client.page_ref import Pages
 from support.fetch_workload import PAGE_TOKENS, ROW, SMALL_LAYOUT, Pace, Times, prompt_of, repeat
 from support.rpc_worker import Worker, attached_worker
 
@@ -33,7 +34,7 @@ class CallsAlone:
         def once() -> list[int]:
             began = perf_counter_ns()
             pin_id, reservation_id, answer = worker.acquired(tokens)
-            places = [run.slot_indexes[:] for run in answer.match.runs]
+            places = [run.slots for run in Pages(answer.match.runs).runs]
             acquired = perf_counter_ns()
             worker.release(pin_id)
             ended = perf_counter_ns()
@@ -60,7 +61,7 @@ class CallsAlone:
             began = perf_counter_ns()
             for _ in range(ROW):
                 pin_id, reservation_id, answer = worker.acquired(tokens)
-                places = [run.slot_indexes[:] for run in answer.match.runs]
+                places = [run.slots for run in Pages(answer.match.runs).runs]
                 worker.give_back(pin_ids=[pin_id])
                 ended.append(reservation_id)
                 assert sum(map(len, places)) == page_count, answer

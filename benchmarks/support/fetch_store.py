@@ -144,7 +144,7 @@ class OurWorker:
         assert match.page_count == PAGES, match.failure
         return match
 
-    def _places(self, pages: Pages) -> tuple[list[int], torch.Tensor]:
+    def _places(self, pages: Pages) -> tuple[Sequence[int], torch.Tensor]:
         """Return the slots that pages lie in, and their one extent as it is mapped."""
         [run] = pages.runs
         return run.slots, self.large.extent_tensor(run.extent_id)

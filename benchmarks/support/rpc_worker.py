@@ -19,6 +19,7 @@ from kvstore_client.calls import CHANNEL_OPTIONS, StoreCalls
 from kvstore_client.errors import StoreUnavailable
 from kvstore_client.identity import NamespaceKey
 from kvstore_client.opened_namespace import OpenedNamespace
+from kvstore_client.page_ref import Pages
 from kvstore_client.runtime_dir import RuntimeDir
 
 PAGE_TOKENS = 16
@@ -113,7 +114,7 @@ class Worker:
     def acquire(self, tokens: bytes) -> tuple[int, int, int]:
         """Match and reserve the rest; return pin, reservation and slots reserved."""
         pin_id, reservation_id, answer = self.acquired(tokens)
-        return pin_id, reservation_id, sum(len(run.slot_indexes) for run in answer.grant.runs)
+        return pin_id, reservation_id, len(Pages(answer.grant.runs))
 
     def acquired(self, tokens: bytes) -> tuple[int, int, pb.AcquirePrefixResponse]:
         """Match and reserve the rest; return pin, reservation and the answer.

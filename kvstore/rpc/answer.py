@@ -6,11 +6,12 @@ from functools import lru_cache
 from google.protobuf.message import Message
 
 from kvstore.core.runs import Run
-from kvstore.rpc.packed import length_delimited, packed_field
+from kvstore.rpc.packed import alike, length_delimited, packed_field, varint_field
 from kvstore.v1 import types_pb2
 
 SLOT_INDEXES = types_pb2.PageRun.SLOT_INDEXES_FIELD_NUMBER
 GENERATIONS = types_pb2.PageRun.GENERATIONS_FIELD_NUMBER
+SLOT_COUNT = types_pb2.PageRun.SLOT_COUNT_FIELD_NUMBER
 
 
 class Answer:
@@ -36,16 +37,32 @@ def serialized(response: Message | Answer) -> bytes:
     return response.SerializeToString()
 
 
-def runs_field(number: int, runs: Iterable[Run]) -> bytes:
-    """Return a repeated field of runs, its number below 16."""
-    return b"".join(length_delimited(number, run_bytes(run)) for run in runs)
+def runs_field(number: int, runs: Iterable[Run], *, ranges: bool) -> bytes:
+    """Return a repeated field of runs, its number below 16, ``ranges`` as in :func:`run_bytes`."""
+    return b"".join([length_delimited(number, run_bytes(run, ranges=ranges)) for run in runs])
 
 
-def run_bytes(run: Run) -> bytes:
-    """Return a run as ``PageRun`` is written."""
-    indexes = packed_field(SLOT_INDEXES, run.indexes)
-    generations = packed_field(GENERATIONS, run.generations)
-    return _named(run.extent_id, run.tier) + indexes + generations
+def run_bytes(run: Run, *, ranges: bool) -> bytes:
+    """Return a run as ``PageRun`` is written.
+
+    With ``ranges`` slots that follow each other are named by the first and their number,
+    and generations that are all alike by one of them: 30 bytes for 6,249 slots.
+    """
+    indexes, generations = run.indexes, run.generations
+    count = b""
+    if ranges and isinstance(indexes, range) and len(indexes) > 1:
+        count = varint_field(SLOT_COUNT, len(indexes))
+        indexes = indexes[:1]
+        if alike(generations):
+            generations = generations[:1]
+    return b"".join(
+        (
+            _named(run.extent_id, run.tier),
+            packed_field(SLOT_INDEXES, indexes),
+            packed_field(GENERATIONS, generations),
+            count,
+        )
+    )
 
 
 @lru_cache(maxsize=1024)

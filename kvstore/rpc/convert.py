@@ -177,42 +177,46 @@ def _opaque_of(message: types_pb2.OpaqueLayout, limits: Limits) -> OpaqueContent
     return OpaqueContent(fingerprint, message.divides_by_token)
 
 
-def match_response(match: Match) -> Answer:
-    """Return a match as a message."""
+def match_response(match: Match, *, ranges: bool = False) -> Answer:
+    """Return a match as a message, its runs as :func:`run_bytes` writes them."""
     response = pb.MatchPrefixResponse()
-    _fill_match(response.match, match)
-    return Answer(response, inside(MATCH_OF_MATCH, runs_field(RUNS_OF_MATCH, match.runs)))
+    _fill_match(response.match, match, ranges=ranges)
+    return Answer(
+        response, inside(MATCH_OF_MATCH, runs_field(RUNS_OF_MATCH, match.runs, ranges=ranges))
+    )
 
 
-def acquire_response(match: Match, grant: Grant | None) -> Answer:
+def acquire_response(match: Match, grant: Grant | None, *, ranges: bool = False) -> Answer:
     """Return a match, and the slots for the rest if there are any, as a message."""
     response = pb.AcquirePrefixResponse()
-    _fill_match(response.match, match)
-    more = inside(MATCH_OF_ACQUIRE, runs_field(RUNS_OF_MATCH, match.runs))
+    _fill_match(response.match, match, ranges=ranges)
+    more = inside(MATCH_OF_ACQUIRE, runs_field(RUNS_OF_MATCH, match.runs, ranges=ranges))
     if grant is None:
         return Answer(response, more)
     _fill_grant(response.grant, grant)
-    return Answer(response, more, inside(GRANT, runs_field(RUNS_OF_GRANT, grant.runs)))
+    return Answer(
+        response, more, inside(GRANT, runs_field(RUNS_OF_GRANT, grant.runs, ranges=ranges))
+    )
 
 
-def reserve_response(grants: Iterable[Grant]) -> Answer:
+def reserve_response(grants: Iterable[Grant], *, ranges: bool = False) -> Answer:
     """Return the slots of reservations as a message."""
     parts = []
     for grant in grants:
         message = pb.ReservationGrant()
         _fill_grant(message, grant)
-        content = message.SerializeToString() + runs_field(RUNS_OF_GRANT, grant.runs)
+        content = message.SerializeToString() + runs_field(RUNS_OF_GRANT, grant.runs, ranges=ranges)
         parts.append(length_delimited(GRANTS, content))
     return Answer(pb.ReservePagesResponse(), *parts)
 
 
-def insert_response(inserted: Inserted) -> Answer:
+def insert_response(inserted: Inserted, *, ranges: bool = False) -> Answer:
     """Return the pages that the index holds as a message."""
     response = pb.InsertPrefixResponse(published_page_count=inserted.published_page_count)
-    return Answer(response, runs_field(RUNS_OF_INSERT, inserted.runs))
+    return Answer(response, runs_field(RUNS_OF_INSERT, inserted.runs, ranges=ranges))
 
 
-def _fill_match(message: pb.PrefixMatch, match: Match) -> None:
+def _fill_match(message: pb.PrefixMatch, match: Match, *, ranges: bool) -> None:
     """Fill in a match but for its runs, which are written behind it."""
     # Present in an answer even where all of it is zero: a miss.
     message.SetInParent()
@@ -220,7 +224,7 @@ def _fill_match(message: pb.PrefixMatch, match: Match) -> None:
     if match.source is not None:
         message.source.source_pin_id = match.source.pin_id
         message.source.valid_token_count = match.source.valid_token_count
-        message.source.page.MergeFromString(run_bytes(match.source.page))
+        message.source.page.MergeFromString(run_bytes(match.source.page, ranges=ranges))
     if match.next_token is not None:
         message.next_token = match.next_token
     message.tier_3_token_count = match.tier_3_token_count

@@ -34,7 +34,7 @@ class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServiceServicer):
             convert.wishes_of(request),
             convert.terms_of(request, context),
         )
-        return convert.match_response(match)
+        return convert.match_response(match, ranges=request.caller.slot_ranges)
 
     def PeekPrefix(
         self, request: pb.PeekPrefixRequest, context: grpc.ServicerContext
@@ -57,7 +57,7 @@ class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServiceServicer):
             fields.random_id("namespace_id", request.namespace_id),
             convert.reservations_of(request, self._store.limits),
         )
-        return convert.reserve_response(grants)
+        return convert.reserve_response(grants, ranges=request.caller.slot_ranges)
 
     def AcquirePrefix(
         self, request: pb.AcquirePrefixRequest, context: grpc.ServicerContext
@@ -74,7 +74,7 @@ class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServiceServicer):
             terms=convert.terms_of(request, context),
             yield_idle=convert.yield_idle_of(request),
         )
-        return convert.acquire_response(match, grant)
+        return convert.acquire_response(match, grant, ranges=request.caller.slot_ranges)
 
     def InsertPrefix(
         self, request: pb.InsertPrefixRequest, context: grpc.ServicerContext
@@ -90,7 +90,7 @@ class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServiceServicer):
             checksums=request.page_checksums,
             hint=convert.hint_of(request),
         )
-        return convert.insert_response(inserted)
+        return convert.insert_response(inserted, ranges=request.caller.slot_ranges)
 
     def ReleasePins(
         self, request: pb.ReleasePinsRequest, context: grpc.ServicerContext

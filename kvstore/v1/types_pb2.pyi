@@ -76,16 +76,18 @@ class NamespaceIdentity(_message.Message):
     def __init__(self, model_digest: _Optional[bytes] = ..., adapter_digest: _Optional[bytes] = ..., salt: _Optional[bytes] = ..., display_name: _Optional[str] = ...) -> None: ...
 
 class PageRun(_message.Message):
-    __slots__ = ("extent_id", "tier", "slot_indexes", "generations")
+    __slots__ = ("extent_id", "tier", "slot_indexes", "generations", "slot_count")
     EXTENT_ID_FIELD_NUMBER: _ClassVar[int]
     TIER_FIELD_NUMBER: _ClassVar[int]
     SLOT_INDEXES_FIELD_NUMBER: _ClassVar[int]
     GENERATIONS_FIELD_NUMBER: _ClassVar[int]
+    SLOT_COUNT_FIELD_NUMBER: _ClassVar[int]
     extent_id: int
     tier: Tier
     slot_indexes: _containers.RepeatedScalarFieldContainer[int]
     generations: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, extent_id: _Optional[int] = ..., tier: _Optional[_Union[Tier, str]] = ..., slot_indexes: _Optional[_Iterable[int]] = ..., generations: _Optional[_Iterable[int]] = ...) -> None: ...
+    slot_count: int
+    def __init__(self, extent_id: _Optional[int] = ..., tier: _Optional[_Union[Tier, str]] = ..., slot_indexes: _Optional[_Iterable[int]] = ..., generations: _Optional[_Iterable[int]] = ..., slot_count: _Optional[int] = ...) -> None: ...
 
 class SourcePage(_message.Message):
     __slots__ = ("source_pin_id", "page", "valid_token_count")

@@ -1,7 +1,7 @@
 """The generations of an extent's slots as the store has them now, and who compares them."""
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from operator import itemgetter
 from threading import Lock
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kvstore.v1 import types_pb2
 from kvstore_client.extents import UntrustedExtent
-from kvstore_client.page_ref import PageRef
+from kvstore_client.page_ref import PageRef, slots_of
 from kvstore_client.shared_memory import UntrustedMemory, check_memory, map_memory
 
 if TYPE_CHECKING:
@@ -71,10 +71,11 @@ class _Run:
 
     def __init__(self, run: types_pb2.PageRun) -> None:
         self._extent_id = run.extent_id
-        self._slots = tuple(run.slot_indexes)
+        self._slots = slots_of(run)
         self._expected = tuple(run.generations)
-        # Twice the first, so that it selects a tuple also where there is one slot.
-        self._select = itemgetter(*self._slots, self._slots[0])
+        self._select = _selector(self._slots)
+        if run.slot_count and len(self._expected) == 1:
+            self._expected *= run.slot_count
 
     def recycled(self, extents: "ExtentTable") -> list[PageRef]:
         extent = extents.get(self._extent_id)
@@ -83,13 +84,25 @@ class _Run:
             if extent.generations is None:
                 return []
             with contextlib.suppress(IndexError):
-                now = self._select(extent.generations)[:-1]
+                now = self._select(extent.generations)
         if now == self._expected:
             return []
         if len(now) != len(self._expected):
             return list(map(PageRef, repeat(self._extent_id), self._slots))
         pairs = zip(self._slots, now, self._expected, strict=True)
         return [PageRef(self._extent_id, slot) for slot, is_now, was in pairs if is_now != was]
+
+
+def _selector(slots: Sequence[int]) -> Callable[[memoryview], tuple[int, ...]]:
+    """Return what takes the generations of slots out of an extent's.
+
+    Raises IndexError, or takes fewer, where they go beyond it.
+    """
+    if isinstance(slots, range):
+        return lambda generations: tuple(generations[slots.start : slots.stop])
+    # Twice the first, so that it selects a tuple also where there is one slot.
+    select = itemgetter(*slots, slots[0])
+    return lambda generations: select(generations)[:-1]
 
 
 _mutex = Lock()

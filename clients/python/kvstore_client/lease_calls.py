@@ -20,7 +20,9 @@ class LeaseCalls:
         self._calls = calls
         self._lease_id = lease_id
         self._store_epoch = store_epoch
-        self._caller = prefix_cache_pb2.Caller(lease_id=lease_id, store_epoch=store_epoch)
+        self._caller = prefix_cache_pb2.Caller(
+            lease_id=lease_id, store_epoch=store_epoch, slot_ranges=True
+        )
 
     def match(
         self,

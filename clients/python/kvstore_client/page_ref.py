@@ -18,10 +18,21 @@ class PageRef(NamedTuple):
 
 
 class SlotRun(NamedTuple):
-    """Pages that follow each other and lie in one extent, by their slots."""
+    """Pages that follow each other and lie in one extent, by their slots.
+
+    A range where the slots follow each other too, else a list.
+    """
 
     extent_id: int
-    slots: list[int]
+    slots: Sequence[int]
+
+
+def slots_of(run: types_pb2.PageRun) -> Sequence[int]:
+    """Return the slots of a run, which has some: a range without a step a slot, or a list."""
+    if not run.slot_count:
+        return run.slot_indexes[:]
+    first = run.slot_indexes[0]
+    return range(first, first + run.slot_count)
 
 
 class Pages(Sequence[PageRef]):
@@ -36,13 +47,16 @@ class Pages(Sequence[PageRef]):
 
     def __init__(self, runs: Iterable[types_pb2.PageRun] = ()) -> None:
         self._runs = [run for run in runs if run.slot_indexes]
-        self._count = sum(len(run.slot_indexes) for run in self._runs)
+        self._count = sum(run.slot_count or len(run.slot_indexes) for run in self._runs)
         self._pages: list[PageRef] | None = None
 
     @property
     def runs(self) -> list[SlotRun]:
-        """The slots by extent, for a block table: a tenth of the cost of one page after another."""
-        return [SlotRun(run.extent_id, run.slot_indexes[:]) for run in self._runs]
+        """The slots by extent, for a block table: a tenth of the cost of one page after another.
+
+        Nothing a page where they follow each other.
+        """
+        return [SlotRun(run.extent_id, slots_of(run)) for run in self._runs]
 
     @property
     def extent_ids(self) -> set[int]:
@@ -78,7 +92,7 @@ class Pages(Sequence[PageRef]):
         if self._pages is None:
             self._pages = []
             for run in self._runs:
-                places = zip(repeat(run.extent_id), run.slot_indexes[:], strict=False)
+                places = zip(repeat(run.extent_id), slots_of(run), strict=False)
                 # What PageRef(...) does, without a frame of Python's for each page.
                 self._pages.extend(map(tuple.__new__, repeat(PageRef), places))
         return self._pages

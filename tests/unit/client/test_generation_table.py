@@ -39,6 +39,13 @@ def run(*slots: int, generations: tuple[int, ...] | None = None) -> types_pb2.Pa
     return types_pb2.PageRun(extent_id=1, slot_indexes=slots, generations=known)
 
 
+def ranged(first: int, count: int, generations: tuple[int, ...]) -> types_pb2.PageRun:
+    """Return a run of slots of extent 1 that follow each other."""
+    return types_pb2.PageRun(
+        extent_id=1, slot_indexes=[first], slot_count=count, generations=generations
+    )
+
+
 class Frame:
     """What comes with an extent: its memory and its table, both written by the test."""
 
@@ -103,6 +110,33 @@ def test_generations_are_those_of_the_answer(frame: Frame, extents: ExtentTable)
     frame.count(2, 3)
     assert PageGenerations([run(2, generations=(3,))]).recycled(extents) == []
     assert PageGenerations([run(2, generations=(2,))]).recycled(extents) == [PageRef(1, 2)]
+
+
+@pytest.mark.parametrize("generations", [(4,), (4, 4, 4)])
+def test_a_range_s_pages_are_current_until_their_slots_are_given_back(
+    frame: Frame, extents: ExtentTable, generations: tuple[int, ...]
+) -> None:
+    """Of one generation for all of them, or of each its own."""
+    for slot in (1, 2, 3):
+        frame.count(slot, 4)
+    pages = PageGenerations([ranged(1, 3, generations)])
+    assert pages.recycled(extents) == []
+    frame.count(0, 9)
+    assert pages.recycled(extents) == []
+    frame.count(2, 5)
+    assert pages.recycled(extents) == [PageRef(1, 2)]
+    extents.give_up()
+    assert pages.recycled(extents) == [PageRef(1, slot) for slot in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("wrong", [(2, SLOTS, (0,)), (0, 3, (0, 0)), (0, 3, (0, 0, 0, 0))])
+def test_a_range_that_makes_no_sense_has_no_current_page(
+    extents: ExtentTable, wrong: tuple[int, int, tuple[int, ...]]
+) -> None:
+    """As another run: beyond the extent, or with generations of another number."""
+    first, count, _ = wrong
+    expected = [PageRef(1, slot) for slot in range(first, first + count)]
+    assert PageGenerations([ranged(*wrong)]).recycled(extents) == expected
 
 
 def test_an_extent_that_is_gone_has_no_current_page(extents: ExtentTable) -> None:

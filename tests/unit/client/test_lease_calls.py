@@ -14,7 +14,7 @@ from kvstore_client.layout import OpaqueContent, PageLayout
 from kvstore_client.lease_calls import LeaseCalls
 from kvstore_client.runtime_dir import RuntimeDir
 
-CALLER = prefix_cache_pb2.Caller(lease_id=b"lease", store_epoch=5)
+CALLER = prefix_cache_pb2.Caller(lease_id=b"lease", store_epoch=5, slot_ranges=True)
 SEQUENCE = prefix_cache_pb2.Sequence(tokens=b"toke", position=4, base_pin_id=2)
 
 

@@ -32,6 +32,18 @@ def test_pages_are_a_sequence_like_any_other() -> None:
     assert repr(Pages(runs)) == repr(expected)
 
 
+def test_a_range_is_the_pages_that_it_stands_for() -> None:
+    """Slots that follow each other are named by the first and their number, and stay a range."""
+    runs = [
+        types_pb2.PageRun(extent_id=2, slot_indexes=[7], slot_count=3),
+        types_pb2.PageRun(extent_id=1, slot_indexes=[0]),
+    ]
+    expected = [PageRef(2, 7), PageRef(2, 8), PageRef(2, 9), PageRef(1, 0)]
+    assert Pages(runs) == expected
+    assert len(Pages(runs)) == 4
+    assert Pages(runs).runs == [SlotRun(2, range(7, 10)), SlotRun(1, [0])]
+
+
 def test_pages_are_equal_to_the_same_pages() -> None:
     """In the same order, in whatever sequence, and are told apart from others."""
     runs = [types_pb2.PageRun(extent_id=2, slot_indexes=[7, 3])]

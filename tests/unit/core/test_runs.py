@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import pytest
 
 from kvstore.core.runs import Run, extent_of, runs_of
-from kvstore.core.slots import INDEX_BITS, ExtentSlots, Slots
+from kvstore.core.slots import INDEX_BITS, ORDERED, ExtentSlots, Slots
 
 
 class CountingExtents(dict[int, ExtentSlots]):
@@ -105,6 +105,8 @@ def test_a_long_run_in_order_has_each_slot_s_generation(first: int) -> None:
         runs = runs_of(slots(*((1, index) for index in order)), {1: extent})
         found = [1000 + index for index in order]
         assert contents(runs) == [(1, order, found)]
+        follow = order == places and places[-1] < ORDERED
+        assert isinstance(runs[0].indexes, range) == follow
     runs = runs_of(slots(*((1, index) for index in places)), {1: extent})
     extent.generations[first] += 1
     assert list(runs[0].generations) == expected

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstore.core.requests import Grant, Inserted, Match
+from kvstore.core.requests import Grant, Inserted, Match, Source
 from kvstore.core.runs import Run
 from kvstore.rpc.answer import serialized
 from kvstore.rpc.convert import (
@@ -46,6 +46,7 @@ def test_numbers_in_order_are_packed_as_protobuf_does(first: int) -> None:
         values = range(first, first + count)
         message = types_pb2.PageRun(slot_indexes=values)
         assert packed_field(field, array("I", values)) == message.SerializeToString()
+        assert packed_field(field, values) == message.SerializeToString()
 
 
 @pytest.mark.parametrize("value", EDGES)
@@ -83,3 +84,44 @@ def test_a_run_is_the_same_message_however_long(count: int) -> None:
         serialized(insert_response(Inserted((run, run), 1)))
     )
     assert list(inserted.runs) == [expected, expected]
+
+
+@pytest.mark.parametrize("count", [1, 2, 6_249])
+@pytest.mark.parametrize("lives", [1, 300])
+def test_slots_that_follow_each_other_are_a_range_to_whom_understands_it(
+    count: int, lives: int
+) -> None:
+    """Named by the first and their number, in every answer; generations by one where all agree.
+
+    To others all are named, and so are slots in any other order to everybody.
+    """
+    generations = [5 + each % lives for each in range(count)]
+    run = Run(7, 1, range(70_000, 70_000 + count), array("Q", generations))
+    named = {"extent_id": 7, "tier": types_pb2.TIER_1}
+    apart = types_pb2.PageRun(**named, slot_indexes=run.indexes, generations=generations)
+    together = types_pb2.PageRun(
+        **named,
+        slot_indexes=[70_000],
+        generations=generations if lives > 1 and count > 1 else [5],
+        slot_count=count if count > 1 else 0,
+    )
+    turned = run._replace(indexes=array("I", reversed(run.indexes)))
+    grant, source = Grant(1, 0, (run,)), Source(3, run, 9)
+    for ranges, expected in ((False, apart), (True, together)):
+        match = Match(0, (run, turned), source)
+        matched = pb.MatchPrefixResponse.FromString(
+            serialized(match_response(match, ranges=ranges))
+        ).match
+        assert matched.runs[0] == matched.source.page == expected
+        assert list(matched.runs[1].slot_indexes) == list(turned.indexes)
+        acquired = pb.AcquirePrefixResponse.FromString(
+            serialized(acquire_response(match, grant, ranges=ranges))
+        )
+        assert acquired.match == matched
+        reserved = pb.ReservePagesResponse.FromString(
+            serialized(reserve_response([grant], ranges=ranges))
+        )
+        inserted = pb.InsertPrefixResponse.FromString(
+            serialized(insert_response(Inserted((run,), 1), ranges=ranges))
+        )
+        assert [*acquired.grant.runs, *reserved.grants[0].runs, *inserted.runs] == [expected] * 3

@@ -68,6 +68,15 @@ def test_what_one_worker_inserts_another_matches(server: Server) -> None:
     assert list(matched.match.runs) == list(inserted.runs)
     (run,) = inserted.runs
     (granted,) = acquired.grant.runs
+    reader.ask(
+        reader.prefix_cache.ReleasePins,
+        pb.ReleasePinsRequest(caller=reader.caller(), pin_ids=[1]),
+    )
+    caller = reader.caller()
+    caller.slot_ranges = True
+    again = match_request(reader, namespace_id, caller=caller, pin_id=3)
+    (together,) = reader.ask(reader.prefix_cache.MatchPrefix, again).match.runs
+    assert (together.slot_count, list(together.slot_indexes)) == (3, [run.slot_indexes[0]])
     assert list(run.slot_indexes) == list(granted.slot_indexes)[:3]
     assert len(granted.slot_indexes) == 4
 
