@@ -6,7 +6,8 @@
 #   make lint        ruff and mypy
 #   make bench       every benchmark, quickly
 #   make bench-peers ours beside its peers, which it sets up in environments of their own
-#   make clean       removes .venv, .venv-peers, caches and build outputs
+#   make test-vllm   the environment that vLLM runs in, .venv-vllm
+#   make clean       removes .venv, .venv-peers, .venv-vllm, caches and build outputs
 #
 # PYTHON picks the interpreter of .venv, PIP_ARGS is handed to pip, ARGS to the demo or to pytest.
 
@@ -26,7 +27,7 @@ PIP = $(BIN)/python -m pip install --disable-pip-version-check --progress-bar of
     --constraint constraints.txt $(PIP_ARGS)
 PYTEST := $(BIN)/pytest -n 2
 
-.PHONY: venv demo test test-fast lint bench bench-peers clean
+.PHONY: venv demo test test-fast test-vllm lint bench bench-peers clean
 
 venv: $(STAMP)
 
@@ -54,6 +55,10 @@ test: $(STAMP)
 test-fast: $(STAMP)
 	@KVSTORE_HYPOTHESIS_PROFILE=dev $(PYTEST) -m 'not (slow or integration or e2e or gpu)' $(ARGS)
 
+# Its environment has vLLM's versions, never .venv's.
+test-vllm:
+	@$(PYTHON) tests/vllm/environment.py $(PIP_ARGS)
+
 lint: $(STAMP)
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
@@ -71,5 +76,5 @@ bench-peers: $(STAMP)
 	@$(BIN)/python benchmarks/index.py --quick
 
 clean:
-	@rm -rf $(VENV) .venv-peers build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*
+	@rm -rf $(VENV) .venv-peers .venv-vllm build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

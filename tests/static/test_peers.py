@@ -1,4 +1,4 @@
-"""What the environments of peers are made of is pinned."""
+"""What the environments of peers and of vLLM are made of is pinned."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-REQUIREMENTS = sorted((ROOT / "benchmarks" / "peers").glob("*_requirements.txt"))
+VLLM = ROOT / "tests" / "vllm" / "vllm_requirements.txt"
+REQUIREMENTS = [*sorted((ROOT / "benchmarks" / "peers").glob("*_requirements.txt")), VLLM]
+# Of these vLLM takes older ones than the project has.
+OLDER_FOR_VLLM = frozenset({"setuptools", "transformers"})
 
 
 def pins(path: Path) -> dict[str, str]:
@@ -30,3 +33,11 @@ def test_lmcache_is_the_version_that_figures_name() -> None:
     source = (ROOT / "benchmarks" / "peers" / "lmcache_peer.py").read_text(encoding="utf-8")
     version = pins(ROOT / "benchmarks" / "peers" / "lmcache_requirements.txt")["lmcache"]
     assert f'VERSION = "{version}"' in source
+
+
+def test_vllm_s_environment_has_our_versions() -> None:
+    """Where vLLM's environment and ours have the same, it is the same version."""
+    ours, vllm = pins(ROOT / "constraints.txt"), pins(VLLM)
+    shared = (ours.keys() & vllm.keys()) - OLDER_FOR_VLLM
+    assert {"grpcio", "protobuf", "torch"} <= shared
+    assert {name: vllm[name] for name in shared} == {name: ours[name] for name in shared}
