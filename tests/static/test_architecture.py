@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CLIENT = "clients/python/kvstore_client"
+VLLM = "clients/python/kvstore_vllm"
 
 # What the arrows speak of: outside core, everything else is free.
 GOVERNED = (
@@ -27,6 +28,7 @@ GOVERNED = (
     "kvstore_vllm",
     "torch",
     "transformers",
+    "vllm",
 )
 ERRORS = "kvstore.errors"
 # A constant of the package that kvstore.v1 is in.
@@ -66,6 +68,8 @@ ALLOWED = {
     "kvstore/signals.py": set(),
     "kvstore/__init__.py": set(),
     CLIENT: WIRE | {VERSION, "cupy", "grpc_health", "torch"},
+    # What vLLM loads: the store's words on one side, vLLM's on the other.
+    VLLM: {"kvstore_client", "torch", "vllm"},
     # Its scheduler decides without torch, a store or a clock.
     "inference_worker/scheduler.py": {
         "inference_worker.scheduler_queue",

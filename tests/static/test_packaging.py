@@ -18,6 +18,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 PACKAGES = {
     "kvstore": ROOT / "kvstore",
     "kvstore_client": ROOT / "clients" / "python" / "kvstore_client",
+    "kvstore_vllm": ROOT / "clients" / "python" / "kvstore_vllm",
     "inference_worker": ROOT / "inference_worker",
 }
 SHIPPED = {".json", ".py", ".pyi", ".txt", ".typed"}
@@ -53,7 +54,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 
 
 def test_the_wheel_carries_the_packages_whole(wheel: zipfile.ZipFile) -> None:
-    """Every module, stub, marker and data file of the three packages is in the wheel."""
+    """Every module, stub, marker and data file of the packages is in the wheel."""
     wanted = {
         f"{name}/{path.relative_to(folder).as_posix()}"
         for name, folder in PACKAGES.items()

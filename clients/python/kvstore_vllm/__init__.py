@@ -1,0 +1,16 @@
+"""vLLM on the store: ``kv_connector_module_path: "kvstore_vllm"`` names the connector.
+
+Importing this package loads neither vLLM nor torch; asking it for ``KvstoreConnector`` does.
+"""
+
+from importlib import import_module
+from typing import Any
+
+CONNECTOR = "KvstoreConnector"
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401  # a module's attribute is of any type
+    """Load the connector where it is asked for; raises ``AttributeError`` for other names."""
+    if name != CONNECTOR:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("kvstore_vllm.connector"), CONNECTOR)

@@ -1,0 +1,57 @@
+"""What an operator may set."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from kvstore_vllm.settings import ConnectorSettings
+
+
+def test_nothing_has_to_be_set() -> None:
+    """Without settings there are those that serve."""
+    settings = ConnectorSettings.read({})
+    assert settings == ConnectorSettings()
+    assert settings.load_async
+    assert settings.save_output
+    assert settings.fault_load_fraction == 0
+
+
+def test_what_is_set_is_read() -> None:
+    """Each value has its own type; a whole number of seconds is a time too."""
+    settings = ConnectorSettings.read(
+        {
+            "runtime_dir": "/run/kvstore",
+            "lookup_timeout": 1,
+            "load_async": False,
+            "model_digest": "ab" * 32,
+            "salt": "blue",
+        }
+    )
+    assert settings.runtime_dir == "/run/kvstore"
+    assert settings.lookup_timeout == 1.0
+    assert not settings.load_async
+    assert settings.model_digest == "ab" * 32
+    assert settings.salt == "blue"
+
+
+@pytest.mark.parametrize(
+    ("extra", "named"),
+    [
+        ({"lookup_timout": 1}, "lookup_timout.*it knows.*lookup_timeout"),
+        ({"lookup_timeout": "1"}, "lookup_timeout.*float"),
+        ({"lookup_timeout": True}, "lookup_timeout.*float"),
+        ({"lookup_timeout": 0}, "lookup_timeout"),
+        ({"lookup_timeout": float("nan")}, "lookup_timeout"),
+        ({"load_async": 1}, "load_async.*bool"),
+        ({"runtime_dir": 3}, "runtime_dir"),
+        ({"fault_load_fraction": 1.5}, "fault_load_fraction"),
+        ({"model_digest": "Qwen/Qwen3-0.6B"}, "model_digest.*sha256sum"),
+        ({"model_digest": "ab" * 8}, "model_digest"),
+        ({"model_digest": "ab" * 65}, "model_digest"),
+        ({"display_name": "x" * 257}, "display_name"),
+    ],
+)
+def test_what_is_no_setting_is_named(extra: Mapping[str, object], named: str) -> None:
+    """A key that nobody knows and a value that is none are refused, by name."""
+    with pytest.raises(ValueError, match=named):
+        ConnectorSettings.read(extra)
