@@ -18,7 +18,6 @@ from inference_worker.attention_choice import AttentionKind, AttentionOfStep, ch
 from inference_worker.byte_tokenizer import ByteTokenizer
 from inference_worker.device import find_device, weights_dtype
 from inference_worker.device_name import CPU, DtypeName
-from inference_worker.digest import folder_digest, module_digest
 from inference_worker.errors import UnsupportedModelError
 from inference_worker.exact_attention import ExactAttention
 from inference_worker.exact_rows import (
@@ -32,7 +31,6 @@ from inference_worker.exact_rows import (
 from inference_worker.model_source import model_folder
 from inference_worker.page_layout import PageLayout
 from inference_worker.page_pool import PagePool
-from inference_worker.probe import ModelShape, probe_model
 from inference_worker.self_check import (
     PAGE_TOKENS,
     check_exact,
@@ -44,6 +42,9 @@ from inference_worker.self_check import (
 from inference_worker.step import Step
 from inference_worker.tokenizer import Tokenizer, load_tokenizer
 from inference_worker.upload import upload
+from kvstore_transformers.digest import folder_digest, module_digest
+from kvstore_transformers.errors import UnsupportedModelError as UnfitModelError
+from kvstore_transformers.probe import ModelShape, probe_model
 
 # Where a configuration names no limit.
 DEFAULT_MAX_TOKENS: Final = 4096
@@ -235,7 +236,10 @@ def _paged(
     module.eval()
     if deterministic:
         refuse_experts(module.config)
-    shape = probe_model(module)
+    try:
+        shape = probe_model(module)
+    except UnfitModelError as error:
+        raise UnsupportedModelError(error.model_type, error.reason) from error
     model = PagedModel(module, tokenizer, shape, digest, attention, deterministic=deterministic)
     ids = check_ids(check_length(shape), model.vocabulary, model.device)
     # An unaligned chunk, a chunk that reads it, and two steps of decoding.

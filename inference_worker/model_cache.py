@@ -1,23 +1,12 @@
-"""Where model folders that were built on this machine are kept."""
+"""Model folders that were built on this machine."""
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 from filelock import FileLock
 
-
-def cache_folder() -> Path:
-    """Say where the cache is: ``$KVSTORE_CACHE``, else in ``$XDG_CACHE_HOME``, else ``~/.cache``.
-
-    Creates nothing.
-    """
-    named = os.environ.get("KVSTORE_CACHE")
-    if named:
-        return Path(named)
-    caches = os.environ.get("XDG_CACHE_HOME")
-    return (Path(caches) if caches else Path.home() / ".cache") / "kvstore"
+from kvstore_transformers.cache_folder import cache_folder
 
 
 def build_once(name: str, build: Callable[[Path], None]) -> Path:

@@ -9,8 +9,8 @@ from inference_worker.block_table import BlockTable
 from inference_worker.errors import SelfCheckError, UnsupportedModelError
 from inference_worker.page_pool import PagePool
 from inference_worker.private_arena import PRIVATE_EXTENT, PrivateArena
-from inference_worker.probe import ModelShape
 from inference_worker.step import Step, StepPart
+from kvstore_transformers.probe import ModelShape
 
 PAGE_TOKENS: Final = 16
 SHORTEST: Final = 48

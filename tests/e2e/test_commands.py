@@ -1,4 +1,4 @@
-"""The programs for people: one prompt, and a chat over a pipe, with a store and without."""
+"""The programs for people: one prompt, a chat over a pipe, and the example with transformers."""
 
 import json
 import os
@@ -11,11 +11,16 @@ from typing import Any, Protocol
 
 import pytest
 from preloaded import Preloaded
+from tokenizers import Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import BPE
+from transformers import PreTrainedTokenizerFast
 
 from inference_worker.engine import PAGE_TOKENS
+from inference_worker.tiny_models import build_llama
 from kvstore_client.testing import RunningStore, running_store, wait_until
 
 PATIENCE = 120.0
+EXAMPLES = Path(__file__).parents[2] / "clients" / "python" / "examples"
 TINY = ["--model", "tiny", "--longest", "1000"]
 QUESTIONS = "What is a page?\nWho may write it, and when is that over?\n"
 
@@ -36,14 +41,20 @@ class Worker(Protocol):
 
 
 @pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    """Return what runs kvstore-worker; what it imports is imported once for all."""
-    with Preloaded("inference_worker.program") as preloaded:
+def preloaded() -> Iterator[Preloaded]:
+    """Return what runs programs; what they import is imported once for all."""
+    with Preloaded("inference_worker.program") as made:
+        yield made
 
-        def run(*arguments: str, given: str = "") -> "subprocess.CompletedProcess[str]":
-            return preloaded.run("inference_worker", *arguments, given=given, timeout=PATIENCE)
 
-        yield run
+@pytest.fixture(scope="module")
+def worker(preloaded: Preloaded) -> Worker:
+    """Return what runs kvstore-worker."""
+
+    def run(*arguments: str, given: str = "") -> "subprocess.CompletedProcess[str]":
+        return preloaded.run("inference_worker", *arguments, given=given, timeout=PATIENCE)
+
+    return run
 
 
 def turns(worker: Worker, *arguments: str) -> list[dict[str, Any]]:
@@ -136,3 +147,34 @@ def test_sigterm_ends_the_store_that_a_chat_started() -> None:
     assert wait_until(lambda: not Path(f"/proc/{store}").exists())
     with pytest.raises(ProcessLookupError):
         os.kill(store, 0)
+
+
+def test_generate_starts_from_what_another_process_saved(
+    preloaded: Preloaded, store: RunningStore, tmp_path: Path
+) -> None:
+    """The example, run twice: the second run computes next to nothing, and says the same."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    bytewise = Tokenizer(BPE({letter: number for number, letter in enumerate(letters)}, []))
+    bytewise.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    bytewise.decoder = decoders.ByteLevel()
+    PreTrainedTokenizerFast(tokenizer_object=bytewise).save_pretrained(tmp_path)
+    build_llama().save_pretrained(tmp_path)
+
+    def run() -> tuple[list[str], list[str]]:
+        done = preloaded.run(
+            "generate_with_transformers",
+            *(str(tmp_path), str(store.runtime_dir)),
+            path=[EXAMPLES],
+            environment={**os.environ, "OMP_NUM_THREADS": "1"},
+            timeout=PATIENCE,
+        )
+        assert done.returncode == 0, done.stderr
+        lines = done.stdout.splitlines()
+        return lines[0::2], lines[1::2]
+
+    said, cached = run()
+    assert cached == ["  0 of 896 tokens were cached", "  882 of 900 tokens were cached"]
+    assert run() == (
+        said,
+        ["  895 of 896 tokens were cached", "  899 of 900 tokens were cached"],
+    )

@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CLIENT = "clients/python/kvstore_client"
+TRANSFORMERS = "clients/python/kvstore_transformers"
 VLLM = "clients/python/kvstore_vllm"
 
 # What the arrows speak of: outside core, everything else is free.
@@ -25,6 +26,7 @@ GOVERNED = (
     "inference_worker",
     "kvstore",
     "kvstore_client",
+    "kvstore_transformers",
     "kvstore_vllm",
     "torch",
     "transformers",
@@ -68,6 +70,7 @@ ALLOWED = {
     "kvstore/signals.py": set(),
     "kvstore/__init__.py": set(),
     CLIENT: WIRE | {VERSION, "cupy", "grpc_health", "torch"},
+    TRANSFORMERS: {"kvstore_client", "torch", "transformers"},
     # What vLLM loads: the store's words on one side, vLLM's on the other.
     VLLM: {"kvstore_client", "torch", "vllm"},
     # Its scheduler decides without torch, a store or a clock.
@@ -77,7 +80,8 @@ ALLOWED = {
     },
     "inference_worker/scheduler_queue.py": {"inference_worker.scheduler_supply"},
     "inference_worker/scheduler_supply.py": set(),
-    "inference_worker": {VERSION, "kvstore.v1", "kvstore_client", "torch", "transformers"},
+    "inference_worker": {VERSION, "kvstore.v1", "kvstore_client", "kvstore_transformers"}
+    | {"torch", "transformers"},
 }
 # The composition root is the one place that knows every type; kvstore/v1 is generated.
 FREE = {"kvstore/__main__.py", "kvstore/v1"}

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from inference_worker.model_cache import build_once, cache_folder
+from inference_worker.model_cache import build_once
+from kvstore_transformers.cache_folder import cache_folder
 
 
 @pytest.fixture(autouse=True)

@@ -11,9 +11,9 @@ from transformers import PreTrainedModel
 from inference_worker import attention
 from inference_worker.errors import SelfCheckError
 from inference_worker.model import page_model
-from inference_worker.probe import ModelShape
 from inference_worker.self_check import check_ids, check_length, stock_rows
 from inference_worker.tiny_models import TINY_MODELS, build_gemma3
+from kvstore_transformers.probe import ModelShape
 
 RIGHT = attention.paged_attention
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from inference_worker import digest
-from inference_worker.digest import folder_digest
-from inference_worker.model_cache import cache_folder
+from kvstore_transformers import digest
+from kvstore_transformers.cache_folder import cache_folder
+from kvstore_transformers.digest import folder_digest
 
 
 @pytest.fixture

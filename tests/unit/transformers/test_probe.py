@@ -29,8 +29,8 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from inference_worker.errors import UnsupportedModelError
-from inference_worker.probe import PROBE_NAME, probe_model
+from kvstore_transformers.errors import UnsupportedModelError
+from kvstore_transformers.probe import PROBE_NAME, probe_model
 
 IDS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 SMALL: dict[str, Any] = {

@@ -10,7 +10,7 @@ from typing import Final
 from torch import Tensor, uint8
 from transformers import PreTrainedModel
 
-from inference_worker.model_cache import cache_folder
+from kvstore_transformers.cache_folder import cache_folder
 
 # Reading less than this takes well under a second, so the digest is not worth remembering.
 REMEMBER_FROM_BYTES: Final = 64 << 20
@@ -40,8 +40,14 @@ def folder_digest(folder: Path) -> str:
 
 
 def module_digest(module: PreTrainedModel) -> str:
-    """Digest a built model's configuration and weights, as 64 hexadecimal digits."""
-    hasher = hashlib.sha256(module.config.to_json_string(use_diff=False).encode())
+    """Digest a built model's class, configuration and weights, as 64 hexadecimal digits.
+
+    Where it came from does not count.
+    """
+    config = json.loads(module.config.to_json_string(use_diff=False))
+    config.pop("_name_or_path", None)
+    named = [type(module).__module__, type(module).__qualname__, config]
+    hasher = hashlib.sha256(json.dumps(named, sort_keys=True).encode())
     tensors: dict[str, Tensor] = module.state_dict()
     for name, tensor in sorted(tensors.items()):
         hasher.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())

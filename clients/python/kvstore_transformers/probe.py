@@ -3,13 +3,14 @@
 Configurations name heads, sizes and windows in a dozen ways; the attention function sees them.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 from transformers import AttentionInterface, PreTrainedConfig, PreTrainedModel
 
-from inference_worker.errors import UnsupportedModelError
+from kvstore_transformers.errors import UnsupportedModelError
 
 PROBE_NAME: Final = "kvstore_probe"
 SERVED_LAYER_TYPES: Final = frozenset({"full_attention", "sliding_attention"})
@@ -39,6 +40,7 @@ class _Call:
     key_shape: tuple[int, ...]
     value_shape: tuple[int, ...]
     window: int | None
+    dtype: torch.dtype
     is_causal: bool
     is_biased: bool
 
@@ -52,7 +54,7 @@ def probe_model(module: PreTrainedModel) -> ModelShape:
     config = module.config.get_text_config(decoder=True)
     model_type = str(config.model_type)
     _refuse_by_config(model_type, config)
-    calls = _run_two_tokens(module, model_type)
+    calls = _attention_calls(module)
     layer_count = int(config.num_hidden_layers)
     if [call.layer for call in calls] != list(range(layer_count)):
         reason = f"{len(calls)} of its {layer_count} layers call the registered attention function"
@@ -60,6 +62,10 @@ def probe_model(module: PreTrainedModel) -> ModelShape:
     shapes = {shape for call in calls for shape in (call.key_shape, call.value_shape)}
     if len(shapes) != 1:
         reason = f"its layers' keys and values differ in (heads, head dim): {sorted(shapes)}"
+        raise UnsupportedModelError(model_type, reason)
+    if {call.dtype for call in calls} != {module.dtype}:
+        found = min(str(call.dtype) for call in calls)
+        reason = f"its keys are {found}, and its weights {module.dtype}"
         raise UnsupportedModelError(model_type, reason)
     if not all(call.is_causal for call in calls) or any(call.is_biased for call in calls):
         reason = "its attention is not plain causal attention"
@@ -98,7 +104,7 @@ def _refuse_lost_windows(
         raise UnsupportedModelError(model_type, reason)
 
 
-def _run_two_tokens(module: PreTrainedModel, model_type: str) -> list[_Call]:
+def _attention_calls(module: PreTrainedModel) -> list[_Call]:
     calls: list[_Call] = []
 
     def record(
@@ -114,6 +120,7 @@ def _run_two_tokens(module: PreTrainedModel, model_type: str) -> list[_Call]:
             key_shape=(key.shape[1], key.shape[3]),
             value_shape=(value.shape[1], value.shape[3]),
             window=keywords.get("sliding_window"),
+            dtype=key.dtype,
             is_causal=bool(getattr(layer, "is_causal", True)),
             is_biased=keywords.get("position_bias") is not None,
         )
@@ -121,21 +128,34 @@ def _run_two_tokens(module: PreTrainedModel, model_type: str) -> list[_Call]:
         answer = query.new_zeros((1, query.shape[2], query.shape[1], value.shape[3]))
         return answer, None
 
+    run_two_tokens(module, record, use_cache=False)
+    return calls
+
+
+def run_two_tokens(
+    module: PreTrainedModel,
+    attend: Callable[..., tuple[torch.Tensor, None]],
+    **keywords: Any,  # noqa: ANN401 - whatever else the forward is to be given
+) -> None:
+    """Run two tokens through a model, with ``attend`` in place of its attention function.
+
+    Leaves it with the attention implementation that it had. Raises ``UnsupportedModelError`` where
+    they cannot be run. Not thread-safe: ``attend`` is registered for as long as it runs.
+    """
     stock = module.config._attn_implementation  # noqa: SLF001 - there is no public reader
-    AttentionInterface.register(PROBE_NAME, record)
+    AttentionInterface.register(PROBE_NAME, attend)
     try:
         module.set_attn_implementation(PROBE_NAME)
         with torch.inference_mode():
             module(
                 input_ids=torch.zeros((1, 2), dtype=torch.int64, device=module.device),
                 position_ids=torch.arange(2, device=module.device).unsqueeze(0),
-                use_cache=False,
                 logits_to_keep=1,
+                **keywords,
             )
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
         reason = f"two tokens could not be run through it: {type(error).__name__}: {error}"
-        raise UnsupportedModelError(model_type, reason) from error
+        raise UnsupportedModelError(str(module.config.model_type), reason) from error
     finally:
         module.set_attn_implementation(stock)
         del AttentionInterface._global_mapping[PROBE_NAME]  # noqa: SLF001 - there is no other way
-    return calls

@@ -1,0 +1,90 @@
+"""Whose pages a model's are: a digest of what it computes with, whatever it is called."""
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from safetensors import safe_open
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import cached_file
+
+from kvstore_transformers.digest import CONFIG_FILES, folder_digest, module_digest
+
+# Of a configuration: where the weights are from, and as what they were loaded.
+NOT_OF_THE_MODEL: Final = ("_name_or_path", "dtype")
+
+
+def model_digest(module: PreTrainedModel) -> str:
+    """Digest a model as ``kvstore-worker`` digests it, as 64 hexadecimal digits.
+
+    That is by the files that it was loaded from, where its class, its configuration and all its
+    weights are, value by value, what the files say; else, as after a training, by what is in
+    memory. Reads all weights once.
+    """
+    folder = weights_folder(module)
+    if folder is not None and is_of_folder(module, folder):
+        return folder_digest(folder)
+    return module_digest(module)
+
+
+def weights_folder(module: PreTrainedModel) -> Path | None:
+    """Find the folder that a model says it was loaded from, in the hub's cache too; asks nobody."""
+    name = str(module.config._name_or_path or "")  # noqa: SLF001 - there is no public reader
+    if not name:
+        return None
+    if Path(name).is_dir():
+        return Path(name)
+    revision = getattr(module.config, "_commit_hash", None)
+    try:
+        found = cached_file(name, CONFIG_FILES[0], revision=revision, local_files_only=True)
+    except (OSError, ValueError):  # not there, or no name of the hub's
+        return None
+    return Path(found).parent if found else None
+
+
+def is_of_folder(module: PreTrainedModel, folder: Path) -> bool:
+    """Tell whether a model is what ``AutoModelForCausalLM`` loads from a folder of safetensors."""
+    try:
+        config = AutoConfig.from_pretrained(folder)
+    except (OSError, ValueError):
+        return False
+    # A mapping without a public reader; to some configurations it has several classes.
+    known = AutoModelForCausalLM._model_mapping  # noqa: SLF001
+    classes = known.get(type(config), ())
+    if type(module) not in (classes if isinstance(classes, tuple | list) else (classes,)):
+        return False
+    return _said(config) == _said(module.config) and _has_weights(module, folder)
+
+
+def _said(config: Any) -> dict[str, Any]:  # noqa: ANN401 - transformers is not typed
+    said: dict[str, Any] = json.loads(config.to_json_string(use_diff=False))
+    return {name: value for name, value in said.items() if name not in NOT_OF_THE_MODEL}
+
+
+def _has_weights(module: PreTrainedModel, folder: Path) -> bool:
+    """Tell whether a folder's tensors are a model's, all of both, as the model's dtype has them."""
+    tensors: dict[str, torch.Tensor] = module.state_dict()
+    equal: set[str] = set()
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, "pt") as stored:
+            for name in stored.keys():  # noqa: SIM118 - it cannot be iterated
+                tensor = tensors.get(name)
+                if tensor is None:
+                    return False
+                if not torch.equal(stored.get_tensor(name).to(tensor.device, tensor.dtype), tensor):
+                    return False
+                equal.add(name)
+    # Tied weights are in a file once.
+    places = {tensors[name].data_ptr() for name in equal}
+    return all(tensors[name].data_ptr() in places for name in tensors.keys() - equal)
+
+
+def weights_stamp(module: PreTrainedModel) -> int:
+    """Return a number that changes when a weight is replaced or written, without reading any."""
+    return hash(
+        tuple(
+            (each.data_ptr(), 0 if each.is_inference() else each._version)  # noqa: SLF001
+            for each in module.parameters()
+        )
+    )

@@ -1,0 +1,139 @@
+"""A model's use of a store."""
+
+import os
+from types import TracebackType
+from typing import Any, Final, Self
+
+import torch
+from transformers import PreTrainedModel
+
+from kvstore_client import Client, ClientConfig, NamespaceIdentity, PagedContent, PageLayout
+from kvstore_client.errors import StoreError
+from kvstore_transformers.cache_check import check_cache
+from kvstore_transformers.errors import UnsupportedModelError
+from kvstore_transformers.model_identity import model_digest, weights_stamp
+from kvstore_transformers.probe import probe_model
+from kvstore_transformers.prompt import Prompt
+from kvstore_transformers.prompt_counts import CountOfPrompts, PromptCounts
+
+# As kvstore-worker has it: pages of other sizes are not shared.
+PAGE_TOKENS: Final = 16
+
+
+class PrefixStore:
+    """Has ``model.generate`` start from what the store has of a prompt.
+
+    ::
+
+        store = PrefixStore(model)
+        with store.prompt(**tokenizer(text, return_tensors="pt")) as prompt:
+            output = model.generate(**prompt, max_new_tokens=100)
+
+    Without a store, or where it fails in whatever way, ``generate`` computes the whole prompt, with
+    the same output. It attaches in the background, again and again, and uses the store that
+    is there as a prompt begins. One thread at a time makes one; any thread may ask for prompts.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        runtime_dir: str | os.PathLike[str] | None = None,
+        *,
+        config: ClientConfig | None = None,
+        digest: str | None = None,
+        page_tokens: int = PAGE_TOKENS,
+        display_name: str = "transformers",
+        open_timeout: float = 2.0,
+    ) -> None:
+        """Look at the model, read its weights for their digest, and attach.
+
+        ``runtime_dir`` is where the store's sockets are; None: where ``kvstore-server`` is by
+        default. ``digest`` are 64 hexadecimal digits that no other weights have: with it they are
+        not read. ``open_timeout`` is how long, in seconds, a store is waited for here, at most,
+        so that a script's first prompt finds it.
+
+        Raises ``UnsupportedModelError`` with the reason where pages cannot have the model's keys
+        and values, ``TypeError`` for what is no model of transformers, and ``ValueError`` for a
+        digest that is none.
+        """
+        _refuse(model)
+        self._shape = probe_model(model)
+        check_cache(model, self._shape)
+        self._model = model
+        self._counts = CountOfPrompts()
+        self._client = Client(runtime_dir, config or ClientConfig(display_name=display_name))
+        self._client.start()
+        try:
+            # Before the weights are read: what is written meanwhile is noticed.
+            self._stamp = weights_stamp(model)
+            identity = NamespaceIdentity(
+                bytes.fromhex(digest or model_digest(model)), display_name=display_name
+            )
+        except BaseException:
+            self.close()
+            raise
+        content = PagedContent(
+            layer_count=self._shape.layer_count,
+            kv_head_count=self._shape.kv_head_count,
+            head_dim=self._shape.head_dim,
+            dtype=str(model.dtype).removeprefix("torch."),
+        )
+        self._namespace = self._client.namespace(identity, PageLayout.paged(page_tokens, content))
+        self._namespace.wait_open(open_timeout)
+
+    @property
+    def failure(self) -> StoreError | None:
+        """Why no store is used now, or None where one is."""
+        return self._namespace.failure
+
+    @property
+    def counts(self) -> PromptCounts:
+        """What all prompts that ended came to."""
+        return self._counts.counts
+
+    def prompt(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> Prompt:
+        """Return a prompt, to be entered: ``with store.prompt(**inputs) as prompt``.
+
+        ``input_ids`` are ``[1, n]``, as a tokenizer gives them. Raises ``ValueError`` for
+        several prompts at once, for a padded one and for none, and ``RuntimeError`` where the
+        model's weights were changed since the beginning.
+        """
+        if input_ids.dim() != 2 or input_ids.shape[0] != 1 or input_ids.shape[1] < 1:  # noqa: PLR2004
+            msg = f"one prompt at a time, [1, tokens], not {list(input_ids.shape)}"
+            raise ValueError(msg)
+        if attention_mask is not None and not bool((attention_mask == 1).all()):
+            raise ValueError("a prompt has no padding: its attention mask is all ones")
+        if weights_stamp(self._model) != self._stamp:
+            raise RuntimeError(
+                "the model's weights are others than they were: make another PrefixStore"
+            )
+        return Prompt(self._model, self._shape, self._namespace, input_ids, self._counts)
+
+    def close(self) -> None:
+        """Give everything back and detach; prompts go on without a store. Can be repeated."""
+        self._client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _refuse(model: Any) -> None:  # noqa: ANN401 - whatever was passed
+    """Refuse what no probe of two tokens can see."""
+    if not isinstance(model, PreTrainedModel):
+        msg = f"a model of transformers is wanted, not a {type(model).__name__}"
+        raise TypeError(msg)
+    model_type = str(model.config.model_type)
+    if getattr(model, "_hf_peft_config_loaded", False):
+        reason = "an adapter can be turned on and off unseen: merge it into the weights first"
+        raise UnsupportedModelError(model_type, reason)
+    places = sorted({str(each.device) for each in model.parameters()})
+    if len(places) != 1:
+        raise UnsupportedModelError(model_type, f"its weights are on several devices: {places}")

@@ -1,0 +1,37 @@
+"""Tiny models with their stock attention, built once."""
+
+from collections.abc import Iterator
+
+import pytest
+from transformers import PreTrainedModel
+
+from inference_worker.threads import use_threads
+from inference_worker.tiny_models import TINY_MODELS
+
+
+@pytest.fixture(scope="session", autouse=True)
+def threads() -> None:
+    """Use one thread: more would only wait for each other on tiny models, or for other tests."""
+    use_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep the tests out of the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KVSTORE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session")
+def stock_models() -> dict[str, PreTrainedModel]:
+    """Return each tiny model with its stock attention."""
+    return {name: build() for name, build in TINY_MODELS.items()}
+
+
+@pytest.fixture(params=sorted(TINY_MODELS))
+def model(
+    request: pytest.FixtureRequest, stock_models: dict[str, PreTrainedModel]
+) -> PreTrainedModel:
+    """Return each tiny model in turn; who changes it changes it back."""
+    return stock_models[request.param]

@@ -1,0 +1,143 @@
+"""A forward whose keys and values are of more than the tokens at their places is refused."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from kvstore_transformers.forward_watch import ForwardWatch
+from kvstore_transformers.prefix_cache import PrefixCache
+from kvstore_transformers.probe import probe_model
+
+IDS = torch.arange(12)
+
+
+class Watched:
+    """A model with a cache for a prompt, and what watches it."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = model
+        self.cache = PrefixCache(probe_model(model), model.dtype, model.device, 8)
+        self.watch = ForwardWatch(model, self.cache, IDS)
+
+    def forward(self, **keywords: Any) -> None:  # noqa: ANN401 - a model's own
+        """Run a forward with the cache and without gradients."""
+        with torch.no_grad():
+            self.model(**{"past_key_values": self.cache, **keywords})
+
+
+@pytest.fixture
+def watched(stock_models: dict[str, PreTrainedModel]) -> Iterator[Watched]:
+    """Return a model that is watched until the test's end."""
+    made = Watched(stock_models["llama"])
+    yield made
+    made.watch.stop()
+
+
+STRANGE: dict[str, tuple[dict[str, Any], str]] = {
+    "batch": ({"input_ids": IDS.expand(2, -1)}, "one sequence is computed"),
+    "embeddings": ({"inputs_embeds": torch.zeros(1, 3, 128)}, "'inputs_embeds'"),
+    "other tokens": ({"input_ids": IDS[None].flip(1)}, "not the prompt's tokens"),
+    "padding": (
+        {"input_ids": IDS[None], "attention_mask": torch.tensor([[0] + [1] * 11])},
+        "nothing masked",
+    ),
+    "mask of one's own": (
+        {"input_ids": IDS[None], "attention_mask": torch.zeros(1, 1, 12, 12)},
+        "only a row of ones",
+    ),
+    "shifted": (
+        {"input_ids": IDS[None], "position_ids": torch.arange(1, 13)[None]},
+        "follow each other from 0",
+    ),
+    "positions of more": (
+        {"input_ids": IDS[None, :3], "position_ids": torch.arange(12)[None]},
+        "one position for each",
+    ),
+    "an image": ({"input_ids": IDS[None], "pixel_values": torch.zeros(1)}, "'pixel_values'"),
+}
+
+
+@pytest.mark.parametrize("kind", sorted(STRANGE))
+def test_what_is_not_the_plain_prompt_is_refused(watched: Watched, kind: str) -> None:
+    """Before anything is computed: the cache is as it was."""
+    keywords, reason = STRANGE[kind]
+    with pytest.raises(ValueError, match=reason):
+        watched.forward(**keywords)
+    assert (watched.cache.token_count, watched.cache.settled) == (0, True)
+
+
+def test_the_prompt_is_known_by_its_tokens(watched: Watched) -> None:
+    """In chunks, by position in the arguments too; what follows it is whatever was chosen."""
+    with torch.no_grad():
+        watched.model(IDS[None, :5], torch.ones(1, 5), torch.arange(5)[None], watched.cache)
+    watched.forward(input_ids=torch.tensor([[*range(5, 12), 200]]))
+    watched.forward(input_ids=torch.tensor([[201]]), position_ids=torch.tensor([[13]]))
+    assert watched.cache.token_ids() == [*range(12), 200, 201]
+    assert watched.watch.stop()
+
+
+def test_other_caches_are_nobody_s_business(watched: Watched) -> None:
+    """A forward without this cache may be of anything."""
+    watched.forward(input_ids=IDS.expand(2, -1), past_key_values=None)
+    assert watched.watch.stop()
+
+
+def test_training_and_gradients_are_refused(watched: Watched) -> None:
+    """Keys with dropout are nobody else's, and those with gradients cannot be kept."""
+    with pytest.raises(ValueError, match=r"torch\.no_grad"):
+        watched.model(input_ids=IDS[None], past_key_values=watched.cache)
+    watched.model.train()
+    try:
+        with pytest.raises(ValueError, match=r"its eval\(\)"):
+            watched.forward(input_ids=IDS[None])
+    finally:
+        watched.model.eval()
+
+
+def wrong_place(watched: Watched) -> None:
+    """Compute an output's token at another's position."""
+    watched.forward(input_ids=torch.tensor([[200]]), position_ids=torch.tensor([[20]]))
+
+
+def beside_the_model(watched: Watched) -> None:
+    """Compute with a part of the model, which nobody watches."""
+    with torch.no_grad():
+        watched.model.model(input_ids=torch.tensor([[200]]), past_key_values=watched.cache)
+
+
+@pytest.mark.parametrize("step", [wrong_place, beside_the_model])
+def test_an_output_that_is_not_plain_is_not_trusted(
+    watched: Watched, step: Callable[[Watched], None]
+) -> None:
+    """It is found in the end, so that no token of a plain one waits for it."""
+    watched.forward(input_ids=IDS[None])
+    step(watched)
+    assert not watched.watch.stop()
+
+
+def test_a_forward_that_failed_ends_the_prompt(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What its layers have is not the same any more."""
+    with monkeypatch.context() as patch:
+        patch.setattr(watched.cache.token_layers[2], "update", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            watched.forward(input_ids=IDS[None])
+    with pytest.raises(ValueError, match="begin the prompt again"):
+        watched.forward(input_ids=IDS[None])
+    assert not watched.watch.stop()
+
+
+def test_a_prompt_that_comes_whole_is_computed_from_where_it_is_cached(watched: Watched) -> None:
+    """Its positions say that it is whole; another prompt is seen although most of it is cut off."""
+    watched.forward(input_ids=IDS[None, :9])
+    whole = {"position_ids": torch.arange(14)[None], "attention_mask": torch.ones(1, 14)}
+    ids = torch.tensor([[*range(12), 200, 201]])
+    with pytest.raises(ValueError, match="not the prompt's tokens"):
+        watched.forward(input_ids=torch.where(ids == 3, 4, ids), **whole)
+    watched.forward(input_ids=ids, **whole)
+    assert watched.cache.token_ids() == ids[0].tolist()
+    assert watched.watch.stop()
