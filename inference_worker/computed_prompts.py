@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from inference_worker.page_acquisition import LEAST_COPIED
+
 
 class ComputedPrompts:
     """The sequences that were computed so far, and how much of a new one they cover."""
@@ -29,6 +31,11 @@ class ComputedPrompts:
             return len(prompt_ids)
         longest = max((_common(prompt_ids, each) for each in self._computed), default=0)
         return min(longest, len(prompt_ids) - 1)
+
+    def reused(self, prompt_ids: Sequence[int]) -> int:
+        """Say how many tokens of a greedy prompt an engine does not run: few are not worth it."""
+        shared = self.shared(prompt_ids)
+        return shared if shared >= LEAST_COPIED or shared == len(prompt_ids) else 0
 
 
 def _common(first: Sequence[int], second: Sequence[int]) -> int:

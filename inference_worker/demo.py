@@ -66,7 +66,7 @@ class Demo:
         reused = [*answer["matched_pages"], answer["source_page"]]
         names = [self.published[tuple(page)] for page in reused if page is not None]
         self._note_published(turn.worker, answer)
-        shared = self.computed.shared(prompt_ids)
+        shared = self.computed.reused(prompt_ids)
         computed = prompt_ids + answer["output_ids"][:-1]
         self.computed.add(computed, len(prompt_ids), len(computed))
         without = worker.ask(**request, use_store=False)

@@ -7,7 +7,7 @@ from typing import Self
 import kvstore_client
 from inference_worker.block_table import BlockTable, PageRef
 from inference_worker.errors import LayoutMismatchError
-from inference_worker.page_acquisition import RESERVE_AHEAD, acquire_pages
+from inference_worker.page_acquisition import RESERVE_AHEAD, acquire_pages, is_worth_copying
 from inference_worker.page_growth import grow_together
 from inference_worker.page_pool import PagePool
 from inference_worker.page_publisher import PagePublisher
@@ -19,7 +19,8 @@ class SequencePages:
     """Owns what a sequence holds, from the match to the release.
 
     Matched pages are used in place and never written. Where the store knows a page that goes on
-    as the sequence does, and parts within it, that source is copied before anything is computed.
+    as the sequence does, and parts within it, that source is copied before anything is computed,
+    or given back at once where that is not worth it.
     Behind come slots reserved in the store or, from where the store cannot give any, slots of the
     private arena; those are not published, nor is what follows them. A prompt that does not fit
     has what a few tries by halves get it, for its first pages, and asks for no more.
@@ -240,13 +241,17 @@ class SequencePages:
                 self._publisher = PagePublisher(
                     acquired.match, acquired.reservation, self._pool.layout.page_tokens
                 )
-        if acquired.match.source is not None:
-            try:
-                self._map([acquired.match.source.page])
-            except KeyError:  # not mapped here: its tokens are computed
-                acquired.match.source.release()
-            else:
-                self._source = acquired.match.source
+        if acquired.match.source is None:
+            return
+        if not is_worth_copying(acquired.match):
+            acquired.match.release()  # there is nothing in it but the source
+            return
+        try:
+            self._map([acquired.match.source.page])
+        except KeyError:  # not mapped here: its tokens are computed
+            acquired.match.source.release()
+        else:
+            self._source = acquired.match.source
 
     def _copy_source(self) -> None:
         """Copy the source, once, into the first page that is this sequence's own."""

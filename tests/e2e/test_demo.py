@@ -15,6 +15,7 @@ import pytest
 from inference_worker.comparison import ACCEPTED_SHARE
 from inference_worker.demo_script import DOCUMENT_TOKENS, WORKERS
 from inference_worker.engine import PAGE_TOKENS
+from inference_worker.page_acquisition import LEAST_COPIED
 from inference_worker.scheduler import MAX_STEP_TOKENS
 
 KEYS = {
@@ -113,11 +114,13 @@ def test_the_tokens_are_stock_transformers(report: Report) -> None:
 
 
 def test_matches_are_as_predicted(report: Report) -> None:
-    """Each request reuses every token computed before: whole pages in place, the rest copied."""
+    """Each request reuses what was computed before: whole pages in place, the rest copied."""
     known = Known()
     *asked, after_the_kill = report["requests"]
     for row in asked:
         shared = known.shared(row["prompt_ids"])
+        if shared < LEAST_COPIED:  # they begin with the same words, and nothing more
+            shared = 0
         assert row["shared_tokens"] == row["matched_tokens"] + row["copied_tokens"] == shared
         assert row["matched_tokens"] == shared // PAGE_TOKENS * PAGE_TOKENS
         assert row["prefilled_tokens"] == row["prompt_tokens"] - shared

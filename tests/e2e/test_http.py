@@ -1,5 +1,6 @@
 """``kvstore-worker serve`` driven by OpenAI's own client, and what its store counts meanwhile."""
 
+from collections import Counter
 from collections.abc import Iterator
 from threading import Thread
 
@@ -37,10 +38,33 @@ def complete(client: OpenAI, prompt: str | list[int], **more: object) -> openai.
     return client.completions.create(model="tiny", prompt=prompt, **options)  # type: ignore[call-overload]
 
 
-def moved(stage: HttpStage, before: dict[str, int]) -> dict[str, int]:
-    """Return which of the store's counters moved, and by how much."""
+def moved(stage: HttpStage, before: "Counter[str]") -> "Counter[str]":
+    """Return which of the store's counters moved, and by how much, once nothing is held."""
     assert stage.settled()
-    return {k: v - before[k] for k, v in stage.counters().items() if v != before[k]}
+    after = stage.counters()
+    del after["verified_page_count"]  # which pages are looked at is left to chance
+    return after - before
+
+
+def counts(prompt: int, output: int, found: int = 0, *, again: bool = False) -> "Counter[str]":
+    """Return what one request of so many tokens does to the store's counters.
+
+    The last token of an output is never computed. ``again`` is a prompt of which all is known,
+    the next token and the output too: whoever computes that once more adds no page.
+    """
+    whole, copied = divmod(prompt if again else found, PAGE)
+    pages = -(-(prompt + output - 1) // PAGE) - whole
+    outcome = "full_hit_count" if again else "partial_hit_count" if found else "miss_count"
+    made = Counter(
+        lookup_count=1,
+        asked_token_count=prompt,
+        matched_token_count=whole * PAGE,
+        copied_token_count=copied,
+        next_token_count=int(again),
+    )
+    made.update([outcome])
+    made["duplicate_page_count" if again else "inserted_page_count"] = pages
+    return +made
 
 
 def test_cold_hit_partial_and_miss(stage: HttpStage, client: OpenAI) -> None:
@@ -49,34 +73,36 @@ def test_cold_hit_partial_and_miss(stage: HttpStage, client: OpenAI) -> None:
     before = stage.counters()
     cold = complete(client, prompt)
     assert cached(cold) == 0
-    assert moved(stage, before) == {"lookups": 1, "miss": 1}
+    assert moved(stage, before) == counts(len(prompt), 8)
 
     before = stage.counters()
     hit = complete(client, prompt)
     assert cached(hit) == len(prompt)
     assert hit.choices[0].text == cold.choices[0].text
-    assert moved(stage, before) == {"lookups": 1, "full": 1}
+    assert moved(stage, before) == counts(len(prompt), 8, again=True)
 
     before = stage.counters()
-    partial = complete(client, prompt[:100] + "#" + TEXT)
-    assert cached(partial) == 100
-    assert moved(stage, before) == {"lookups": 1, "partial": 1}
+    parting = prompt[:100] + "#" + TEXT
+    assert cached(complete(client, parting)) == 100
+    assert moved(stage, before) == counts(len(parting), 8, 100)
 
     before = stage.counters()
-    assert cached(complete(client, "another " + TEXT)) == 0
-    assert moved(stage, before) == {"lookups": 1, "miss": 1}
+    other = "another " + TEXT
+    assert cached(complete(client, other)) == 0
+    assert moved(stage, before) == counts(len(other), 8)
 
     before = stage.counters()
     off = complete(client, prompt, extra_body={"cache_prefix": False})
     short = complete(client, prompt, extra_body={"min_cache_tokens": 500})
     assert cached(off) == cached(short) == 0
     assert off.choices[0].text == short.choices[0].text == cold.choices[0].text
-    assert moved(stage, before) == {}
+    assert moved(stage, before) == Counter()
 
 
 def test_users_and_salts_share_nothing(stage: HttpStage, client: OpenAI) -> None:
     """What one has computed the other computes anew, and finds itself."""
     prompt = "2 " + TEXT
+    before = stage.counters()
     first = complete(client, prompt)
     with stage.client("bob") as bob:
         again = [complete(bob, prompt) for _ in range(2)]
@@ -89,10 +115,13 @@ def test_users_and_salts_share_nothing(stage: HttpStage, client: OpenAI) -> None
         with pytest.raises(openai.AuthenticationError) as refused:
             nobody.models.list()
         assert refused.value.code == "invalid_api_key"
+    cold, hit = counts(len(prompt), 8), counts(len(prompt), 8, again=True)
+    assert moved(stage, before) == cold + cold + hit + cold + hit
 
 
-def test_a_chat_goes_on_from_its_turns(client: OpenAI) -> None:
+def test_a_chat_goes_on_from_its_turns(stage: HttpStage, client: OpenAI) -> None:
     """The second turn finds all whole pages of the first, its answer included."""
+    before = stage.counters()
     first = [{"role": "system", "content": TEXT}, {"role": "user", "content": "Why?"}]
     ask = {"model": "tiny", "temperature": 0, "max_tokens": 24, "seed": 3}
     told = client.chat.completions.create(messages=first, **ask)  # type: ignore[call-overload]
@@ -101,11 +130,17 @@ def test_a_chat_goes_on_from_its_turns(client: OpenAI) -> None:
     again = client.chat.completions.create(messages=second, **ask)  # type: ignore[call-overload]
     assert cached(again) >= told.usage.prompt_tokens // PAGE * PAGE
     assert told.choices[0].message.role == "assistant"
+    turns = [
+        counts(each.usage.prompt_tokens, each.usage.completion_tokens, cached(each))
+        for each in (told, again)
+    ]
+    assert moved(stage, before) == turns[0] + turns[1]
 
 
-def test_a_stream_says_what_the_whole_says(client: OpenAI) -> None:
+def test_a_stream_says_what_the_whole_says(stage: HttpStage, client: OpenAI) -> None:
     """Chats and completions, the usage in the end where it is asked for."""
     prompt = "3 " + TEXT
+    before = stage.counters()
     whole = complete(client, prompt, max_tokens=40)
     chunks = list(
         complete(client, prompt, max_tokens=40, stream=True, stream_options={"include_usage": True})
@@ -114,13 +149,19 @@ def test_a_stream_says_what_the_whole_says(client: OpenAI) -> None:
     assert chunks[-1].choices == []
     assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
     assert cached(chunks[-1]) == len(prompt)
+    assert moved(stage, before) == counts(len(prompt), 40) + counts(len(prompt), 40, again=True)
+
+    before = stage.counters()
     messages = [{"role": "user", "content": TEXT}]
     ask = {"model": "tiny", "messages": messages, "temperature": 0, "max_tokens": 20}
-    said = client.chat.completions.create(**ask).choices[0]  # type: ignore[call-overload]
+    answer = client.chat.completions.create(**ask)  # type: ignore[call-overload]
+    said = answer.choices[0]
     deltas = [c.choices[0] for c in client.chat.completions.create(stream=True, **ask)]  # type: ignore[call-overload]
     assert "".join(each.delta.content or "" for each in deltas) == said.message.content
     assert deltas[0].delta.role == "assistant"
     assert deltas[-1].finish_reason == said.finish_reason
+    length = answer.usage.prompt_tokens
+    assert moved(stage, before) == counts(length, 20) + counts(length, 20, again=True)
 
 
 def test_stops_and_seeds(client: OpenAI) -> None:
@@ -149,13 +190,14 @@ def test_stops_and_seeds(client: OpenAI) -> None:
 def test_who_goes_away_is_aborted(stage: HttpStage, client: OpenAI, stream: bool) -> None:  # noqa: FBT001
     """In the middle of its prompt, or of its answer: nothing is computed or held any more."""
     aborted = 'kvstore_worker_request_success_total{finished_reason="abort"}'
-    before = stage.metric(aborted)
+    before, counted = stage.metric(aborted), stage.counters()
+    prompt = "5 " + TEXT if stream else "6 " + TEXT * 20
     if stream:
-        pieces = complete(client, "5 " + TEXT, max_tokens=1500, stream=True)
+        pieces = complete(client, prompt, max_tokens=1500, stream=True)
         next(iter(pieces))  # type: ignore[call-overload]
         pieces.close()  # type: ignore[attr-defined]
     else:
-        body = {"model": "tiny", "prompt": "6 " + TEXT * 20, "max_tokens": 400}
+        body = {"model": "tiny", "prompt": prompt, "max_tokens": 400}
         headers = {"Authorization": f"Bearer {KEYS['ann']}"}
         with (
             httpx2.Client(timeout=httpx2.Timeout(60, read=0.05)) as impatient,
@@ -163,7 +205,16 @@ def test_who_goes_away_is_aborted(stage: HttpStage, client: OpenAI, stream: bool
         ):
             impatient.post(f"{stage.url}/v1/completions", json=body, headers=headers)
     assert wait_until(lambda: stage.metric(aborted) == before + 1)
-    assert stage.settled()
+    made = moved(stage, counted)
+    kept = made.pop("inserted_page_count", 0)
+    asked = counts(len(prompt), 1)
+    known = asked.pop("inserted_page_count")
+    if stream:  # its prompt was through, and its output was not
+        assert made == asked
+        assert known <= kept < counts(len(prompt), 1500)["inserted_page_count"]
+    else:  # or it went before the engine saw it
+        assert made in (asked, Counter())
+        assert kept <= known
 
 
 def test_a_full_queue_refuses(stage: HttpStage, client: OpenAI) -> None:
@@ -171,10 +222,13 @@ def test_a_full_queue_refuses(stage: HttpStage, client: OpenAI) -> None:
     waited: list[str] = []
 
     def wait(number: int) -> None:
-        waited.append(complete(client, f"7{number} {TEXT}").choices[0].text)
+        waited.append(complete(client, prompts[number]).choices[0].text)
 
+    # Each begins like no other.
+    prompts = [f"{first} {TEXT}" for first in "78"]
+    before = stage.counters()
     waiters = [Thread(target=wait, args=(number,)) for number in range(2)]
-    pieces = complete(client, "8 " + TEXT, max_tokens=1500, stream=True)
+    pieces = complete(client, "q " + TEXT, max_tokens=1500, stream=True)
     next(iter(pieces))  # type: ignore[call-overload]
     for each in waiters:
         each.start()
@@ -186,6 +240,11 @@ def test_a_full_queue_refuses(stage: HttpStage, client: OpenAI) -> None:
     for each in waiters:
         each.join()
     assert len(waited) == 2
+    made = moved(stage, before)
+    answered = sum((counts(len(each), 8) for each in prompts), counts(len(prompts[0]), 1))
+    # The one that ran was cut somewhere in its output; the one that was refused asked for nothing.
+    assert made.pop("inserted_page_count") >= answered.pop("inserted_page_count")
+    assert made == answered
 
 
 def test_what_cannot_be_is_refused_in_openais_shape(stage: HttpStage, client: OpenAI) -> None:
@@ -194,6 +253,7 @@ def test_what_cannot_be_is_refused_in_openais_shape(stage: HttpStage, client: Op
     with pytest.raises(openai.BadRequestError) as long:
         complete(client, "x" * LONGEST)
     assert long.value.code == "context_length_exceeded"
+    assert moved(stage, before) == Counter()
     with pytest.raises(openai.NotFoundError) as other:
         client.completions.create(model="gpt", prompt="x")
     assert other.value.code == "model_not_found"
@@ -214,10 +274,11 @@ def test_what_cannot_be_is_refused_in_openais_shape(stage: HttpStage, client: Op
     url = f"{stage.url}/v1/completions"
     bad = httpx2.post(url, content=b"{no JSON", headers=headers)
     assert (bad.status_code, bad.json()["error"]["code"]) == (400, "invalid_json")
+    assert moved(stage, before) == Counter()
     large = httpx2.post(url, content=b" " * (5 << 20), headers=headers)
     assert large.status_code == 413
     assert httpx2.get(f"{stage.url}/nowhere").json()["error"]["code"] == "unknown_url"
-    assert moved(stage, before) == {}
+    assert moved(stage, before) == Counter()
 
 
 def test_models_health_and_metrics(stage: HttpStage, client: OpenAI) -> None:

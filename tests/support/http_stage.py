@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,16 +44,11 @@ class HttpStage:
         """Return a client that tries nothing twice."""
         return OpenAI(base_url=f"{self.url}/v1", api_key=KEYS[user], max_retries=0)
 
-    def counters(self) -> dict[str, int]:
-        """Return how many lookups the store had, and what came of them."""
+    def counters(self) -> "Counter[str]":
+        """Return all that the store counts of what was asked of it, by the contract's names."""
         with connect_admin(self.store.runtime_dir) as admin:
             found = admin.stats().counters
-        return {
-            "lookups": found.lookup_count,
-            "full": found.full_hit_count,
-            "partial": found.partial_hit_count,
-            "miss": found.miss_count,
-        }
+        return Counter({field.name: value for field, value in found.ListFields()})
 
     def metric(self, name: str) -> float:
         """Return the value of one of the server's metrics, 0 where it does not show it yet."""
@@ -65,9 +61,21 @@ class HttpStage:
         return self.metric("kvstore_worker_num_requests_running")
 
     def settled(self) -> bool:
-        """Tell whether nothing runs, and the store holds nothing for anybody."""
+        """Tell whether nothing runs or waits, and nothing is held: each slot is cached or free."""
         return wait_until(
-            lambda: self.running() == 0 and left_at(self.store.runtime_dir) == NOTHING
+            lambda: (
+                self.running() == 0
+                and self.metric("kvstore_worker_num_requests_waiting") == 0
+                and left_at(self.store.runtime_dir) == NOTHING
+                and self._slots_are_back()
+            )
+        )
+
+    def _slots_are_back(self) -> bool:
+        with connect_admin(self.store.runtime_dir) as admin:
+            arenas = admin.stats().arenas
+        return all(
+            each.cached_slot_count + each.free_slot_count == each.slot_count for each in arenas
         )
 
     def _serves(self) -> bool:

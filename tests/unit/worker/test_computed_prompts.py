@@ -1,6 +1,7 @@
 """What prompts share is counted in tokens, whatever the pages."""
 
 from inference_worker.computed_prompts import ComputedPrompts
+from inference_worker.page_acquisition import LEAST_COPIED
 
 
 def test_nothing_is_shared_with_nothing() -> None:
@@ -27,3 +28,14 @@ def test_a_known_end_leaves_nothing_to_run() -> None:
     assert known.shared([1, 2, 3]) == 3
     assert known.shared([1, 2, 3, 4]) == 3
     assert known.shared([1, 2, 3, 4, 5]) == 5
+
+
+def test_few_tokens_are_not_reused() -> None:
+    """Unless nothing is left to run."""
+    known = ComputedPrompts()
+    known.add(list(range(20)), 3)
+    for count in (LEAST_COPIED - 1, LEAST_COPIED):
+        prompt = [*range(count), 99, 99]
+        assert known.shared(prompt) == count
+        assert known.reused(prompt) == (count if count == LEAST_COPIED else 0)
+    assert known.reused([0, 1, 2]) == 3

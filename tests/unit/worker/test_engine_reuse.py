@@ -7,6 +7,7 @@ from engine_world import NOTHING, EngineWorld
 
 from inference_worker.engine import PAGE_TOKENS
 from inference_worker.model import PagedModel
+from inference_worker.page_acquisition import LEAST_COPIED
 from inference_worker.sampling import SamplingOptions
 from kvstore_client.testing import running_store
 
@@ -60,9 +61,25 @@ def test_what_was_said_is_known_to_its_end(world: EngineWorld, text_ids: Ids) ->
     assert on.output_ids == alone.output_ids
 
 
-@pytest.mark.parametrize("shared", [1, 15, 16, 17, 47, 97, 111])
+@pytest.mark.parametrize("shared", [1, LEAST_COPIED - 1])
+def test_a_beginning_of_few_tokens_is_computed(
+    world: EngineWorld, text_ids: Ids, shared: int
+) -> None:
+    """A prompt that begins as another does, such as with the same first id, is a cold one."""
+    ids = text_ids(40, 270 + shared)
+    world.generate(ids, 3)
+    other = [*ids[:shared], (ids[shared] + 1) % 256, *text_ids(25, 271)]
+    found = world.generate(other, 8)
+    assert (found.matched_tokens, found.copied_tokens) == (0, 0)
+    assert (found.source_page, found.store_failure) == (None, None)
+    assert found.output_ids == world.generate(other, 8, use_store=False).output_ids
+    again = world.generate(other, 8)
+    assert (again.prefilled_tokens, again.output_ids) == (0, found.output_ids)
+
+
+@pytest.mark.parametrize("shared", [LEAST_COPIED, 15, 16, 17, 47, 97, 111])
 def test_all_shared_tokens_are_reused(world: EngineWorld, text_ids: Ids, shared: int) -> None:
-    """Wherever two prompts part, the second computes what comes from there on."""
+    """Wherever two prompts part, but for the first few, the second computes what comes then."""
     ids = text_ids(112, 230 + shared)
     world.generate(ids, 3)
     other = [*ids[:shared], (ids[shared] + 1) % 256, *text_ids(5, 240)]
