@@ -30,12 +30,13 @@ class Anchor:
         self.pages = pages
         self.tier = tier
         self.other: Anchor | None = None
-        self.copies.add_anchor(self)
+        copies: Copies = node if tier == 1 else self.copies
+        copies.add_anchor(self)
 
     @property
     def copies(self) -> "Copies":
         """The copies that it stands on."""
-        return self.node.copies_in(self.tier)
+        return self.node if self.tier == 1 else self.node.copies_in(self.tier)
 
     @property
     def end(self) -> int:

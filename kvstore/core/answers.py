@@ -4,13 +4,13 @@ from array import array
 
 from kvstore.core.holds import Pin, Reservation, SourcePin
 from kvstore.core.lease import Lease
-from kvstore.core.requests import Grant, Match, Source
+from kvstore.core.requests import Grant, InFlight, Match, Source
 from kvstore.core.runs import runs_of
 from kvstore.errors import Tombstoned
 
 
-def match_of(lease: Lease, pin: Pin) -> Match:
-    """Return what a match answers: the pinned path, and its source page.
+def match_of(lease: Lease, pin: Pin, in_flight: InFlight | None = None) -> Match:
+    """Return what a match answers: the pinned path, its source page, and what is in flight.
 
     Raises Tombstoned where the source page was released, however long ago.
     """
@@ -24,7 +24,7 @@ def match_of(lease: Lease, pin: Pin) -> Match:
         source = Source(held.hold_id, page, held.valid_token_count)
     runs = runs_of(slots, extents)
     matched = len(slots) * pin.namespace.layout.page_tokens
-    return Match(matched, runs, source, pin.next_token)
+    return Match(matched, runs, source, pin.next_token, 0, in_flight)
 
 
 def grant_of(reservation: Reservation) -> Grant:

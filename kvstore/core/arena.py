@@ -32,10 +32,10 @@ class ArenaKey(NamedTuple):
 class Arena:
     """The slots of one (tenant, bytes per page, ranks); grows by extents.
 
-    Not thread-safe. ``holdings`` are its tenant's. ``counts[state]`` is the number
-    of slots in a state. Of the extents ``retiring`` are on their way out: their slots
-    are handed out no more. ``recycled`` is told of slots that became FREE, before
-    anybody can reserve them.
+    Not thread-safe. ``holdings`` are its ``tenant``'s. A slot has ``slot_bytes``;
+    ``counts[state]`` is the number of slots in a state. Of the extents ``retiring`` are
+    on their way out: their slots are handed out no more. ``recycled`` is told of slots
+    that became FREE, before anybody can reserve them.
     """
 
     def __init__(
@@ -48,6 +48,8 @@ class Arena:
     ) -> None:
         self.arena_id = arena_id
         self.key = key
+        self.tenant = key.tenant
+        self.slot_bytes = key.page_bytes
         self.tier = key.tier
         self.holdings = holdings
         self.policy = policy
@@ -58,18 +60,10 @@ class Arena:
         self._recycled = recycled
 
     @property
-    def tenant(self) -> str:
-        """The tenant whose pages these are."""
-        return self.key.tenant
-
-    @property
-    def slot_bytes(self) -> int:
-        """Bytes of one slot."""
-        return self.key.page_bytes
-
-    @property
     def free_count(self) -> int:
         """Number of slots that can be reserved at once."""
+        if not self.retiring:
+            return self.counts[FREE]
         withdrawn = sum(len(self.extents[each].available) for each in self.retiring)
         return self.counts[FREE] - withdrawn
 

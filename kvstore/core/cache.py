@@ -83,7 +83,7 @@ class PrefixCache(Loading):
         existing = lease.reservations.get(reservation_id)
         start = existing.start_page if existing else 0
         request = ReservationRequest(reservation_id, start, max(total_page_count - start, 0))
-        self._missing(lease, namespace, request)
+        missing = self._missing(lease, namespace, request)
         self._require_alive(lease, wishes)
         if existing is None:
             lease.require_room(1 if pin_id in lease.pins else 1 + wishes.hold_count)
@@ -96,16 +96,20 @@ class PrefixCache(Loading):
                 return match, None
         if existing is None:
             start = match.matched_token_count // namespace.layout.page_tokens
-            request = ReservationRequest(reservation_id, start, max(total_page_count - start, 0))
+            missing = max(total_page_count - start, 0)
+            request = ReservationRequest(reservation_id, start, missing)
         grant = None
         with suppress(PoolExhausted):
-            [grant] = self._reserve(lease, namespace, [request], now)
+            slots = self._take(lease, namespace, missing, now)
+            grant = self._grow(lease, namespace, request, slots, now)
         if existing is None and grant is not None:
-            self._announce(lease, namespace, sequence, pin_id, lease.reservations[reservation_id])
+            if missing:
+                reservation = lease.reservations[reservation_id]
+                self._announce(lease, namespace, sequence, pin_id, reservation)
+            if to_verify:
+                self._made_with(lease, pin_id, reservation_id)
         if not to_verify:
             self._tell(lease, pin_id)
-        elif existing is None and grant is not None:
-            self._made_with(lease, pin_id, reservation_id)
         return match, grant
 
     def insert(
@@ -241,24 +245,38 @@ class PrefixCache(Loading):
     ) -> list[Grant]:
         missing = [self._missing(lease, namespace, each) for each in requests]
         lease.require_room(sum(each.reservation_id not in lease.reservations for each in requests))
-        namespace.arena.policy.now = now
-        slots = self._take(lease, namespace, sum(missing))
-        cursor = 0
+        slots = self._take(lease, namespace, sum(missing), now)
+        grants, cursor = [], 0
         for request, count in zip(requests, missing, strict=True):
-            if request.reservation_id not in lease.reservations:
-                lease.add_reservation(
-                    Reservation(request.reservation_id, namespace, request.start_page, now)
-                )
-            lease.reservations[request.reservation_id].grow(slots[cursor : cursor + count])
+            part = slots[cursor : cursor + count]
+            grants.append(self._grow(lease, namespace, request, part, now))
             cursor += count
-        return [grant_of(lease.reservations[each.reservation_id]) for each in requests]
+        return grants
 
-    def _take(self, lease: Lease, namespace: Namespace, count: int) -> Slots:
+    def _grow(
+        self,
+        lease: Lease,
+        namespace: Namespace,
+        request: ReservationRequest,
+        slots: Slots,
+        now: float,
+    ) -> Grant:
+        """Let a reservation have more slots, made if it is new; return all that it has."""
+        reservation = lease.reservations.get(request.reservation_id)
+        if reservation is None:
+            reservation = Reservation(request.reservation_id, namespace, request.start_page, now)
+            lease.add_reservation(reservation)
+        if slots:
+            reservation.grow(slots)
+        return grant_of(reservation)
+
+    def _take(self, lease: Lease, namespace: Namespace, count: int, now: float) -> Slots:
         """Return ``count`` slots reserved now, evicting for them if the lease can use what goes."""
         slots = array("Q")
         if not count:
             return slots
         arena = namespace.arena
+        arena.policy.now = now
         usable = lease.usable_extents(arena)
         missing = count - arena.free_count
         possible = usable == arena.lasting and missing <= arena.counts[SlotState.CACHED]

@@ -29,6 +29,8 @@ from kvstore.core.tokens import matchable_pages, token_count
 from kvstore.core.wanted_moves import TierPolicy, WantedMoves
 from kvstore.errors import InvalidField, LimitExceeded, NamespaceNotFound
 
+ONE_TIER = TierPolicy()
+
 
 class Directory(Membership):
     """Namespaces by id and by identity, and the arenas that their pages live in.
@@ -113,7 +115,7 @@ class Directory(Membership):
     @property
     def tier_policy(self) -> TierPolicy:
         """How the tiers work together; the default where there is only one."""
-        return TierPolicy() if self.wanted is None else self.wanted.policy
+        return ONE_TIER if self.wanted is None else self.wanted.policy
 
     def _arena_of(self, holdings: Holdings, layout: PageLayout, tier: int) -> Arena:
         key = ArenaKey(holdings.tenant, layout.page_bytes, layout.tensor_parallel_size, tier)

@@ -8,7 +8,6 @@ keeps its anchors on the removed part and gets others on what remains above.
 
 from array import array
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from kvstore.core.anchors import Anchor
 from kvstore.core.counters import Lookup
@@ -77,6 +76,9 @@ class Hold:
 
     def stand_at(self, at: Position, top: int = 0) -> None:
         """Hold the path to ``at`` too, from ``top`` on, which is where its tree begins."""
+        if self.tiers is None:
+            self.anchors.append(Anchor(self, at.node, at.pages))
+            return
         anchor = Anchor(self, at.node, at.pages, tier_at(self.tiers, at.depth))
         self.anchors.append(anchor)
         end = end_of_other(self.tiers, at.depth)
@@ -95,6 +97,9 @@ class Hold:
 
     def slots(self) -> Slots:
         """Return all slots of the held path, in prefix order."""
+        if len(self.anchors) == 1:
+            [anchor] = self.anchors
+            return slots_in(self.tiers, Position(anchor.node, anchor.pages))
         slots = array("Q")
         for anchor in reversed(self.anchors):
             slots.extend(slots_in(self.tiers, Position(anchor.node, anchor.pages), len(slots)))
@@ -115,14 +120,17 @@ class Hold:
         return b"".join(parts)
 
 
-class Unanswered(NamedTuple):
+class Unanswered:
     """A match that nobody was told of yet.
 
     What is counted once somebody is, and the reservation that was made with it.
     """
 
-    lookup: Lookup
-    reservation_id: int | None = None
+    __slots__ = ("lookup", "reservation_id")
+
+    def __init__(self, lookup: Lookup) -> None:
+        self.lookup = lookup
+        self.reservation_id: int | None = None
 
 
 class Pin(Hold):

@@ -9,7 +9,7 @@ from kvstore.core.arena import Arena
 from kvstore.core.caller import Caller
 from kvstore.core.counters import Counters
 from kvstore.core.holdings import Holdings
-from kvstore.core.holds import Hold, Pin, Reservation, SourcePin
+from kvstore.core.holds import Pin, Reservation, SourcePin
 from kvstore.core.limits import Limits
 from kvstore.core.tombstones import TombstonesOf
 from kvstore.errors import (
@@ -124,7 +124,8 @@ class Lease:
 
     def add_pin(self, pin: Pin | SourcePin) -> None:
         """Take a pin in."""
-        self._number(pin)
+        self._hold_number += 1
+        pin.number = self._hold_number
         self.pins[pin.hold_id] = pin
         self.holdings.hold_count += 1
 
@@ -135,7 +136,8 @@ class Lease:
 
     def add_reservation(self, reservation: Reservation) -> None:
         """Take a reservation in."""
-        self._number(reservation)
+        self._hold_number += 1
+        reservation.number = self._hold_number
         self.reservations[reservation.hold_id] = reservation
         self.holdings.hold_count += 1
 
@@ -143,10 +145,6 @@ class Lease:
         """Forget a reservation."""
         del self.reservations[reservation.hold_id]
         self.holdings.hold_count -= 1
-
-    def _number(self, hold: Hold) -> None:
-        self._hold_number += 1
-        hold.number = self._hold_number
 
     def pin(self, pin_id: int) -> Pin | SourcePin:
         """Return a pin; raises :class:`PinNotFound`."""
@@ -164,7 +162,12 @@ class Lease:
     def has_all_of(self, arena: Arena) -> bool:
         """Return whether all attached processes have mapped all of ``arena``, and it stays."""
         owned = arena.extents.keys()
-        return not arena.retiring and all(owned <= each.mapped for each in self.processes.values())
+        if arena.retiring:
+            return False
+        for process in self.processes.values():  # noqa: SIM110  # each match asks
+            if not owned <= process.mapped:
+                return False
+        return True
 
     def usable_extents(self, arena: Arena) -> set[int]:
         """Return the lasting extents of ``arena`` that all attached processes have mapped."""

@@ -57,6 +57,10 @@ class LeaseTable:
         """Return the lease of the caller's tenant and id, whoever has its secret."""
         return self.leases.get((caller.identity.tenant, caller.lease_id))
 
+    def has(self, lease: Lease) -> bool:
+        """Return whether a lease has not ended."""
+        return self.leases.get((lease.tenant, lease.lease_id)) is lease
+
     def visible_holdings(self, identity: Identity) -> list[Holdings]:
         """Return what the identity's tenant has; for an admin, what every tenant has."""
         if identity.admin:

@@ -91,15 +91,18 @@ def longest(
     wants_source = wants_source and namespace.layout.divides_by_token
     page_tokens = namespace.layout.page_tokens
     length = sequence.position + len(sequence.tokens) // TOKEN_BYTES
-    at, tiers = _clip(reader, cached_end(lease, namespace, sequence, length // page_tokens))
+    at, tiers = cached_end(lease, namespace, sequence, length // page_tokens), None
+    if reader is not None and not _sees_all(reader, namespace):
+        at, tiers = _clip(reader, at)
     if wants_next_token:
         found = _whole(reader, at, tiers, sequence, length)
         if found is not None and (wants_source or found.source is None):
             return found
     matchable = matchable_pages(length, page_tokens)
-    if at.depth > matchable:
-        at = ancestor(at, matchable)
-    if not wants_source:
+    depth = at.depth
+    if depth > matchable:
+        at, depth = ancestor(at, matchable), matchable
+    if not wants_source or depth * page_tokens >= length - 1:
         return Found(at, tiers=tiers)
     return _with_source(reader, at, tiers, rest_of(at, sequence, length - 1))
 
@@ -110,6 +113,9 @@ def cached_end(lease: Lease, namespace: Namespace, sequence: Sequence, pages: in
     In whatever memory; raises as ``base_of`` and ``covered_position`` do.
     """
     base = base_of(lease, namespace, sequence)
+    if base is None and not sequence.position:
+        index = namespace.index
+        return index.descend(Position(index.root, 0), sequence.tokens, pages)
     depth = page_position(namespace, sequence.position)
     start = covered_position(namespace, base, depth)
     if base is not None and start.node.detached:
@@ -125,16 +131,12 @@ def _attached_end(hold: Hold, namespace: Namespace) -> Position:
     return Position(last.node, last.pages)
 
 
-def _clip(lease: Lease | None, at: Position) -> tuple[Position, Tiers]:
+def _clip(lease: Lease, at: Position) -> tuple[Position, Tiers]:
     """Shorten a path to what all processes of the lease have mapped, each page in its tier.
 
-    Of several the nearest. Without a lease it stays as it is, and nothing is said of tiers.
+    Of several the nearest.
     """
     namespace = at.node.namespace
-    if lease is None:
-        return at, None
-    if _sees_all(lease, namespace):
-        return at, None
     first, lower = _usable(lease, namespace)
     lasting = [each.lasting for each in namespace.arenas()]
     if [first, lower][: len(lasting)] == lasting:
@@ -192,9 +194,7 @@ def in_flight_beyond(
     prefills, page_tokens, depth = namespace.prefills, namespace.layout.page_tokens, at.depth
     length = sequence.position + len(sequence.tokens) // TOKEN_BYTES
     end = matchable_pages(length, page_tokens)
-    if depth >= end or not prefills.by_page:
-        return None
-    if not prefills.may_go_on(depth, rest_of(at, sequence, length)):
+    if depth >= end or not prefills.may_go_on(depth, rest_of(at, sequence, length)):
         return None
     tokens = whole_tokens(at, sequence)
     assert tokens is not None  # the page is in it

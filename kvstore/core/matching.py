@@ -3,7 +3,7 @@
 from math import inf
 
 from kvstore.core.answers import match_of
-from kvstore.core.caller import Caller, Identity
+from kvstore.core.caller import Caller
 from kvstore.core.counters import Lookup
 from kvstore.core.holds import Pin, SourcePin, Unanswered
 from kvstore.core.lease import Lease
@@ -15,7 +15,7 @@ from kvstore.core.repeats import fingerprint_of, took
 from kvstore.core.requests import Match, MatchWishes, Sequence
 from kvstore.core.steps import note_use
 from kvstore.core.tokens import matchable_pages
-from kvstore.errors import IdReused
+from kvstore.errors import IdReused, NamespaceNotFound
 
 
 class Matching(NamedPins):
@@ -41,13 +41,18 @@ class Matching(NamedPins):
         lease = self.member(caller)
         namespace = self._own(lease, namespace_id)
         self._require_alive(lease, wishes)
+        if wishes.pin_id not in lease.pins:
+            lease.require_room(wishes.hold_count)
         match = self._match(lease, namespace, sequence, wishes, now)
         if not to_verify:
             self._tell(lease, wishes.pin_id)
         return match
 
     def _own(self, lease: Lease, namespace_id: bytes) -> Namespace:
-        return self.namespace(Identity(lease.tenant), namespace_id)
+        namespace = self.namespaces.get(namespace_id)
+        if namespace is None or namespace.tenant != lease.tenant:
+            raise NamespaceNotFound(namespace_id=namespace_id.hex())
+        return namespace
 
     def _touch(self, at: Position, hits: int = 0) -> None:
         """Make ``at``'s path the most recently used, asked for ``hits`` more times."""
@@ -68,7 +73,7 @@ class Matching(NamedPins):
         now: float,
         yield_idle: float | None = None,
     ) -> Match:
-        """Do as ``match``, once it is known that no pin that is wanted was released.
+        """Do as ``match``, once no pin that is wanted was released and there is room for them.
 
         With ``yield_idle`` nothing is done where more of the sequence is in flight, of a
         reservation that advanced within so many seconds.
@@ -81,7 +86,6 @@ class Matching(NamedPins):
             return match_of(lease, pin)
         if source_pin_id == pin_id or source_pin_id in lease.pins:
             raise IdReused(id=source_pin_id)
-        lease.require_room(wishes.hold_count)
         asked = self.length(sequence.tokens, sequence.position)
         found = longest(
             lease,
@@ -90,8 +94,10 @@ class Matching(NamedPins):
             wants_source=source_pin_id is not None,
             wants_next_token=wishes.accept_next_token,
         )
-        idle = inf if yield_idle is None else yield_idle
-        in_flight = in_flight_beyond(found.at, sequence, now=now, idle=idle)
+        in_flight = None
+        if namespace.prefills.by_page:
+            idle = inf if yield_idle is None else yield_idle
+            in_flight = in_flight_beyond(found.at, sequence, now=now, idle=idle)
         if yield_idle is not None and in_flight is not None:
             for counters in (self.counters, namespace.counters, lease.counters):
                 counters.yielded_count += 1
@@ -101,23 +107,37 @@ class Matching(NamedPins):
         if found.last.depth == 0:
             self._count_lookup(lease, namespace, lookup)
             return Match(0, (), in_flight=in_flight)
-        self._touch(found.last, hits=1)
+        fingerprint = fingerprint_of(namespace, sequence, wishes, found.at.depth)
+        pin = self._pin(lease, namespace, found, wishes, fingerprint, now)
+        pin.unanswered = Unanswered(lookup)
+        return match_of(lease, pin, in_flight)
+
+    def _pin(
+        self,
+        lease: Lease,
+        namespace: Namespace,
+        found: Found,
+        wishes: MatchWishes,
+        fingerprint: int,
+        now: float,
+    ) -> Pin:
+        """Use and pin what was found, the source page by a pin of its own."""
+        last = found.last
+        self._touch(last, hits=1)
         if self.wanted is not None:
-            self.wanted.matched(found.last, found.tiers)
+            self.wanted.matched(last, found.tiers)
         if self.third is not None:
             self.third.touched(found.at)
-        fingerprint = fingerprint_of(namespace, sequence, wishes, found.at.depth)
-        pin = Pin(pin_id, namespace, found.at, fingerprint, now, found.tiers)
+        pin = Pin(wishes.pin_id, namespace, found.at, fingerprint, now, found.tiers)
         lease.add_pin(pin)
         pin.next_token = found.next_token
-        pin.unanswered = Unanswered(lookup)
         if found.source is not None:
+            source_pin_id, valid = wishes.source_pin_id, found.valid_token_count
             assert source_pin_id is not None  # or no source was looked for
-            valid = found.valid_token_count
             pin.source_id = source_pin_id
             source = SourcePin(source_pin_id, namespace, found.source, valid, now, found.tiers)
             lease.add_pin(source)
-        return match_of(lease, pin)._replace(in_flight=in_flight)
+        return pin
 
     def _tell(self, lease: Lease, pin_id: int) -> None:
         """Count a match that is answered now for the first time; without a pin it was a miss."""

@@ -47,6 +47,7 @@ class Namespace:
         self.identity = identity
         self.layout = layout
         self.arena = arena
+        self.tenant = arena.tenant
         self.lower_arena = lower_arena
         self.created_at = now
         self.index = index(self, layout.page_tokens)
@@ -58,11 +59,6 @@ class Namespace:
         self.removals = 0
         self.removing = 0
         self.losses = 0
-
-    @property
-    def tenant(self) -> str:
-        """The tenant that it belongs to."""
-        return self.arena.tenant
 
     @cached_property
     def digest(self) -> bytes:

@@ -251,8 +251,12 @@ def path_slots(at: Position, tier: int = 1) -> Slots:
 
     Zero for pages without a copy there.
     """
+    node: Node | None
+    node, pages = at
+    if not node.start and tier == 1:
+        # All of it is here: what is above has no pages.
+        return node.slots[:pages]
     path = []
-    node: Node | None = at.node
     while node is not None:
         copies = node if tier == 1 else node.lower
         path.append(array("Q", bytes(8 * len(node.slots))) if copies is None else copies.slots)

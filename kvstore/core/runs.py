@@ -30,7 +30,7 @@ def runs_of(slots: Slots, extents: Mapping[int, ExtentSlots]) -> tuple[Run, ...]
     """
     if not slots:
         return ()
-    owner = extent_of(slots[0])
+    owner = slots[0] >> INDEX_BITS
     extent = extents[owner]
     in_order = _in_order(slots, extent)
     if in_order is not None:

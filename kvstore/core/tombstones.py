@@ -10,20 +10,20 @@ class Tombstones:
     """Ids that were released, kept for longer than any call can be under way.
 
     Of more than ``most`` the oldest go: what is left behind is bounded in number
-    too. ``lifetime`` is in seconds.
+    too. ``lifetime`` is in seconds. ``until`` is by id when each goes.
     """
 
     def __init__(self, lifetime: float, most: int) -> None:
         self._lifetime = lifetime
         self._most = most
-        self._until: OrderedDict[Hashable, float] = OrderedDict()
+        self.until: OrderedDict[Hashable, float] = OrderedDict()
 
     def leave(self, key: Hashable, now: float) -> None:
         """Leave a tombstone; a newer one replaces an older one."""
-        self._until[key] = now + self._lifetime
-        self._until.move_to_end(key)
-        if len(self._until) > self._most:
-            self._until.popitem(last=False)
+        self.until[key] = now + self._lifetime
+        self.until.move_to_end(key)
+        if len(self.until) > self._most:
+            self.until.popitem(last=False)
 
     def require_none(self, key: Hashable, **metadata: object) -> None:
         """Raise :class:`Tombstoned` if the id was released before."""
@@ -33,18 +33,18 @@ class Tombstones:
     def expire(self, now: float) -> None:
         """Drop those past their lifetime; cost is that of those dropped."""
         old = []
-        for key, until in self._until.items():
+        for key, until in self.until.items():
             if until > now:
                 break
             old.append(key)
         for key in old:
-            del self._until[key]
+            del self.until[key]
 
     def __contains__(self, key: Hashable) -> bool:
-        return key in self._until
+        return key in self.until
 
     def __len__(self) -> int:
-        return len(self._until)
+        return len(self.until)
 
 
 class TombstonesOf:
@@ -53,6 +53,8 @@ class TombstonesOf:
     def __init__(self, table: Tombstones, scope: Hashable) -> None:
         self._table = table
         self._scope = scope
+        # The table's own, which is asked with each call.
+        self._until = table.until
 
     def leave(self, key: Hashable, now: float) -> None:
         """Leave a tombstone; a newer one replaces an older one."""
@@ -60,8 +62,8 @@ class TombstonesOf:
 
     def require_none(self, key: Hashable, **metadata: object) -> None:
         """Raise :class:`Tombstoned` if the id was released before."""
-        if (self._scope, key) in self._table:
+        if (self._scope, key) in self._until:
             raise Tombstoned(**metadata)
 
     def __contains__(self, key: Hashable) -> bool:
-        return (self._scope, key) in self._table
+        return (self._scope, key) in self._until

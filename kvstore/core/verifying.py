@@ -9,7 +9,6 @@ the index (``remove_corrupt``), and then the answer is given, or asked for again
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Items
-from itertools import compress, repeat
 from typing import NamedTuple
 
 from kvstore.core.caller import Caller
@@ -22,8 +21,9 @@ from kvstore.core.pages import remove_corrupt
 from kvstore.core.path_digests import digest_at
 from kvstore.core.requests import MatchWishes
 from kvstore.core.slots import INDEX_BITS, INDEX_MASK, NO_CHECKSUM
-from kvstore.errors import PageCorrupt
+from kvstore.errors import LeaseNotFound, PageCorrupt
 
+_new_tuple = tuple.__new__
 # Which of so many pages are looked at, in rising order.
 Pick = Callable[[int], Items[int]]
 
@@ -50,7 +50,6 @@ class PageCheck(NamedTuple):
 class Inspection(NamedTuple):
     """A match that nobody was told of, and the pages of it to look at."""
 
-    caller: Caller
     lease: Lease
     pin: Pin
     wishes: MatchWishes
@@ -68,17 +67,18 @@ class Verifying(Matching):
     def inspect(self, caller: Caller, wishes: MatchWishes, pick: Pick) -> Inspection | None:
         """Return which pages of a match to look at before it is answered, or None: answer it.
 
-        Called right after the match. ``pick`` chooses among the pages in place and
-        then the source page; those without a checksum are left out. A match that was
-        answered before is not looked at again.
+        Called right after the match, which knew the caller. ``pick`` chooses among the
+        pages in place and then the source page; those without a checksum are left out. A
+        match that was answered before is not looked at again.
         """
-        lease = self.lease_of(caller)
+        lease = self.table.lease_of(caller)
+        assert lease is not None  # or nothing was matched
         pin = lease.pins.get(wishes.pin_id)
         if not isinstance(pin, Pin) or pin.unanswered is None:
             return None
         pages = _checks(lease, pin, pick)
         if pages:
-            return Inspection(caller, lease, pin, wishes, pages)
+            return Inspection(lease, pin, wishes, pages)
         self._tell(lease, wishes.pin_id)
         return None
 
@@ -93,6 +93,12 @@ class Verifying(Matching):
         nothing: the lease may be gone by now.
         """
         lease, namespace = inspection.lease, inspection.pin.namespace
+        counted = lease.counters if self.table.has(lease) else self.ended
+        every = self.counters, namespace.counters, counted
+        for counters in every:
+            counters.verified_page_count += read_count
+        if not corrupt:
+            return []
         found = [page for page in corrupt if _place_of(page) is not None]
         removed = 0
         for page in corrupt:
@@ -107,10 +113,7 @@ class Verifying(Matching):
                     self.third.remove(namespace, digest_at(at))
                 gone = remove_corrupt(at)
                 removed += gone.evicted_page_count + gone.detached_page_count
-        alive = self.table.leases.get((lease.tenant, lease.lease_id)) is lease
-        lease_counters = lease.counters if alive else self.ended
-        for counters in (self.counters, namespace.counters, lease_counters):
-            counters.verified_page_count += read_count
+        for counters in every:
             counters.corrupt_page_count += len(found)
         self.counters.removed_page_count += removed
         namespace.counters.removed_page_count += removed
@@ -125,7 +128,11 @@ class Verifying(Matching):
         where a pin was released meanwhile, and PageCorrupt where a repeated call
         answered, meanwhile, what is found corrupt now.
         """
-        lease = self.member(inspection.caller)
+        lease = inspection.lease
+        if not self.table.has(lease):
+            raise LeaseNotFound(lease_id=lease.lease_id.hex())
+        lease.require_active()
+        lease.require_attached()
         self._require_alive(lease, inspection.wishes)
         pin = inspection.pin
         if lease.pins.get(pin.hold_id) is not pin:
@@ -136,7 +143,8 @@ class Verifying(Matching):
             return True
         source = lease.pins.get(pin.source_id or 0)
         holds = [pin] if source is None else [pin, source]
-        if not any(anchor.node.detached for hold in holds for anchor in hold.anchors):
+        anchors = pin.anchors if source is None else [*pin.anchors, *source.anchors]
+        if True not in [anchor.node.detached for anchor in anchors]:
             self._tell(lease, pin.hold_id)
             return True
         for hold in holds:
@@ -157,12 +165,12 @@ class Verifying(Matching):
         """Note that a reservation goes with a pin that is unanswered, if there is one."""
         pin = lease.pins.get(pin_id)
         if isinstance(pin, Pin) and pin.unanswered is not None:
-            pin.unanswered = pin.unanswered._replace(reservation_id=reservation_id)
+            pin.unanswered.reservation_id = reservation_id
 
 
 def _checks(lease: Lease, pin: Pin, pick: Pick) -> list[PageCheck]:
     """Return the checks of a match's pages that ``pick`` chooses and that have a checksum."""
-    source = lease.pins.get(pin.source_id or 0)
+    source = None if pin.source_id is None else lease.pins.get(pin.source_id)
     count = pin.held_end
     picked = [each + 1 for each in pick(count + (source is not None))]
     checks: list[PageCheck] = []
@@ -192,21 +200,23 @@ def _checks_of(hold: Hold, ends: list[int]) -> list[PageCheck]:
 
 
 def _checks_in(hold: Hold, node: Node, ends: list[int]) -> Iterator[PageCheck]:
-    """Return the checks of pages of one node, which has them all."""
+    """Yield the checks of pages of one node, which has them all."""
     extents = hold.namespace.extents
-    if hold.tiers is None:
-        before, own = node.start + 1, node.slots
-        slots = [own[end - before] for end in ends]
-    else:
-        slots = [hold.slot_at(Position(node, end - node.start)) for end in ends]
-    places = [(extents[slot >> INDEX_BITS], slot & INDEX_MASK) for slot in slots]
-    generations = [extent.generations[index] for extent, index in places]
-    checksums = [extent.checksums[index] for extent, index in places]
-    fields = zip(slots, generations, checksums, ends, repeat(node), strict=False)
-    # What PageCheck(...) does, without a frame of Python's for each page.
-    checks = map(tuple.__new__, repeat(PageCheck), fields)
-    # No checksum is zero.
-    return compress(checks, checksums) if NO_CHECKSUM in checksums else checks
+    owner, before, own = -1, node.start + 1, node.slots
+    for end in ends:
+        if hold.tiers is None:
+            slot = own[end - before]
+        else:
+            slot = hold.slot_at(Position(node, end - node.start))
+        if slot >> INDEX_BITS != owner:
+            owner = slot >> INDEX_BITS
+            extent = extents[owner]
+            generations, checksums = extent.generations, extent.checksums
+        index = slot & INDEX_MASK
+        if checksums[index] != NO_CHECKSUM:
+            # What PageCheck(...) does, without a frame of Python's for each page.
+            fields = slot, generations[index], checksums[index], end, node
+            yield _new_tuple(PageCheck, fields)
 
 
 def _forget_ends(lease: Lease, pin: Pin, page: PageCheck) -> None:

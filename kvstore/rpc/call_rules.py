@@ -3,7 +3,7 @@
 import random
 import re
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeAlias
 
 import grpc
 import structlog
@@ -16,7 +16,7 @@ from kvstore.rpc import status
 from kvstore.service.clock import Clock
 from kvstore.service.traffic import Traffic
 
-log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+Logger: TypeAlias = structlog.typing.FilteringBoundLogger
 
 # A client's own id is taken if it can do no harm in a log.
 REQUEST_ID_FORM = re.compile(r"[A-Za-z0-9._:/-]{1,64}")
@@ -40,6 +40,16 @@ def usable_request_id(given: str) -> str:
     return given if given and REQUEST_ID_FORM.fullmatch(given) else f"{random.getrandbits(64):016x}"
 
 
+def call_logger() -> Logger:
+    """Return what outcomes log with, as logging is configured now.
+
+    Made once for many calls: to find out for each that nothing is logged takes as long as
+    to log it.
+    """
+    log: Logger = structlog.get_logger().bind()
+    return log
+
+
 class Outcome:
     """One call, from its beginning to its end: a context manager that swallows its failure.
 
@@ -48,12 +58,15 @@ class Outcome:
     request's content. A ``grpc.RpcError`` alone goes on.
     """
 
-    __slots__ = ("_began", "_clock", "_method", "_request_id", "_tenant", "failure")
+    __slots__ = ("_began", "_clock", "_log", "_method", "_request_id", "_tenant", "failure")
 
-    def __init__(self, clock: Clock, method: str, request_id: str, tenant: str = "") -> None:
+    def __init__(
+        self, clock: Clock, log: Logger, method: str, request_id: str, tenant: str = ""
+    ) -> None:
         """``tenant`` is empty where it is not known yet."""
         self.failure: status_pb2.Status | None = None
         self._clock = clock
+        self._log = log
         self._method = method
         self._request_id = request_id
         self._tenant = tenant
@@ -71,19 +84,21 @@ class Outcome:
         traceback: TracebackType | None,
     ) -> bool:
         reason = "OK"
-        if isinstance(error, KVStoreError):
+        if error is None:
+            pass
+        elif isinstance(error, KVStoreError):
             reason, self.failure = error.reason(), status.to_status(error)
         elif isinstance(error, grpc.RpcError):
             # Its client went, or its deadline passed, before its request came: gRPC's own to end.
-            log.debug("request_never_came")
+            self._log.debug("request_never_came")
             return False
         elif isinstance(error, Exception):
-            log.error("request_failed", exc_info=error)
+            self._log.error("request_failed", exc_info=error)
             reason, self.failure = "INTERNAL", status.internal_status(self._request_id)
-        elif error is not None:
+        else:
             return False
         latency_ms = round((self._clock() - self._began) * 1e3, 3)
-        log.debug("request_handled", reason=reason, latency_ms=latency_ms)
+        self._log.debug("request_handled", reason=reason, latency_ms=latency_ms)
         return True
 
 

@@ -36,6 +36,8 @@ def checked_bytes(field: str, value: bytes, *, least: int, most: int) -> bytes:
 
 def random_id(field: str, value: bytes) -> bytes:
     """Return an id of 128 random bits."""
+    if len(value) == ID_BYTES:
+        return value
     return checked_bytes(field, value, least=ID_BYTES, most=ID_BYTES)
 
 

@@ -12,7 +12,13 @@ from kvstore.core.caller import Caller, Identity
 from kvstore.errors import InvalidField
 from kvstore.rpc import fields
 from kvstore.rpc.answer import Answer, serialized
-from kvstore.rpc.call_rules import GIVING_BACK, Outcome, require_admissible, usable_request_id
+from kvstore.rpc.call_rules import (
+    GIVING_BACK,
+    Outcome,
+    call_logger,
+    require_admissible,
+    usable_request_id,
+)
 from kvstore.rpc.hot_lane import Frame, Party
 from kvstore.rpc.identity import Callers
 from kvstore.rpc.interceptors import parsed
@@ -94,6 +100,7 @@ class LaneCalls:
         self._store = store
         self._credentials = credentials
         self._clock = clock
+        self._log = call_logger()
         callers = LaneCallers(credentials)
         servicers = PrefixCacheServicer(store, callers), LeaseServicer(store, callers)
         self._methods = [_method(path, servicers) for path in METHODS]
@@ -115,7 +122,7 @@ class LaneCalls:
         path = METHODS[call.method] if known else "unknown"
         identity = self._credentials.identity_of(party.uid)
         request_id = usable_request_id(call.request_id)
-        with Outcome(self._clock, path, request_id, identity.tenant) as outcome:
+        with Outcome(self._clock, self._log, path, request_id, identity.tenant) as outcome:
             if not known:
                 raise InvalidField(field="method", value=call.method, why="unknown")
             waited = self._clock() - came_at

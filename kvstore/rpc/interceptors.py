@@ -20,7 +20,13 @@ from kvstore.core.limits import Limits
 from kvstore.errors import InvalidField
 from kvstore.rpc import status
 from kvstore.rpc.answer import serialized
-from kvstore.rpc.call_rules import GIVING_BACK, Outcome, require_admissible, usable_request_id
+from kvstore.rpc.call_rules import (
+    GIVING_BACK,
+    Outcome,
+    call_logger,
+    require_admissible,
+    usable_request_id,
+)
 from kvstore.rpc.identity import Callers
 from kvstore.rpc.quiet import one_request, quiet
 from kvstore.rpc.request_size import require_size, size_limit_of
@@ -91,6 +97,7 @@ class Outcomes(_MethodInterceptor):
     def __init__(self, clock: Clock) -> None:
         super().__init__()
         self._clock = clock
+        self._log = call_logger()
 
     def _wrap(
         self, method: str, handler: "grpc.RpcMethodHandler[Request, Response]"
@@ -101,7 +108,7 @@ class Outcomes(_MethodInterceptor):
             def stream_outcome(
                 requests: Iterator[Request], context: grpc.ServicerContext
             ) -> Iterator[Response]:
-                with Outcome(self._clock, method, request_id_of(context)) as outcome:
+                with Outcome(self._clock, self._log, method, request_id_of(context)) as outcome:
                     yield from stream(requests, context)
                 if outcome.failure is not None:
                     status.abort_with(context, outcome.failure)
@@ -113,7 +120,7 @@ class Outcomes(_MethodInterceptor):
         assert unary is not None  # Admission makes no others
 
         def outcome(requests: Iterator[Request], context: grpc.ServicerContext) -> Response:
-            with Outcome(self._clock, method, request_id_of(context)) as outcome:
+            with Outcome(self._clock, self._log, method, request_id_of(context)) as outcome:
                 return unary(requests, context)
             # Last, so that whoever has the answer finds the line in the log.
             return _end(context, outcome)

@@ -20,6 +20,8 @@ MANY = 32
 
 def varint(value: int) -> bytes:
     """Return a number as protobuf writes it: the lowest seven bits first."""
+    if value < MORE:
+        return ONE_BYTE[value]
     written = bytearray()
     while value >= MORE:
         written.append(value & MORE - 1 | MORE)
@@ -105,6 +107,7 @@ def _place(number: int) -> int:
     return number + max(number - MORE, 0) + max(number - MORE * MORE, 0)
 
 
+ONE_BYTE = [bytes((each,)) for each in range(MORE)]
 # The numbers of 16 bits, packed: what lies in order is a part of them.
 ASCENDING = range(1 << 16)
 ASCENDING_PACKED = _packed(np.array(ASCENDING, dtype="u4"))

@@ -31,10 +31,21 @@ class Credentials:
         self._mutex = Lock()
         self._by_uid: dict[int, str] = {}
         self._uid_by_digest: dict[bytes, int] = {}
+        # Of each uid, by the tenants that it was found with: asked with each call over a lane.
+        self._known: dict[int, tuple[Tenants, Identity]] = {}
 
     def identity_of(self, uid: int) -> Identity:
         """Return the identity of a uid."""
-        tenant = self.tenants.of_uid(uid)
+        tenants = self.tenants
+        known = self._known.get(uid)
+        if known is not None and known[0] is tenants:
+            return known[1]
+        identity = self._identity_of(tenants, uid)
+        self._known[uid] = tenants, identity
+        return identity
+
+    def _identity_of(self, tenants: Tenants, uid: int) -> Identity:
+        tenant = tenants.of_uid(uid)
         admin = uid in self._admin_uids
         if tenant is None:
             return Identity(f"uid-{uid}", admin=admin)

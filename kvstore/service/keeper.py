@@ -106,7 +106,7 @@ class Keeper:
 
     def note(self) -> None:
         """Set ``due`` if pages were touched that may be written; under the store's mutex."""
-        if self._cache.keeps_wanted():
+        if self._cache.third is not None and self._cache.keeps_wanted():
             self.due.set()
 
     def step(self) -> None:

@@ -83,10 +83,10 @@ class Matching(Members):
                 to_verify=True,
                 yield_idle=yield_idle,
             )
-            yielded = yield_idle is not None and match.in_flight is not None
-            matched = sum(len(run.indexes) for run in match.runs)
-            lacks = grant is None and not yielded
-            self._note(namespace_id, total_page_count - matched if lacks else 0)
+            lacking = 0
+            if grant is None and (yield_idle is None or match.in_flight is None):
+                lacking = total_page_count - sum(len(run.indexes) for run in match.runs)
+            self._note(namespace_id, lacking)
             self.mover.note()
             self.tier3.keeper.note()
             return match, grant

@@ -56,7 +56,7 @@ class Mover:
 
     def note(self) -> None:
         """Set ``due`` if something is to be moved; under the store's mutex."""
-        if self._cache.moves_wanted():
+        if self._cache.wanted:
             self.due.set()
 
     def step(self) -> None:

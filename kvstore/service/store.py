@@ -76,6 +76,7 @@ class KVStore(Matching):
         """
         super().__init__(cache, Lock(), clock)
         self.prefix_cache_backend = prefix_cache_backend
+        self.limits: Limits = cache.limits
         self._memory = Tiers(arenas) if lower is None else Tiers(arenas, lower)
         self._started_at = clock()
         self.growths = [
@@ -116,11 +117,6 @@ class KVStore(Matching):
     def epoch(self) -> int:
         """The store's epoch, another one after every start."""
         return self._cache.epoch
-
-    @property
-    def limits(self) -> Limits:
-        """The limits that the core enforces."""
-        return self._cache.limits
 
     @property
     def quotas(self) -> QuotaTable:

@@ -48,7 +48,7 @@ class Sampler:
         if not count:
             return []
         # At even distances, from a random one on: a draw for each takes longer than a match.
-        first = self._rng.randrange(page_count)
+        first = int(self._rng.random() * page_count)
         return [(number * page_count + first) // count for number in range(count)]
 
 
@@ -116,13 +116,14 @@ class Verifier:
         corrupt, read_count = [], 0
         extent_id, reader = -1, None
         for page in inspection.pages:
-            if page.slot >> INDEX_BITS != extent_id:
-                extent_id = page.slot >> INDEX_BITS
+            slot, _, checksum, _, _ = page
+            if slot >> INDEX_BITS != extent_id:
+                extent_id = slot >> INDEX_BITS
                 reader = self._arenas.reader(extent_id)
             if reader is None:
                 continue
             try:
-                content = reader(page.slot & INDEX_MASK)
+                content = reader(slot & INDEX_MASK)
             except CudaFailed as error:
                 read_count += 1
                 corrupt.append(page)
@@ -130,7 +131,7 @@ class Verifier:
                 continue
             if content is not None:
                 read_count += 1
-                if xxh3_64_intdigest(content) != page.checksum:
+                if xxh3_64_intdigest(content) != checksum:
                     corrupt.append(page)
         return corrupt, read_count
 
