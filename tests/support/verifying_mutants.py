@@ -36,7 +36,7 @@ VERIFYING_MUTANTS = [
     Mutant(
         "answer-with-a-removed-page-is-given",
         "verifying.py",
-        "        if not any(anchor.node.detached for hold in holds for anchor in hold.anchors):\n",
+        "        if True not in [anchor.node.detached for anchor in anchors]:\n",
         "        if True:\n",
     ),
     Mutant(
@@ -48,8 +48,8 @@ VERIFYING_MUTANTS = [
     Mutant(
         "page-looked-at-is-its-neighbour",
         "verifying.py",
-        "        slots = [own[end - before] for end in ends]\n",
-        "        slots = [own[max(end - before - 1, 0)] for end in ends]\n",
+        "            slot = own[end - before]\n",
+        "            slot = own[max(end - before - 1, 0)]\n",
     ),
     Mutant(
         "pin-id-of-another-match",
