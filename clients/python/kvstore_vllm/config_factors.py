@@ -69,7 +69,8 @@ FIELDS_LEFT_OUT: Final[Mapping[str, frozenset[str]]] = {
             *("enable_prompt_embeds", "word_embeddings_untied_by_checkpoint"),
             # Of sampling; of weights it is where they are made up, see the weights' digest.
             "seed",
-            # How it runs.
+            # How it runs, and what for.
+            "runner",
             *("enforce_eager", "disable_cascade_attn", "allow_deprecated_quantization"),
             *("enable_sleep_mode", "sleep_preserve_parameter_names", "sleep_mode_backend"),
             *("sleep_mode_offload_cudagraph", "enable_nccl_comm_suspend"),
@@ -89,7 +90,7 @@ FIELDS_LEFT_OUT: Final[Mapping[str, frozenset[str]]] = {
             *("cache_hit_alignment_tokens", "kv_offloading_size", "kv_offloading_backend"),
             # In the page's layout.
             *("block_size", "user_specified_block_size", "kv_cache_layout"),
-            *("skip_page_size_padded", "is_attention_free"),
+            *("_block_size_resolved", "skip_page_size_padded", "is_attention_free"),
             # Of models that are refused.
             *("mamba_page_size_padded", "mamba_block_size", "mamba_cache_dtype"),
             *("mamba_ssm_cache_dtype", "mamba_cache_mode", "replayssm_buffer_len"),

@@ -162,4 +162,7 @@ def _draft(config: Any, settings: ConnectorSettings) -> dict[str, bytes]:  # noq
 def _served_name(model: Any) -> str:  # noqa: ANN401  # a ModelConfig
     served = model.served_model_name or model.model
     name = str(served if isinstance(served, str) else served[0])
+    if name.startswith("/"):
+        # Unless it is served by a name, a folder's path is its name.
+        name = Path(name).name
     return name.encode()[:LONGEST_NAME].decode(errors="ignore")

@@ -21,7 +21,7 @@ HEADER_LENGTH_BYTES: Final = 8
 # A longer header is no header: that of 90,000 tensors has 10 MB.
 LONGEST_HEADER: Final = 256 << 20
 # Parts of the names of tensors with a row for each token, or for each position.
-EMBEDDING_NAMES: Final = ("embed", "wte", "wpe", "lm_head", "tok_", "output.weight")
+EMBEDDING_NAMES: Final = ("embed", "wte", "wpe")
 # A tensor of more dimensions than a matrix is several, one for each index of its first.
 MATRIX_DIMENSIONS: Final = 2
 WHOLE_STEP: Final = 1 << 20

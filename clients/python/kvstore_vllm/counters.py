@@ -1,0 +1,78 @@
+"""What a connector counts, and how people and Prometheus see it."""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+MICROSECONDS: Final = 1e6
+BYTES_OF_A_MEGABYTE: Final = 1e6
+
+
+class Counted(NamedTuple):
+    """One count of the halves, and the metric that shows it, with a label's value or none."""
+
+    key: str
+    metric: str
+    label: str = ""
+    scale: float = 1
+
+
+# Metric -> what it says, and its label where it has one. Prometheus adds `_total`.
+METRICS: Final[Mapping[str, tuple[str, str]]] = {
+    "kvstore_lookups": (
+        "Requests that were looked up, by whether all of their whole pages were there.",
+        "outcome",
+    ),
+    "kvstore_asked_tokens": ("Tokens of the requests that were looked up.", ""),
+    "kvstore_matched_tokens": ("Tokens of whole pages that the store had.", ""),
+    "kvstore_loaded_tokens": ("Tokens whose KV was copied from the store.", ""),
+    "kvstore_stored_tokens": ("Tokens whose KV this engine put into the store.", ""),
+    "kvstore_failed_loads": ("Loads that failed, whose tokens were computed.", ""),
+    "kvstore_failed_saves": ("Copies and inserts of pages that failed.", ""),
+    "kvstore_fault_loads": ("Loads that were made to fail, in tests.", ""),
+    "kvstore_loaded_bytes": ("Bytes copied from the store, at all ranks.", ""),
+    "kvstore_stored_bytes": ("Bytes copied to the store, at all ranks.", ""),
+    "kvstore_load_seconds": ("Time of copying from the store, summed over ranks.", ""),
+    "kvstore_store_seconds": ("Time of copying to the store, summed over ranks.", ""),
+}
+OUTCOMES: Final = ("full", "partial", "miss", "timeout", "unavailable")
+COUNTED: Final = (
+    *(Counted(f"lookups_{outcome}", "kvstore_lookups", outcome) for outcome in OUTCOMES),
+    Counted("asked_tokens", "kvstore_asked_tokens"),
+    Counted("matched_tokens", "kvstore_matched_tokens"),
+    Counted("loaded_tokens", "kvstore_loaded_tokens"),
+    Counted("stored_tokens", "kvstore_stored_tokens"),
+    Counted("loads_failed", "kvstore_failed_loads"),
+    Counted("saves_failed", "kvstore_failed_saves"),
+    Counted("inserts_failed", "kvstore_failed_saves"),
+    Counted("load_faults", "kvstore_fault_loads"),
+    Counted("load_bytes", "kvstore_loaded_bytes"),
+    Counted("save_bytes", "kvstore_stored_bytes"),
+    Counted("load_microseconds", "kvstore_load_seconds", "", MICROSECONDS),
+    Counted("save_microseconds", "kvstore_store_seconds", "", MICROSECONDS),
+)
+
+
+def summed(*counts: Mapping[str, int]) -> dict[str, int]:
+    """Return the counts of several, of ranks or of steps, as one."""
+    total: dict[str, int] = {}
+    for each in counts:
+        for key, value in each.items():
+            total[key] = total.get(key, 0) + value
+    return total
+
+
+def in_words(counts: Mapping[str, int]) -> dict[str, int | float]:
+    """Return what one line of a log says of an interval: nothing of what did not happen."""
+    lookups = sum(counts.get(f"lookups_{outcome}", 0) for outcome in OUTCOMES)
+    words: dict[str, int | float] = {"kvstore lookups": lookups} if lookups else {}
+    words |= {outcome: counts.get(f"lookups_{outcome}", 0) for outcome in OUTCOMES}
+    for what in ("asked", "matched", "loaded", "stored"):
+        words[f"{what} tokens"] = counts.get(f"{what}_tokens", 0)
+    for verb, done in (("load", "loaded"), ("save", "stored")):
+        copied, time = counts.get(f"{verb}_bytes", 0), counts.get(f"{verb}_microseconds", 0)
+        words[f"{done} MB"] = round(copied / BYTES_OF_A_MEGABYTE, 1)
+        # Bytes a microsecond are megabytes a second.
+        words[f"{done} MB/s"] = round(copied / time) if time else 0
+    words["failed loads"] = counts.get("loads_failed", 0)
+    words["failed saves"] = counts.get("saves_failed", 0) + counts.get("inserts_failed", 0)
+    return {name: value for name, value in words.items() if value}

@@ -1,0 +1,76 @@
+"""Counts on their way through vLLM: to its log and to its ``/metrics``."""
+
+from collections import Counter
+from typing import Any
+
+from prometheus_client import Counter as PrometheusCounter
+from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
+    KVConnectorPromMetrics,
+    KVConnectorStats,
+)
+
+from kvstore_vllm.counters import COUNTED, METRICS, in_words, summed
+
+
+class ConnectorStats(KVConnectorStats):
+    """What was counted since the last one: at a rank, in the scheduler, or summed up."""
+
+    @classmethod
+    def taken(cls, counts: "Counter[str]") -> "ConnectorStats | None":
+        """Take what was counted, which begins anew; None for nothing."""
+        if not counts:
+            return None
+        data = dict(counts)
+        counts.subtract(data)
+        for key in [key for key, value in counts.items() if not value]:
+            del counts[key]
+        return cls(data=data)
+
+    def reset(self) -> None:
+        """Forget all."""
+        self.data: dict[str, int] = {}
+
+    def aggregate(self, other: KVConnectorStats) -> "ConnectorStats":
+        """Add another rank's, or a later step's."""
+        self.data = summed(self.data, other.data)
+        return self
+
+    def reduce(self) -> dict[str, int | float]:
+        """Return what vLLM's log says of an interval."""
+        return in_words(self.data)
+
+    def is_empty(self) -> bool:
+        """Tell whether nothing was counted."""
+        return not any(self.data.values())
+
+
+class ConnectorPromMetrics(KVConnectorPromMetrics):
+    """The counters of one API server, for each of its engines."""
+
+    def __init__(
+        self,
+        vllm_config: Any,  # noqa: ANN401  # a VllmConfig
+        metric_types: dict[Any, Any],
+        labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+    ) -> None:
+        super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+        counter = metric_types[PrometheusCounter]
+        metrics = {
+            name: counter(name, meaning, [*labelnames, label] if label else labelnames)
+            for name, (meaning, label) in METRICS.items()
+        }
+        # All of them are there from the start, as zero.
+        self._counters = {
+            (engine, each.key): metrics[each.metric].labels(
+                *([*values, each.label] if each.label else values)
+            )
+            for engine, values in per_engine_labelvalues.items()
+            for each in COUNTED
+        }
+
+    def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
+        """Add what one engine counted."""
+        for each in COUNTED:
+            if value := transfer_stats_data.get(each.key):
+                self._counters[engine_idx, each.key].inc(value / each.scale)

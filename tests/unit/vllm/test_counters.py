@@ -1,0 +1,41 @@
+"""What is counted, and how it reads."""
+
+import re
+
+from kvstore_vllm.counters import COUNTED, METRICS, OUTCOMES, in_words, summed
+
+RANK = {"load_bytes": 3_000_000, "load_microseconds": 1_500, "save_bytes": 1}
+STEP = {"lookups_full": 2, "lookups_miss": 1, "asked_tokens": 300, "loaded_tokens": 200}
+
+
+def test_ranks_and_steps_add_up() -> None:
+    """Bytes of all ranks, lookups of all steps."""
+    total = summed(RANK, RANK, STEP, {})
+    assert total["load_bytes"] == 6_000_000
+    assert total["lookups_full"] == 2
+    assert summed() == {}
+
+
+def test_an_interval_reads_as_one_line() -> None:
+    """What did not happen is not mentioned; rates are of the interval."""
+    assert in_words(summed(RANK, STEP, {"inserts_failed": 1, "saves_failed": 1})) == {
+        "kvstore lookups": 3,
+        "full": 2,
+        "miss": 1,
+        "asked tokens": 300,
+        "loaded tokens": 200,
+        "loaded MB": 3.0,
+        "loaded MB/s": 2000,
+        "failed saves": 2,
+    }
+    assert in_words({}) == {}
+
+
+def test_every_metric_is_counted_and_has_a_unit() -> None:
+    """Each name is the store's own, a noun and what it is counted in."""
+    assert {each.metric for each in COUNTED} == set(METRICS)
+    assert len({each.key for each in COUNTED}) == len(COUNTED)
+    for each in COUNTED:
+        assert bool(each.label) == bool(METRICS[each.metric][1])
+        assert re.fullmatch("kvstore_[a-z]+(_(tokens|bytes|seconds|loads|saves))?", each.metric)
+    assert {each.label for each in COUNTED if each.label} == set(OUTCOMES)

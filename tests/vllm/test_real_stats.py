@@ -1,0 +1,119 @@
+"""Counts through vLLM's own hooks, and events through its types."""
+
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client import Counter as PrometheusCounter
+from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import (
+    get_request_block_hasher,
+    init_none_hash,
+    maybe_convert_block_hash,
+)
+from vllm.v1.request import Request
+
+from kvstore_vllm.counters import METRICS
+from kvstore_vllm.events import MEDIUM, StoredEvents
+from kvstore_vllm.stats import ConnectorPromMetrics, ConnectorStats
+
+PAGE = 16
+
+
+def test_what_was_counted_is_taken_once() -> None:
+    """A count is told once, and goes on from nothing."""
+    counts: Counter[str] = Counter(load_bytes=5, lookups_full=1)
+    taken = ConnectorStats.taken(counts)
+    assert taken is not None
+    assert taken.to_dict() == {"load_bytes": 5, "lookups_full": 1}
+    assert ConnectorStats.taken(counts) is None
+    counts["load_bytes"] += 2
+    later = ConnectorStats.taken(counts)
+    assert later is not None
+    total = taken.aggregate(later)
+    assert total.to_dict()["load_bytes"] == 7
+    assert not total.is_empty()
+    assert total.reduce()["kvstore lookups"] == 1
+    total.reset()
+    assert total.is_empty()
+
+
+def test_prometheus_has_every_metric_for_each_engine() -> None:
+    """From the start as zero; then what each engine counted, times in seconds."""
+    registry = CollectorRegistry()
+
+    def counter(name: str, meaning: str, labels: list[str]) -> PrometheusCounter:
+        return PrometheusCounter(name, meaning, labels, registry=registry)
+
+    config = SimpleNamespace(kv_transfer_config=None)
+    types = {PrometheusCounter: counter}
+    from prometheus_client import Gauge, Histogram  # noqa: PLC0415
+
+    types |= {Gauge: Gauge, Histogram: Histogram}
+    metrics = ConnectorPromMetrics(config, types, ["engine"], {0: ["0"], 1: ["1"]})
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(f"{name}_total", labels)
+
+    names = {metric.name for metric in registry.collect()}
+    assert names == set(METRICS)
+    assert value("kvstore_lookups", engine="1", outcome="timeout") == 0
+    metrics.observe({"lookups_full": 3, "load_microseconds": 1_500_000, "saves_failed": 1}, 1)
+    metrics.observe({"lookups_full": 1, "inserts_failed": 1}, 1)
+    assert value("kvstore_lookups", engine="1", outcome="full") == 4
+    assert value("kvstore_lookups", engine="0", outcome="full") == 0
+    assert value("kvstore_load_seconds", engine="1") == 1.5
+    assert value("kvstore_failed_saves", engine="1") == 2
+
+
+def events_of(*, enabled: bool | None) -> StoredEvents:
+    """Collect events as a configuration has it."""
+    config = None if enabled is None else SimpleNamespace(enable_kv_cache_events=enabled)
+    cache = SimpleNamespace(block_size=PAGE)
+    return StoredEvents(SimpleNamespace(kv_events_config=config, cache_config=cache))
+
+
+def make_request(hash_size: int = PAGE) -> Request:
+    """Make a request of a little over three blocks, with a salt."""
+    init_none_hash(sha256)
+    return Request(
+        request_id="r",
+        prompt_token_ids=list(range(3 * PAGE + 1)),
+        sampling_params=SamplingParams(max_tokens=1),
+        pooling_params=None,
+        cache_salt="salt",
+        block_hasher=get_request_block_hasher(hash_size, sha256),
+    )
+
+
+def test_what_was_stored_is_told_as_vllm_tells_of_its_own() -> None:
+    """Hashes, the one before them, tokens and extra keys of exactly those pages."""
+    request, events = make_request(), events_of(enabled=True)
+    events.stored(request, 0, 1)
+    events.stored(request, 1, 9)
+    first, second = events.take()
+    hashes = [maybe_convert_block_hash(each) for each in request.block_hashes]
+    assert (first.block_hashes, first.parent_block_hash) == (hashes[:1], None)
+    assert (second.block_hashes, second.parent_block_hash) == (hashes[1:], hashes[0])
+    assert list(second.token_ids) == list(range(PAGE, 3 * PAGE))
+    assert first.medium == second.medium == MEDIUM
+    assert first.extra_keys == [("salt",)]
+    assert second.extra_keys == [None, None]
+    assert events.take() == []
+
+
+@pytest.mark.parametrize("enabled", [None, False])
+def test_nothing_is_told_where_nobody_listens(*, enabled: bool | None) -> None:
+    """Without vLLM's events there are none of these."""
+    events = events_of(enabled=enabled)
+    events.stored(make_request(), 0, 1)
+    assert events.take() == []
+
+
+def test_hashes_of_another_size_are_not_told() -> None:
+    """Finer hashes than pages name other tokens."""
+    events = events_of(enabled=True)
+    events.stored(make_request(PAGE // 2), 0, 1)
+    assert events.take() == []
