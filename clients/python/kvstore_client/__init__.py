@@ -14,7 +14,7 @@ from kvstore_client.in_flight import InFlight
 from kvstore_client.layout import OpaqueContent, PagedContent, PageLayout
 from kvstore_client.match import Match
 from kvstore_client.namespace import Namespace
-from kvstore_client.page_ref import PageRef, Pages, SlotRun
+from kvstore_client.page_ref import DatedRun, PageRef, Pages, SlotRun
 from kvstore_client.remote import RemoteStore
 from kvstore_client.reservation import Inserted, Reservation, grow_reservations
 from kvstore_client.reuse_hint import ReuseHint
@@ -26,6 +26,7 @@ __all__ = [
     "Admin",
     "Client",
     "ClientConfig",
+    "DatedRun",
     "InFlight",
     "Inserted",
     "Match",

@@ -1,17 +1,19 @@
 """The pages of a namespace, as bytes and as tensors."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import copy
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from kvstore.v1 import types_pb2
 from kvstore_client.connector import Connector
 from kvstore_client.errors import StoreError, StoreUnavailable
 from kvstore_client.extents import MappedExtent
+from kvstore_client.generation_table import PageGenerations
 from kvstore_client.identity import NamespaceIdentity, NamespaceKey
 from kvstore_client.layout import PageLayout
 from kvstore_client.opened_namespace import OpenedNamespace
-from kvstore_client.page_ref import PageRef
+from kvstore_client.page_ref import DatedRun, PageRef
 from kvstore_client.session import Session
 from kvstore_client.source import Source
 
@@ -109,6 +111,22 @@ class NamespaceMemory:
         self.page_tensor(target).copy_(self.page_tensor(page))
         if isinstance(source, Source):
             source.require_current()
+
+    def recycled(self, runs: Iterable[DatedRun]) -> list[PageRef]:
+        """Return the pages of ``runs`` that are not what they were, as ``Match.current`` looks.
+
+        For a process that joined the lease of the one that holds them, after it copied them.
+        Without a session none is what it was.
+        """
+        self._connector.check_process()
+        session = self._connector.session
+        named = [
+            types_pb2.PageRun(extent_id=run[0], slot_indexes=run[1], generations=run[2])
+            for run in runs
+        ]
+        if session is None:
+            return [PageRef(run.extent_id, slot) for run in named for slot in run.slot_indexes]
+        return PageGenerations(named).recycled(session.extents)
 
     def _extent(self, extent_id: int) -> MappedExtent:
         self._connector.check_process()

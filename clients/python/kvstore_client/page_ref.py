@@ -27,12 +27,27 @@ class SlotRun(NamedTuple):
     slots: Sequence[int]
 
 
+class DatedRun(NamedTuple):
+    """A run of slots, and the generation of each when the store named it; perhaps none."""
+
+    extent_id: int
+    slots: Sequence[int]
+    generations: tuple[int, ...] = ()
+
+
 def slots_of(run: types_pb2.PageRun) -> Sequence[int]:
     """Return the slots of a run, which has some: a range without a step a slot, or a list."""
     if not run.slot_count:
         return run.slot_indexes[:]
     first = run.slot_indexes[0]
     return range(first, first + run.slot_count)
+
+
+def generations_of(run: types_pb2.PageRun) -> tuple[int, ...]:
+    """Return the generation of each slot of a run, as the store named them; perhaps none."""
+    if run.slot_count and len(run.generations) == 1:
+        return tuple(run.generations) * run.slot_count
+    return tuple(run.generations)
 
 
 class Pages(Sequence[PageRef]):
@@ -57,6 +72,11 @@ class Pages(Sequence[PageRef]):
         Nothing a page where they follow each other.
         """
         return [SlotRun(run.extent_id, slots_of(run)) for run in self._runs]
+
+    @property
+    def dated_runs(self) -> list[DatedRun]:
+        """The slots by extent with their generations, for another process that copies them."""
+        return [DatedRun(run.extent_id, slots_of(run), generations_of(run)) for run in self._runs]
 
     @property
     def extent_ids(self) -> set[int]:

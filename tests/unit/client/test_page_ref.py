@@ -44,6 +44,16 @@ def test_a_range_is_the_pages_that_it_stands_for() -> None:
     assert Pages(runs).runs == [SlotRun(2, range(7, 10)), SlotRun(1, [0])]
 
 
+def test_runs_name_each_slots_generation() -> None:
+    """As the store named them: one each, one for all of a range, or none."""
+    runs = [
+        types_pb2.PageRun(extent_id=2, slot_indexes=[7, 3], generations=[5, 6]),
+        types_pb2.PageRun(extent_id=1, slot_indexes=[4], slot_count=3, generations=[9]),
+        types_pb2.PageRun(extent_id=1, slot_indexes=[0]),
+    ]
+    assert [run.generations for run in Pages(runs).dated_runs] == [(5, 6), (9, 9, 9), ()]
+
+
 def test_pages_are_equal_to_the_same_pages() -> None:
     """In the same order, in whatever sequence, and are told apart from others."""
     runs = [types_pb2.PageRun(extent_id=2, slot_indexes=[7, 3])]

@@ -11,7 +11,10 @@ from kvstore_client.acquired import Acquired
 from kvstore_client.budget import StoreBudget
 from kvstore_client.errors import PageRecycled
 from kvstore_client.hold import Hold
+from kvstore_client.identity import NamespaceIdentity, NamespaceKey
+from kvstore_client.layout import OpaqueContent, PageLayout
 from kvstore_client.match import Match
+from kvstore_client.namespace_memory import NamespaceMemory
 from kvstore_client.opened_namespace import OpenedNamespace
 from kvstore_client.page_ref import PageRef, Pages
 from kvstore_client.reservation import Reservation
@@ -130,3 +133,23 @@ def test_growing_forgets_no_page_that_was_recycled(held: Held) -> None:
     assert held.reservation.page_count == 1
     with pytest.raises(PageRecycled):
         held.insert()
+
+
+def test_who_only_copies_held_pages_looks_at_them_by_their_runs(held: Held) -> None:
+    """A process that joined a lease has no match, and the same table; without a session none."""
+
+    class Attached:
+        session = held.attached.session
+
+        def check_process(self) -> None:
+            held.attached.session.check_process()
+
+    connector = Attached()
+    layout = PageLayout(4, 8, OpaqueContent(b"any"))
+    memory = NamespaceMemory(connector, NamespaceKey(NamespaceIdentity(b""), layout))  # type: ignore[arg-type]
+    runs = Pages([run_of(0), run_of(2)]).dated_runs
+    assert memory.recycled(runs) == []
+    held.attached.recycle(2)
+    assert memory.recycled(runs) == [PageRef(3, 2)]
+    connector.session = None  # type: ignore[assignment]
+    assert memory.recycled(runs) == [PageRef(3, 0), PageRef(3, 2)]

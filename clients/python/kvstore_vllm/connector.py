@@ -1,0 +1,206 @@
+"""vLLM's ``KVConnectorBase_V1`` over the two halves. All that knows vLLM's own types."""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorMetadata,
+    KVConnectorRole,
+    KVConnectorWorkerMetadata,
+)
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
+from vllm.version import __version__ as vllm_version
+
+from kvstore_vllm.engine_facts import EngineFacts
+from kvstore_vllm.rank_side import RankSide
+from kvstore_vllm.scheduler_side import SchedulerSide
+from kvstore_vllm.settings import ConnectorSettings
+from kvstore_vllm.transfer import StepPlan, WorkerReport
+from kvstore_vllm.versions import require_supported
+
+if TYPE_CHECKING:
+    import torch
+    from vllm.config import VllmConfig
+    from vllm.forward_context import ForwardContext
+    from vllm.v1.attention.backend import AttentionMetadata
+    from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+    from vllm.v1.outputs import KVConnectorOutput
+    from vllm.v1.request import Request
+
+require_supported(vllm_version)
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass
+class PlanMetadata(KVConnectorMetadata):
+    """A step's plan, on its way to the ranks."""
+
+    plan: StepPlan
+
+
+@dataclass
+class ReportMetadata(KVConnectorWorkerMetadata):
+    """What ended, on its way back; summed up over the ranks."""
+
+    report: WorkerReport = field(default_factory=WorkerReport)
+
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> "ReportMetadata":
+        """Take in another rank's."""
+        assert isinstance(other, ReportMetadata)
+        self.report.add(other.report)
+        return self
+
+
+class KvstoreConnector(KVConnectorBase_V1):
+    """vLLM on a kvstore: pages that any engine of this host computed are loaded, not computed.
+
+    One instance is made in the scheduler and one at each rank. Raises ``ValueError`` where
+    the engine cannot be served, with what to set. A store that is absent, slow, stopped or
+    restarted is a miss, never an error.
+    """
+
+    _cache_hit_source = CacheHitSource.HOST
+
+    def __init__(
+        self, vllm_config: "VllmConfig", role: KVConnectorRole, kv_cache_config: "KVCacheConfig"
+    ) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        settings = ConnectorSettings.read(self._kv_transfer_config.kv_connector_extra_config or {})
+        facts = EngineFacts(vllm_config, kv_cache_config)
+        self._scheduler: SchedulerSide | None = None
+        self._rank: RankSide | None = None
+        if role is KVConnectorRole.SCHEDULER:
+            self._scheduler = SchedulerSide(vllm_config, settings, facts)
+        else:
+            self._rank = RankSide(vllm_config, settings, facts)
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        """No: a save that is dropped is a miss later."""
+        return False
+
+    # At a rank.
+
+    def register_kv_caches(self, kv_caches: "dict[str, torch.Tensor]") -> None:
+        """Take the memory that blocks are in."""
+        if self._rank is not None:
+            self._rank.register(kv_caches)
+
+    def start_load_kv(self, forward_context: "ForwardContext", **kwargs: Any) -> None:  # noqa: ANN401
+        """Begin the plan's loads; those that are part of the step are complete on return."""
+        del forward_context, kwargs
+        if self._rank is not None:
+            self._rank.load(self._plan())
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        """Do nothing: no load is by layer."""
+
+    def save_kv_layer(
+        self,
+        layer_name: str,
+        kv_layer: "torch.Tensor",
+        attn_metadata: "AttentionMetadata",
+        **kwargs: Any,  # noqa: ANN401
+    ) -> None:
+        """Do nothing: no save is by layer, which a CUDA graph would skip."""
+
+    def wait_for_save(self) -> None:
+        """Copy what the plan saves, complete on return."""
+        if self._rank is not None:
+            self._rank.save(self._plan())
+
+    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
+        """Return the requests that are let go, and those whose loads ended."""
+        del finished_req_ids
+        return (None, None) if self._rank is None else self._rank.take_finished()
+
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        """Return the blocks that were not loaded."""
+        return set() if self._rank is None else self._rank.take_failed_blocks()
+
+    def build_connector_worker_meta(self) -> ReportMetadata | None:
+        """Return what ended since the last step."""
+        report = None if self._rank is None else self._rank.take_report()
+        return ReportMetadata(report) if report else None
+
+    # In the scheduler.
+
+    def bind_kv_cache_manager(self, kv_cache_manager: "KVCacheManager") -> None:
+        """Learn where requests' blocks are known."""
+        super().bind_kv_cache_manager(kv_cache_manager)
+        if self._scheduler is not None:
+            self._scheduler.blocks_of = lambda request_id: kv_cache_manager.get_block_ids(
+                request_id
+            )[0]
+
+    def on_new_request(self, request: "Request") -> None:
+        """Begin to look a request up."""
+        if self._scheduler is not None:
+            self._scheduler.arrived(request)
+
+    def get_num_new_matched_tokens(
+        self, request: "Request", num_computed_tokens: int
+    ) -> tuple[int | None, bool]:
+        """Return how many tokens can be loaded, None while that is asked, and whether beside."""
+        if self._scheduler is None:
+            return 0, False
+        return self._scheduler.matched_tokens(request.request_id, num_computed_tokens)
+
+    def update_state_after_alloc(
+        self, request: "Request", blocks: "KVCacheBlocks", num_external_tokens: int
+    ) -> None:
+        """Plan the load of what was offered into the request's blocks."""
+        if self._scheduler is not None:
+            block_ids = blocks.get_block_ids()[0]
+            self._scheduler.half.allocated(request.request_id, block_ids, num_external_tokens)
+
+    def build_connector_meta(self, scheduler_output: "SchedulerOutput") -> PlanMetadata:
+        """Return the step's plan for the ranks."""
+        assert self._scheduler is not None
+        preempted = scheduler_output.preempted_req_ids or ()
+        return PlanMetadata(self._scheduler.plan(scheduler_output.num_scheduled_tokens, preempted))
+
+    def update_connector_output(self, connector_output: "KVConnectorOutput") -> None:
+        """Take in what the ranks ended."""
+        assert self._scheduler is not None
+        meta = connector_output.kv_connector_worker_meta
+        report = meta.report if isinstance(meta, ReportMetadata) else WorkerReport()
+        self._scheduler.reported(report, connector_output.invalid_block_ids)
+
+    def request_finished(
+        self, request: "Request", block_ids: list[int]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        """Return whether the request's blocks are still to be copied."""
+        if self._scheduler is None:
+            return False, None
+        return self._scheduler.half.finished(request.request_id, block_ids), None
+
+    def has_pending_block_frees(self) -> bool:
+        """Whether blocks of ended requests come back soon: then nothing need be preempted."""
+        return self._scheduler is not None and self._scheduler.half.holds_blocks
+
+    def reset_cache(self) -> bool | None:
+        """Match nothing any more that was computed until now, such as with other weights."""
+        return None if self._scheduler is None else self._scheduler.reset()
+
+    def shutdown(self) -> None:
+        """Give everything back."""
+        if self._scheduler is not None:
+            self._scheduler.close()
+        if self._rank is not None:
+            self._rank.close()
+
+    def take_events(self) -> Iterable[Any]:
+        """Return nothing yet."""
+        return ()
+
+    def _plan(self) -> StepPlan:
+        metadata = self._get_connector_metadata()
+        assert isinstance(metadata, PlanMetadata)
+        return metadata.plan

@@ -1,0 +1,121 @@
+"""The scheduler half with its store: what a connector in vLLM's scheduler has."""
+
+import logging
+import os
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final
+
+from kvstore_vllm.adapters import AdapterDigests
+from kvstore_vllm.answers import ThreadedAnswers
+from kvstore_vllm.engine_facts import EngineFacts
+from kvstore_vllm.half_settings import HalfSettings
+from kvstore_vllm.identity import engine_salt, layout_of, model_identity
+from kvstore_vllm.request_key import RequestKey
+from kvstore_vllm.salts import mixed_salt
+from kvstore_vllm.scheduler_half import SchedulerHalf
+from kvstore_vllm.settings import ConnectorSettings
+from kvstore_vllm.store_access import ENGINES_HERE, StoreAccess
+from kvstore_vllm.store_work import StoreWork
+from kvstore_vllm.transfer import StepPlan, WorkerReport
+
+_logger = logging.getLogger(__name__)
+
+# As many as a client has lanes for.
+THREADS: Final = 4
+SALT_BYTES: Final = 16
+
+
+def _no_blocks(request_id: str) -> Sequence[int]:
+    del request_id
+    return ()
+
+
+class SchedulerSide:
+    """Owns the client. The scheduler's thread uses it."""
+
+    def __init__(
+        self,
+        vllm_config: Any,  # noqa: ANN401  # a VllmConfig
+        settings: ConnectorSettings,
+        facts: EngineFacts,
+    ) -> None:
+        self._facts = facts
+        self._settings = settings
+        # Not known before the scheduler is complete.
+        self.blocks_of: Callable[[str], Sequence[int]] = _no_blocks
+        identity = model_identity(vllm_config, settings)
+        self._access = StoreAccess(
+            settings.runtime_dir,
+            identity,
+            layout_of(facts.layout),
+            call_timeout=settings.lookup_timeout,
+        )
+        self._base_salt = engine_salt(settings)
+        self._adapters = AdapterDigests()
+        # Ranks of other processes join the lease; of this one they use the client itself.
+        self._joining = 0 if ENGINES_HERE.has_rank(facts.engine_id) else facts.rank_count
+        self._joined: Counter[bytes] = Counter()
+        self._disagrees = False
+        ENGINES_HERE.put(facts.engine_id, self._access)
+        half_settings = HalfSettings(
+            page_tokens=facts.page_tokens,
+            rank_count=facts.rank_count,
+            lookup_timeout=settings.lookup_timeout,
+            load_async=settings.load_async,
+            save_output=settings.save_output,
+        )
+        self.half = SchedulerHalf(
+            half_settings,
+            StoreWork(self._access, facts.page_tokens, settings.lookup_timeout),
+            ThreadedAnswers(THREADS),
+            usable=self._usable,
+            blocks_of=self._blocks_of,
+        )
+
+    def arrived(self, request: Any) -> None:  # noqa: ANN401  # a Request
+        """Begin to look a request up."""
+        key = RequestKey.of(request, base_salt=self._base_salt, adapters=self._adapters)
+        self.half.arrived(request, key)
+
+    def matched_tokens(self, request_id: str, computed_tokens: int) -> tuple[int | None, bool]:
+        """Return what vLLM asks for: tokens, and whether they are loaded beside steps."""
+        count = self.half.matched_tokens(request_id, computed_tokens)
+        return count, bool(count) and self._settings.load_async
+
+    def plan(self, scheduled: Mapping[str, int], preempted: Collection[str]) -> StepPlan:
+        """Return the plan of a step."""
+        lease = self._access.share_lease() if self._joining else None
+        plan = StepPlan(self._facts.engine_id, lease, load_async=self._settings.load_async)
+        self.half.plan(plan, scheduled, preempted)
+        return plan
+
+    def reported(self, report: WorkerReport, invalid_blocks: Collection[int]) -> None:
+        """Take in what the ranks ended, and that they reach the store."""
+        self._joined.update(report.joined)
+        if report.disagrees and not self._disagrees:
+            self._disagrees = True
+            _logger.error("kvstore_turned_off", extra={"reason": "a rank's blocks lie otherwise"})
+        self.half.reported(report, invalid_blocks)
+
+    def reset(self) -> bool:
+        """Go on in namespaces that nothing was stored in yet; False while loads are under way."""
+        self._base_salt = mixed_salt(base=engine_salt(self._settings), reset=os.urandom(SALT_BYTES))
+        return self.half.forget()
+
+    def close(self) -> None:
+        """Give everything back, and the lease."""
+        self.half.close()
+        self._access.close()
+        ENGINES_HERE.remove(self._facts.engine_id)
+
+    def _blocks_of(self, request_id: str) -> Sequence[int]:
+        return self.blocks_of(request_id)
+
+    def _usable(self) -> bool:
+        if self._disagrees or not self._access.usable:
+            return False
+        if not self._joining:
+            return True
+        lease = self._access.share_lease()
+        return lease is not None and self._joined[lease] >= self._joining

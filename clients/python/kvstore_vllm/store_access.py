@@ -1,0 +1,101 @@
+"""One engine's use of a store: the client that its scheduler half owns, and who shares it."""
+
+import os
+from collections import OrderedDict
+from threading import Lock
+from typing import Final
+
+from kvstore_client import Client, ClientConfig, Namespace, NamespaceIdentity, PageLayout
+from kvstore_client.errors import StoreError
+
+# Salts, which users choose, with namespaces of their own; beyond it the longest unused is closed.
+MOST_NAMESPACES: Final = 64
+
+
+class StoreAccess:
+    """A client with the namespaces of one model. Any thread may use it."""
+
+    def __init__(
+        self,
+        runtime_dir: str | None,
+        identity: NamespaceIdentity,
+        layout: PageLayout,
+        *,
+        call_timeout: float,
+    ) -> None:
+        name = f"vllm {identity.display_name}".strip()
+        config = ClientConfig(call_timeout=call_timeout, display_name=name)
+        self.layout = layout
+        self._client = Client(runtime_dir, config)
+        self._plain = self._client.namespace(identity, layout)
+        self._by_salt: OrderedDict[bytes, Namespace] = OrderedDict()
+        self._mutex = Lock()
+        self._client.start()
+
+    @property
+    def memory(self) -> Namespace:
+        """The pages of all its namespaces, by extent, in this process."""
+        return self._plain
+
+    @property
+    def usable(self) -> bool:
+        """Whether the store answers requests now, as far as is known."""
+        return self._client.connected
+
+    def namespace(self, salt: bytes) -> Namespace:
+        """Return the namespace of a salt, to be opened in the background where it is new."""
+        if salt == self._plain.identity.salt:
+            return self._plain
+        with self._mutex:
+            found = self._by_salt.pop(salt, None) or self._plain.salted(salt)
+            self._by_salt[salt] = found
+            if len(self._by_salt) > MOST_NAMESPACES:
+                _, longest_unused = self._by_salt.popitem(last=False)
+                longest_unused.forget()
+            return found
+
+    def share_lease(self) -> bytes | None:
+        """Return what has another process join the lease; None where there is none."""
+        try:
+            return self._client.share_lease()
+        except StoreError:
+            return None
+
+    def close(self) -> None:
+        """Give the lease back. Waits as ``Client.close`` does."""
+        self._client.close()
+
+
+class EnginesHere:
+    """What the two halves of an engine know of each other where they share a process.
+
+    Keyed by process and engine, so that a fork begins with none.
+    """
+
+    def __init__(self) -> None:
+        self._accesses: dict[tuple[int, str], StoreAccess] = {}
+        self._ranks: set[tuple[int, str]] = set()
+
+    def note_rank(self, engine_id: str) -> None:
+        """Note that a rank of the engine is in this process."""
+        self._ranks.add((os.getpid(), engine_id))
+
+    def has_rank(self, engine_id: str) -> bool:
+        """Return whether a rank of the engine is in this process."""
+        return (os.getpid(), engine_id) in self._ranks
+
+    def put(self, engine_id: str, access: StoreAccess) -> None:
+        """Let ranks of this process find the scheduler half's store."""
+        self._accesses[os.getpid(), engine_id] = access
+
+    def get(self, engine_id: str) -> StoreAccess | None:
+        """Return the scheduler half's store, where that is in this process."""
+        return self._accesses.get((os.getpid(), engine_id))
+
+    def remove(self, engine_id: str) -> None:
+        """Forget an engine that ends."""
+        self._accesses.pop((os.getpid(), engine_id), None)
+        self._ranks.discard((os.getpid(), engine_id))
+
+
+ENGINES_HERE: Final = EnginesHere()

@@ -1,0 +1,148 @@
+"""The connector's half at a rank: copies blocks, and says what came of it."""
+
+import logging
+import random
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+import torch
+
+from kvstore_client import DatedRun, PageRef
+from kvstore_vllm.block_copier import BlockCopier, ExtentTensors
+from kvstore_vllm.transfer import StepPlan, Transfer, WorkerReport
+
+_logger = logging.getLogger(__name__)
+
+
+class MappedPages(ExtentTensors, Protocol):
+    """The store's memory in this process."""
+
+    def recycled(self, runs: Sequence[DatedRun]) -> list[PageRef]:
+        """Return the pages whose slots were given away since ``runs`` named them."""
+
+
+class WorkerHalf:
+    """Carries out a step's plan. One thread, the rank's, uses it.
+
+    Nothing that fails here is raised: a load that fails is reported with its blocks, and
+    computed; a save that fails is not inserted. ``fault_fraction`` of the loads is made to
+    fail, for tests, and counted.
+    """
+
+    def __init__(self, copier: BlockCopier, *, fault_fraction: float = 0.0) -> None:
+        self.counts: Counter[str] = Counter()
+        self._copier = copier
+        self._fault_fraction = fault_fraction
+        self._chance = random.Random()  # noqa: S311  # which load a test fails is no secret
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="kvstore-vllm-load")
+        self._loaded: deque[tuple[Transfer, bool]] = deque()
+        self._stream = torch.cuda.Stream() if copier.device.type == "cuda" else None
+        self._report = WorkerReport()
+        self._failed_blocks: set[int] = set()
+        self._received: set[str] = set()
+        self._let_go: set[str] = set()
+
+    def load(self, plan: StepPlan, memory: MappedPages | None) -> None:
+        """Load what the plan says: beside the step, or before it where a load is part of it."""
+        if not plan.loads:
+            return
+        if not plan.load_async:
+            for transfer in plan.loads:
+                self._end_load(transfer, ok=self._load(memory, transfer), waited_for=False)
+            return
+        ready = None
+        if self._stream is not None:
+            # Whatever the step still does to these blocks, such as to zero them, comes first.
+            ready = torch.cuda.Event()
+            ready.record()
+        for transfer in plan.loads:
+            self._thread.submit(self._load_beside, memory, transfer, ready)
+
+    def save(self, plan: StepPlan, memory: MappedPages | None) -> None:
+        """Copy what the step computed, and has returned when the copies are complete."""
+        self._let_go |= plan.let_go
+        for transfer in plan.saves:
+            ok = self._copied(self._copier.save, memory, transfer, "save")
+            self._report.ended[transfer.job] += 1
+            if not ok:
+                self._report.failed.add(transfer.job)
+
+    def take_finished(self) -> tuple[set[str], set[str]]:
+        """Return the requests that are let go, and those whose loads ended, well or not."""
+        while self._loaded:
+            transfer, ok = self._loaded.popleft()
+            self._end_load(transfer, ok=ok, waited_for=True)
+        let_go, self._let_go = self._let_go, set()
+        received, self._received = self._received, set()
+        return let_go, received
+
+    def take_failed_blocks(self) -> set[int]:
+        """Return the blocks that were to be loaded and have to be computed."""
+        failed, self._failed_blocks = self._failed_blocks, set()
+        return failed
+
+    def take_report(self) -> WorkerReport:
+        """Return what ended since the last report."""
+        report, self._report = self._report, WorkerReport()
+        return report
+
+    def close(self) -> None:
+        """Wait for the loads that are under way."""
+        self._thread.shutdown(wait=True)
+
+    def _end_load(self, transfer: Transfer, *, ok: bool, waited_for: bool) -> None:
+        self._report.ended[transfer.job] += 1
+        if waited_for:
+            self._received.add(transfer.request_id)
+        if not ok:
+            self._report.failed.add(transfer.job)
+            self._failed_blocks.update(transfer.block_ids)
+
+    def _load_beside(
+        self, memory: MappedPages | None, transfer: Transfer, ready: torch.cuda.Event | None
+    ) -> None:
+        ok = False
+        try:
+            if self._stream is None or ready is None:
+                ok = self._load(memory, transfer)
+            else:
+                with torch.cuda.stream(self._stream):
+                    self._stream.wait_event(ready)
+                    ok = self._load(memory, transfer)
+        finally:
+            self._loaded.append((transfer, ok))
+
+    def _load(self, memory: MappedPages | None, transfer: Transfer) -> bool:
+        if self._fault_fraction and self._chance.random() < self._fault_fraction:
+            self.counts["load_faults"] += 1
+            return False
+        return self._copied(self._copier.load, memory, transfer, "load")
+
+    def _copied(
+        self,
+        copy: Callable[[ExtentTensors, Transfer], int],
+        memory: MappedPages | None,
+        transfer: Transfer,
+        verb: str,
+    ) -> bool:
+        """Copy, wait for the device, and see whether the slots are still what they were."""
+        if memory is None:
+            return False
+        begin = time.monotonic()
+        try:
+            copied = copy(memory, transfer)
+            if self._copier.device.type == "cuda":
+                torch.cuda.current_stream().synchronize()
+            recycled = memory.recycled(transfer.runs)
+        except Exception:
+            _logger.exception("blocks_not_copied", extra={"verb": verb})
+            return False
+        if recycled:
+            _logger.error("pages_recycled", extra={"page_count": len(recycled)})
+            return False
+        self.counts[f"{verb}_bytes"] += copied
+        self.counts[f"{verb}_microseconds"] += round((time.monotonic() - begin) * 1e6)
+        return True

@@ -1,0 +1,258 @@
+"""The scheduler half, driven as vLLM's scheduler drives it."""
+
+import pytest
+from naive_engine import LOOKUP_TIMEOUT, NaiveEngine
+from naive_pages import NaivePages
+from naive_request import NaiveRequest
+
+PAGE = 4
+PROMPT = [5, 6, 7, 8, 9, 10, 11, 12, 13, 14]
+
+
+def engine(**options: object) -> NaiveEngine:
+    """An engine with a store of its own, unless one is given."""
+    store = options.pop("store", None) or NaivePages(PAGE, 40)
+    return NaiveEngine(store, **options)  # type: ignore[arg-type]
+
+
+def run(world: NaiveEngine, name: str, prompt: list[int], new_tokens: int = 1) -> NaiveRequest:
+    """Run one request to its end, with every answer there at once."""
+    world.arrive(name, prompt)
+    request = world.requests[name]
+    for _ in range(100):
+        world.answers.answer_all()
+        world.step()
+        for loading, (_, transfer) in list(world.loading.items()):
+            if transfer is not None and world.ended_loads[loading] < world.ranks:
+                world.end_load(loading, ok=True)
+        if request.num_tokens >= len(prompt) + new_tokens:
+            break
+    world.finish(request)
+    settle(world)
+    return request
+
+
+def settle(world: NaiveEngine) -> None:
+    """Step until nothing is under way, and see that nothing is held any more."""
+    for _ in range(30):
+        world.answers.answer_all()
+        world.step()
+    while world.steps:
+        world.take_output()
+    world.answers.answer_all()
+    assert world.store.holds == []
+    assert world.store.reserved == set()
+    assert not world.held
+    assert len(world.spare) == len(world.kv)
+
+
+def test_what_one_engine_computed_another_loads() -> None:
+    """Whole pages of a prompt are in the store after it; another engine computes the rest."""
+    first = engine()
+    run(first, "a", PROMPT)
+    assert first.loaded_pages == 0
+    assert tuple(PROMPT[:8]) in first.store.index
+    second = engine(store=first.store)
+    run(second, "b", [*PROMPT[:8], 99, 98])
+    assert second.loaded_pages == 2
+    assert second.half.counts["lookups_full"] == 1
+
+
+def test_a_prompt_that_ends_with_a_page_is_loaded_whole() -> None:
+    """Its last token alone is computed again where loads are beside steps; else its last page."""
+    store = NaivePages(PAGE, 40)
+    run(engine(store=store), "a", PROMPT[:8])
+    beside = engine(store=store)
+    run(beside, "b", PROMPT[:8])
+    assert beside.loaded_pages == 2
+    within = engine(store=store, load_async=False)
+    run(within, "c", PROMPT[:8])
+    assert within.loaded_pages == 1
+
+
+def test_what_was_generated_is_stored_at_the_end_where_wanted() -> None:
+    """The pages of the prompt and what followed, as far as it was computed."""
+    with_output, without = engine(), engine(save_output=False)
+    for world in (with_output, without):
+        run(world, "a", PROMPT, new_tokens=8)
+    assert max(map(len, with_output.store.index)) == 16
+    assert max(map(len, without.store.index)) == 8
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["never", "late"])
+def test_a_lookup_without_an_answer_is_a_miss_in_time(*, late: bool) -> None:
+    """Nothing is waited for beyond the time allowed, and a late answer is given back."""
+    store = NaivePages(PAGE, 40)
+    run(engine(store=store), "a", PROMPT)
+    world = engine(store=store)
+    world.arrive("b", PROMPT)
+    world.step()
+    assert world.waiting
+    world.now = LOOKUP_TIMEOUT
+    world.step()
+    assert not world.waiting
+    assert world.half.counts["lookups_timeout"] == 1
+    if late:
+        world.answers.answer()
+        world.step()
+    world.finish(world.requests["b"])
+    settle(world)
+
+
+def test_without_a_store_nothing_is_asked() -> None:
+    """All is a miss at once."""
+    world = engine()
+    world.usable = False
+    run(world, "a", PROMPT)
+    assert world.half.counts["lookups_unavailable"] == 1
+    assert not world.store.index
+
+
+def test_a_load_that_fails_is_computed_and_not_tried_again() -> None:
+    """Its request goes on without the store's pages, and nothing wrong is stored."""
+    store = NaivePages(PAGE, 40)
+    run(engine(store=store), "a", PROMPT)
+    world = engine(store=store)
+    world.arrive("b", PROMPT)
+    world.answers.answer_all()
+    world.step()
+    world.end_load("b", ok=False)
+    for _ in range(6):
+        world.step()
+        world.answers.answer_all()
+    request = world.requests["b"]
+    assert request in world.running
+    assert world.loaded_pages == 2
+    assert world.half.counts["loads_failed"] == 1
+    world.finish(request)
+    settle(world)
+
+
+def test_what_was_computed_on_a_load_that_failed_is_not_stored() -> None:
+    """Within a step a load fails, and the step computes and saves what follows all the same."""
+    store = NaivePages(PAGE, 40)
+    run(engine(store=store), "a", PROMPT[:5])
+    world = engine(store=store, load_async=False, chunk=3)
+    world.fail_next_loads = 1
+    run(world, "b", [*PROMPT, 1, 2, 3, 4], new_tokens=3)
+    assert world.half.counts["loads_failed"] == 1
+    assert max(map(len, store.index)) == 4
+
+
+def test_blocks_are_held_until_they_are_copied() -> None:
+    """A request that ends before its slots came keeps its blocks for as long."""
+    world = engine()
+    world.arrive("a", PROMPT[:8])
+    world.answers.answer_all()
+    world.step()
+    world.step()
+    request = world.requests["a"]
+    world.finish(request)
+    assert "a" in world.held
+    world.step()
+    assert "a" in world.held
+    settle(world)
+    assert tuple(PROMPT[:8]) in world.store.index
+
+
+def test_a_full_store_takes_the_first_pages() -> None:
+    """As many as there is room for."""
+    world = engine(store=NaivePages(PAGE, 1))
+    run(world, "a", PROMPT)
+    assert list(world.store.index) == [tuple(PROMPT[:4])]
+
+
+def test_what_somebody_else_saves_is_left_to_them_until_the_end() -> None:
+    """While a prompt is computed nothing is copied twice; at the end what is missing is saved."""
+    world = engine(save_output=False)
+    world.store.someone_else_saves = True
+    world.arrive("a", PROMPT)
+    for _ in range(4):
+        world.answers.answer_all()
+        world.step()
+    assert not world.store.index
+    world.finish(world.requests["a"])
+    settle(world)
+    assert tuple(PROMPT[:8]) in world.store.index
+
+
+def test_preemption_gives_slots_back_and_begins_anew() -> None:
+    """What was copied is stored, and is loaded where the request runs again."""
+    world = engine(chunk=4)
+    world.arrive("a", [*PROMPT, 1, 2, 3, 4, 5, 6])
+    for _ in range(3):
+        world.answers.answer_all()
+        world.step()
+    request = world.requests["a"]
+    assert request.num_computed_tokens < request.num_tokens
+    world.preempt(request)
+    world.step()
+    world.answers.answer_all()
+    assert world.store.reserved == set()
+    for _ in range(3):
+        world.step()
+        world.answers.answer_all()
+    assert world.loaded_pages > 0
+    world.end_load("a", ok=True)
+    for _ in range(6):
+        world.step()
+        world.answers.answer_all()
+    world.finish(request)
+    settle(world)
+
+
+@pytest.mark.parametrize("steps", range(8))
+def test_an_abort_at_any_time_gives_all_back(steps: int) -> None:
+    """Waiting, loading, computing, saving or generating."""
+    store = NaivePages(PAGE, 40)
+    run(engine(store=store), "a", PROMPT[:5])
+    world = engine(store=store, chunk=3)
+    world.arrive("b", [*PROMPT, 1, 2, 3, 4])
+    for _ in range(steps):
+        world.answers.answer_all()
+        world.step()
+        if "b" in world.loading and steps > 3:
+            world.end_load("b", ok=True)
+    world.finish(world.requests["b"])
+    if "b" in world.loading and not world.ended_loads["b"]:
+        world.step()
+        world.end_load("b", ok=True)
+    settle(world)
+
+
+def test_a_reset_forgets_what_was_matched_and_what_is_being_saved() -> None:
+    """It is not complete while loads are under way."""
+    store = NaivePages(PAGE, 40)
+    run(engine(store=store), "a", PROMPT)
+    world = engine(store=store)
+    world.arrive("b", PROMPT)
+    world.arrive("c", PROMPT)
+    world.answers.answer_all()
+    world.half.matched_tokens("c", 0)
+    assert world.half.forget()
+    assert store.holds == []
+    world.step()
+    world.answers.answer_all()
+    world.step()
+    assert not world.half.forget()
+    for name in list(world.loading):
+        world.end_load(name, ok=True)
+    for _ in range(4):
+        world.step()
+    for name in ("b", "c"):
+        world.finish(world.requests[name])
+    settle(world)
+    assert world.half.forget()
+
+
+def test_closing_gives_all_back() -> None:
+    """Also what is answered only then."""
+    store = NaivePages(PAGE, 40)
+    run(engine(store=store), "a", PROMPT)
+    world = engine(store=store)
+    world.arrive("b", PROMPT)
+    world.arrive("c", [1, *PROMPT])
+    world.answers.answer()
+    world.half.close()
+    assert store.holds == []
+    assert store.reserved == set()
