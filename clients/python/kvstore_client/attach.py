@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import select
 import socket
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -121,6 +122,7 @@ class AttachConnection:
     def _read(self, table: ExtentTable, hung_up: Callable[[StoreError], None]) -> None:
         try:
             while True:
+                self._populate_until_spoken_to(table)
                 frame, descriptors = receive_frame(self._socket)
                 try:
                     self._take(frame, descriptors, table)
@@ -134,6 +136,13 @@ class AttachConnection:
             # Without this thread no extent comes: whatever ended it ends the session.
             _logger.exception("attach_failed")
             hung_up(StoreUnavailable(f"the attach connection ended: {error!r}"))
+
+    def _populate_until_spoken_to(self, table: ExtentTable) -> None:
+        """Prepare memory for its first use while the store says nothing."""
+        spoken_to = select.poll()
+        spoken_to.register(self._socket, select.POLLIN)
+        while not spoken_to.poll(0) and table.populate():
+            pass
 
     def _answer_unmapped(self, extent_ids: Collection[int]) -> None:
         """Tell of extents that were announced or retired and are not mapped, if there are any."""

@@ -46,6 +46,8 @@ class ExtentTable:
         # Given up and still mapped, for views of them are kept; and those that the store took back.
         self._lingering = _Lingering(unmapped)
         self._retired: set[int] = set()
+        # Of extents that are not prepared for their first use, the byte to go on from.
+        self._fresh: dict[int, int] = {}
         self._closed = False
         self._number = next(numbers)
 
@@ -73,9 +75,26 @@ class ExtentTable:
             if self._closed:
                 return False
             self._mapped[extent.extent_id] = mapped
+            self._fresh[extent.extent_id] = 0
             self._refused.pop(extent.extent_id, None)
             self._changed()
         return True
+
+    def populate(self) -> bool:
+        """Prepare some of the memory for its first use; returns whether some more is left.
+
+        One thread at a time calls it. What is given up meanwhile is unmapped as it returns.
+        """
+        with self._monitor:
+            extent_id, begin = next(iter(self._fresh.items()), (0, 0))
+            extent = self._mapped.get(extent_id)
+        end = None if extent is None else extent.populate(begin)
+        del extent
+        with self._monitor:
+            self._fresh.pop(extent_id, None)
+            if end is not None and extent_id in self._mapped:
+                self._fresh[extent_id] = end
+            return bool(self._fresh)
 
     def refuse(self, extent_id: int, why: StoreError) -> None:
         """Note that an extent cannot be mapped in this process."""
@@ -121,6 +140,7 @@ class ExtentTable:
             self._acknowledged.difference_update(ids)
             for each in ids:
                 self._refused.pop(each, None)
+                self._fresh.pop(each, None)
             if given_up:
                 self._changed()
         del given_up

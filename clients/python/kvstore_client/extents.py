@@ -60,6 +60,14 @@ class MappedExtent(ABC):
     def wait_for_device(self) -> None:
         """Wait until all work that this process gave to the memory's device is done."""
 
+    def populate(self, begin: int) -> int | None:
+        """Prepare some of the memory, from a byte on, for its first use.
+
+        Returns where to go on, or None where nothing is left to do.
+        """
+        del begin
+        return None
+
     @abstractmethod
     def _bytes(self) -> "torch.Tensor":
         """Return all slots as one row of uint8 that keeps the memory mapped."""

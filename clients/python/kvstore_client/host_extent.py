@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING
 
 from kvstore.v1 import types_pb2
 from kvstore_client.extents import MappedExtent, UntrustedExtent
-from kvstore_client.shared_memory import UntrustedMemory, check_memory, map_memory
+from kvstore_client.shared_memory import UntrustedMemory, check_memory, map_memory, populate
 
 if TYPE_CHECKING:
     import torch
+
+# Prepared at once: about a millisecond, for which others that map or unmap wait.
+POPULATED_BYTES = 4 << 20
 
 
 class HostExtent(MappedExtent):
@@ -52,6 +55,12 @@ class HostExtent(MappedExtent):
 
     def wait_for_device(self) -> None:
         """Do nothing: no device works on this memory but through copies of its user's."""
+
+    def populate(self, begin: int) -> int | None:
+        """Fill this process's page tables for the next few MiB: see :func:`populate`."""
+        slots = self.view()
+        end = min(begin + POPULATED_BYTES, len(slots))
+        return end if populate(slots[begin:end]) and end < len(slots) else None
 
     def _bytes(self) -> "torch.Tensor":
         import torch  # noqa: PLC0415  # on demand: clients without torch use views

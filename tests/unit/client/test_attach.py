@@ -2,6 +2,7 @@
 
 import fcntl
 import itertools
+import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence
 from queue import SimpleQueue
@@ -10,6 +11,7 @@ from threading import Condition
 import pytest
 from google.rpc import status_pb2
 from open_descriptors import open_descriptors
+from resident_bytes import resident_bytes
 from scripted_store import Answer, ScriptedAttach, refusal, sealed_memfd
 
 from kvstore.v1 import attach_pb2, types_pb2
@@ -17,6 +19,7 @@ from kvstore_client import errors
 from kvstore_client.attach import AttachConnection
 from kvstore_client.deadline import Deadline
 from kvstore_client.extent_table import ExtentTable
+from kvstore_client.host_extent import POPULATED_BYTES
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.shared_memory import REQUIRED_SEALS
 from kvstore_client.testing import wait_until
@@ -155,6 +158,24 @@ def test_announced_extents_are_mapped_and_acknowledged(start: Start) -> None:
         assert bytes(extent.slot(0)[:4]) == content
     assert served.peer.frames[2].acknowledge.extent_ids == [4, 5]
     assert open_descriptors("memfd:") <= before
+
+
+def test_memory_is_prepared_while_the_store_says_nothing(start: Start) -> None:
+    """All of it, in several steps, and nothing that the store asks for waits until then."""
+    answer = attach_pb2.ServerFrame(acknowledged=attach_pb2.Acknowledged(extent_ids=[4, 5]))
+    served = Served(start, [(answer, ())])
+    size = 2 * POPULATED_BYTES + mmap.PAGESIZE
+    frame = extents(4, 5)
+    for extent in frame.extents.extents:
+        extent.slot_bytes = extent.host.size_bytes = size
+    before = resident_bytes("kvstore-test")
+    served.announce(frame, *(sealed_memfd(size, REQUIRED_SEALS) for _ in range(2)))
+    assert wait_until(lambda: served.table.counted_on([4, 5]))
+    assert wait_until(lambda: resident_bytes("kvstore-test") == before + 2 * size)
+    served.announce(retire(4))
+    assert wait_until(lambda: len(served.peer.frames) == 4)
+    assert served.peer.frames[3].unmapped.extent_ids == [4]
+    assert resident_bytes("kvstore-test") == before + size
 
 
 def retire(*ids: int) -> attach_pb2.ServerFrame:

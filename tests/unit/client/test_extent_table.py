@@ -12,6 +12,7 @@ from kvstore.v1 import types_pb2
 from kvstore_client.errors import DeviceUnavailable
 from kvstore_client.extent_table import ExtentTable
 from kvstore_client.extents import UntrustedExtent
+from kvstore_client.host_extent import HostExtent
 from kvstore_client.shared_memory import REQUIRED_SEALS
 
 
@@ -172,4 +173,37 @@ def test_a_table_that_is_dropped_unmaps(memory: int, gone: list[int]) -> None:
     table = ExtentTable(Condition(), itertools.count(1), gone.append, store_epoch=5)
     table.add(described(1), [memory])
     del table
+    assert gone == [1]
+
+
+def test_extents_are_prepared_one_after_the_other(table: ExtentTable, memory: int) -> None:
+    """Each once, and whatever was given up before its turn not at all."""
+    assert not table.populate()
+    for extent_id in (1, 2, 3):
+        table.add(described(extent_id), [memory])
+    assert table.populate()
+    table.give_up([2])
+    assert not table.populate()
+    table.add(described(4), [memory])
+    table.close()
+    assert not table.populate()
+
+
+def test_what_is_given_up_while_it_is_prepared_is_unmapped(
+    table: ExtentTable, memory: int, gone: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the thread that prepared it, and it is not gone on with."""
+    table.add(described(1), [memory])
+    extent = table.get(1)
+    assert extent is not None
+
+    def give_up(self: HostExtent, begin: int) -> int:
+        del self
+        table.give_up([1])
+        assert gone == []
+        return begin + 1
+
+    monkeypatch.setattr(HostExtent, "populate", give_up)
+    del extent
+    assert not table.populate()
     assert gone == [1]

@@ -14,7 +14,7 @@ from scripted_store import sealed_memfd
 
 from kvstore.v1 import types_pb2
 from kvstore_client.extents import UntrustedExtent
-from kvstore_client.host_extent import HostExtent
+from kvstore_client.host_extent import POPULATED_BYTES, HostExtent
 from kvstore_client.layout import OpaqueContent, PagedContent, PageLayout
 from kvstore_client.shared_memory import REQUIRED_SEALS
 
@@ -54,6 +54,32 @@ def mapping_flags() -> list[str]:
         elif inside and line.startswith("VmFlags:"):
             flags.append(line)
     return flags
+
+
+def faults_of_touching(view: memoryview) -> int:
+    """Write into each of the machine's pages; return how often the kernel had to map one."""
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+    for place in range(0, len(view), PAGE):
+        view[place] = 1
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before
+
+
+def test_memory_that_was_populated_is_touched_without_a_fault() -> None:
+    """In several steps, to its end, from within a page on; bytes stay as they were."""
+    slots = 2 * POPULATED_BYTES // PAGE + 3
+    offset = PAGE + 64
+    extent_of = described(slots, offset=offset)
+    descriptor = sealed_memfd(extent_of.host.size_bytes, REQUIRED_SEALS, b"first")
+    touched, untouched = (HostExtent(extent_of, descriptor) for _ in range(2))
+    os.close(descriptor)
+    begin, steps = 0, 0
+    while (end := touched.populate(begin)) is not None:
+        assert end == begin + POPULATED_BYTES
+        begin, steps = end, steps + 1
+    assert steps == 2
+    assert not any(touched.view())
+    assert faults_of_touching(touched.view()) < slots // 10
+    assert faults_of_touching(untouched.view()) > slots // 10
 
 
 def test_slots_are_the_memory_of_all_who_map_it(memory: int) -> None:
