@@ -103,14 +103,16 @@ def test_the_same_tokens_from_fewer_computed(script: Script, text_ids: TextIds) 
     drawn = script.ask(ids, do_sample=True, temperature=2.0)
     assert drawn.cached_token_count == PROMPT - 1
     # Parts from the first in the middle of its fourth page.
-    other = script.ask([*ids[:57], *text_ids(40, 2)])
+    parting = [*ids[:57], *text_ids(40, 2)]
+    other = script.ask(parting)
     assert (other.cached_token_count, other.saved_token_count) == (57, 112 - 48)
+    assert script.ask(parting).cached_token_count == len(parting) - 1
     # Goes on from an answer, as a chat does.
     turn = script.ask([*first.cache.token_ids(), *text_ids(30, 3)])
     assert turn.cached_token_count == 128
     counts = script.store.counts
-    assert (counts.prompt_count, counts.hit_count) == (5, 4)
-    assert counts.cached_token_count == 2 * (PROMPT - 1) + 57 + 128
+    assert (counts.prompt_count, counts.hit_count) == (6, 5)
+    assert counts.cached_token_count == 2 * (PROMPT - 1) + 57 + 96 + 128
 
 
 def test_a_script_and_a_worker_share_pages(

@@ -52,10 +52,7 @@ class ForwardWatch:
         _require(not module.training, "the model is in training mode: call its eval()")
         _require(not torch.is_grad_enabled(), "gradients are on: use torch.no_grad()")
         _require(self._cache.settled, "a forward before this one failed: begin the prompt again")
-        strange = {
-            name for name, value in given.items() if value is not None and value is not False
-        }
-        strange -= KNOWN
+        strange = {name for name, value in given.items() if not _says_nothing(value)} - KNOWN
         _require(not strange, f"keys and values may depend on {sorted(strange)}, not tokens alone")
         ids = given.get("input_ids")
         if not isinstance(ids, torch.Tensor) or ids.shape[:-1] != (1,):
@@ -115,6 +112,11 @@ def _mask_right(given: Mapping[str, Any]) -> list[torch.Tensor]:
     plain = isinstance(mask, torch.Tensor) and mask.dim() == 2  # noqa: PLR2004 - one row a sequence
     _require(plain, "the attention mask is one of its own: only a row of ones is known")
     return [(mask != 0).all()]
+
+
+def _says_nothing(value: Any) -> bool:  # noqa: ANN401 - of any argument
+    """Tell whether a forward is as if it were not given this, such as no images."""
+    return value is None or value is False or (isinstance(value, dict) and not value)
 
 
 def _require(fine: bool, message: str) -> None:  # noqa: FBT001 - reads as a sentence

@@ -14,6 +14,9 @@ from kvstore_transformers.errors import UnsupportedModelError
 
 PROBE_NAME: Final = "kvstore_probe"
 SERVED_LAYER_TYPES: Final = frozenset({"full_attention", "sliding_attention"})
+# With these a key depends on how long its sequence is, or the longest that is computed with it:
+# ``dynamic_rope_update`` of transformers.
+LENGTH_ROPES: Final = ("dynamic", "longrope")
 # Known to pass every other check and be wrong: the reason in words.
 REFUSED_TYPES: Final = {
     "llama4": "its attention chunks live only in its mask",
@@ -85,8 +88,19 @@ def _refuse_by_config(model_type: str, config: PreTrainedConfig) -> None:
     if strange:
         reason = f"its layers are of the types {sorted(strange)}, not full or sliding attention"
         raise UnsupportedModelError(model_type, reason)
+    lengthwise = [name for name in _rope_types(config) if any(of in name for of in LENGTH_ROPES)]
+    if lengthwise:
+        reason = f"its positions, {lengthwise}, depend on the length of the whole sequence"
+        raise UnsupportedModelError(model_type, reason)
     if getattr(config, "use_bidirectional_attention", None):
         raise UnsupportedModelError(model_type, "its attention looks ahead")
+
+
+def _rope_types(config: PreTrainedConfig) -> list[str]:
+    """Name the kinds of rotary positions: one, or one for each kind of layer; perhaps none."""
+    parameters = getattr(config, "rope_parameters", None) or {}
+    kinds = [each for each in parameters.values() if isinstance(each, dict)] or [parameters]
+    return sorted({str(kind.get("rope_type", "default")) for kind in kinds})
 
 
 def _refuse_lost_windows(

@@ -79,6 +79,13 @@ def test_the_prompt_is_known_by_its_tokens(watched: Watched) -> None:
     assert watched.watch.stop()
 
 
+def test_what_says_nothing_is_nothing_strange(watched: Watched) -> None:
+    """A model of texts and images is given no images, in several ways."""
+    nothing = {"pixel_values": None, "mm_encoder_outputs": {}, "output_attentions": False}
+    watched.forward(input_ids=IDS[None], **nothing)
+    assert watched.watch.stop()
+
+
 def test_other_caches_are_nobody_s_business(watched: Watched) -> None:
     """A forward without this cache may be of anything."""
     watched.forward(input_ids=IDS.expand(2, -1), past_key_values=None)

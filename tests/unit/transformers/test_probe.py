@@ -18,8 +18,12 @@ from transformers import (
     Gemma4TextConfig,
     Llama4ForCausalLM,
     Llama4TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     PhimoeConfig,
     PhimoeForCausalLM,
     PreTrainedModel,
@@ -64,6 +68,14 @@ TWO_SIZES = {
     "vocab_size_per_layer_input": 128,
     "num_kv_shared_layers": 0,
 }
+STRETCHED = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+LONG = {
+    "rope_type": "longrope",
+    "rope_theta": 1e4,
+    "short_factor": [1.0] * 8,
+    "long_factor": [2.0] * 8,
+    "original_max_position_embeddings": 64,
+}
 CHUNKED = {"head_dim": 16, "intermediate_size_mlp": 64, "num_local_experts": 2}
 
 REFUSED: dict[str, tuple[Callable[[], PreTrainedModel], str]] = {
@@ -90,6 +102,28 @@ REFUSED: dict[str, tuple[Callable[[], PreTrainedModel], str]] = {
     "window lost": (
         lambda: PhimoeForCausalLM(PhimoeConfig(**SMALL, sliding_window=20, num_local_experts=2)),
         "its attention is told",
+    ),
+    "dynamic positions": (
+        lambda: LlamaForCausalLM(LlamaConfig(**SMALL, rope_parameters=STRETCHED)),
+        "'dynamic'",
+    ),
+    "long positions": (
+        lambda: Phi3ForCausalLM(
+            Phi3Config(**SMALL, max_position_embeddings=128, rope_parameters=LONG)
+        ),
+        "'longrope'",
+    ),
+    "positions of one kind of layer": (
+        lambda: Gemma3ForCausalLM(
+            Gemma3TextConfig(
+                **SMALL,
+                rope_parameters={
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+                    "full_attention": STRETCHED,
+                },
+            )
+        ),
+        "'dynamic'",
     ),
     "encoder": (
         lambda: T5ForConditionalGeneration(T5Config(vocab_size=128, d_model=32, num_layers=1)),
