@@ -15,15 +15,18 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from vllm.version import __version__ as vllm_version
 
 from kvstore_vllm.engine_facts import EngineFacts
+from kvstore_vllm.events import StoredEvents
 from kvstore_vllm.rank_side import RankSide
 from kvstore_vllm.scheduler_side import SchedulerSide
 from kvstore_vllm.settings import ConnectorSettings
+from kvstore_vllm.stats import ConnectorPromMetrics, ConnectorStats
 from kvstore_vllm.transfer import StepPlan, WorkerReport
 from kvstore_vllm.versions import require_supported
 
 if TYPE_CHECKING:
     import torch
     from vllm.config import VllmConfig
+    from vllm.distributed.kv_events import KVCacheEvent
     from vllm.forward_context import ForwardContext
     from vllm.v1.attention.backend import AttentionMetadata
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
@@ -73,10 +76,11 @@ class KvstoreConnector(KVConnectorBase_V1):
         super().__init__(vllm_config, role, kv_cache_config)
         settings = ConnectorSettings.read(self._kv_transfer_config.kv_connector_extra_config or {})
         facts = EngineFacts(vllm_config, kv_cache_config)
+        self._events = StoredEvents(vllm_config)
         self._scheduler: SchedulerSide | None = None
         self._rank: RankSide | None = None
         if role is KVConnectorRole.SCHEDULER:
-            self._scheduler = SchedulerSide(vllm_config, settings, facts)
+            self._scheduler = SchedulerSide(vllm_config, settings, facts, self._events.stored)
         else:
             self._rank = RankSide(vllm_config, settings, facts)
 
@@ -196,9 +200,32 @@ class KvstoreConnector(KVConnectorBase_V1):
         if self._rank is not None:
             self._rank.close()
 
-    def take_events(self) -> Iterable[Any]:
-        """Return nothing yet."""
-        return ()
+    # What is told of it.
+
+    def take_events(self) -> "Iterable[KVCacheEvent]":
+        """Return what was stored since the last time, where such events are on."""
+        return self._events.take()
+
+    def get_kv_connector_stats(self) -> ConnectorStats | None:
+        """Return what was counted since the last time."""
+        side = self._rank if self._scheduler is None else self._scheduler.half
+        return None if side is None else ConnectorStats.taken(side.counts)
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> ConnectorStats:
+        """Return counts that were on the wire."""
+        return ConnectorStats(data=data or {})
+
+    @classmethod
+    def build_prom_metrics(
+        cls,
+        vllm_config: "VllmConfig",
+        metric_types: dict[Any, Any],
+        labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+    ) -> ConnectorPromMetrics:
+        """Return the metrics of an API server's engines."""
+        return ConnectorPromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     def _plan(self) -> StepPlan:
         metadata = self._get_connector_metadata()

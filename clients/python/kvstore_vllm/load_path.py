@@ -47,7 +47,6 @@ class LoadPath:
         """Begin to ask; what is not to be asked is a miss at once."""
         lookup = tracked.lookup = Lookup(self._clock())
         pages = tracked.request.num_tokens // self._settings.page_tokens
-        self._counts["lookups"] += 1
         self._counts["asked_tokens"] += tracked.request.num_tokens
         if not pages or not self._usable():
             self._counts["lookups_unavailable" if pages else "lookups_miss"] += 1

@@ -1,6 +1,7 @@
 """The worker half with the store's memory: what a connector at a rank has."""
 
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,6 +41,7 @@ class RankSide:
         self._client: Client | None = None
         self._memory: Namespace | None = None
         self._told = False
+        self._none: Counter[str] = Counter()
         ENGINES_HERE.note_rank(facts.engine_id)
 
     def register(self, kv_caches: Mapping[str, torch.Tensor]) -> None:
@@ -81,6 +83,11 @@ class RankSide:
             assert self._lease is not None
             report.joined[self._lease] += 1
         return report
+
+    @property
+    def counts(self) -> "Counter[str]":
+        """What was copied, and how long it took, until somebody takes it out."""
+        return self._none if self._half is None else self._half.counts
 
     def close(self) -> None:
         """Wait for what is under way, and leave."""

@@ -9,7 +9,7 @@ from kvstore_vllm.answers import Answers
 from kvstore_vllm.half_settings import HalfSettings
 from kvstore_vllm.jobs import Jobs
 from kvstore_vllm.store_work import StoreWork
-from kvstore_vllm.tracked import Save, Tracked
+from kvstore_vllm.tracked import EngineRequest, Save, Tracked
 from kvstore_vllm.transfer import Transfer, runs_between
 
 # vLLM's block of nothing, which stands where a window has passed.
@@ -23,7 +23,8 @@ class SavePath:
 
     A prompt's pages are saved while it is computed, what was generated as the request ends:
     nothing is reserved through a long decode. Slots are given back when every rank ended the
-    copies into them. One thread uses it.
+    copies into them. ``stored`` is told which pages of a request are in the store now. One
+    thread uses it.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class SavePath:
         counts: "Counter[str]",
         *,
         usable: Callable[[], bool],
+        stored: Callable[[EngineRequest, int, int], None],
     ) -> None:
         self._settings = settings
         self._work = work
@@ -42,6 +44,7 @@ class SavePath:
         self._jobs = jobs
         self._counts = counts
         self._usable = usable
+        self._stored = stored
         # Requests that ended and whose blocks vLLM keeps until they are let go.
         self.held: dict[str, Tracked] = {}
 
@@ -180,7 +183,6 @@ class SavePath:
         save.open_jobs -= 1
         if ok and save.copied_end == start:
             save.copied_end = end
-            self._counts["saved_tokens"] += (end - start) * self._settings.page_tokens
         else:
             save.stopped = True
             self._counts["saves_failed"] += 1
@@ -207,6 +209,7 @@ class SavePath:
         if ok:
             page_tokens = self._settings.page_tokens
             self._counts["stored_tokens"] += (end - save.inserted_end) * page_tokens
+            self._stored(tracked.request, save.inserted_end, end)
             save.inserted_end = end
             tracked.stored_pages = max(tracked.stored_pages, end)
         else:

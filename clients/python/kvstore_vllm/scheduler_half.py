@@ -19,12 +19,17 @@ from kvstore_vllm.transfer import StepPlan, WorkerReport
 IDLE_WAIT = 0.001
 
 
+def _tell_nobody(request: EngineRequest, start_page: int, end_page: int) -> None:
+    del request, start_page, end_page
+
+
 class SchedulerHalf:
     """Requests from their arrival to their end. One thread, the scheduler's, uses it.
 
     No call waits for the store: threads ask it, and each call here begins by taking the
     answers that came. ``usable`` tells whether the store answers and every rank reaches it;
-    without it all is a miss at once. ``blocks_of`` gives a request's blocks. Whatever becomes
+    without it all is a miss at once. ``blocks_of`` gives a request's blocks, ``stored``
+    is told which pages of one are in the store now. Whatever becomes
     of a request, what the store handed out is given back as soon as nobody reads or writes it.
     Knows nothing of vLLM's own types.
     """
@@ -37,6 +42,7 @@ class SchedulerHalf:
         *,
         usable: Callable[[], bool],
         blocks_of: Callable[[str], Sequence[int]],
+        stored: Callable[[EngineRequest, int, int], None] = _tell_nobody,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.counts: Counter[str] = Counter()
@@ -47,7 +53,7 @@ class SchedulerHalf:
         self._jobs = Jobs(settings.rank_count)
         parts = settings, work, answers, self._jobs, self.counts
         self._loads = LoadPath(*parts, usable=usable, clock=clock)
-        self._saves = SavePath(*parts, usable=usable)
+        self._saves = SavePath(*parts, usable=usable, stored=stored)
 
     @property
     def holds_blocks(self) -> bool:

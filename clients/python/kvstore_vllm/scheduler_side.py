@@ -32,13 +32,17 @@ def _no_blocks(request_id: str) -> Sequence[int]:
 
 
 class SchedulerSide:
-    """Owns the client. The scheduler's thread uses it."""
+    """Owns the client. The scheduler's thread uses it.
+
+    ``stored`` is told of a request, and its pages from and to, which are in the store now.
+    """
 
     def __init__(
         self,
         vllm_config: Any,  # noqa: ANN401  # a VllmConfig
         settings: ConnectorSettings,
         facts: EngineFacts,
+        stored: Callable[[Any, int, int], None],
     ) -> None:
         self._facts = facts
         self._settings = settings
@@ -71,6 +75,7 @@ class SchedulerSide:
             ThreadedAnswers(THREADS),
             usable=self._usable,
             blocks_of=self._blocks_of,
+            stored=stored,
         )
 
     def arrived(self, request: Any) -> None:  # noqa: ANN401  # a Request

@@ -3,6 +3,7 @@
 from collections import Counter
 from typing import Any
 
+from prometheus_client import REGISTRY
 from prometheus_client import Counter as PrometheusCounter
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
     KVConnectorPromMetrics,
@@ -55,6 +56,7 @@ class ConnectorPromMetrics(KVConnectorPromMetrics):
         per_engine_labelvalues: dict[int, list[object]],
     ) -> None:
         super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+        _forget_earlier()
         counter = metric_types[PrometheusCounter]
         metrics = {
             name: counter(name, meaning, [*labelnames, label] if label else labelnames)
@@ -74,3 +76,10 @@ class ConnectorPromMetrics(KVConnectorPromMetrics):
         for each in COUNTED:
             if value := transfer_stats_data.get(each.key):
                 self._counters[engine_idx, each.key].inc(value / each.scale)
+
+
+def _forget_earlier() -> None:
+    """Let a second engine of a process register anew, as vLLM does with its own metrics."""
+    for collector in list(REGISTRY._collector_to_names):  # noqa: SLF001  # as vLLM looks for its own
+        if getattr(collector, "_name", None) in METRICS:
+            REGISTRY.unregister(collector)

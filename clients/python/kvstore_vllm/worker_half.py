@@ -6,7 +6,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
+from typing import Final, NamedTuple, Protocol
 
 import torch
 
@@ -16,12 +16,26 @@ from kvstore_vllm.transfer import StepPlan, Transfer, WorkerReport
 
 _logger = logging.getLogger(__name__)
 
+MICROSECONDS: Final = 1e6
+
 
 class MappedPages(ExtentTensors, Protocol):
     """The store's memory in this process."""
 
     def recycled(self, runs: Sequence[DatedRun]) -> list[PageRef]:
         """Return the pages whose slots were given away since ``runs`` named them."""
+
+
+class Copied(NamedTuple):
+    """What came of a transfer."""
+
+    ok: bool
+    byte_count: int = 0
+    microseconds: int = 0
+    made_to_fail: bool = False
+
+
+FAILED: Final = Copied(ok=False)
 
 
 class WorkerHalf:
@@ -38,7 +52,7 @@ class WorkerHalf:
         self._fault_fraction = fault_fraction
         self._chance = random.Random()  # noqa: S311  # which load a test fails is no secret
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="kvstore-vllm-load")
-        self._loaded: deque[tuple[Transfer, bool]] = deque()
+        self._loaded: deque[tuple[Transfer, Copied]] = deque()
         self._stream = torch.cuda.Stream() if copier.device.type == "cuda" else None
         self._report = WorkerReport()
         self._failed_blocks: set[int] = set()
@@ -51,7 +65,7 @@ class WorkerHalf:
             return
         if not plan.load_async:
             for transfer in plan.loads:
-                self._end_load(transfer, ok=self._load(memory, transfer), waited_for=False)
+                self._end_load(transfer, self._load(memory, transfer))
             return
         ready = None
         if self._stream is not None:
@@ -65,16 +79,14 @@ class WorkerHalf:
         """Copy what the step computed, and has returned when the copies are complete."""
         self._let_go |= plan.let_go
         for transfer in plan.saves:
-            ok = self._copied(self._copier.save, memory, transfer, "save")
-            self._report.ended[transfer.job] += 1
-            if not ok:
-                self._report.failed.add(transfer.job)
+            self._end(transfer, self._copied(self._copier.save, memory, transfer), "save")
 
     def take_finished(self) -> tuple[set[str], set[str]]:
         """Return the requests that are let go, and those whose loads ended, well or not."""
         while self._loaded:
-            transfer, ok = self._loaded.popleft()
-            self._end_load(transfer, ok=ok, waited_for=True)
+            transfer, copied = self._loaded.popleft()
+            self._received.add(transfer.request_id)
+            self._end_load(transfer, copied)
         let_go, self._let_go = self._let_go, set()
         received, self._received = self._received, set()
         return let_go, received
@@ -93,56 +105,61 @@ class WorkerHalf:
         """Wait for the loads that are under way."""
         self._thread.shutdown(wait=True)
 
-    def _end_load(self, transfer: Transfer, *, ok: bool, waited_for: bool) -> None:
-        self._report.ended[transfer.job] += 1
-        if waited_for:
-            self._received.add(transfer.request_id)
-        if not ok:
-            self._report.failed.add(transfer.job)
+    def _end_load(self, transfer: Transfer, copied: Copied) -> None:
+        self._end(transfer, copied, "load")
+        self.counts["load_faults"] += copied.made_to_fail
+        if not copied.ok:
             self._failed_blocks.update(transfer.block_ids)
+
+    def _end(self, transfer: Transfer, copied: Copied, verb: str) -> None:
+        self._report.ended[transfer.job] += 1
+        if not copied.ok:
+            self._report.failed.add(transfer.job)
+        self.counts[f"{verb}_bytes"] += copied.byte_count
+        self.counts[f"{verb}_microseconds"] += copied.microseconds
 
     def _load_beside(
         self, memory: MappedPages | None, transfer: Transfer, ready: torch.cuda.Event | None
     ) -> None:
-        ok = False
+        copied = FAILED
         try:
             if self._stream is None or ready is None:
-                ok = self._load(memory, transfer)
+                copied = self._load(memory, transfer)
             else:
                 with torch.cuda.stream(self._stream):
                     self._stream.wait_event(ready)
-                    ok = self._load(memory, transfer)
+                    copied = self._load(memory, transfer)
         finally:
-            self._loaded.append((transfer, ok))
+            self._loaded.append((transfer, copied))
 
-    def _load(self, memory: MappedPages | None, transfer: Transfer) -> bool:
+    def _load(self, memory: MappedPages | None, transfer: Transfer) -> Copied:
         if self._fault_fraction and self._chance.random() < self._fault_fraction:
-            self.counts["load_faults"] += 1
-            return False
-        return self._copied(self._copier.load, memory, transfer, "load")
+            return Copied(ok=False, made_to_fail=True)
+        return self._copied(self._copier.load, memory, transfer)
 
     def _copied(
         self,
         copy: Callable[[ExtentTensors, Transfer], int],
         memory: MappedPages | None,
         transfer: Transfer,
-        verb: str,
-    ) -> bool:
+    ) -> Copied:
         """Copy, wait for the device, and see whether the slots are still what they were."""
         if memory is None:
-            return False
+            return FAILED
         begin = time.monotonic()
         try:
-            copied = copy(memory, transfer)
+            byte_count = copy(memory, transfer)
             if self._copier.device.type == "cuda":
                 torch.cuda.current_stream().synchronize()
             recycled = memory.recycled(transfer.runs)
         except Exception:
-            _logger.exception("blocks_not_copied", extra={"verb": verb})
-            return False
+            _logger.exception("blocks_not_copied")
+            return FAILED
         if recycled:
             _logger.error("pages_recycled", extra={"page_count": len(recycled)})
-            return False
-        self.counts[f"{verb}_bytes"] += copied
-        self.counts[f"{verb}_microseconds"] += round((time.monotonic() - begin) * 1e6)
-        return True
+            return FAILED
+        return Copied(
+            ok=True,
+            byte_count=byte_count,
+            microseconds=round((time.monotonic() - begin) * MICROSECONDS),
+        )
