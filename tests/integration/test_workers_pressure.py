@@ -141,7 +141,14 @@ def test_workers_killed_in_the_middle_of_it_leave_nothing(fleet: Fleet) -> None:
     workers = [fleet.spawn(name) for name in "abc"]
     for each in workers:
         each.tell("churn", WORKING_SET, 0)
-    assert wait_until(lambda: fleet.stats().counters.evicted_page_count > POOL_SLOTS)
+
+    def busy() -> bool:
+        """Tell whether there is pressure, and every worker adds to it."""
+        stats = fleet.stats()
+        looking = [each for each in stats.leases if each.counters.lookup_count > 0]
+        return stats.counters.evicted_page_count > POOL_SLOTS and len(looking) == len(workers)
+
+    assert wait_until(busy)
     for each in workers:
         each.kill()
     assert fleet.left_nothing()
