@@ -11,7 +11,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -53,7 +53,7 @@ def experts(layers: int, count: int, hidden: int, inner: int, vocabulary: int) -
                 yield f"model.layers.{layer}.mlp.experts.{expert}.{name}.weight", (hidden, inner)
 
 
-MODELS = {
+MODELS: dict[str, Callable[[], Shapes]] = {
     "dense, 8B": lambda: dense(32, 4096, 14336, 1024, 128256),
     "dense, 70B": lambda: dense(80, 8192, 28672, 1024, 128256),
     "experts, 235B": lambda: experts(94, 128, 4096, 1536, 151936),
