@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from kvstore_vllm.adapters import AdapterDigests
 from kvstore_vllm.answers import ThreadedAnswers
+from kvstore_vllm.config_factors import adapter_facts
 from kvstore_vllm.engine_facts import EngineFacts
 from kvstore_vllm.half_settings import HalfSettings
 from kvstore_vllm.identity import engine_salt, layout_of, model_identity
@@ -56,7 +57,7 @@ class SchedulerSide:
             call_timeout=settings.lookup_timeout,
         )
         self._base_salt = engine_salt(settings)
-        self._adapters = AdapterDigests()
+        self._adapters = AdapterDigests(adapter_facts(vllm_config.lora_config))
         # Ranks of other processes join the lease; of this one they use the client itself.
         self._joining = 0 if ENGINES_HERE.has_rank(facts.engine_id) else facts.rank_count
         self._joined: Counter[bytes] = Counter()
