@@ -84,7 +84,7 @@ async def _serve(settings: EngineSettings, reader: StreamReader, writer: StreamW
         model_name=settings.model,
         page_tokens=page_tokens,
         longest=settings.longest,
-        attach_seconds=ATTACH_SECONDS,
+        attach_seconds=ATTACH_SECONDS if settings.awaits_store else None,
         max_step_tokens=settings.max_step_tokens,
         max_running=settings.max_running,
     ) as worker:

@@ -11,7 +11,7 @@ class EngineSettings:
     """One engine process: its model, and the bounds of its engine; None is the engine's default.
 
     ``threads`` are what it computes with; None: one for a tiny model, else its share of the cores
-    beside all ``processes``.
+    beside all ``processes``. With ``awaits_store`` it waits a while for one that is not there.
     """
 
     model: str
@@ -26,6 +26,7 @@ class EngineSettings:
     max_step_tokens: int = MAX_STEP_TOKENS
     max_running: int = MAX_RUNNING
     max_waiting: int | None = None
+    awaits_store: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,6 +53,8 @@ class OwnStore:
         """Start nothing."""
         self.runtime_dir = runtime_dir
         self.pid: int | None = None
+        # Whether the process of that pid came to serve.
+        self.answered = False
         self._arguments = [*arguments, "--drain-grace", DRAIN_SECONDS]
         self._process: Process | None = None
         self._task: asyncio.Task[None] | None = None
@@ -102,6 +104,7 @@ class OwnStore:
             stdout=sys.stderr,
             start_new_session=True,
         )
+        self.answered = False
         self.pid = self._process.pid
 
     def _answers(self) -> bool:
@@ -119,7 +122,11 @@ class OwnStore:
         backoff = Backoff(FIRST_WAIT, LONGEST_WAIT)
         while True:
             assert self._process is not None
-            status = await self._process.wait()
+            answering = asyncio.create_task(self._reset_once_it_answers(backoff))
+            try:
+                status = await self._process.wait()
+            finally:
+                answering.cancel()
             wait = backoff.delay()
             log.warning("the store ended with status %d; another starts in %.1f s", status, wait)
             await asyncio.sleep(wait)
@@ -127,3 +134,9 @@ class OwnStore:
                 await self._begin()
             except OSError as error:
                 log.warning("no process for the store: %s", error)
+
+    async def _reset_once_it_answers(self, backoff: Backoff) -> None:
+        while not await asyncio.to_thread(self._answers):  # noqa: ASYNC110 - of another process
+            await asyncio.sleep(LOOK_SECONDS)
+        backoff.reset()
+        self.answered = True

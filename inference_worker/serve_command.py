@@ -122,6 +122,7 @@ def serve(  # noqa: PLR0913 - each is an option
                 max_step_tokens=max_step_tokens,
                 max_running=max_running,
                 max_waiting=max_waiting,
+                awaits_store=store.asked,
             )
             for number in range(workers)
         ]

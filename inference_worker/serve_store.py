@@ -42,6 +42,11 @@ class StoreOptions:
         """Whether there is a store at all."""
         return self.backend is not PrefixCacheBackend.NONE and self.max_pages != 0
 
+    @property
+    def asked(self) -> bool:
+        """Whether the user named a store, and did not just leave room for one."""
+        return self.used and (self.start or self.runtime_dir is not None)
+
 
 class ServeStore:
     """Finds the store, or starts one when the first model says how large its pages are.

@@ -2,12 +2,17 @@
 
 import time
 from dataclasses import dataclass
+from secrets import token_hex
+from typing import Final
 
 from inference_worker.errors import RequestTooLongError
 from inference_worker.local_worker import LocalWorker
 from inference_worker.warm_prompts import WarmPrompt
 from kvstore_client import Admin
 from kvstore_client.errors import IdReused, PrefixNotCached, StoreError
+
+# Of a pin that is there for two calls: if this process dies between them it ends by itself.
+BESIDE_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,15 +78,23 @@ class Warmer:
         return self._worker.engine.generate(ids, 1).computed_tokens
 
     def _pin(self, prompt: WarmPrompt, ttl: float | None) -> int:
-        """Pin or renew; a pin of this name that holds something else, or less, is replaced."""
-        try:
-            return self._ask(prompt, ttl)
-        except (IdReused, PrefixNotCached):
-            self._admin.unpin_prefix(self._namespace_id, prompt.name)
-            return self._ask(prompt, ttl)
+        """Pin or renew; a pin of this name that holds something else, or less, is replaced.
 
-    def _ask(self, prompt: WarmPrompt, ttl: float | None) -> int:
+        Only once all of the prompt is held by another name, so that a failure leaves what was.
+        """
+        try:
+            return self._ask(prompt.name, prompt, ttl)
+        except (IdReused, PrefixNotCached):
+            beside = f"warm-{token_hex(8)}"
+            self._ask(beside, prompt, BESIDE_SECONDS)
+            try:
+                self._admin.unpin_prefix(self._namespace_id, prompt.name)
+                return self._ask(prompt.name, prompt, ttl)
+            finally:
+                self._admin.unpin_prefix(self._namespace_id, beside)
+
+    def _ask(self, name: str, prompt: WarmPrompt, ttl: float | None) -> int:
         answer = self._admin.pin_prefix(
-            self._namespace_id, prompt.name, prompt.ids, ttl=ttl, require_all=True
+            self._namespace_id, name, prompt.ids, ttl=ttl, require_all=True
         )
         return int(answer.pinned_token_count)

@@ -11,7 +11,7 @@ import pytest
 from attached_worker import AttachedWorker
 
 from inference_worker.errors import WorkerError
-from inference_worker.own_store import LARGEST_EXTENT, OwnStore, budget_arguments
+from inference_worker.own_store import FIRST_WAIT, LARGEST_EXTENT, OwnStore, budget_arguments
 from inference_worker.tied_process import tied_command
 from kvstore.v1 import store_pb2
 from kvstore_client import connect_admin
@@ -93,6 +93,33 @@ def test_it_comes_back_and_ends(
         assert wait_until(lambda: not Path(f"/proc/{store.pid}").exists())
 
     asyncio.run(run())
+
+
+def test_one_that_answered_is_not_waited_for_longer_the_next_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However often it was killed before: each time it served."""
+
+    def waits() -> list[float]:
+        told = [each.args for each in caplog.records if "another starts" in each.msg]
+        return [float(args[1]) for args in told if isinstance(args, tuple)]
+
+    async def run() -> None:
+        store = OwnStore(tmp_path / "run", budget_arguments(20, PAGE_BYTES))
+        await store.start()
+        try:
+            for _ in range(3):
+                assert await asyncio.to_thread(wait_until, lambda: store.answered)
+                killed = store.pid
+                assert killed is not None
+                os.kill(killed, signal.SIGKILL)
+                assert await asyncio.to_thread(wait_until, lambda: store.pid != killed)  # noqa: B023
+        finally:
+            await store.close()
+
+    asyncio.run(run())
+    assert len(waits()) == 3
+    assert max(waits()) <= FIRST_WAIT
 
 
 def test_a_store_that_cannot_start_is_said(tmp_path: Path) -> None:

@@ -45,6 +45,21 @@ def test_the_default_model_is_that_of_the_others() -> None:
 
 
 @pytest.mark.parametrize(
+    ("asked", "options"),
+    [
+        (False, StoreOptions()),
+        (True, StoreOptions(runtime_dir=Path("/run/store"))),
+        (True, StoreOptions(start=True)),
+        (False, StoreOptions(runtime_dir=Path("/run/store"), max_pages=0)),
+        (False, StoreOptions(backend=PrefixCacheBackend.NONE, start=True)),
+    ],
+)
+def test_a_store_that_was_named_is_waited_for(asked: bool, options: StoreOptions) -> None:  # noqa: FBT001
+    """One that nobody named and that is not there keeps nobody from serving at once."""
+    assert options.asked is asked
+
+
+@pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (("--prefix-cache-max-pages", "5"), "kvstore-server --tier1-bytes"),

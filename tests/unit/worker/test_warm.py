@@ -113,3 +113,7 @@ def test_what_is_not_pinned_says_why(worker: LocalWorker, warmer: Warmer) -> Non
     assert reasons
     assert all("PREFIX_NOT_CACHED" in each for each in reasons)
     assert before.items() <= pins(worker).items()
+    held = pins(worker)
+    moved = warmer.warm(WarmPrompt(3, "full 0", [77] * 112))
+    assert "PREFIX_NOT_CACHED" in str(moved.failure)
+    assert pins(worker) == held
