@@ -41,5 +41,5 @@ def compact(node: Node) -> None:
         return
     if continuation(node) is not None:
         node = index.merge(node)
-    while node.parent is not None and continuation(node.parent) is node:
-        index.merge(node.parent)
+    while (above := node.parent) is not None and continuation(above) is node:
+        index.merge(above)

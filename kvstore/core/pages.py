@@ -226,8 +226,8 @@ def release(anchors: list[Anchor]) -> None:
 
     Whoever calls it has no place in the tree in mind.
     """
-    every = [*anchors, *(each.other for each in anchors)]
-    nodes = [anchor.node for anchor in every if anchor is not None]
+    nodes = [anchor.node for anchor in anchors]
+    nodes += [anchor.other.node for anchor in anchors if anchor.other is not None]
     let_go(anchors)
     for node in nodes:
         compact(node)

@@ -84,10 +84,11 @@ class CallThreads(ThreadPoolExecutor):
 
     def _run_next(self) -> None:
         """Run calls, each the first of the lane that waits longest, while a lane may have more."""
-        while (turn := self._turns.begin()) is not None:
+        turn = self._turns.begin()
+        while turn is not None:
             lane, work = turn
             work()
-            self._turns.end(lane)
+            turn = self._turns.end(lane)
 
     def _leave(self, lane: Hashable, _: "Future[Any]") -> None:
         with self._mutex:

@@ -23,8 +23,8 @@ from kvstore.core.requests import (
 )
 from kvstore.errors import FeatureUnsupported, InvalidField, LimitExceeded
 from kvstore.rpc import fields
-from kvstore.rpc.answer import Answer, inside, run_bytes, runs_field
-from kvstore.rpc.packed import length_delimited
+from kvstore.rpc.answer import Answer, run_bytes, runs_field
+from kvstore.rpc.packed import fixed64_field, length_delimited, varint_field
 from kvstore.service.load_terms import LoadTerms
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore.v1 import types_pb2
@@ -37,9 +37,14 @@ MATCH_OF_MATCH = pb.MatchPrefixResponse.MATCH_FIELD_NUMBER
 MATCH_OF_ACQUIRE = pb.AcquirePrefixResponse.MATCH_FIELD_NUMBER
 GRANT = pb.AcquirePrefixResponse.GRANT_FIELD_NUMBER
 GRANTS = pb.ReservePagesResponse.GRANTS_FIELD_NUMBER
+MATCHED = pb.PrefixMatch.MATCHED_TOKEN_COUNT_FIELD_NUMBER
+RESERVATION = pb.ReservationGrant.RESERVATION_ID_FIELD_NUMBER
+START_PAGE = pb.ReservationGrant.START_PAGE_FIELD_NUMBER
 RUNS_OF_MATCH = pb.PrefixMatch.RUNS_FIELD_NUMBER
 RUNS_OF_GRANT = pb.ReservationGrant.RUNS_FIELD_NUMBER
 RUNS_OF_INSERT = pb.InsertPrefixResponse.RUNS_FIELD_NUMBER
+# What most matches do not have: source, next token, tokens in tier 3, what is in flight.
+NOTHING_RARE = Match(0, ())[2:]
 
 
 class Deadline(Protocol):
@@ -179,57 +184,50 @@ def _opaque_of(message: types_pb2.OpaqueLayout, limits: Limits) -> OpaqueContent
 
 def match_response(match: Match, *, ranges: bool = False) -> Answer:
     """Return a match as a message, its runs as :func:`run_bytes` writes them."""
-    response = pb.MatchPrefixResponse()
-    _fill_match(response.match, match, ranges=ranges)
-    return Answer(
-        response, inside(MATCH_OF_MATCH, runs_field(RUNS_OF_MATCH, match.runs, ranges=ranges))
-    )
+    return Answer(length_delimited(MATCH_OF_MATCH, _match_bytes(match, ranges=ranges)))
 
 
 def acquire_response(match: Match, grant: Grant | None, *, ranges: bool = False) -> Answer:
     """Return a match, and the slots for the rest if there are any, as a message."""
-    response = pb.AcquirePrefixResponse()
-    _fill_match(response.match, match, ranges=ranges)
-    more = inside(MATCH_OF_ACQUIRE, runs_field(RUNS_OF_MATCH, match.runs, ranges=ranges))
+    matched = length_delimited(MATCH_OF_ACQUIRE, _match_bytes(match, ranges=ranges))
     if grant is None:
-        return Answer(response, more)
-    _fill_grant(response.grant, grant)
-    return Answer(
-        response, more, inside(GRANT, runs_field(RUNS_OF_GRANT, grant.runs, ranges=ranges))
-    )
+        return Answer(matched)
+    return Answer(matched, length_delimited(GRANT, _grant_bytes(grant, ranges=ranges)))
 
 
 def reserve_response(grants: Iterable[Grant], *, ranges: bool = False) -> Answer:
     """Return the slots of reservations as a message."""
-    parts = []
-    for grant in grants:
-        message = pb.ReservationGrant()
-        _fill_grant(message, grant)
-        content = message.SerializeToString() + runs_field(RUNS_OF_GRANT, grant.runs, ranges=ranges)
-        parts.append(length_delimited(GRANTS, content))
-    return Answer(pb.ReservePagesResponse(), *parts)
+    return Answer(*[length_delimited(GRANTS, _grant_bytes(each, ranges=ranges)) for each in grants])
 
 
 def insert_response(inserted: Inserted, *, ranges: bool = False) -> Answer:
     """Return the pages that the index holds as a message."""
     response = pb.InsertPrefixResponse(published_page_count=inserted.published_page_count)
-    return Answer(response, runs_field(RUNS_OF_INSERT, inserted.runs, ranges=ranges))
+    runs = runs_field(RUNS_OF_INSERT, inserted.runs, ranges=ranges)
+    return Answer(response.SerializeToString(), runs)
 
 
-def _fill_match(message: pb.PrefixMatch, match: Match, *, ranges: bool) -> None:
-    """Fill in a match but for its runs, which are written behind it."""
-    # Present in an answer even where all of it is zero: a miss.
-    message.SetInParent()
-    message.matched_token_count = match.matched_token_count
+def _match_bytes(match: Match, *, ranges: bool) -> bytes:
+    """Return a match as ``PrefixMatch`` is written: what most have by hand."""
+    runs = runs_field(RUNS_OF_MATCH, match.runs, ranges=ranges)
+    content = varint_field(MATCHED, match.matched_token_count) + runs
+    if match[2:] == NOTHING_RARE:
+        return content
+    return content + _rare_of(match, ranges=ranges).SerializeToString()
+
+
+def _rare_of(match: Match, *, ranges: bool) -> pb.PrefixMatch:
+    """Return what a match may answer besides."""
+    message = pb.PrefixMatch(tier_3_token_count=match.tier_3_token_count)
     if match.source is not None:
         message.source.source_pin_id = match.source.pin_id
         message.source.valid_token_count = match.source.valid_token_count
         message.source.page.MergeFromString(run_bytes(match.source.page, ranges=ranges))
     if match.next_token is not None:
         message.next_token = match.next_token
-    message.tier_3_token_count = match.tier_3_token_count
     if match.in_flight is not None:
         message.in_flight.CopyFrom(_in_flight_message(match.in_flight))
+    return message
 
 
 def _in_flight_message(in_flight: InFlight) -> pb.InFlight:
@@ -240,10 +238,14 @@ def _in_flight_message(in_flight: InFlight) -> pb.InFlight:
     )
 
 
-def _fill_grant(message: pb.ReservationGrant, grant: Grant) -> None:
-    """Fill in a grant but for its runs, which are written behind it."""
-    message.reservation_id = grant.reservation_id
-    message.start_page = grant.start_page
+def _grant_bytes(grant: Grant, *, ranges: bool) -> bytes:
+    """Return a grant as ``ReservationGrant`` is written."""
+    reservation_id, start_page, runs = grant
+    return (
+        fixed64_field(RESERVATION, reservation_id)
+        + varint_field(START_PAGE, start_page)
+        + runs_field(RUNS_OF_GRANT, runs, ranges=ranges)
+    )
 
 
 def peek_message(peeked: Peeked) -> pb.PeekPrefixResponse:

@@ -174,8 +174,8 @@ class HotLanes:
                 continue
             lane.came_at = self._clock()
             lane.tenant = self._calls.tenant_of(lane.party)
-            self._turns.put(lane.tenant, lane)
-            while (turn := self._turns.begin()) is not None:
+            turn = self._turns.enter(lane.tenant, lane)
+            while turn is not None:
                 tenant, lane = turn
                 try:
                     self._serve(lane)
@@ -183,7 +183,7 @@ class HotLanes:
                     # Who stands in line behind it is served all the same.
                     log.exception("lane_failed", failure_count=self._count_failure())
                 finally:
-                    self._turns.end(tenant)
+                    turn = self._turns.end(tenant)
 
     def _run_errand(self) -> None:
         os.eventfd_read(self._errand)

@@ -22,6 +22,8 @@ def varint(value: int) -> bytes:
     """Return a number as protobuf writes it: the lowest seven bits first."""
     if value < MORE:
         return ONE_BYTE[value]
+    if value < MORE * MORE:
+        return bytes((value & MORE - 1 | MORE, value >> BITS))
     written = bytearray()
     while value >= MORE:
         written.append(value & MORE - 1 | MORE)
@@ -32,12 +34,17 @@ def varint(value: int) -> bytes:
 
 def length_delimited(number: int, content: bytes) -> bytes:
     """Return a field of bytes, a message or packed numbers, its number below 16."""
-    return bytes((number << 3 | 2,)) + varint(len(content)) + content
+    return ONE_BYTE[number << 3 | 2] + varint(len(content)) + content
 
 
 def varint_field(number: int, value: int) -> bytes:
     """Return a field of an unsigned integer, its number below 16."""
-    return bytes((number << 3,)) + varint(value)
+    return ONE_BYTE[number << 3] + varint(value)
+
+
+def fixed64_field(number: int, value: int) -> bytes:
+    """Return a field of an unsigned integer that has eight bytes, its number below 16."""
+    return ONE_BYTE[number << 3 | 1] + value.to_bytes(8, "little")
 
 
 def packed_field(number: int, values: Indexes) -> bytes:

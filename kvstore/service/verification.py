@@ -25,6 +25,9 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 T = TypeVar("T")
 
+# Pages that are looked at together, of an answer that has as many.
+AT_ONCE = 4
+
 
 class Sampler:
     """Chooses which pages are looked at: each as likely as every other, ``rate`` of all.
@@ -40,13 +43,19 @@ class Sampler:
     def pick(self, page_count: int) -> list[int]:
         """Return some numbers below ``page_count``, in rising order.
 
-        As many as the rate comes to, rounded up as often as keeps the average right.
+        As many as the rate comes to, rounded up as often as keeps the average right: where
+        it comes to fewer than ``AT_ONCE``, none, or so many. To look at all costs more than
+        to look at another page.
         """
         wanted = self.rate * page_count
-        count = int(wanted)
-        count += self._rng.random() < wanted - count
-        if not count:
-            return []
+        least = min(AT_ONCE, page_count)
+        if wanted < least:
+            if self._rng.random() * least >= wanted:
+                return []
+            count = least
+        else:
+            count = int(wanted)
+            count += self._rng.random() < wanted - count
         # At even distances, from a random one on: a draw for each takes longer than a match.
         first = int(self._rng.random() * page_count)
         return [(number * page_count + first) // count for number in range(count)]
