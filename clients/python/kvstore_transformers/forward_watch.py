@@ -16,6 +16,8 @@ KNOWN: Final = frozenset(
     | {"output_attentions", "output_hidden_states", "output_router_logits"}
 )
 
+NOT_PLAIN: Final = "positions have to follow each other from 0, with nothing masked"
+
 
 class ForwardWatch:
     """Looks at the arguments of a model's forwards with one cache, before each of them.
@@ -35,11 +37,17 @@ class ForwardWatch:
         self._later: list[torch.Tensor] = []
         self._hook = module.register_forward_pre_hook(self._look, with_kwargs=True)
 
-    def stop(self) -> bool:
-        """Watch no more; tells whether all that the cache has is of the tokens it was told of."""
+    def stop(self) -> None:
+        """Watch no more."""
         self._hook.remove()
-        if self._later and not bool(torch.stack(self._later).all()):
-            return False
+
+    def complete(self) -> bool:
+        """Tell whether all that the cache has is of the tokens that it was told of.
+
+        It is not where something was computed with it beside the model. Raises ``ValueError`` for a
+        forward of the output that was no plain one. Waits for the device.
+        """
+        _require(not self._later or bool(torch.stack(self._later).all()), NOT_PLAIN)
         return self._cache.settled
 
     def _look(
@@ -51,6 +59,7 @@ class ForwardWatch:
             return arguments, keywords
         _require(not module.training, "the model is in training mode: call its eval()")
         _require(not torch.is_grad_enabled(), "gradients are on: use torch.no_grad()")
+        _require(given.get("use_cache") is not False, "use_cache is False, with a cache")
         _require(self._cache.settled, "a forward before this one failed: begin the prompt again")
         strange = {name for name, value in given.items() if not _says_nothing(value)} - KNOWN
         _require(not strange, f"keys and values may depend on {sorted(strange)}, not tokens alone")
@@ -84,7 +93,7 @@ class ForwardWatch:
             self._later += right
             return
         for each in right:
-            _require(bool(each), "positions have to follow each other from 0, with nothing masked")
+            _require(bool(each), NOT_PLAIN)
         self._require_prompt(ids, begin)
 
     def _require_prompt(self, ids: torch.Tensor, begin: int) -> None:

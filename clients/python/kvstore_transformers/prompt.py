@@ -93,8 +93,9 @@ class Prompt(Mapping[str, Any]):
         traceback: TracebackType | None,
     ) -> None:
         assert self._watch is not None  # it was entered
+        self._watch.stop()
         try:
-            if self._watch.stop() and error is None:
+            if error is None and self._watch.complete():
                 self.saved_token_count = self._stored.save(self.cache.token_ids(), self.cache)
         finally:
             self._stored.release()

@@ -1,6 +1,6 @@
 """A forward whose keys and values are of more than the tokens at their places is refused."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -56,6 +56,7 @@ STRANGE: dict[str, tuple[dict[str, Any], str]] = {
         {"input_ids": IDS[None, :3], "position_ids": torch.arange(12)[None]},
         "one position for each",
     ),
+    "no cache": ({"input_ids": IDS[None], "use_cache": False}, "use_cache is False"),
     "an image": ({"input_ids": IDS[None], "pixel_values": torch.zeros(1)}, "'pixel_values'"),
 }
 
@@ -76,20 +77,20 @@ def test_the_prompt_is_known_by_its_tokens(watched: Watched) -> None:
     watched.forward(input_ids=torch.tensor([[*range(5, 12), 200]]))
     watched.forward(input_ids=torch.tensor([[201]]), position_ids=torch.tensor([[13]]))
     assert watched.cache.token_ids() == [*range(12), 200, 201]
-    assert watched.watch.stop()
+    assert watched.watch.complete()
 
 
 def test_what_says_nothing_is_nothing_strange(watched: Watched) -> None:
     """A model of texts and images is given no images, in several ways."""
     nothing = {"pixel_values": None, "mm_encoder_outputs": {}, "output_attentions": False}
     watched.forward(input_ids=IDS[None], **nothing)
-    assert watched.watch.stop()
+    assert watched.watch.complete()
 
 
 def test_other_caches_are_nobody_s_business(watched: Watched) -> None:
     """A forward without this cache may be of anything."""
     watched.forward(input_ids=IDS.expand(2, -1), past_key_values=None)
-    assert watched.watch.stop()
+    assert watched.watch.complete()
 
 
 def test_training_and_gradients_are_refused(watched: Watched) -> None:
@@ -104,25 +105,20 @@ def test_training_and_gradients_are_refused(watched: Watched) -> None:
         watched.model.eval()
 
 
-def wrong_place(watched: Watched) -> None:
-    """Compute an output's token at another's position."""
+def test_an_output_at_another_place_is_found_in_the_end(watched: Watched) -> None:
+    """So that no token of a plain one waits for a device."""
+    watched.forward(input_ids=IDS[None])
     watched.forward(input_ids=torch.tensor([[200]]), position_ids=torch.tensor([[20]]))
+    with pytest.raises(ValueError, match="follow each other from 0"):
+        watched.watch.complete()
 
 
-def beside_the_model(watched: Watched) -> None:
-    """Compute with a part of the model, which nobody watches."""
+def test_what_was_computed_beside_the_model_is_not_trusted(watched: Watched) -> None:
+    """Nobody watches a part of it."""
+    watched.forward(input_ids=IDS[None])
     with torch.no_grad():
         watched.model.model(input_ids=torch.tensor([[200]]), past_key_values=watched.cache)
-
-
-@pytest.mark.parametrize("step", [wrong_place, beside_the_model])
-def test_an_output_that_is_not_plain_is_not_trusted(
-    watched: Watched, step: Callable[[Watched], None]
-) -> None:
-    """It is found in the end, so that no token of a plain one waits for it."""
-    watched.forward(input_ids=IDS[None])
-    step(watched)
-    assert not watched.watch.stop()
+    assert not watched.watch.complete()
 
 
 def test_a_forward_that_failed_ends_the_prompt(
@@ -135,7 +131,7 @@ def test_a_forward_that_failed_ends_the_prompt(
             watched.forward(input_ids=IDS[None])
     with pytest.raises(ValueError, match="begin the prompt again"):
         watched.forward(input_ids=IDS[None])
-    assert not watched.watch.stop()
+    assert not watched.watch.complete()
 
 
 def test_a_prompt_that_comes_whole_is_computed_from_where_it_is_cached(watched: Watched) -> None:
@@ -147,4 +143,4 @@ def test_a_prompt_that_comes_whole_is_computed_from_where_it_is_cached(watched: 
         watched.forward(input_ids=torch.where(ids == 3, 4, ids), **whole)
     watched.forward(input_ids=ids, **whole)
     assert watched.cache.token_ids() == ids[0].tolist()
-    assert watched.watch.stop()
+    assert watched.watch.complete()
