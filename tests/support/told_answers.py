@@ -11,6 +11,11 @@ class ToldAnswers:
         self.asked: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
         self._done: list[Callable[[], None]] = []
 
+    @property
+    def under_way(self) -> int:
+        """What was asked for and not handed over."""
+        return len(self.asked) + len(self._done)
+
     def ask(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         """Keep it for later."""
         self.asked.append((work, done))

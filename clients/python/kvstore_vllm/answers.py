@@ -24,6 +24,10 @@ class Answers(Protocol):
     def deliver(self) -> None:
         """Hand over what is there. Does not wait."""
 
+    @property
+    def under_way(self) -> int:
+        """How many were asked for and not handed over yet."""
+
     def wait(self, timeout: float) -> None:
         """Wait until something is there, for ``timeout`` seconds at most."""
 
@@ -40,6 +44,11 @@ class ThreadedAnswers:
         self._news = Condition()
         self._under_way = 0
         self._closed = False
+
+    @property
+    def under_way(self) -> int:
+        """How many were asked for and not handed over yet."""
+        return self._under_way
 
     def ask(self, work: Callable[[], T], done: Callable[[T | None], None]) -> None:
         """Have ``work`` done on one of the threads; once closed, have it come to nothing."""

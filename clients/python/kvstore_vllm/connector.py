@@ -189,6 +189,10 @@ class KvstoreConnector(KVConnectorBase_V1):
         """Whether blocks of ended requests come back soon: then nothing need be preempted."""
         return self._scheduler is not None and self._scheduler.half.holds_blocks
 
+    def has_pending_push_work(self) -> bool:
+        """Whether an idle engine has to go on stepping: what is held ends with an answer."""
+        return self._scheduler is not None and self._scheduler.half.awaits_answers
+
     def reset_cache(self) -> bool | None:
         """Match nothing any more that was computed until now, such as with other weights."""
         return None if self._scheduler is None else self._scheduler.reset()

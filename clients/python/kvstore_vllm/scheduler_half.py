@@ -65,6 +65,11 @@ class SchedulerHalf:
         """Whether no rank has anything to end."""
         return not self._jobs
 
+    @property
+    def awaits_answers(self) -> bool:
+        """Whether answers are to come, with which something may have to be given back."""
+        return bool(self._answers.under_way)
+
     def arrived(self, request: EngineRequest, key: RequestKey | None) -> None:
         """Begin to look a request up; without a key nothing of it is looked up or saved."""
         if key is None:
@@ -135,10 +140,12 @@ class SchedulerHalf:
     def forget(self) -> bool:
         """Use nothing that was looked up, and save nothing that was computed, until now.
 
+        Requests that came before load nothing any more: their keys name what was there then.
         Returns whether that is all: not while loads are under way, which cannot be called back.
         """
         for tracked in [*self._tracked.values(), *self._saves.held.values()]:
             self._saves.drop(tracked)
+            tracked.may_load = False
             if tracked.lookup is not None:
                 tracked.lookup.drop()
                 tracked.lookup = None

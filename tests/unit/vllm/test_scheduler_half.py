@@ -231,18 +231,56 @@ def test_a_reset_forgets_what_was_matched_and_what_is_being_saved() -> None:
     world.half.matched_tokens("c", 0)
     assert world.half.forget()
     assert store.holds == []
-    world.step()
-    world.answers.answer_all()
-    world.step()
+    world.arrive("d", PROMPT)
+    for _ in range(2):
+        world.answers.answer_all()
+        world.step()
     assert not world.half.forget()
     for name in list(world.loading):
         world.end_load(name, ok=True)
     for _ in range(4):
         world.step()
-    for name in ("b", "c"):
+    for name in ("b", "c", "d"):
         world.finish(world.requests[name])
     settle(world)
     assert world.half.forget()
+
+
+def test_after_a_reset_what_came_before_it_loads_nothing() -> None:
+    """Its key names what was stored before: other weights' pages, perhaps."""
+    store = NaivePages(PAGE, 40)
+    run(engine(store=store), "a", PROMPT)
+    world = engine(store=store)
+    world.arrive("b", PROMPT)
+    world.arrive("c", PROMPT)
+    world.answers.answer()
+    world.half.forget()
+    for _ in range(6):
+        world.answers.answer_all()
+        world.step()
+    world.preempt(world.requests["b"])
+    for _ in range(6):
+        world.answers.answer_all()
+        world.step()
+    assert world.loaded_pages == 0
+    for name in ("b", "c"):
+        world.finish(world.requests[name])
+    settle(world)
+
+
+def test_who_goes_idle_is_told_that_answers_are_to_come() -> None:
+    """A request is aborted while it is looked up: what the answer holds would be held for long."""
+    store = NaivePages(PAGE, 40)
+    run(engine(store=store), "a", PROMPT)
+    world = engine(store=store)
+    assert not world.half.awaits_answers
+    world.arrive("b", PROMPT)
+    world.finish(world.requests["b"])
+    assert world.half.awaits_answers
+    world.answers.answer_all()
+    world.step()
+    assert not world.half.awaits_answers
+    assert store.holds == []
 
 
 def test_closing_gives_all_back() -> None:
