@@ -31,7 +31,7 @@ class PlaceholderRun:
         """
         start = min(each.mm_position.offset for each in features)
         end = max(each.mm_position.offset + each.mm_position.length for each in features)
-        parts = [MARK, array("Q", tokens[start:end]).tobytes()]
+        parts = [MARK, array("q", tokens[start:end]).tobytes()]
         for each in features:
             place = each.mm_position
             parts += [

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from kvstore_client import Client, ClientConfig, Namespace
+from kvstore_client import Client, ClientConfig, Namespace, NamespaceIdentity
 from kvstore_vllm.block_copier import BlockCopier, planes_of
 from kvstore_vllm.engine_facts import EngineFacts
-from kvstore_vllm.identity import layout_of, model_identity
+from kvstore_vllm.identity import layout_of
 from kvstore_vllm.settings import ConnectorSettings
 from kvstore_vllm.store_access import ENGINES_HERE
 from kvstore_vllm.transfer import StepPlan, WorkerReport
@@ -47,12 +47,14 @@ class RankSide:
     def register(self, kv_caches: Mapping[str, torch.Tensor]) -> None:
         """Take the memory that blocks are in; where it is laid out otherwise, say so."""
         rank = self._vllm_config.parallel_config.rank % self._facts.tensor_parallel_size
+        copier: BlockCopier | None
         try:
             copier = BlockCopier(planes_of(self._facts.pieces, kv_caches), rank)
         except (KeyError, ValueError) as error:
             _logger.error("kvstore_turned_off", extra={"reason": str(error)})  # noqa: TRY400
             self._report.disagrees = True
-            return
+            # What is planned before that is known fails, and is answered as all else.
+            copier = None
         self._half = WorkerHalf(copier, fault_fraction=self._settings.fault_load_fraction)
 
     def load(self, plan: StepPlan) -> None:
@@ -102,15 +104,15 @@ class RankSide:
         if access is not None:
             return access.memory
         if plan.lease is not None and plan.lease != self._lease:
-            self._join(plan.lease)
+            assert plan.identity is not None
+            self._join(plan.lease, plan.identity)
         return self._memory
 
-    def _join(self, lease: bytes) -> None:
+    def _join(self, lease: bytes, identity: NamespaceIdentity) -> None:
         if self._client is not None:
             self._client.close()
         config = ClientConfig(call_timeout=self._settings.lookup_timeout)
         self._lease, self._told = lease, False
         self._client = Client(self._settings.runtime_dir, config, join=lease)
         self._client.start()
-        identity = model_identity(self._vllm_config, self._settings)
         self._memory = self._client.namespace(identity, layout_of(self._facts.layout))

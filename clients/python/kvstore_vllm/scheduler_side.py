@@ -49,7 +49,8 @@ class SchedulerSide:
         self._settings = settings
         # Not known before the scheduler is complete.
         self.blocks_of: Callable[[str], Sequence[int]] = _no_blocks
-        identity = model_identity(vllm_config, settings)
+        # Ranks are told it: their configuration is another once the model is loaded.
+        self._identity = identity = model_identity(vllm_config, settings)
         self._access = StoreAccess(
             settings.runtime_dir,
             identity,
@@ -91,8 +92,9 @@ class SchedulerSide:
 
     def plan(self, scheduled: Mapping[str, int], preempted: Collection[str]) -> StepPlan:
         """Return the plan of a step."""
-        lease = self._access.share_lease() if self._joining else None
-        plan = StepPlan(self._facts.engine_id, lease, load_async=self._settings.load_async)
+        plan = StepPlan(self._facts.engine_id, load_async=self._settings.load_async)
+        if self._joining:
+            plan.lease, plan.identity = self._access.share_lease(), self._identity
         self.half.plan(plan, scheduled, preempted)
         return plan
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from kvstore_client import DatedRun
+from kvstore_client import DatedRun, NamespaceIdentity
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,14 @@ class Transfer:
 class StepPlan:
     """The transfers of one step, and where the store is.
 
-    ``engine_id`` finds the store where scheduler and rank share a process, ``lease``,
-    which is secret, where they do not. ``let_go`` are ended requests whose blocks
-    nobody reads any more.
+    ``engine_id`` finds the store where scheduler and rank share a process; where they do not,
+    ``lease``, which is secret, and the ``identity`` of its pages do. ``let_go`` are ended
+    requests whose blocks nobody reads any more.
     """
 
     engine_id: str
     lease: bytes | None = None
+    identity: NamespaceIdentity | None = None
     load_async: bool = True
     loads: list[Transfer] = field(default_factory=list)
     saves: list[Transfer] = field(default_factory=list)

@@ -4,7 +4,7 @@ import logging
 import random
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple, Protocol
 
@@ -43,17 +43,18 @@ class WorkerHalf:
 
     Nothing that fails here is raised: a load that fails is reported with its blocks, and
     computed; a save that fails is not inserted. ``fault_fraction`` of the loads is made to
-    fail, for tests, and counted.
+    fail, for tests, and counted. Without a copier all that is planned fails.
     """
 
-    def __init__(self, copier: BlockCopier, *, fault_fraction: float = 0.0) -> None:
+    def __init__(self, copier: BlockCopier | None, *, fault_fraction: float = 0.0) -> None:
         self.counts: Counter[str] = Counter()
         self._copier = copier
+        self._on_cuda = copier is not None and copier.device.type == "cuda"
         self._fault_fraction = fault_fraction
         self._chance = random.Random()  # noqa: S311  # which load a test fails is no secret
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="kvstore-vllm-load")
         self._loaded: deque[tuple[Transfer, Copied]] = deque()
-        self._stream = torch.cuda.Stream() if copier.device.type == "cuda" else None
+        self._stream = torch.cuda.Stream() if self._on_cuda else None
         self._report = WorkerReport()
         self._failed_blocks: set[int] = set()
         self._received: set[str] = set()
@@ -79,7 +80,7 @@ class WorkerHalf:
         """Copy what the step computed, and has returned when the copies are complete."""
         self._let_go |= plan.let_go
         for transfer in plan.saves:
-            self._end(transfer, self._copied(self._copier.save, memory, transfer), "save")
+            self._end(transfer, self._copied(memory, transfer, to_blocks=False), "save")
 
     def take_finished(self) -> tuple[set[str], set[str]]:
         """Return the requests that are let go, and those whose loads ended, well or not."""
@@ -135,21 +136,17 @@ class WorkerHalf:
     def _load(self, memory: MappedPages | None, transfer: Transfer) -> Copied:
         if self._fault_fraction and self._chance.random() < self._fault_fraction:
             return Copied(ok=False, made_to_fail=True)
-        return self._copied(self._copier.load, memory, transfer)
+        return self._copied(memory, transfer, to_blocks=True)
 
-    def _copied(
-        self,
-        copy: Callable[[ExtentTensors, Transfer], int],
-        memory: MappedPages | None,
-        transfer: Transfer,
-    ) -> Copied:
+    def _copied(self, memory: MappedPages | None, transfer: Transfer, *, to_blocks: bool) -> Copied:
         """Copy, wait for the device, and see whether the slots are still what they were."""
-        if memory is None:
+        if memory is None or self._copier is None:
             return FAILED
+        copy = self._copier.load if to_blocks else self._copier.save
         begin = time.monotonic()
         try:
             byte_count = copy(memory, transfer)
-            if self._copier.device.type == "cuda":
+            if self._on_cuda:
                 torch.cuda.current_stream().synchronize()
             recycled = memory.recycled(transfer.runs)
         except Exception:
