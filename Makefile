@@ -6,7 +6,7 @@
 #   make lint        ruff and mypy
 #   make bench       every benchmark, quickly
 #   make bench-peers ours beside its peers, which it sets up in environments of their own
-#   make test-vllm   the environment that vLLM runs in, .venv-vllm
+#   make test-vllm   real vLLM on the store, in an environment of its own: a table of cases
 #   make clean       removes .venv, .venv-peers, .venv-vllm, caches and build outputs
 #
 # PYTHON picks the interpreter of .venv, PIP_ARGS is handed to pip, ARGS to the demo or to pytest.
@@ -58,6 +58,8 @@ test-fast: $(STAMP)
 # Its environment has vLLM's versions, never .venv's.
 test-vllm:
 	@$(PYTHON) tests/vllm/environment.py $(PIP_ARGS)
+	@cd tests/vllm && ../../.venv-vllm/bin/python -m pytest -q
+	@.venv-vllm/bin/python tests/vllm/run.py $(ARGS)
 
 lint: $(STAMP)
 	@$(BIN)/ruff check

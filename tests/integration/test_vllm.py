@@ -1,0 +1,28 @@
+"""A small cut of `make test-vllm`, where its environment is there."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "tests" / "vllm"
+ENVIRONMENT = ROOT / ".venv-vllm"
+TIMEOUT = 240
+
+
+def set_up() -> bool:
+    """Tell whether the environment has what its requirements name now."""
+    stamp = ENVIRONMENT / ".installed"
+    wanted = (FOLDER / "vllm_requirements.txt").read_text(encoding="utf-8")
+    return stamp.exists() and stamp.read_text(encoding="utf-8") == wanted
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not set_up(), reason="needs .venv-vllm, which make test-vllm sets up")
+def test_two_vllm_engines_share_a_prefix() -> None:
+    """Cold, hit, partial hit and a second engine's hit have the tokens of vLLM alone."""
+    command = [ENVIRONMENT / "bin" / "python", FOLDER / "run.py", "--small"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "4 cases, 0 wrong" in ended.stdout

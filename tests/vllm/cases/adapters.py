@@ -1,0 +1,28 @@
+"""Llama, plain and with LoRA adapters: three sets of KV for the same tokens."""
+
+from dataclasses import replace
+
+from rig.engine import Engine
+from rig.prompts import prompts
+from rig.store import Store
+from rig.world import World, wholes
+
+ASKED = prompts(40, 300, 900)
+
+
+def adapters(world: World, store: Store, engine: Engine) -> None:
+    """Ask the same tokens of the model, and under each adapter."""
+    with world.case("Llama: cold, then hit", store) as case:
+        world.check(case, engine, ASKED)
+        case.require(case.loaded == 0, "an empty store gave pages")
+        world.check(case, engine, ASKED)
+        case.require(case.loaded == wholes(ASKED), f"loaded {case.loaded} tokens")
+    plain = world.reference.answers(ASKED)
+    for path in world.options.adapters:
+        with world.case(f"LoRA {path.name}: its own KV alone", store) as case:
+            asked = [replace(each, adapter=path.name) for each in ASKED]
+            case.require(world.reference.answers(asked) != plain, "the adapter changes nothing")
+            world.check(case, engine, asked)
+            case.require(case.loaded == 0, f"{case.loaded} tokens of another adapter were loaded")
+            world.check(case, engine, asked)
+            case.require(case.loaded == wholes(asked), f"loaded {case.loaded} tokens")

@@ -1,0 +1,30 @@
+"""Loads that fail: requests go on, and answer the same."""
+
+from rig.engine import Engine
+from rig.prompts import prompt, prompts
+from rig.store import Store
+from rig.world import World, ended_well, tally
+
+from cases.sharing import ASKED
+
+SHARE = 0.3
+ROUNDS = 6
+
+
+def failing_loads(world: World, store: Store, engine: Engine, name: str) -> None:
+    """Ask what is stored again and again, 30 % of whose loads fail."""
+    with world.case(f"30 % of the loads fail, {name}", store) as case:
+        mine = prompts(20, *(200, 900, 1_400))
+        world.check(case, engine, mine)
+        before = engine.counts()
+        for number in range(ROUNDS):
+            tails = [each.then(prompt(900 + number, 40)) for each in (*ASKED, *mine)]
+            answers = engine.ask(tails)
+            case.compare(answers, world.reference.answers(tails))
+            case.require(ended_well(answers), "a request failed")
+            engine.forget()
+        counts = tally(case, engine, before)
+        failed = round(counts.get("kvstore_fault_loads"))
+        case.note = f"{failed} loads failed by injection"
+        case.require(failed > 0, "no load failed")
+        case.require(case.loaded > 0, "nothing was loaded")

@@ -1,0 +1,76 @@
+"""Two of vLLM's OpenAI servers on one store."""
+
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from rig.answer import Answer
+from rig.options import EngineOptions
+from rig.prompts import prompts
+from rig.store import Store
+from rig.world import World, wholes
+
+from support.vllm_server import VllmServer
+
+# Said otherwise, or as it is by itself.
+GIVEN = frozenset({"model", "disable_log_stats"})
+MOST_TRIES = 50
+ASKED = prompts(80, 260, 1_500)
+
+
+def servers(world: World, store: Store) -> None:
+    """What the first server stored, the second hits, each in processes of its own."""
+    options = replace(world.options, runtime_dir=store.runtime_dir)
+    with ExitStack() as stack:
+        first, second = (
+            stack.enter_context(_server(world.folder / f"server-{number}.log", options))
+            for number in (1, 2)
+        )
+        expected = world.reference.answers(ASKED)
+        for server in (first, second):
+            _reach_the_store(server)
+        with world.case("OpenAI server: cold", store) as case:
+            case.compare(_ask(first), expected)
+            case.require(_loaded(first) == 0, "an empty store gave pages")
+        with world.case("OpenAI server: hits what another stored", store) as case:
+            case.compare(_ask(second), expected)
+            case.loaded = _loaded(second)
+            case.require(case.loaded == wholes(ASKED), f"loaded {case.loaded} tokens")
+
+
+def _reach_the_store(server: VllmServer) -> None:
+    """Ask until a lookup is answered: a server that has just started goes on without the store."""
+    for each in prompts(81, *(40,) * MOST_TRIES):
+        server.complete(each.tokens, answer_tokens=1)
+        if server.counters().get("kvstore_lookups{miss}"):
+            return
+    raise RuntimeError(f"the server never reached the store:\n{server.log.read_text()[-2_000:]}")
+
+
+def _server(log: Path, options: EngineOptions) -> VllmServer:
+    arguments = []
+    given = {k: v for k, v in options.engine_arguments().items() if k not in GIVEN}
+    for name, value in given.items():
+        flag = "--" + name.replace("_", "-")
+        match value:
+            case bool():
+                arguments.append(flag if value else flag.replace("--", "--no-", 1))
+            case dict():
+                arguments += [flag, json.dumps(value)]
+            case _:
+                arguments += [flag, str(value)]
+    # As its users have it: the engine in a process of its own.
+    environment = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
+    return VllmServer(Path(sys.executable), options.model, log, arguments, environment)
+
+
+def _ask(server: VllmServer) -> Sequence[Answer]:
+    answers = [server.complete(each.tokens, answer_tokens=each.answer_tokens) for each in ASKED]
+    return [Answer(answer.tokens, "length") for answer in answers]
+
+
+def _loaded(server: VllmServer) -> int:
+    return round(server.counters().get("kvstore_loaded_tokens", 0))

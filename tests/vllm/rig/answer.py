@@ -1,0 +1,36 @@
+"""What an engine answered, and what it counted."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One request's end: its tokens, and ``finish``, vLLM's reason; ``aborted`` is one."""
+
+    tokens: tuple[int, ...]
+    finish: str
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Totals of one engine since its start, each by its name and labels."""
+
+    by_name: dict[str, float]
+
+    def get(self, name: str) -> float:
+        """Return the sum of the counters of a name, whatever their labels."""
+        return sum(
+            value for each, value in self.by_name.items() if each.split("{", maxsplit=1)[0] == name
+        )
+
+    def labelled(self, name: str, label: str) -> float:
+        """Return a counter with that value in one of its labels; 0 where there is none."""
+        return sum(
+            value
+            for each, value in self.by_name.items()
+            if each.startswith(name + "{") and f'"{label}"' in each
+        )
+
+    def since(self, before: "Counts") -> "Counts":
+        """Return what was counted since an earlier look."""
+        return Counts({n: v - before.by_name.get(n, 0.0) for n, v in self.by_name.items()})

@@ -1,0 +1,46 @@
+"""One case: what has to hold, and what it came to."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rig.answer import Answer
+
+# Of an error that ended a case, in characters.
+SHOWN = 4_000
+
+
+@dataclass
+class Case:
+    """What one case showed. It is right where nothing is in ``wrong``.
+
+    ``loaded`` counts tokens whose KV came from the store instead of from the model.
+    """
+
+    name: str
+    identical: bool | None = None
+    loaded: int = 0
+    seconds: float = 0.0
+    note: str = ""
+    wrong: list[str] = field(default_factory=list)
+
+    def require(self, holds: bool, otherwise: str) -> None:  # noqa: FBT001  # a condition reads best first
+        """Note what is wrong unless it holds."""
+        if not holds:
+            self.wrong.append(otherwise)
+
+    def compare(self, answers: Sequence[Answer], expected: Sequence[Answer]) -> None:
+        """Require the tokens of an engine without a connector, all of them.
+
+        Of an aborted request those that it had.
+        """
+        same = len(answers) == len(expected)
+        for number, (answer, right) in enumerate(zip(answers, expected, strict=False)):
+            wanted = right.tokens
+            if answer.finish == "aborted":
+                wanted = wanted[: len(answer.tokens)]
+            elif answer.finish != right.finish:
+                self.wrong.append(f"request {number} ended by {answer.finish}")
+            if answer.tokens != wanted:
+                same = False
+                self.wrong.append(f"request {number} has {answer.tokens}, not {wanted}")
+        self.identical = same and self.identical is not False

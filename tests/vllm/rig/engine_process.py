@@ -1,0 +1,141 @@
+"""The process of one engine: vLLM in it, asked over a pipe."""
+
+import os
+import sys
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import prometheus_client
+from vllm import SamplingParams, TokensPrompt
+from vllm.engine.arg_utils import EngineArgs
+from vllm.lora.request import LoRARequest
+from vllm.v1.engine.llm_engine import LLMEngine
+
+from rig.answer import Answer, Counts
+from rig.options import EngineOptions
+from rig.prompts import Prompt
+
+READY = "ready"
+ABORTED = "aborted"
+# Steps without a request, until saves are at their end.
+FORGETTING_STEPS = 200
+STEP_SECONDS = 0.02
+# Labels that every counter of one engine has alike.
+SAME = frozenset({"engine", "model_name"})
+
+
+def serve(connection: Connection, options: EngineOptions, log: Path) -> None:
+    """Start an engine, say READY, then do what is asked until the other end closes.
+
+    A list of prompts is answered with as many answers, COUNTS with the counts, RESET with whether
+    the local prefix cache is empty now.
+    """
+    _write_to(log)
+    arguments = EngineArgs(**options.engine_arguments())
+    engine = LLMEngine.from_engine_args(arguments)
+    connection.send(READY)
+    while True:
+        try:
+            asked = connection.recv()
+        except EOFError:
+            break
+        if asked == "counts":
+            connection.send(_counts())
+        elif asked == "reset":
+            connection.send(_forget(engine))
+        else:
+            connection.send(_run(engine, options, asked))
+    engine.engine_core.shutdown()
+
+
+def _write_to(log: Path) -> None:
+    """Send all that this process prints to a file."""
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+
+
+def _run(engine: LLMEngine, options: EngineOptions, asked: list[Prompt]) -> list[Answer]:
+    """Run requests until all are at their end, those aborted that ask for it."""
+    run = f"{id(asked):x}"
+    names = [f"{run}-{number}" for number in range(len(asked))]
+    for name, prompt in zip(names, asked, strict=True):
+        engine.add_request(
+            name, _tokens(prompt), _sampling(prompt), lora_request=_adapter(options, prompt)
+        )
+    wanted = dict(zip(names, asked, strict=True))
+    ended: dict[str, Answer] = {}
+    _abort(engine, dict.fromkeys(names, ()), wanted, ended)
+    while engine.has_unfinished_requests():
+        heard = {}
+        for output in engine.step():
+            completion = output.outputs[0]
+            heard[output.request_id] = tuple(completion.token_ids)
+            if output.finished:
+                ended[output.request_id] = Answer(
+                    tuple(completion.token_ids), str(completion.finish_reason)
+                )
+        _abort(engine, heard, wanted, ended)
+    # What a connector still sends or gives back, it says in a step.
+    for _ in range(3):
+        engine.step()
+    return [ended[name] for name in names]
+
+
+def _forget(engine: LLMEngine) -> bool:
+    """Empty the local prefix cache, once no page of it is being saved any more."""
+    for _ in range(FORGETTING_STEPS):
+        if engine.reset_prefix_cache():
+            return True
+        engine.step()
+        time.sleep(STEP_SECONDS)
+    return False
+
+
+def _abort(
+    engine: LLMEngine,
+    heard: dict[str, tuple[int, ...]],
+    wanted: dict[str, Prompt],
+    ended: dict[str, Answer],
+) -> None:
+    for name, tokens in heard.items():
+        limit = wanted[name].abort_after
+        if limit is not None and len(tokens) >= limit and name not in ended:
+            engine.abort_request([name])
+            ended[name] = Answer(tokens, ABORTED)
+
+
+def _tokens(prompt: Prompt) -> TokensPrompt:
+    asked = TokensPrompt(prompt_token_ids=list(prompt.tokens))
+    if prompt.salt is not None:
+        asked["cache_salt"] = prompt.salt
+    return asked
+
+
+def _sampling(prompt: Prompt) -> SamplingParams:
+    return SamplingParams(
+        temperature=0.0, max_tokens=prompt.answer_tokens, ignore_eos=True, detokenize=False
+    )
+
+
+def _adapter(options: EngineOptions, prompt: Prompt) -> LoRARequest | None:
+    if prompt.adapter is None:
+        return None
+    number = [path.name for path in options.adapters].index(prompt.adapter)
+    return LoRARequest(prompt.adapter, number + 1, str(options.adapters[number]))
+
+
+def _counts() -> Counts:
+    """Return every counter of vLLM and of the connector."""
+    found = {}
+    for metric in prometheus_client.REGISTRY.collect():
+        if metric.type != "counter" or not metric.name.startswith(("vllm:", "kvstore")):
+            continue
+        for sample in metric.samples:
+            if sample.name.endswith("_total"):
+                labels = {k: v for k, v in sorted(sample.labels.items()) if k not in SAME}
+                shown = ",".join(f'{key}="{value}"' for key, value in labels.items())
+                found[metric.name + (f"{{{shown}}}" if shown else "")] = sample.value
+    return Counts(found)

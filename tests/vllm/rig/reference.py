@@ -1,0 +1,24 @@
+"""What vLLM answers without a connector, and with nothing cached."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rig.answer import Answer
+from rig.engine import Engine
+from rig.prompts import Prompt
+
+
+class Reference:
+    """The answers of an engine without a connector, each asked for once."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._known: dict[Prompt, Answer] = {}
+
+    def answers(self, prompts: Sequence[Prompt]) -> list[Answer]:
+        """Return what is right; a salt and an abort change nothing of it."""
+        plain = [replace(prompt, salt=None, abort_after=None) for prompt in prompts]
+        unknown = [prompt for prompt in dict.fromkeys(plain) if prompt not in self._known]
+        if unknown:
+            self._known |= zip(unknown, self._engine.ask(unknown), strict=True)
+        return [self._known[prompt] for prompt in plain]

@@ -1,0 +1,91 @@
+"""What all cases share: folders, models, the engine without a connector, the table."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rig.answer import Answer, Counts
+from rig.case import Case
+from rig.engine import Engine
+from rig.options import PAGE_TOKENS, EngineOptions
+from rig.prompts import Prompt
+from rig.reference import Reference
+from rig.store import Store
+from rig.table import Table
+
+
+@dataclass(frozen=True)
+class World:
+    """One model's cases. ``reference`` answers as vLLM does without a connector."""
+
+    folder: Path
+    options: EngineOptions
+    reference: Reference
+    table: Table
+
+    @contextmanager
+    def engine(self, name: str, store: Store, **changes: object) -> Iterator[Engine]:
+        """Run an engine with a connector to a store; ``changes`` are of its options."""
+        options = replace(self.options, runtime_dir=store.runtime_dir, **changes)  # type: ignore[arg-type]
+        with Engine(name, options, self.folder) as engine:
+            yield engine
+
+    @contextmanager
+    def case(self, name: str, *stores: Store) -> Iterator[Case]:
+        """Run a case; at its end these stores hold nothing of it."""
+        with self.table.case(name) as case:
+            yield case
+            for each in stores:
+                held = each.held()
+                case.require(not held, f"the store still holds {held}")
+
+    def check(
+        self, case: Case, engine: Engine, asked: list[Prompt], *, each: bool = False
+    ) -> Counts:
+        """Ask, require the reference's answers, and return what the engine counted meanwhile."""
+        before = engine.counts()
+        answers = engine.ask_each(asked) if each else engine.ask(asked)
+        case.compare(answers, self.reference.answers(asked))
+        return tally(case, engine, before)
+
+
+@contextmanager
+def world(folder: Path, options: EngineOptions, table: Table) -> Iterator[World]:
+    """Start the engine without a connector."""
+    name = f"reference-{options.model.name}-{options.ranks}"
+    with ExitStack() as stack:
+        engine = stack.enter_context(Engine(name, options, folder))
+        yield World(folder, options, Reference(engine), table)
+
+
+def tally(case: Case, engine: Engine, before: Counts) -> Counts:
+    """Count what was loaded since, and require vLLM and the connector to agree on it."""
+    counts = engine.counts().since(before)
+    case.loaded += loaded(counts)
+    return counts
+
+
+def loaded(counts: Counts) -> int:
+    """Return the tokens whose KV the connector says came from the store."""
+    return round(counts.get("kvstore_loaded_tokens"))
+
+
+def taken(counts: Counts) -> int:
+    """Return the prompts' tokens that vLLM says came from a connector."""
+    return round(counts.labelled("vllm:prompt_tokens_by_source", "external_kv_transfer"))
+
+
+def whole(length: int) -> int:
+    """Return how many tokens of a prompt of that length whole pages can hold before its last."""
+    return (length - 1) // PAGE_TOKENS * PAGE_TOKENS
+
+
+def wholes(asked: list[Prompt]) -> int:
+    """Return the sum of :func:`whole` over prompts."""
+    return sum(whole(len(each.tokens)) for each in asked)
+
+
+def ended_well(answers: list[Answer]) -> bool:
+    """Whether no request failed."""
+    return all(each.finish != "error" for each in answers)

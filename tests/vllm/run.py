@@ -1,0 +1,153 @@
+"""Runs real vLLM on a real store: each case's tokens are those of vLLM without a connector.
+
+Run it in the environment that environment.py sets up. Ends with status 0 only if all is right.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from cases.adapters import adapters
+from cases.deaths import absent, hung, killed
+from cases.failing import SHARE, failing_loads
+from cases.narrow import DEVICE_PAGES, STORE_BYTES, narrow
+from cases.ranks import ranks
+from cases.servers import servers
+from cases.sharing import first_engine, second_engine
+from rig.engine import prepare
+from rig.models import save_adapter, save_model
+from rig.options import EngineOptions
+from rig.store import store
+from rig.table import Table
+from rig.world import World, world
+
+CACHE = Path(sys.prefix) / "cache"
+GROUPS = ("sharing", "failing", "narrow", "deaths", "adapters", "ranks", "servers")
+
+
+def sharing(here: World, *, small: bool) -> None:
+    """One store, two engines at a time, and engines whose loads fail."""
+    with ExitStack() as stack:
+        shared = stack.enter_context(store(here.folder / "shared", "--tier1-bytes", "512MiB"))
+        first = stack.enter_context(here.engine("first", shared))
+        first_engine(here, shared, first, small=small)
+        loads = {"load_async": False}
+        second = stack.enter_context(
+            here.engine("second", shared, local_prefix_cache=True, extra=loads)
+        )
+        second_engine(here, shared, second, small=small)
+
+
+def failing(here: World) -> None:
+    """Engines whose loads fail, beside and in their steps."""
+    with store(here.folder / "failing", "--tier1-bytes", "512MiB") as shared:
+        for load_async, name in ((True, "asynchronous"), (False, "synchronous")):
+            extra = {"fault_load_fraction": SHARE, "load_async": load_async}
+            with here.engine(
+                f"failing-{name}", shared, extra=extra, local_prefix_cache=load_async
+            ) as engine:
+                failing_loads(here, shared, engine, name)
+
+
+def deaths(here: World) -> None:
+    """An engine whose store is absent, hangs and is killed."""
+    with (
+        store(here.folder / "mortal", "--tier1-bytes", "256MiB", start=False) as mortal,
+        here.engine("bereaved", mortal) as engine,
+    ):
+        absent(here, mortal, engine)
+        hung(here, mortal, engine)
+        killed(here, mortal, engine)
+
+
+def narrowness(here: World) -> None:
+    """A store and an engine with little memory."""
+    with (
+        store(here.folder / "narrow", "--tier1-bytes", STORE_BYTES) as tight,
+        here.engine("narrow", tight, device_pages=DEVICE_PAGES) as engine,
+    ):
+        narrow(here, tight, engine)
+
+
+def served(here: World) -> None:
+    """Two of vLLM's own servers."""
+    with store(here.folder / "served", "--tier1-bytes", "512MiB") as shared:
+        servers(here, shared)
+
+
+def adapted(here: World) -> None:
+    """Another model, and LoRA."""
+    with (
+        store(here.folder / "adapted", "--tier1-bytes", "512MiB") as shared,
+        here.engine("adapted", shared) as engine,
+    ):
+        adapters(here, shared, engine)
+
+
+def halved(here: World) -> None:
+    """An engine of two ranks."""
+    with (
+        store(here.folder / "halved", "--tier1-bytes", "512MiB") as shared,
+        here.engine("halved", shared) as engine,
+    ):
+        ranks(here, shared, engine)
+
+
+def run(wanted: list[str], folder: Path, table: Table, *, small: bool) -> None:
+    """Run groups of cases, each with what it needs of engines without a connector."""
+    qwen3 = EngineOptions(save_model("qwen3", folder / "qwen3"))
+    groups: dict[str, Callable[[World], None]] = {
+        "sharing": partial(sharing, small=small),
+        "failing": failing,
+        "narrow": narrowness,
+        "deaths": deaths,
+        "servers": served,
+    }
+    with table.group("Qwen3"), world(folder, qwen3, table) as here:
+        for name in wanted:
+            if name in groups:
+                with table.group(name):
+                    groups[name](here)
+    if "adapters" in wanted:
+        llama = save_model("llama", folder / "llama")
+        both = tuple(save_adapter(llama, folder / f"adapter-{n}", n) for n in (1, 2))
+        options = EngineOptions(llama, adapters=both)
+        with table.group("adapters"), world(folder, options, table) as here:
+            adapted(here)
+    if "ranks" in wanted:
+        options = replace(qwen3, ranks=2)
+        with table.group("ranks"), world(folder, options, table) as here:
+            halved(here)
+
+
+def main() -> int:
+    """Run the cases, and return 0 only if all are right."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--small", action="store_true", help="cold, hit, partial, two engines")
+    parser.add_argument("--only", choices=GROUPS, action="append", help="these groups of cases")
+    parser.add_argument("--keep", type=Path, help="a new folder for the logs, which is kept")
+    arguments = parser.parse_args()
+    wanted = arguments.only or (["sharing"] if arguments.small else list(GROUPS))
+    table = Table()
+    began = time.perf_counter()
+    with ExitStack() as stack:
+        folder = arguments.keep
+        if folder is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kv-vllm-")))
+        folder.mkdir(parents=True, exist_ok=True)
+        prepare(CACHE, folder / "imports.log")
+        run(wanted, folder, table, small=arguments.small)
+    wrong = sum(bool(case.wrong) for case in table.cases)
+    took = time.perf_counter() - began
+    print(f"{len(table.cases)} cases, {wrong} wrong, {took:.0f} s")
+    return 0 if table.right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
