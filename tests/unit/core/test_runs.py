@@ -4,8 +4,10 @@ from array import array
 from collections.abc import Iterable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from kvstore.core.runs import Run, extent_of, runs_of
+from kvstore.core.runs import WORTH, Run, extent_of, runs_of
 from kvstore.core.slots import INDEX_BITS, ORDERED, ExtentSlots, Slots
 
 
@@ -110,3 +112,50 @@ def test_a_long_run_in_order_has_each_slot_s_generation(first: int) -> None:
     runs = runs_of(slots(*((1, index) for index in places)), {1: extent})
     extent.generations[first] += 1
     assert list(runs[0].generations) == expected
+
+
+def runs_of_parts(lengths: Iterable[int], slot_count: int = 1 << 17) -> list[Run]:
+    """Return the runs of one extent's slots in parts of such lengths, none behind the other."""
+    extent = ExtentSlots(1, slot_count)
+    indexes: list[int] = []
+    first = slot_count
+    for length in lengths:
+        first -= length + 1
+        indexes += range(first, first + length)
+    for index in indexes:
+        extent.generations[index] = 7 * index
+    runs = runs_of(slots(*((1, index) for index in indexes)), {1: extent})
+    assert [index for run in runs for index in run.indexes] == indexes
+    assert [each for run in runs for each in run.generations] == [7 * each for each in indexes]
+    return list(runs)
+
+
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=12))
+def test_few_long_parts_in_order_are_runs_of_their_own(lengths: list[int]) -> None:
+    """As the turns of a conversation are; nothing is lost or turned, whatever their lengths."""
+    runs = runs_of_parts(lengths, 1 << 13)
+    in_order = all(isinstance(run.indexes, range) for run in runs)
+    assert [len(run.indexes) for run in runs] == (lengths if in_order else [sum(lengths)])
+    if sum(lengths) >= 2 * WORTH and min(lengths) >= WORTH:
+        assert in_order
+
+
+def test_many_short_parts_are_one_run() -> None:
+    """Named one by one, as are those of an extent's end, of which the order is not known."""
+    assert [len(run.indexes) for run in runs_of_parts([3] * 200, 1 << 13)] == [600]
+    assert [len(run.indexes) for run in runs_of_parts([100, 100])] == [200]
+    assert [len(run.indexes) for run in runs_of_parts([1, 1, 1, 300], 1 << 13)] == [1, 1, 1, 300]
+
+
+def test_parts_of_several_extents_are_told_apart() -> None:
+    """Each extent's by themselves, in the path's order."""
+    made = {1: ExtentSlots(1, 1000), 2: ExtentSlots(2, 1000)}
+    path = [*((1, index) for index in range(500, 700)), *((1, index) for index in range(100))]
+    path += [*((2, index) for index in range(300, 400)), (1, 900)]
+    runs = runs_of(slots(*path), made)
+    assert [(run.extent_id, run.indexes) for run in runs] == [
+        (1, range(500, 700)),
+        (1, range(100)),
+        (2, range(300, 400)),
+        (1, range(900, 901)),
+    ]
