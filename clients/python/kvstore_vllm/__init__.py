@@ -6,11 +6,18 @@ Importing this package loads neither vLLM nor torch; asking it for ``KvstoreConn
 from importlib import import_module
 from typing import Any
 
+from kvstore_vllm.versions import require_supported
+
 CONNECTOR = "KvstoreConnector"
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  # a module's attribute is of any type
-    """Load the connector where it is asked for; raises ``AttributeError`` for other names."""
+    """Load the connector where it is asked for; raises ``AttributeError`` for other names.
+
+    Raises ``ImportError`` for a vLLM that it was not tested with.
+    """
     if name != CONNECTOR:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # Before vLLM's parts are imported, which are elsewhere in other versions.
+    require_supported(import_module("vllm.version").__version__)
     return getattr(import_module("kvstore_vllm.connector"), CONNECTOR)

@@ -2,10 +2,12 @@
 
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
 
 import kvstore_vllm
+from kvstore_vllm.versions import ANY_VERSION
 
 
 def test_it_loads_neither_vllm_nor_torch() -> None:
@@ -17,6 +19,19 @@ def test_it_loads_neither_vllm_nor_torch() -> None:
     loaded = set(result.stdout.split())
     assert "kvstore_vllm.identity" in loaded
     assert loaded & {"vllm", "torch", "transformers", "huggingface_hub"} == set()
+
+
+def test_another_vllm_is_refused_before_its_parts_are_missed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a connector imports of vLLM is elsewhere in other versions: the message comes first."""
+    monkeypatch.setitem(sys.modules, "vllm", ModuleType("vllm"))
+    version = ModuleType("vllm.version")
+    monkeypatch.setattr(version, "__version__", "0.31.0", raising=False)
+    monkeypatch.setitem(sys.modules, "vllm.version", version)
+    monkeypatch.delenv(ANY_VERSION, raising=False)
+    with pytest.raises(ImportError, match=f"0.31.0.*{ANY_VERSION}"):
+        _ = kvstore_vllm.KvstoreConnector
 
 
 def test_it_has_one_name() -> None:
