@@ -5,7 +5,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
-from kvstore_client import NamespaceIdentity
+from kvstore_client import NamespaceIdentity, PageLayout
 from kvstore_vllm.canonical import canonical_json
 from kvstore_vllm.config_factors import config_factors, part_factors
 from kvstore_vllm.hub import hub_snapshot
@@ -52,12 +52,15 @@ def model_identity(
     vllm_config: Any,  # noqa: ANN401  # a VllmConfig
     settings: ConnectorSettings,
     platform: PlatformFacts | None = None,
+    *,
+    layout: PageLayout | None = None,
 ) -> NamespaceIdentity:
     """Return who may share an engine's pages.
 
     Its digest is of the weights, or of what ``settings.model_digest`` says in their place,
-    and of each setting that decides over KV. It is the same in each process that loads the
-    same, on any day, from any path. Takes from milliseconds to seconds. Raises
+    of each setting that decides over KV, and of ``layout``: a store refuses a namespace with
+    two of them, and engines whose pages differ have one each. It is the same in each process
+    that loads the same, on any day, from any path. Takes from milliseconds to seconds. Raises
     ``UnidentifiableModel``, whose message says what to set, where that cannot be told, and
     for engines that share nothing: pipeline or context parallel, diffusing, or without
     prefix caching of vLLM's own.
@@ -68,6 +71,7 @@ def model_identity(
     parts = {
         "platform": canonical_json(platform, "platform"),
         "weights": _weights(model, vllm_config.load_config, settings.model_digest),
+        "layout": b"" if layout is None else repr(layout).encode(),
         **config_factors(vllm_config),
         **_draft(vllm_config, settings),
     }

@@ -50,11 +50,12 @@ class SchedulerSide:
         # Not known before the scheduler is complete.
         self.blocks_of: Callable[[str], Sequence[int]] = _no_blocks
         # Ranks are told it: their configuration is another once the model is loaded.
-        self._identity = identity = model_identity(vllm_config, settings)
+        layout = layout_of(facts.layout)
+        self._identity = identity = model_identity(vllm_config, settings, layout=layout)
         self._access = StoreAccess(
             settings.runtime_dir,
             identity,
-            layout_of(facts.layout),
+            layout,
             call_timeout=settings.lookup_timeout,
         )
         self._base_salt = engine_salt(settings)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from kvstore_client import Acquired, Match, Namespace, StoreBudget
-from kvstore_client.errors import PoolExhausted, StoreError
+from kvstore_client.errors import PoolExhausted, StoreError, StoreUnavailable
 from kvstore_client.tokens import TOKEN_BYTES, pack_tokens
 from kvstore_vllm.request_key import RequestKey
 from kvstore_vllm.unidentifiable import UndigestableAdapter
@@ -42,6 +42,8 @@ class StoreWork:
         namespace = self._namespace(key)
         if namespace is None:
             return None
+        if isinstance(namespace, StoreError):
+            return Match(failure=namespace)
         return namespace.match(
             self._packed(key, token_ids) + ONE_MORE, budget=StoreBudget(self._timeout)
         )
@@ -55,7 +57,7 @@ class StoreWork:
         ``yielding`` nothing where somebody else is saving more of them.
         """
         namespace = self._namespace(key)
-        if namespace is None:
+        if namespace is None or isinstance(namespace, StoreError):
             return None
         budget = StoreBudget(SAVE_BUDGET)
         page_count = len(token_ids) // self._page_tokens
@@ -101,14 +103,24 @@ class StoreWork:
             return False
         return True
 
-    def _namespace(self, key: RequestKey) -> Namespace | None:
+    def _namespace(self, key: RequestKey) -> Namespace | StoreError | None:
+        """Return a key's namespace, why there is none, or None where the key has none.
+
+        One that is new is waited for, one that the store refused is not.
+        """
         try:
             salt = key.salt
         except UndigestableAdapter as error:
             _logger.warning("request_not_cached", extra={"reason": str(error)})
             return None
         namespace = self._namespaces.namespace(salt)
-        return namespace if namespace.wait_open(self._timeout) else None
+        failure = namespace.failure
+        if failure is None:
+            return namespace
+        if isinstance(failure, StoreUnavailable) and namespace.wait_open(self._timeout):
+            return namespace
+        _logger.debug("namespace_not_open", extra={"reason": str(failure)})
+        return failure
 
     def _packed(self, key: RequestKey, token_ids: Sequence[int]) -> bytes:
         count = len(token_ids) // self._page_tokens * self._page_tokens

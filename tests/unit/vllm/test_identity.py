@@ -245,6 +245,16 @@ def test_a_page_has_all_ranks_bytes() -> None:
     assert layout_of(LAYOUT) == layout
 
 
+def test_pages_that_differ_are_of_namespaces_that_differ(folder: Path) -> None:
+    """A store refuses one namespace with two layouts: the second engine would be served nothing."""
+    config, other = engine(folder), layout_of(replace(LAYOUT, page_tokens=32))
+    identities = [
+        model_identity(config, PLAIN, CPU, layout=layout)
+        for layout in (layout_of(LAYOUT), other, None)
+    ]
+    assert len({each.model_digest for each in identities}) == 3
+
+
 def test_layouts_that_differ_have_other_fingerprints() -> None:
     """Order, type, names, bytes: whatever a page would be misread by."""
     layouts = [

@@ -1,0 +1,82 @@
+"""What the scheduler half's threads ask."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from kvstore_client import Match
+from kvstore_client.errors import LayoutMismatch, LimitExceeded, StoreError, StoreUnavailable
+from kvstore_vllm.request_key import RequestKey
+from kvstore_vllm.store_work import StoreWork
+
+PAGE = 4
+TOKENS = list(range(8))
+
+
+@dataclass
+class NamespaceAt:
+    """A namespace whose store says ``failure``; one that is opening is waited for."""
+
+    failure: StoreError | None = None
+    opens: bool = False
+    waited: bool = False
+
+    def wait_open(self, timeout: float) -> bool:
+        """Note that somebody waits."""
+        assert timeout > 0
+        self.waited = True
+        return self.opens
+
+    def match(self, tokens: bytes, **_: object) -> Match:
+        """Match nothing of whole pages and one token more."""
+        assert len(tokens) == 4 * (len(TOKENS) + 1)
+        return Match()
+
+
+class OneNamespace:
+    """Gives one namespace whatever the salt."""
+
+    def __init__(self, namespace: NamespaceAt) -> None:
+        self._namespace = namespace
+
+    def namespace(self, salt: bytes) -> Any:  # noqa: ANN401  # a stand-in
+        """Return it."""
+        assert salt == b""
+        return self._namespace
+
+
+def work(namespace: NamespaceAt) -> StoreWork:
+    """Ask of one namespace."""
+    return StoreWork(OneNamespace(namespace), PAGE, 0.25)
+
+
+@pytest.mark.parametrize("refusal", [LayoutMismatch("other pages"), LimitExceeded("too many")])
+def test_a_namespace_that_is_refused_is_waited_for_by_nobody(refusal: StoreError) -> None:
+    """Each request would wait in vain, and say that the store had nothing."""
+    namespace = NamespaceAt(refusal)
+    found = work(namespace).look_up(RequestKey(), TOKENS)
+    assert not namespace.waited
+    assert found is not None
+    assert found.failure is refusal
+    assert work(namespace).acquire(RequestKey(), TOKENS, yielding=False) is None
+    assert not namespace.waited
+
+
+@pytest.mark.parametrize("opens", [True, False])
+def test_a_namespace_that_is_opening_is_waited_for(*, opens: bool) -> None:
+    """A salt that is new has one soon."""
+    namespace = NamespaceAt(StoreUnavailable("not yet"), opens)
+    found = work(namespace).look_up(RequestKey(), TOKENS)
+    assert namespace.waited
+    assert found is not None
+    assert (found.failure is None) == opens
+
+
+def test_an_open_namespace_is_asked_at_once() -> None:
+    """Nothing is waited for."""
+    namespace = NamespaceAt()
+    found = work(namespace).look_up(RequestKey(), TOKENS)
+    assert not namespace.waited
+    assert found is not None
+    assert found.failure is None
