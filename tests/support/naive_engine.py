@@ -66,7 +66,7 @@ class NaiveEngine:
         self.invalid: set[int] = set()
         self.preempted: set[str] = set()
         self.steps: deque[Step] = deque()
-        self.fail_next_loads = 0
+        self.fail_next_loads = self.fail_next_saves = 0
         self.loaded_pages = 0
         self.outputs: dict[str, list[int]] = {}
 
@@ -217,7 +217,10 @@ class NaiveEngine:
             request = self.requests[transfer.request_id]
             assert set(transfer.block_ids) <= set(request.blocks), "another's block is read"
             for (_, slot), block in zip(transfer.places, transfer.block_ids, strict=True):
-                self.store.write(slot, self.kv[block])
+                self.store.write(slot, None if self.fail_next_saves else self.kv[block])
+            if self.fail_next_saves:
+                self.fail_next_saves -= 1
+                report.failed.add(transfer.job)
             report.ended[transfer.job] += self.ranks
         received, self.received = self.received, set()
         self.steps.append(Step(dict(tokens), report, invalid, set(plan.let_go), received))

@@ -86,12 +86,14 @@ class NaiveAcquired:
     in_flight: object = None
     failure: object = None
     released: bool = False
+    published: list[int] = field(default_factory=list)
 
     def release(self) -> None:
         """Give both back, once; what was inserted stays."""
         self.match.release()
         if self.reservation is not None and not self.released:
-            self.store.give_back(self.reservation.slots)
+            self.store.reserved.difference_update({*self.reservation.slots} - {*self.published})
+            self.store.pins.subtract(self.published)
         self.released = True
 
 
@@ -149,11 +151,10 @@ class NaivePages:
             if prefix not in self.index:
                 self.index[prefix] = slot
                 self.reserved.discard(slot)
+                # By inserting a reservation holds the path.
+                acquired.published.append(slot)
+                self.pins[slot] += 1
         return True
-
-    def give_back(self, slots: Sequence[int]) -> None:
-        """End a reservation."""
-        self.reserved.difference_update(slots)
 
     def write(self, slot: int, content: Prefix | None) -> None:
         """Take a writer's page; only what is reserved may be written."""
