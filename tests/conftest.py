@@ -2,9 +2,11 @@
 
 import ctypes
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from forked_programs import ForkedPrograms
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
@@ -15,6 +17,15 @@ MARKED = frozenset({"chaos", "e2e", "gpu", "integration", "property", "static"})
 MEASURED = ("tests/unit/core/", "tests/unit/service/")
 # Folders whose tests start processes: `make test` has two workers, for they need the cores.
 STARTING_PROCESSES = frozenset({"chaos", "e2e", "gpu", "integration"})
+
+# Tests of how programs begin: theirs are started as a user's are, by an exec.
+OF_BEGINNINGS = frozenset(
+    {
+        *("test_access", "test_commands", "test_examples", "test_health", "test_healthcheck"),
+        *("test_line_process", "test_log_secrets", "test_own_store", "test_restarts"),
+        *("test_serve", "test_server", "test_testing", "test_worker_program"),
+    }
+)
 
 # A slow machine is no failure: nothing here has a deadline.
 settings.register_profile(
@@ -68,6 +79,23 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("what the property tests did")
         for line in lines:
             terminalreporter.write_line(str(line))
+
+
+@pytest.fixture(scope="session")
+def forked_programs() -> Iterator[ForkedPrograms]:
+    """Return what forks programs."""
+    made = ForkedPrograms()
+    made.install()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def programs(request: pytest.FixtureRequest, forked_programs: ForkedPrograms) -> Iterator[None]:
+    """Have programs begin as forks, except where it is tested how they begin."""
+    forked_programs.on = request.path.stem not in OF_BEGINNINGS
+    yield
+    forked_programs.on = False
 
 
 def folder_of(nodeid: str) -> str:

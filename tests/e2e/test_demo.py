@@ -4,13 +4,13 @@ import json
 import os
 import signal
 import subprocess
-import sysconfig
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_programs import NESTED
 
 from inference_worker.comparison import ACCEPTED_SHARE
 from inference_worker.demo_script import DOCUMENT_TOKENS, WORKERS
@@ -34,7 +34,7 @@ def ended() -> Iterator[dict[str, "subprocess.CompletedProcess[str]"]]:
 
     With one thread: more would wait for each other, and for whatever else this machine does.
     """
-    program = [str(Path(sysconfig.get_path("scripts"), "kvstore-worker")), "demo", "--threads", "1"]
+    program = [sys.executable, "-m", "inference_worker", "demo", "--threads", "1"]
     options = {"": [], "--leak": ["--leak"]}
     running = {
         name: subprocess.Popen(
@@ -42,6 +42,7 @@ def ended() -> Iterator[dict[str, "subprocess.CompletedProcess[str]"]]:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            env={**os.environ, NESTED: "1"},
             start_new_session=True,
         )
         for name, more in options.items()

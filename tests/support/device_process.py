@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any, Self
 
 LIMIT = 120.0
+# What takes seconds to import, and looks at no device as it is.
+IMPORTED = ["grpc", "numpy", "torch", "kvstore_client", "kvstore_client.cuda_memory"]
 
 
 class DeviceProcess:
-    """Spawns a process with a client and a ``DeviceWorker``; kills it at the end of its block.
+    """Starts a process with a client and a ``DeviceWorker``; kills it at the end of its block.
 
-    ``environment`` is added to the process's before it loads torch. Its namespace is
-    open unless ``wait_open`` is false.
+    It is forked from one that imported torch, unless somebody is to see its environment, which
+    is the one that a process was begun with. ``environment`` is added to its own before it looks
+    for a device. Its namespace is open unless ``wait_open`` is false.
     """
 
     def __init__(
@@ -25,11 +28,16 @@ class DeviceProcess:
         environment: Mapping[str, str] | None = None,
         wait_open: bool = True,
     ) -> None:
-        context = get_context("spawn")
+        # The process itself does without the server that is imported with it.
+        from uid_by_environment import VARIABLE  # noqa: PLC0415
+
+        forked = get_context("forkserver")
+        forked.set_forkserver_preload(IMPORTED)
+        context = get_context("spawn") if VARIABLE in os.environ else forked
         self._pipe, remote = context.Pipe()
         self._process = context.Process(
             target=_serve,
-            args=(remote, runtime_dir, dict(environment or {}), wait_open),
+            args=(remote, runtime_dir, {**os.environ, **(environment or {})}, wait_open),
             daemon=True,
         )
         self._process.start()
@@ -72,7 +80,7 @@ def _serve(
     wait_open: bool,  # noqa: FBT001
 ) -> None:
     os.environ.update(environment)
-    # After the environment is set: these load torch.
+    # After the environment is set: these may look for a device.
     from device_pages import IDENTITY, LAYOUT  # noqa: PLC0415
     from device_worker import DeviceWorker  # noqa: PLC0415
 

@@ -1,5 +1,6 @@
 """A real ``kvstore-worker serve`` on a real store, for tests with the openai client."""
 
+import os
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 
 import httpx2
 from engine_world import NOTHING, left_at
+from forked_programs import NESTED
 from openai import OpenAI
 from openai.types.chat import ChatCompletion
 
@@ -93,7 +95,9 @@ def http_stage(folder: Path) -> Iterator[HttpStage]:
         command = [sys.executable, "-m", "inference_worker", "serve", *OPTIONS]
         command += ["--api-keys", str(keys), "--store", str(store.runtime_dir)]
         with log.open("wb") as out:
-            process = subprocess.Popen(command, stdout=out, stderr=out)
+            process = subprocess.Popen(
+                command, env={**os.environ, NESTED: "1"}, stdout=out, stderr=out
+            )
         try:
             yield HttpStage(process, log, store)
             process.terminate()
