@@ -39,7 +39,10 @@ class Completion:
 
 
 class VllmServer:
-    """A server on loopback, from ``with`` to its end; ``python`` is vLLM's environment's."""
+    """A server on loopback, which the ``with`` starts and ends; it takes requests when healthy.
+
+    ``python`` is that of vLLM's environment.
+    """
 
     def __init__(
         self,
@@ -71,11 +74,6 @@ class VllmServer:
                 # Its engine is a process of its own, and ends with it.
                 start_new_session=True,
             )
-        try:
-            self._wait_healthy()
-        except BaseException:
-            self._end()
-            raise
         return self
 
     def __exit__(
@@ -85,6 +83,18 @@ class VllmServer:
         trace: TracebackType | None,
     ) -> None:
         self._end()
+
+    def wait_healthy(self) -> None:
+        """Wait until it takes requests; raises ``RuntimeError`` with its log where it does not."""
+        until = time.monotonic() + START_SECONDS
+        while time.monotonic() < until:
+            with suppress(OSError, RuntimeError), self._request("GET", "/health"):
+                return
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(LOOK_SECONDS)
+                break
+        log = self.log.read_text(encoding="utf-8", errors="replace")
+        raise RuntimeError(f"the server did not start:\n{log[-LOG_TAIL:]}")
 
     def complete(
         self, tokens: Sequence[int], *, answer_tokens: int, salt: str | None = None
@@ -150,17 +160,6 @@ class VllmServer:
         if answer.status != http.HTTPStatus.OK:
             raise RuntimeError(f"{path} answered {answer.status}: {answer.read().decode()}")
         return answer
-
-    def _wait_healthy(self) -> None:
-        until = time.monotonic() + START_SECONDS
-        while time.monotonic() < until:
-            with suppress(OSError, RuntimeError), self._request("GET", "/health"):
-                return
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(LOOK_SECONDS)
-                break
-        log = self.log.read_text(encoding="utf-8", errors="replace")
-        raise RuntimeError(f"the server did not start:\n{log[-LOG_TAIL:]}")
 
     def _end(self) -> None:
         self._process.terminate()

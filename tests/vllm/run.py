@@ -4,12 +4,13 @@ Run it in the environment that environment.py sets up. Ends with status 0 only i
 """
 
 import argparse
+import json
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -132,6 +133,7 @@ def main() -> int:
     parser.add_argument("--small", action="store_true", help="cold, hit, partial, two engines")
     parser.add_argument("--only", choices=GROUPS, action="append", help="these groups of cases")
     parser.add_argument("--keep", type=Path, help="a new folder for the logs, which is kept")
+    parser.add_argument("--json", type=Path, help="a file for all cases")
     arguments = parser.parse_args()
     wanted = arguments.only or (["sharing"] if arguments.small else list(GROUPS))
     table = Table()
@@ -143,6 +145,9 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
         prepare(CACHE, folder / "imports.log")
         run(wanted, folder, table, small=arguments.small)
+    if arguments.json:
+        found = [asdict(case) for case in table.cases]
+        arguments.json.write_text(json.dumps(found), encoding="utf-8")
     wrong = sum(bool(case.wrong) for case in table.cases)
     took = time.perf_counter() - began
     print(f"{len(table.cases)} cases, {wrong} wrong, {took:.0f} s")

@@ -1,0 +1,43 @@
+"""Puts LMCache beside vLLM's environment, into `.venv-peers/lmcache-vllm`, once.
+
+A folder for PYTHONPATH with what LMCache imports and vLLM's environment has not: its connector
+runs inside vLLM. Needs .venv-vllm. Arguments are handed to pip.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+TREE = Path(__file__).parents[2]
+FOLDER = TREE / ".venv-peers" / "lmcache-vllm"
+PYTHON = TREE / ".venv-vllm" / "bin" / "python"
+PINS = Path(__file__).with_name("lmcache_requirements.txt")
+THEIRS = TREE / "tests" / "vllm" / "vllm_requirements.txt"
+
+
+def names(path: Path) -> dict[str, str]:
+    """Return the pins of a file by the distribution's name as indexes write it."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    pins = [line for line in lines if "==" in line and line[:1] != "#"]
+    return {pin.partition("==")[0].lower().replace("_", "-"): pin for pin in pins}
+
+
+def main() -> None:
+    """Install what is missing, or say why not."""
+    if FOLDER.exists():
+        return
+    if not PYTHON.exists():
+        print("LMCache beside vLLM is left out: it needs .venv-vllm, which make test-vllm sets up")
+        return
+    ours, there = names(PINS), names(THEIRS)
+    missing = [pin for name, pin in sorted(ours.items()) if name not in there]
+    pip = [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check", "--no-deps"]
+    pip += ["--progress-bar", "off", "--target", str(FOLDER), *sys.argv[1:], *missing]
+    said = subprocess.run(pip, capture_output=True, text=True, check=False)  # noqa: S603
+    if said.returncode:
+        print((said.stdout + said.stderr)[-2_000:])
+        print("LMCache beside vLLM cannot be had here, and is left out")
+
+
+if __name__ == "__main__":
+    main()

