@@ -1,0 +1,130 @@
+"""What a connector's threads ask, of a real store."""
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from kvstore_client import Acquired, Namespace, NamespaceIdentity, OpaqueContent, PageLayout
+from kvstore_client.testing import RunningStore, running_store, wait_until
+from kvstore_vllm.request_key import RequestKey
+from kvstore_vllm.store_access import StoreAccess
+from kvstore_vllm.store_work import StoreWork
+
+PAGE, PAGE_BYTES = 4, 4096
+KEY = RequestKey()
+TOKENS = list(range(24))
+IDENTITY = NamespaceIdentity(b"a model of thirty-two bytes at mo", display_name="tiny")
+LAYOUT = PageLayout(PAGE, PAGE_BYTES, OpaqueContent(b"blocks as they are"))
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[RunningStore]:
+    """A store of one extent of 64 pages."""
+    with running_store("--tier1-bytes", "256KiB", "--extent-bytes", "256KiB") as running:
+        yield running
+
+
+@pytest.fixture
+def access(store: RunningStore) -> Iterator[StoreAccess]:
+    """An engine's use of it."""
+    made = StoreAccess(str(store.runtime_dir), IDENTITY, LAYOUT, call_timeout=20.0)
+    assert wait_until(lambda: made.usable and made.memory.failure is None)
+    yield made
+    made.close()
+
+
+def save(work: StoreWork, memory: Namespace, tokens: Sequence[int], fill: int) -> Acquired:
+    """Save pages as a request does: in two inserts."""
+    acquired = work.acquire(KEY, tokens, yielding=True)
+    assert acquired is not None
+    assert acquired.reservation is not None
+    for page in acquired.reservation.pages:
+        memory.page(page)[:] = bytes([fill]) * PAGE_BYTES
+    start = acquired.reservation.start_page
+    end = start + acquired.reservation.page_count
+    middle = start + acquired.reservation.page_count // 2
+    assert work.insert(KEY, tokens, acquired, start, middle)
+    assert work.insert(KEY, tokens, acquired, middle, end)
+    return acquired
+
+
+def test_what_is_saved_is_found_whole_and_as_it_was(access: StoreAccess) -> None:
+    """A sequence that ends with a page is matched to its end, and goes on from there."""
+    work = StoreWork(access, PAGE, 20.0)
+    save(work, access.memory, TOKENS[:16], 1).release()
+    match = work.look_up(KEY, TOKENS[:16])
+    assert match is not None
+    with match:
+        assert match.page_count == 4
+        assert {bytes(access.memory.page(page)[:2]) for page in match.pages} == {b"\x01\x01"}
+        runs = match.pages.dated_runs
+        assert sum(len(run.generations) for run in runs) == 4
+        assert access.memory.recycled(runs) == []
+    acquired = save(work, access.memory, TOKENS, 2)
+    assert acquired.match.page_count == 4
+    assert acquired.reservation is not None
+    assert acquired.reservation.page_count == 2
+    acquired.release()
+    everything = work.acquire(KEY, TOKENS, yielding=False)
+    assert everything is not None
+    with everything:
+        assert everything.match.page_count == 6
+
+
+def test_another_salt_finds_nothing(access: StoreAccess) -> None:
+    """Its namespace is opened where it is first asked for, and another's again later."""
+    work = StoreWork(access, PAGE, 20.0)
+    tokens = [each + 100 for each in TOKENS]
+    save(work, access.memory, tokens, 1).release()
+    salted = RequestKey(plain_salt=b"a user's own, thirty-two bytes..")
+    match = work.look_up(salted, tokens)
+    assert match is not None
+    assert match.failure is None
+    assert match.page_count == 0
+    assert access.namespace(salted.salt) is access.namespace(salted.salt)
+    assert access.namespace(b"") is access.memory
+
+
+def test_who_yields_gets_nothing_while_another_saves_the_same(access: StoreAccess) -> None:
+    """And all that is missing once the other is done, or where it does not yield."""
+    work = StoreWork(access, PAGE, 20.0)
+    tokens = [each + 200 for each in TOKENS]
+    first = work.acquire(KEY, tokens, yielding=True)
+    second = work.acquire(KEY, tokens, yielding=True)
+    third = work.acquire(KEY, tokens, yielding=False)
+    assert first is not None
+    assert second is not None
+    assert third is not None
+    assert second.in_flight is not None
+    assert second.reservation is None
+    assert third.reservation is not None
+    for each in (first, second, third):
+        each.release()
+
+
+def test_of_a_store_that_is_full_the_first_pages_can_be_had(access: StoreAccess) -> None:
+    """Half of what is missing, or half of that."""
+    work = StoreWork(access, PAGE, 20.0)
+    most = work.acquire(KEY, list(range(1000, 1000 + 50 * PAGE)), yielding=False)
+    assert most is not None
+    assert most.reservation is not None
+    rest = work.acquire(KEY, list(range(3000, 3000 + 40 * PAGE)), yielding=False)
+    assert rest is not None
+    assert rest.reservation is not None
+    assert 0 < rest.reservation.page_count < 40
+    assert rest.reservation.start_page == 0
+    most.release()
+    rest.release()
+
+
+def test_without_a_store_all_is_a_miss(tmp_path: object) -> None:
+    """At once, and the lease that others would join is none."""
+    access = StoreAccess(str(tmp_path), IDENTITY, LAYOUT, call_timeout=0.05)
+    work = StoreWork(access, PAGE, 0.05)
+    assert not access.usable
+    assert access.share_lease() is None
+    match = work.look_up(KEY, TOKENS)
+    assert match is None or match.page_count == 0
+    acquired = work.acquire(KEY, TOKENS, yielding=True)
+    assert acquired is None or acquired.reservation is None
+    access.close()

@@ -1,0 +1,126 @@
+"""The half at a rank: what it copies, and what it says of what failed."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+
+from kvstore_client import DatedRun, PageRef
+from kvstore_vllm.block_copier import BlockCopier, Plane
+from kvstore_vllm.transfer import StepPlan, Transfer
+from kvstore_vllm.worker_half import WorkerHalf
+
+BLOCK = 16
+
+
+@dataclass
+class Memory:
+    """One extent of a store, whose slots may be given away."""
+
+    slots: torch.Tensor = field(default_factory=lambda: torch.ones((4, BLOCK), dtype=torch.uint8))
+    given_away: list[PageRef] = field(default_factory=list)
+
+    def extent_tensor(self, extent_id: int) -> torch.Tensor:
+        """Return the extent; there is one."""
+        return {0: self.slots}[extent_id]
+
+    def recycled(self, runs: Sequence[DatedRun]) -> list[PageRef]:
+        """Return what was given away."""
+        del runs
+        return self.given_away
+
+
+@dataclass
+class Rig:
+    """A rank with eight blocks."""
+
+    half: WorkerHalf
+    blocks: torch.Tensor
+    memory: Memory
+
+    def plan(self, *, load_async: bool = True, extent_id: int = 0) -> StepPlan:
+        """Load blocks 2 and 3 as request r, save block 5 as request s."""
+        return StepPlan(
+            "engine",
+            load_async=load_async,
+            loads=[Transfer(1, "r", (2, 3), (DatedRun(extent_id, [0, 1]),))],
+            saves=[Transfer(2, "s", (5,), (DatedRun(extent_id, [3]),))],
+            let_go={"gone"},
+        )
+
+    def run(self, plan: StepPlan, memory: Memory | None) -> None:
+        """Do as a step does, and wait for the loads beside it."""
+        self.half.load(plan, memory)
+        self.half.save(plan, memory)
+        self.half.close()
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    """A rank whose blocks are all 7."""
+    blocks = torch.full((8, 1, BLOCK), 7, dtype=torch.uint8)
+    half = WorkerHalf(BlockCopier([Plane(blocks, 0)]))
+    yield Rig(half, blocks, Memory())
+    half.close()
+
+
+def test_loads_and_saves_are_copied_and_reported(rig: Rig) -> None:
+    """Once each; a load beside the step is reported by its request, too."""
+    rig.run(rig.plan(), rig.memory)
+    assert rig.blocks[:, 0, 0].tolist() == [7, 7, 1, 1, 7, 7, 7, 7]
+    assert rig.memory.slots[:, 0].tolist() == [1, 1, 1, 7]
+    assert rig.half.take_finished() == ({"gone"}, {"r"})
+    assert rig.half.take_finished() == (set(), set())
+    assert rig.half.take_failed_blocks() == set()
+    report = rig.half.take_report()
+    assert report.ended == Counter({1: 1, 2: 1})
+    assert report.failed == set()
+    assert not rig.half.take_report()
+    assert rig.half.counts["load_bytes"] == 2 * BLOCK
+    assert rig.half.counts["save_bytes"] == BLOCK
+
+
+def test_a_load_within_the_step_is_complete_and_tells_no_request(rig: Rig) -> None:
+    """VLLM waits for the step alone."""
+    plan = rig.plan(load_async=False)
+    rig.half.load(plan, rig.memory)
+    assert rig.blocks[2, 0, 0] == 1
+    assert rig.half.take_finished() == (set(), set())
+    assert rig.half.take_report().ended == Counter({1: 1})
+
+
+def failing(rig: Rig, what: str) -> tuple[StepPlan, Memory | None]:
+    """Return a plan and a memory with which copies fail."""
+    if what == "given away":
+        rig.memory.given_away.append(PageRef(0, 1))
+    plan = rig.plan(extent_id=9 if what == "no such extent" else 0)
+    return plan, None if what == "no store" else rig.memory
+
+
+@pytest.mark.parametrize("what", ["no store", "no such extent", "given away"])
+@pytest.mark.filterwarnings("ignore")
+def test_whatever_fails_is_told_by_its_blocks_and_raises_nothing(rig: Rig, what: str) -> None:
+    """A request whose load failed is received all the same; vLLM computes its blocks."""
+    plan, memory = failing(rig, what)
+    rig.run(plan, memory)
+    assert rig.half.take_finished() == ({"gone"}, {"r"})
+    assert rig.half.take_failed_blocks() == {2, 3}
+    assert rig.half.take_failed_blocks() == set()
+    report = rig.half.take_report()
+    assert report.ended == Counter({1: 1, 2: 1})
+    assert report.failed == {1, 2}
+
+
+def test_loads_are_made_to_fail_as_often_as_is_said(rig: Rig) -> None:
+    """All of them here, and counted; saves are left alone."""
+    half = WorkerHalf(BlockCopier([Plane(rig.blocks, 0)]), fault_fraction=1.0)
+    plan = rig.plan(load_async=False)
+    half.load(plan, rig.memory)
+    half.save(plan, rig.memory)
+    assert half.counts["load_faults"] == 1
+    assert half.take_failed_blocks() == {2, 3}
+    assert half.take_report().failed == {1}
+    assert rig.blocks[2, 0, 0] == 7
+    half.close()
