@@ -26,7 +26,7 @@ ATTACH_SECONDS = 60.0
 @pytest.fixture(scope="module")
 def asked() -> list[Turn]:
     """Some turns of the trace that begin alike."""
-    found = turns(load(CUT, 60), block_tokens=4, longest=LONGEST - 2)[:10]
+    found = turns(load(CUT, 60), block_tokens=8, longest=LONGEST - 2)[:10]
     assert sum(each.known_tokens for each in found) > 0
     return found
 
