@@ -98,7 +98,8 @@ class SchedulerHalf:
         ``scheduled`` has the tokens that each request is to compute in it. A step without any
         waits a millisecond for the store's answers.
         """
-        if not scheduled:
+        plan.idle = not scheduled
+        if plan.idle:
             self._answers.wait(IDLE_WAIT)
         self._answers.deliver()
         for request_id in preempted:

@@ -31,13 +31,14 @@ class StepPlan:
 
     ``engine_id`` finds the store where scheduler and rank share a process; where they do not,
     ``lease``, which is secret, and the ``identity`` of its pages do. ``let_go`` are ended
-    requests whose blocks nobody reads any more.
+    requests whose blocks nobody reads any more. ``idle``: the step computes nothing.
     """
 
     engine_id: str
     lease: bytes | None = None
     identity: NamespaceIdentity | None = None
     load_async: bool = True
+    idle: bool = False
     loads: list[Transfer] = field(default_factory=list)
     saves: list[Transfer] = field(default_factory=list)
     let_go: set[str] = field(default_factory=set)

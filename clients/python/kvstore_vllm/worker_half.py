@@ -6,6 +6,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from threading import Condition
 from typing import Final, NamedTuple, Protocol
 
 import torch
@@ -17,6 +18,7 @@ from kvstore_vllm.transfer import StepPlan, Transfer, WorkerReport
 _logger = logging.getLogger(__name__)
 
 MICROSECONDS: Final = 1e6
+IDLE_WAIT: Final = 0.001
 
 
 class MappedPages(ExtentTensors, Protocol):
@@ -54,6 +56,9 @@ class WorkerHalf:
         self._chance = random.Random()  # noqa: S311  # which load a test fails is no secret
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="kvstore-vllm-load")
         self._loaded: deque[tuple[Transfer, Copied]] = deque()
+        self._news = Condition()
+        self._under_way = 0
+        self._idle = False
         self._stream = torch.cuda.Stream() if self._on_cuda else None
         self._report = WorkerReport()
         self._failed_blocks: set[int] = set()
@@ -62,6 +67,7 @@ class WorkerHalf:
 
     def load(self, plan: StepPlan, memory: MappedPages | None) -> None:
         """Load what the plan says: beside the step, or before it where a load is part of it."""
+        self._idle = plan.idle
         if not plan.loads:
             return
         if not plan.load_async:
@@ -73,6 +79,7 @@ class WorkerHalf:
             # Whatever the step still does to these blocks, such as to zero them, comes first.
             ready = torch.cuda.Event()
             ready.record()
+        self._under_way += len(plan.loads)
         for transfer in plan.loads:
             self._thread.submit(self._load_beside, memory, transfer, ready)
 
@@ -83,9 +90,17 @@ class WorkerHalf:
             self._end(transfer, self._copied(memory, transfer, to_blocks=False), "save")
 
     def take_finished(self) -> tuple[set[str], set[str]]:
-        """Return the requests that are let go, and those whose loads ended, well or not."""
+        """Return the requests that are let go, and those whose loads ended, well or not.
+
+        After a step that computed nothing it waits a millisecond for a load: to look again and
+        again would keep the interpreter from the loads' thread.
+        """
+        if self._idle and self._under_way:
+            with self._news:
+                self._news.wait_for(lambda: self._loaded, IDLE_WAIT)
         while self._loaded:
             transfer, copied = self._loaded.popleft()
+            self._under_way -= 1
             self._received.add(transfer.request_id)
             self._end_load(transfer, copied)
         let_go, self._let_go = self._let_go, set()
@@ -131,7 +146,9 @@ class WorkerHalf:
                     self._stream.wait_event(ready)
                     copied = self._load(memory, transfer)
         finally:
-            self._loaded.append((transfer, copied))
+            with self._news:
+                self._loaded.append((transfer, copied))
+                self._news.notify_all()
 
     def _load(self, memory: MappedPages | None, transfer: Transfer) -> Copied:
         if self._fault_fraction and self._chance.random() < self._fault_fraction:

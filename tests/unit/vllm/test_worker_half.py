@@ -3,11 +3,13 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from threading import Event
 
 import pytest
 import torch
 
 from kvstore_client import DatedRun, PageRef
+from kvstore_client.testing import wait_until
 from kvstore_vllm.block_copier import BlockCopier, Plane
 from kvstore_vllm.transfer import StepPlan, Transfer
 from kvstore_vllm.worker_half import WorkerHalf
@@ -89,6 +91,24 @@ def test_a_load_within_the_step_is_complete_and_tells_no_request(rig: Rig) -> No
     assert rig.blocks[2, 0, 0] == 1
     assert rig.half.take_finished() == (set(), set())
     assert rig.half.take_report().ended == Counter({1: 1})
+
+
+def test_a_step_that_computes_nothing_waits_a_little_for_loads(rig: Rig) -> None:
+    """Not for good, and not for nothing: a load that goes on is told in a later step."""
+    goes_on = Event()
+
+    class Slow(Memory):
+        def extent_tensor(self, extent_id: int) -> torch.Tensor:
+            assert goes_on.wait(30)
+            return super().extent_tensor(extent_id)
+
+    plan = rig.plan()
+    plan.idle = True
+    rig.half.load(plan, Slow())
+    assert rig.half.take_finished()[1] == set()
+    goes_on.set()
+    assert wait_until(lambda: rig.half.take_finished()[1] == {"r"})
+    assert rig.half.take_finished()[1] == set()
 
 
 def failing(rig: Rig, what: str) -> tuple[StepPlan, Memory | None]:
