@@ -5,6 +5,7 @@ memory. Needs .venv-vllm (`make test-vllm`); docs/vllm-figures.md says how to re
 """
 
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,8 @@ PAGE_TOKENS = 32
 ARGUMENTS = (
     *("--dtype", "float32", "--enforce-eager", "--max-model-len", "2048"),
     *("--block-size", str(PAGE_TOKENS), "--max-num-seqs", "4"),
+    # Gemma's sliding layers: one kind of memory for all layers, whatever the connector takes.
+    "--disable-hybrid-kv-cache-manager",
     # A prompt in one step, as on a machine with more room.
     *("--max-num-batched-tokens", "2048", "--kv-cache-memory-bytes", str(512 << 20)),
 )
@@ -49,6 +52,8 @@ def main(  # noqa: PLR0913 - each is an option
     seed: Annotated[int, typer.Option(help="Of the prompts and of the order.")] = 1,
 ) -> None:
     """Measure, or show what was measured."""
+    # As Ctrl-C: everything that was started is stopped on the way out.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if report:
         document = json.loads(report.read_text(encoding="utf-8"))
     elif not VLLM_PYTHON.exists():

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-START_SECONDS = 240.0
+START_SECONDS = 600.0
 ASK_SECONDS = 240.0
 STOP_SECONDS = 20.0
 LOOK_SECONDS = 0.25
@@ -94,7 +94,9 @@ class VllmServer:
                 self._process.wait(LOOK_SECONDS)
                 break
         log = self.log.read_text(encoding="utf-8", errors="replace")
-        raise RuntimeError(f"the server did not start:\n{log[-LOG_TAIL:]}")
+        begin = max(0, log.find("Traceback"))
+        shown = log[begin : begin + LOG_TAIL] + log[-LOG_TAIL:]
+        raise RuntimeError(f"the server did not start:\n{shown}")
 
     def complete(
         self, tokens: Sequence[int], *, answer_tokens: int, salt: str | None = None

@@ -5,6 +5,7 @@ Run it in the environment that environment.py sets up. Ends with status 0 only i
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
 import time
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from cases.adapters import adapters
 from cases.deaths import absent, hung, killed
-from cases.failing import SHARE, failing_loads
+from cases.failing import SHARE, failing_loads, wrong_page
 from cases.narrow import DEVICE_PAGES, STORE_BYTES, narrow
 from cases.ranks import ranks
 from cases.servers import servers
@@ -54,6 +55,8 @@ def failing(here: World) -> None:
                 f"failing-{name}", shared, extra=extra, local_prefix_cache=load_async
             ) as engine:
                 failing_loads(here, shared, engine, name)
+        with here.engine("faulty", shared, wrong_page=True) as engine:
+            wrong_page(here, shared, engine)
 
 
 def deaths(here: World) -> None:
@@ -136,6 +139,8 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="a file for all cases")
     arguments = parser.parse_args()
     wanted = arguments.only or (["sharing"] if arguments.small else list(GROUPS))
+    # As Ctrl-C: everything that was started is stopped on the way out.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     table = Table()
     began = time.perf_counter()
     with ExitStack() as stack:

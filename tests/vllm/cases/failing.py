@@ -28,3 +28,16 @@ def failing_loads(world: World, store: Store, engine: Engine, name: str) -> None
         case.note = f"{failed} loads failed by injection"
         case.require(failed > 0, "no load failed")
         case.require(case.loaded > 0, "nothing was loaded")
+
+
+def wrong_page(world: World, store: Store, engine: Engine) -> None:
+    """Loads with a seeded fault: what this compares can differ."""
+    with world.case("a wrong page in each load: seen", store) as case:
+        before = engine.counts()
+        answers = engine.ask(ASKED)
+        expected = world.reference.answers(ASKED)
+        tally(case, engine, before)
+        case.require(case.loaded > 0, "nothing was loaded")
+        same = sum(a.tokens == b.tokens for a, b in zip(answers, expected, strict=True))
+        case.require(same < len(ASKED), "all answers are right with wrong pages")
+        case.note = f"{len(ASKED) - same} of {len(ASKED)} answers are wrong, as they have to be"

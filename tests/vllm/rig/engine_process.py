@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.lora.request import LoRARequest
 from vllm.v1.engine.llm_engine import LLMEngine
 
+from kvstore_vllm.block_copier import BlockCopier, ExtentTensors
+from kvstore_vllm.transfer import Transfer
 from rig.answer import Answer, Counts
 from rig.options import EngineOptions
 from rig.prompts import Prompt
@@ -32,6 +35,8 @@ def serve(connection: Connection, options: EngineOptions, log: Path) -> None:
     the local prefix cache is empty now.
     """
     _write_to(log)
+    if options.wrong_page:
+        _lose_a_page()
     arguments = EngineArgs(**options.engine_arguments())
     engine = LLMEngine.from_engine_args(arguments)
     connection.send(READY)
@@ -55,6 +60,22 @@ def _write_to(log: Path) -> None:
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+
+
+def _lose_a_page() -> None:
+    """Have every load put its second page in the first one's place too.
+
+    Pages that change places would change nothing: keys carry their positions.
+    """
+    load = BlockCopier.load
+
+    def wrong(self: BlockCopier, memory: ExtentTensors, transfer: Transfer) -> int:
+        copied = load(self, memory, transfer)
+        first, _, *others = transfer.block_ids
+        load(self, memory, replace(transfer, block_ids=(first, first, *others)))
+        return copied
+
+    BlockCopier.load = wrong  # type: ignore[method-assign]
 
 
 def _run(engine: LLMEngine, options: EngineOptions, asked: list[Prompt]) -> list[Answer]:

@@ -15,6 +15,7 @@ class EngineOptions:
     ``runtime_dir`` is the store's, None for an engine without a connector;
     ``extra`` further settings of the connector. ``device_pages`` bounds
     vLLM's own memory in its own pages, each of PAGE_TOKENS tokens.
+    ``wrong_page`` puts a fault into the connector: one page of each load is another.
     """
 
     model: Path
@@ -24,6 +25,7 @@ class EngineOptions:
     device_pages: int | None = None
     adapters: tuple[Path, ...] = ()
     ranks: int = 1
+    wrong_page: bool = False
 
     def engine_arguments(self) -> dict[str, object]:
         """Return vLLM's arguments, for its ``EngineArgs``."""
