@@ -8,6 +8,10 @@ from kvstore_client.errors import StoreError
 from kvstore_client.extents import MappedExtent
 from kvstore_client.mapping import map_extent
 
+# How often memory is prepared, a few MiB each time: 16 GiB of it, whose page tables, charged to
+# this process, are 32 MiB. What lies beyond is prepared as it is touched.
+PREPARATIONS = 4096
+
 
 class _Lingering(set[int]):
     """Extents given up that are mapped still. Their memory knows it, and not the table."""
@@ -48,6 +52,7 @@ class ExtentTable:
         self._retired: set[int] = set()
         # Of extents that are not prepared for their first use, the byte to go on from.
         self._fresh: dict[int, int] = {}
+        self._preparations = 0
         self._closed = False
         self._number = next(numbers)
 
@@ -81,14 +86,19 @@ class ExtentTable:
         return True
 
     def populate(self) -> bool:
-        """Prepare some of the memory for its first use; returns whether some more is left.
+        """Prepare some of the memory for its first use; returns whether some more is to be.
 
-        One thread at a time calls it. What is given up meanwhile is unmapped as it returns.
+        However large the store's memory is, ``PREPARATIONS`` are made and no more: this process
+        may never use it all. One thread at a time calls it. What is given up meanwhile is
+        unmapped as it returns.
         """
         with self._monitor:
-            extent_id, begin = next(iter(self._fresh.items()), (0, 0))
-            extent = self._mapped.get(extent_id)
-        end = None if extent is None else extent.populate(begin)
+            if not self._fresh or self._preparations == PREPARATIONS:
+                return False
+            self._preparations += 1
+            extent_id, begin = next(iter(self._fresh.items()))
+            extent = self._mapped[extent_id]
+        end = extent.populate(begin)
         del extent
         with self._monitor:
             self._fresh.pop(extent_id, None)

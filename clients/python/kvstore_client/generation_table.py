@@ -61,7 +61,7 @@ class PageGenerations:
         a run that does not fit its extent or its generations.
         """
         if self._runs is None:
-            self._runs = [_Run(run) for run in self._named if run.generations]
+            self._runs = [_Run(run) for run in self._named if run.generations and run.slot_indexes]
         _order_loads()
         return [page for run in self._runs for page in run.recycled(extents)]
 

@@ -193,7 +193,7 @@ class Session:
 
     def require_mapped(self, pages: Pages) -> Pages:
         """Return ``pages``; raises :class:`StoreUnavailable` for one with no memory here."""
-        strange = {each for each in pages.extent_ids if self.extents.get(each) is None}
+        strange = pages.strange_to(self.extents)
         if strange:
             raise StoreUnavailable(f"the answer names extents {sorted(strange)}, not mapped here")
         return pages

@@ -9,6 +9,7 @@ import pytest
 from scripted_store import sealed_memfd
 
 from kvstore.v1 import types_pb2
+from kvstore_client import extent_table
 from kvstore_client.errors import DeviceUnavailable
 from kvstore_client.extent_table import ExtentTable
 from kvstore_client.extents import UntrustedExtent
@@ -187,6 +188,30 @@ def test_extents_are_prepared_one_after_the_other(table: ExtentTable, memory: in
     table.add(described(4), [memory])
     table.close()
     assert not table.populate()
+
+
+def test_no_more_is_prepared_than_page_tables_may_cost(
+    table: ExtentTable, memory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest of a store's memory, however much there is, is as it was; no extent begins anew."""
+    begun: list[int] = []
+
+    def prepare(self: HostExtent, begin: int) -> int:
+        del self
+        begun.append(begin)
+        return begin + 1
+
+    monkeypatch.setattr(HostExtent, "populate", prepare)
+    monkeypatch.setattr(extent_table, "PREPARATIONS", 5)
+    # To have nothing to prepare costs none.
+    assert not table.populate()
+    table.add(described(1), [memory])
+    for _ in range(7):
+        table.populate()
+    table.give_up([1])
+    table.add(described(2), [memory])
+    assert not table.populate()
+    assert begun == [0, 1, 2, 3, 4]
 
 
 def test_what_is_given_up_while_it_is_prepared_is_unmapped(

@@ -157,6 +157,12 @@ def test_a_run_that_makes_no_sense_has_no_current_page(
     assert PageGenerations([wrong]).recycled(extents) == [PageRef(1, slot) for slot in slots]
 
 
+def test_a_run_without_slots_is_none(extents: ExtentTable) -> None:
+    """As the pages of an answer have it, whatever number it says."""
+    without = [types_pb2.PageRun(extent_id=1, generations=[7], slot_count=each) for each in (0, 2)]
+    assert PageGenerations(without).recycled(extents) == []
+
+
 def test_nothing_is_told_where_there_is_nothing_to_compare(
     frame: Frame, extents: ExtentTable
 ) -> None:

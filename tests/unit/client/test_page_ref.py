@@ -15,7 +15,7 @@ def test_runs_become_pages_in_prefix_order() -> None:
 
 
 def test_pages_are_a_sequence_like_any_other() -> None:
-    """Their number, their extents, and what is at a place, whatever was asked before."""
+    """Their number and what is at a place, whatever was asked before."""
     runs = [
         types_pb2.PageRun(extent_id=2, slot_indexes=[7, 3]),
         types_pb2.PageRun(extent_id=9),
@@ -23,7 +23,6 @@ def test_pages_are_a_sequence_like_any_other() -> None:
     ]
     expected = [PageRef(2, 7), PageRef(2, 3), PageRef(1, 0)]
     assert len(Pages(runs)) == 3
-    assert Pages(runs).extent_ids == {1, 2}
     assert Pages(runs).runs == [SlotRun(2, [7, 3]), SlotRun(1, [0])]
     assert Pages(runs)[-1] == expected[-1]
     assert isinstance(Pages(runs)[0], PageRef)

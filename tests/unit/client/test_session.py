@@ -125,6 +125,20 @@ def test_a_page_without_memory_is_no_answer(attached: ScriptedSession) -> None:
         )
 
 
+def test_a_range_beyond_its_extent_is_no_answer(attached: ScriptedSession) -> None:
+    """Twenty bytes could say four thousand million pages: none is taken out of them."""
+    session = attached.open()
+    extent = session.extents.get(3)
+    assert extent is not None
+    whole = Pages([PageRun(extent_id=3, slot_indexes=[0], slot_count=extent.slot_count)])
+    assert len(session.require_mapped(whole)) == extent.slot_count
+    for first, count in ((1, extent.slot_count), (0, 2**32 - 1), (2**32 - 1, 2**32 - 1)):
+        with pytest.raises(errors.StoreUnavailable, match="3"):
+            session.require_mapped(
+                Pages([PageRun(extent_id=3, slot_indexes=[first], slot_count=count)])
+            )
+
+
 def test_releases_go_ahead_of_a_reserve(hasty: ScriptedSession) -> None:
     """Settling waits for what was given back, and no longer than the request may take."""
     slow = Event()
