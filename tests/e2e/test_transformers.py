@@ -1,13 +1,15 @@
 """``model.generate`` from a store: the same tokens, fewer of them computed, nothing left held."""
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 import torch
-from engine_world import LIMIT, NOTHING, EngineWorld, left_at
+from engine_world import NOTHING, EngineWorld
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers_script import NEW, Script
 
 from inference_worker.model import PagedModel
 from inference_worker.model_source import model_folder
@@ -15,9 +17,8 @@ from inference_worker.tiny_models import TINY_MODELS
 from kvstore_client import ClientConfig, Match, connect_admin
 from kvstore_client.errors import PageRecycled, ParentDetached, PoolExhausted, StoreError
 from kvstore_client.testing import RunningStore, running_store
-from kvstore_transformers import PrefixStore, Prompt
+from kvstore_transformers.forward_watch import ForwardWatch
 
-NEW = 20
 # Seven pages and a part of one: past the tiny models' window several times.
 PROMPT = 120
 # Of a store that does not answer.
@@ -40,40 +41,6 @@ def stock(cache: None) -> dict[str, PreTrainedModel]:
         name: AutoModelForCausalLM.from_pretrained(model_folder(f"tiny-{name}"))
         for name in TINY_MODELS
     }
-
-
-class Script:
-    """A program with a model and a store, as a user writes one."""
-
-    def __init__(self, model: PreTrainedModel, runtime_dir: Path, **keywords: Any) -> None:  # noqa: ANN401
-        self.model = model
-        self.runtime_dir = runtime_dir
-        config = ClientConfig(call_timeout=LIMIT)
-        self.store = PrefixStore(
-            model, runtime_dir, **{"config": config, "open_timeout": LIMIT, **keywords}
-        )
-
-    def ask(self, ids: list[int], **options: Any) -> Prompt:  # noqa: ANN401 - generate's own
-        """Generate with and without the store, both from the same seed, and compare."""
-        options = {"max_new_tokens": NEW, "do_sample": False, **options}
-        inputs = torch.tensor([ids])
-        torch.manual_seed(7)
-        wanted = self.model.generate(inputs, **options)
-        with self.store.prompt(inputs) as prompt:
-            torch.manual_seed(7)
-            assert torch.equal(self.model.generate(**prompt, **options), wanted)
-        return prompt
-
-    def left(self) -> object:
-        """Say what is held at the store once all that was given back has reached it."""
-        assert self.store._client.flush(LIMIT)
-        return left_at(self.runtime_dir)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.store.close()
 
 
 @pytest.fixture
@@ -184,6 +151,45 @@ def test_weights_that_were_changed_are_refused(
             model.lm_head.weight.mul_(1.0)
         with pytest.raises(RuntimeError, match="make another PrefixStore"):
             script.store.prompt(torch.tensor([[1, 2]]))
+
+
+@pytest.mark.parametrize("when", ["before it begins", "before its end"])
+def test_weights_that_change_under_a_prompt_save_nothing(
+    stock: dict[str, PreTrainedModel], store: RunningStore, text_ids: TextIds, when: str
+) -> None:
+    """Neither what was cached of those before nor what these compute is the other's."""
+    model, ids = stock["qwen3"], torch.tensor([text_ids(PROMPT, 14)])
+    with Script(model, store.runtime_dir) as script:
+        prompt = script.store.prompt(ids)
+        with torch.no_grad(), ExitStack() as contexts:
+            contexts.enter_context(pytest.raises(RuntimeError, match="make another PrefixStore"))
+            if when == "before its end":
+                contexts.enter_context(prompt)
+                model.generate(**prompt, max_new_tokens=NEW)
+            model.lm_head.weight.mul_(1.0)
+            if when == "before it begins":
+                contexts.enter_context(prompt)
+        assert prompt.saved_token_count == 0
+        assert script.store._namespace.peek(ids[0].tolist()) == 0
+        assert script.left() == NOTHING
+
+
+def test_what_another_thread_computes_meanwhile_is_not_saved(
+    llama: Script, text_ids: TextIds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of an output that is streamed, and read no more: what is announced may not be there."""
+    complete, ids = ForwardWatch.complete, text_ids(PROMPT, 15)
+    later = text_ids(16, 16)
+
+    def complete_and_go_on(watch: ForwardWatch) -> bool:
+        done = complete(watch)
+        watch._cache.announce(torch.tensor(later))
+        return done
+
+    monkeypatch.setattr(ForwardWatch, "complete", complete_and_go_on)
+    prompt = llama.ask(ids)
+    assert prompt.saved_token_count == 128
+    assert prompt.cache.token_ids()[-16:] == later
 
 
 def test_without_a_store_it_generates(

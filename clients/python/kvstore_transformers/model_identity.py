@@ -88,3 +88,11 @@ def weights_stamp(module: PreTrainedModel) -> int:
             for each in module.parameters()
         )
     )
+
+
+def require_weights(module: PreTrainedModel, stamp: int) -> None:
+    """Raise ``RuntimeError`` where ``weights_stamp`` is another now."""
+    if weights_stamp(module) != stamp:
+        raise RuntimeError(
+            "the model's weights are others than they were: make another PrefixStore"
+        )

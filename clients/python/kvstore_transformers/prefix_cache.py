@@ -43,8 +43,9 @@ class PrefixCache(Cache):  # type: ignore[misc]  # transformers is not typed
 
     def announce(self, ids: torch.Tensor) -> None:
         """Say that a forward of these tokens, int64 ``[n]``, comes next."""
-        self._pieces.append(ids.detach().clone())
+        # Counted first: where this is interrupted in between, the cache is not settled.
         self.token_count += ids.shape[0]
+        self._pieces.append(ids.detach().clone())
 
     def begin(self, ids: Sequence[int]) -> None:
         """Have these tokens, whose keys and values were written into the layers' rows."""

@@ -11,7 +11,7 @@ from kvstore_client import Client, ClientConfig, NamespaceIdentity, PagedContent
 from kvstore_client.errors import StoreError
 from kvstore_transformers.cache_check import check_cache
 from kvstore_transformers.errors import UnsupportedModelError
-from kvstore_transformers.model_identity import model_digest, weights_stamp
+from kvstore_transformers.model_identity import model_digest, require_weights, weights_stamp
 from kvstore_transformers.probe import probe_model
 from kvstore_transformers.prompt import Prompt
 from kvstore_transformers.prompt_counts import CountOfPrompts, PromptCounts
@@ -103,11 +103,15 @@ class PrefixStore:
             raise ValueError(msg)
         if attention_mask is not None and not bool((attention_mask == 1).all()):
             raise ValueError("a prompt has no padding: its attention mask is all ones")
-        if weights_stamp(self._model) != self._stamp:
-            raise RuntimeError(
-                "the model's weights are others than they were: make another PrefixStore"
-            )
-        return Prompt(self._model, self._shape, self._namespace, input_ids, self._counts)
+        require_weights(self._model, self._stamp)
+        return Prompt(
+            self._model,
+            self._shape,
+            self._namespace,
+            input_ids,
+            self._counts,
+            stamp=self._stamp,
+        )
 
     def close(self) -> None:
         """Give everything back and detach; prompts go on without a store. Can be repeated."""

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 from kvstore_client import Namespace
 from kvstore_client.errors import StoreError
 from kvstore_transformers.forward_watch import ForwardWatch
+from kvstore_transformers.model_identity import require_weights
 from kvstore_transformers.prefix_cache import PrefixCache
 from kvstore_transformers.probe import ModelShape
 from kvstore_transformers.prompt_counts import CountOfPrompts
@@ -26,7 +27,8 @@ class Prompt(Mapping[str, Any]):
     store has of the prompt, and ``generate`` computes the rest. At its end the whole pages that
     were computed, of prompt and output, are saved, and all that is held at the store is given
     back. After an exception nothing is saved. The cache stays usable then, as any cache.
-    One thread uses it, once.
+    One thread uses it, once; one that generates for it has to have ended before its end. Both
+    beginning and end raise ``RuntimeError`` where the model's weights were changed.
     """
 
     def __init__(
@@ -36,12 +38,15 @@ class Prompt(Mapping[str, Any]):
         namespace: Namespace,
         input_ids: torch.Tensor,
         counts: CountOfPrompts,
+        *,
+        stamp: int,
     ) -> None:
-        """``input_ids`` are int64 ``[1, n]``."""
+        """``input_ids`` are int64 ``[1, n]``; ``stamp`` is of the weights that pages are of."""
         self._module = module
         self._shape = shape
         self._input_ids = input_ids
         self._counts = counts
+        self._stamp = stamp
         self._stored = StoredPrefix(namespace)
         self._arguments: dict[str, Any] | None = None
         self._watch: ForwardWatch | None = None
@@ -73,6 +78,7 @@ class Prompt(Mapping[str, Any]):
     def __enter__(self) -> Self:
         if self._arguments is not None:
             raise RuntimeError("a prompt is used once: ask the store for another")
+        require_weights(self._module, self._stamp)
         ids = self._input_ids[0].tolist()
         module = self._module
         cache = PrefixCache(self._shape, module.dtype, module.device, len(ids) + OUTPUT_ROOM)
@@ -95,8 +101,11 @@ class Prompt(Mapping[str, Any]):
         assert self._watch is not None  # it was entered
         self._watch.stop()
         try:
+            # Before it is looked at: what another thread announces from now on is not saved.
+            ids = self.cache.token_ids()
             if error is None and self._watch.complete():
-                self.saved_token_count = self._stored.save(self.cache.token_ids(), self.cache)
+                require_weights(self._module, self._stamp)
+                self.saved_token_count = self._stored.save(ids, self.cache)
         finally:
             self._stored.release()
             self._counts.add(
