@@ -135,7 +135,8 @@ def _refuse(model: Any) -> None:  # noqa: ANN401 - whatever was passed
         msg = f"a model of transformers is wanted, not a {type(model).__name__}"
         raise TypeError(msg)
     model_type = str(model.config.model_type)
-    if getattr(model, "_hf_peft_config_loaded", False):
+    injected = any(type(each).__module__.startswith("peft.") for each in model.modules())
+    if injected or getattr(model, "_hf_peft_config_loaded", False):
         reason = "an adapter can be turned on and off unseen: merge it into the weights first"
         raise UnsupportedModelError(model_type, reason)
     places = sorted({str(each.device) for each in model.parameters()})

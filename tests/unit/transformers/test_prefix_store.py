@@ -1,0 +1,45 @@
+"""What a store is refused for before it attaches, or reads anything."""
+
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from kvstore_transformers import PrefixStore
+from kvstore_transformers.errors import UnsupportedModelError
+
+
+@pytest.fixture
+def own(stock_models: dict[str, PreTrainedModel]) -> PreTrainedModel:
+    """Return a model of the test's own."""
+    return deepcopy(stock_models["llama"])
+
+
+@pytest.mark.parametrize("loaded_by", ["transformers", "peft"])
+def test_adapters_that_can_be_turned_off_are_refused(
+    own: PreTrainedModel, tmp_path: Path, loaded_by: str
+) -> None:
+    """Turned off they change what is computed, and no weight."""
+    if loaded_by == "transformers":
+        own._hf_peft_config_loaded = True
+    else:
+        # As peft puts its own in the place of a layer, whoever calls it.
+        kind = type("Linear", (torch.nn.Linear,), {"__module__": "peft.tuners.lora.layer"})
+        own.model.layers[0].mlp.up_proj.__class__ = kind
+    with pytest.raises(UnsupportedModelError, match="turned on and off"):
+        PrefixStore(own, tmp_path, open_timeout=0)
+
+
+def test_weights_in_several_places_are_refused(own: PreTrainedModel, tmp_path: Path) -> None:
+    """A layer's rows are copied to one."""
+    own.lm_head.to("meta")
+    with pytest.raises(UnsupportedModelError, match="several devices"):
+        PrefixStore(own, tmp_path, open_timeout=0)
+
+
+def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
+    """As a compiled one, which is a module around it."""
+    with pytest.raises(TypeError, match="not a Linear"):
+        PrefixStore(torch.nn.Linear(1, 1), tmp_path)
