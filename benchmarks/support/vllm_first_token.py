@@ -31,6 +31,15 @@ class Samples:
     # Whether the second server's answers were the first's.
     identical: bool = True
 
+    def add(self, other: "Samples") -> None:
+        """Add another pass's."""
+        self.cold += other.cold
+        self.hit += other.hit
+        self.tokens += other.tokens
+        self.stored_bytes += other.stored_bytes
+        self.loaded_bytes += other.loaded_bytes
+        self.identical &= other.identical
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -44,31 +53,23 @@ class Setting:
 
 
 def measure(
-    wanted: list[Way], setting: Setting, seed: int, folder: Path, say: Callable[[str], None]
-) -> tuple[dict[str, Samples], list[float]]:
-    """Measure every way in every round, in an order of its own; also the load average at each."""
-    numbers = random.Random(seed)
-    samples = {way.name: Samples() for way in wanted}
-    loads = []
+    way: Way, setting: Setting, numbers: random.Random, folder: Path, say: Callable[[str], None]
+) -> tuple[Samples, list[float]]:
+    """Measure one way in all rounds; also the load average at each. Its servers run alone."""
+    samples, loads = Samples(), []
+    count = 1 if way.name == ALONE else 2
     with ExitStack() as stack:
-        pairs = {}
-        for way in wanted:
-            count = 1 if way.name == ALONE else 2
-            pairs[way.name] = [
-                stack.enter_context(_server(way, setting, folder / f"{way.name}-{number}.log"))
-                for number in range(count)
-            ]
-        for way in wanted:
-            for server in pairs[way.name]:
-                server.wait_healthy()
-            say(f"{way.name} is up")
-        for way in wanted:
-            _warm_up(pairs[way.name], numbers, setting)
-        for number in range(setting.rounds):
+        servers = [
+            stack.enter_context(_server(way, setting, folder / f"{way.name}-{number}.log"))
+            for number in range(count)
+        ]
+        for server in servers:
+            server.wait_healthy()
+        _warm_up(servers, numbers, setting)
+        for _ in range(setting.rounds):
             loads.append(machine.load_average())
-            for way in numbers.sample(wanted, len(wanted)):
-                _round(way, pairs[way.name], samples[way.name], numbers, setting)
-            say(f"round {number + 1} of {setting.rounds}")
+            _round(way, servers, samples, numbers, setting)
+        say(f"{way.name}: {setting.rounds} rounds")
     return samples, loads
 
 

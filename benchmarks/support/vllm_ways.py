@@ -44,13 +44,14 @@ class Way:
 
 
 @contextmanager
-def ways(wanted: list[str]) -> Iterator[list[Way]]:
-    """Run what ways need beside vLLM; raises ``RuntimeError`` where that does not start."""
+def way_of(name: str) -> Iterator[Way]:
+    """Run what a way needs beside vLLM; raises ``RuntimeError`` where that does not start."""
     starts = {KVSTORE: _kvstore, LMCACHE: _lmcache, EXAMPLE: _example}
-    with ExitStack() as stack:
-        yield [
-            Way(name) if name == ALONE else stack.enter_context(starts[name]()) for name in wanted
-        ]
+    if name not in starts:
+        yield Way(name)
+        return
+    with starts[name]() as way:
+        yield way
 
 
 @contextmanager
