@@ -78,6 +78,7 @@ class HalfWorld:
     def change(self, number: int) -> None:
         """The store goes, somebody else saves, a copy fails, or a load within a step."""
         self.engine.usable = number % 7 > 0
+        self.engine.joining = number % 14 == 0
         self.store.down = number % 7 == 1
         self.store.someone_else_saves = number % 7 == 2
         self.engine.fail_next_loads = int(number % 7 > 3)

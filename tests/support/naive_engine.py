@@ -34,8 +34,8 @@ class NaiveEngine:
         chunk: int = 6,
     ) -> None:
         self.store, self.page, self.chunk, self.lag = store, store.page_tokens, chunk, lag
-        self.answers = ToldAnswers()
-        self.now, self.usable, self.load_async, self.ranks = 0.0, True, load_async, ranks
+        self.answers, self.ranks = ToldAnswers(), ranks
+        self.now, self.usable, self.joining, self.load_async = 0.0, True, False, load_async
         settings = HalfSettings(
             page_tokens=self.page,
             rank_count=ranks,
@@ -48,6 +48,7 @@ class NaiveEngine:
             store,
             self.answers,
             usable=lambda: self.usable,
+            joining=lambda: self.joining,
             blocks_of=lambda name: self.requests[name].blocks if name in self.requests else (),
             clock=lambda: self.now,
         )

@@ -15,6 +15,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from vllm.version import __version__ as vllm_version
 
 from kvstore_vllm.engine_facts import EngineFacts
+from kvstore_vllm.engine_log import log_with
 from kvstore_vllm.events import StoredEvents
 from kvstore_vllm.rank_side import RankSide
 from kvstore_vllm.scheduler_side import SchedulerSide
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 require_supported(vllm_version)
-
-_logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -74,6 +73,7 @@ class KvstoreConnector(KVConnectorBase_V1):
         self, vllm_config: "VllmConfig", role: KVConnectorRole, kv_cache_config: "KVCacheConfig"
     ) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
+        log_with(logging.getLogger("vllm"))
         settings = ConnectorSettings.read(self._kv_transfer_config.kv_connector_extra_config or {})
         facts = EngineFacts(vllm_config, kv_cache_config)
         self._events = StoredEvents(vllm_config)

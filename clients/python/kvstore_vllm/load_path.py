@@ -30,6 +30,7 @@ class LoadPath:
         counts: "Counter[str]",
         *,
         usable: Callable[[], bool],
+        joining: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
@@ -38,6 +39,7 @@ class LoadPath:
         self._jobs = jobs
         self._counts = counts
         self._usable = usable
+        self._joining = joining
         self._clock = clock
         self._planned: list[Transfer] = []
         # Loads that not every rank has ended.
@@ -46,12 +48,22 @@ class LoadPath:
     def look_up(self, tracked: Tracked) -> None:
         """Begin to ask; what is not to be asked is a miss at once."""
         lookup = tracked.lookup = Lookup(self._clock())
-        pages = tracked.request.num_tokens // self._settings.page_tokens
         self._counts["asked_tokens"] += tracked.request.num_tokens
-        if not pages or not self._usable():
-            self._counts["lookups_unavailable" if pages else "lookups_miss"] += 1
+        self._ask(tracked, lookup)
+
+    def _ask(self, tracked: Tracked, lookup: Lookup) -> None:
+        """Ask now, or not yet where ranks are about to reach the store."""
+        pages = tracked.request.num_tokens // self._settings.page_tokens
+        if pages and not self._usable():
+            if not self._joining():
+                self._counts["lookups_unavailable"] += 1
+                lookup.answered = True
+            return
+        if not pages:
+            self._counts["lookups_miss"] += 1
             lookup.answered = True
             return
+        lookup.asked = True
         ids = tracked.request.all_token_ids[: pages * self._settings.page_tokens]
         self._answers.ask(
             partial(self._work.look_up, tracked.key, ids),
@@ -66,8 +78,10 @@ class LoadPath:
             self.look_up(tracked)
         lookup = tracked.lookup
         assert lookup is not None
+        if not lookup.answered and not lookup.asked:
+            self._ask(tracked, lookup)
         if not lookup.answered:
-            if self._clock() - lookup.asked_at < self._settings.lookup_timeout:
+            if self._clock() - lookup.began_at < self._settings.lookup_timeout:
                 return None
             self._counts["lookups_timeout"] += 1
             lookup.drop()

@@ -3,7 +3,8 @@
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from threading import Thread
+from typing import Any, Final
 
 import torch
 
@@ -17,6 +18,9 @@ from kvstore_vllm.transfer import StepPlan, WorkerReport
 from kvstore_vllm.worker_half import WorkerHalf
 
 _logger = logging.getLogger(__name__)
+
+# Of a step that computes nothing, while requests wait for this rank to reach the store; seconds.
+JOIN_WAIT: Final = 0.01
 
 
 class RankSide:
@@ -106,11 +110,14 @@ class RankSide:
         if plan.lease is not None and plan.lease != self._lease:
             assert plan.identity is not None
             self._join(plan.lease, plan.identity)
+        if plan.idle and self._memory is not None and not self._told:
+            self._memory.wait_open(JOIN_WAIT)
         return self._memory
 
     def _join(self, lease: bytes, identity: NamespaceIdentity) -> None:
         if self._client is not None:
-            self._client.close()
+            # It waits for a store that may be gone, and the step for nothing.
+            Thread(target=self._client.close, name="kvstore-vllm-leave", daemon=True).start()
         config = ClientConfig(call_timeout=self._settings.lookup_timeout)
         self._lease, self._told = lease, False
         self._client = Client(self._settings.runtime_dir, config, join=lease)

@@ -28,9 +28,10 @@ class SchedulerHalf:
 
     No call waits for the store: threads ask it, and each call here begins by taking the
     answers that came. ``usable`` tells whether the store answers and every rank reaches it;
-    without it all is a miss at once. ``blocks_of`` gives a request's blocks, ``stored``
-    is told which pages of one are in the store now. Whatever becomes
-    of a request, what the store handed out is given back as soon as nobody reads or writes it.
+    without it all is a miss at once, unless ``joining`` tells that ranks are about to reach it:
+    then a request waits to be looked up. ``blocks_of`` gives a request's blocks, ``stored`` is
+    told which pages of one are in the store now. Whatever becomes of a request, what the store
+    handed out is given back as soon as nobody reads or writes it.
     Knows nothing of vLLM's own types.
     """
 
@@ -41,6 +42,7 @@ class SchedulerHalf:
         answers: Answers,
         *,
         usable: Callable[[], bool],
+        joining: Callable[[], bool] = lambda: False,
         blocks_of: Callable[[str], Sequence[int]],
         stored: Callable[[EngineRequest, int, int], None] = _tell_nobody,
         clock: Callable[[], float] = time.monotonic,
@@ -52,7 +54,7 @@ class SchedulerHalf:
         self._tracked: dict[str, Tracked] = {}
         self._jobs = Jobs(settings.rank_count)
         parts = settings, work, answers, self._jobs, self.counts
-        self._loads = LoadPath(*parts, usable=usable, clock=clock)
+        self._loads = LoadPath(*parts, usable=usable, joining=joining, clock=clock)
         self._saves = SavePath(*parts, usable=usable, stored=stored)
 
     @property

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
@@ -25,6 +26,9 @@ _logger = logging.getLogger(__name__)
 # As many as a client has lanes for.
 THREADS: Final = 4
 SALT_BYTES: Final = 16
+# For how long ranks that were told of a lease are waited for, in seconds: they join within
+# milliseconds where they can at all.
+LONGEST_JOIN: Final = 2.0
 
 
 def _no_blocks(request_id: str) -> Sequence[int]:
@@ -64,6 +68,9 @@ class SchedulerSide:
         self._joining = 0 if ENGINES_HERE.has_rank(facts.engine_id) else facts.rank_count
         self._joined: Counter[bytes] = Counter()
         self._disagrees = False
+        self._told_lease: bytes | None = None
+        self._told_at = 0.0
+        self._was_usable: bool | None = None
         ENGINES_HERE.put(facts.engine_id, self._access)
         half_settings = HalfSettings(
             page_tokens=facts.page_tokens,
@@ -77,6 +84,7 @@ class SchedulerSide:
             StoreWork(self._access, facts.page_tokens, settings.lookup_timeout),
             ThreadedAnswers(THREADS),
             usable=self._usable,
+            joining=self._is_joining,
             blocks_of=self._blocks_of,
             stored=stored,
         )
@@ -96,6 +104,9 @@ class SchedulerSide:
         plan = StepPlan(self._facts.engine_id, load_async=self._settings.load_async)
         if self._joining:
             plan.lease, plan.identity = self._access.share_lease(), self._identity
+            if plan.lease != self._told_lease:
+                self._told_lease, self._told_at = plan.lease, time.monotonic()
+        self._say_whether_usable()
         self.half.plan(plan, scheduled, preempted)
         return plan
 
@@ -122,9 +133,31 @@ class SchedulerSide:
         return self.blocks_of(request_id)
 
     def _usable(self) -> bool:
+        """Return whether the store answers and every rank reaches its memory."""
         if self._disagrees or not self._access.usable:
             return False
         if not self._joining:
             return True
         lease = self._access.share_lease()
         return lease is not None and self._joined[lease] >= self._joining
+
+    def _is_joining(self) -> bool:
+        """Return whether all that is missing are ranks, which the next steps tell of the lease."""
+        if self._disagrees or not self._joining or not self._access.usable:
+            return False
+        lease = self._access.share_lease()
+        if lease is None or self._joined[lease] >= self._joining:
+            return False
+        return lease != self._told_lease or time.monotonic() - self._told_at < LONGEST_JOIN
+
+    def _say_whether_usable(self) -> None:
+        """Have it in the log when the store comes to be used, and when it is not any more."""
+        usable = self._usable()
+        if usable == self._was_usable or self._is_joining():
+            return
+        self._was_usable = usable
+        facts = self._access.facts()
+        if usable:
+            _logger.info("kvstore_used", extra=facts)
+        else:
+            _logger.warning("kvstore_not_used", extra=facts)

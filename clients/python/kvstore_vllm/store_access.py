@@ -7,6 +7,7 @@ from typing import Final
 
 from kvstore_client import Client, ClientConfig, Namespace, NamespaceIdentity, PageLayout
 from kvstore_client.errors import StoreError
+from kvstore_client.runtime_dir import RuntimeDir
 
 # Salts, which users choose, with namespaces of their own; beyond it the longest unused is closed.
 MOST_NAMESPACES: Final = 64
@@ -26,7 +27,8 @@ class StoreAccess:
         name = f"vllm {identity.display_name}".strip()
         config = ClientConfig(call_timeout=call_timeout, display_name=name)
         self.layout = layout
-        self._client = Client(runtime_dir, config)
+        self._folder = RuntimeDir(runtime_dir).path
+        self._client = Client(self._folder, config)
         self._plain = self._client.namespace(identity, layout)
         self._by_salt: OrderedDict[bytes, Namespace] = OrderedDict()
         self._mutex = Lock()
@@ -53,6 +55,16 @@ class StoreAccess:
                 _, longest_unused = self._by_salt.popitem(last=False)
                 longest_unused.forget()
             return found
+
+    def facts(self) -> dict[str, str]:
+        """Return what the log says of it: the folder, the namespace, and why it is not used."""
+        identity = self._plain.identity
+        return {
+            "runtime_dir": str(self._folder),
+            "namespace": identity.display_name,
+            "model_digest": identity.model_digest.hex(),
+            "reason": str(self._plain.failure or ""),
+        }
 
     def share_lease(self) -> bytes | None:
         """Return what has another process join the lease; None where there is none."""

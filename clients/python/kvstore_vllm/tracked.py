@@ -40,8 +40,10 @@ class EngineRequest(Protocol):
 class Lookup:
     """A question to the store, its answer, and what vLLM had of the request itself."""
 
-    asked_at: float
+    began_at: float
     match: Match | None = None
+    # Not while ranks are about to reach the store.
+    asked: bool = False
     answered: bool = False
     given_up: bool = False
     page_count: int = 0

@@ -1,49 +1,8 @@
 """The scheduler half, driven as vLLM's scheduler drives it."""
 
 import pytest
-from naive_engine import LOOKUP_TIMEOUT, NaiveEngine
 from naive_pages import NaivePages
-from naive_request import NaiveRequest
-
-PAGE = 4
-PROMPT = [5, 6, 7, 8, 9, 10, 11, 12, 13, 14]
-
-
-def engine(**options: object) -> NaiveEngine:
-    """An engine with a store of its own, unless one is given."""
-    store = options.pop("store", None) or NaivePages(PAGE, 40)
-    return NaiveEngine(store, **options)  # type: ignore[arg-type]
-
-
-def run(world: NaiveEngine, name: str, prompt: list[int], new_tokens: int = 1) -> NaiveRequest:
-    """Run one request to its end, with every answer there at once."""
-    world.arrive(name, prompt)
-    request = world.requests[name]
-    for _ in range(100):
-        world.answers.answer_all()
-        world.step()
-        for loading, (_, transfer) in list(world.loading.items()):
-            if transfer is not None and world.ended_loads[loading] < world.ranks:
-                world.end_load(loading, ok=True)
-        if request.num_tokens >= len(prompt) + new_tokens:
-            break
-    world.finish(request)
-    settle(world)
-    return request
-
-
-def settle(world: NaiveEngine) -> None:
-    """Step until nothing is under way, and see that nothing is held any more."""
-    for _ in range(30):
-        world.answers.answer_all()
-        world.step()
-    while world.steps:
-        world.take_output()
-    world.answers.answer_all()
-    assert world.store.holds == []
-    assert world.store.reserved == set()
-    assert not world.held
-    assert len(world.spare) == len(world.kv)
+from naive_runs import PAGE, PROMPT, engine, run, settle
 
 
 def test_what_one_engine_computed_another_loads() -> None:
@@ -77,35 +36,6 @@ def test_what_was_generated_is_stored_at_the_end_where_wanted() -> None:
         run(world, "a", PROMPT, new_tokens=8)
     assert max(map(len, with_output.store.index)) == 16
     assert max(map(len, without.store.index)) == 8
-
-
-@pytest.mark.parametrize("late", [False, True], ids=["never", "late"])
-def test_a_lookup_without_an_answer_is_a_miss_in_time(*, late: bool) -> None:
-    """Nothing is waited for beyond the time allowed, and a late answer is given back."""
-    store = NaivePages(PAGE, 40)
-    run(engine(store=store), "a", PROMPT)
-    world = engine(store=store)
-    world.arrive("b", PROMPT)
-    world.step()
-    assert world.waiting
-    world.now = LOOKUP_TIMEOUT
-    world.step()
-    assert not world.waiting
-    assert world.half.counts["lookups_timeout"] == 1
-    if late:
-        world.answers.answer()
-        world.step()
-    world.finish(world.requests["b"])
-    settle(world)
-
-
-def test_without_a_store_nothing_is_asked() -> None:
-    """All is a miss at once."""
-    world = engine()
-    world.usable = False
-    run(world, "a", PROMPT)
-    assert world.half.counts["lookups_unavailable"] == 1
-    assert not world.store.index
 
 
 def test_a_load_that_fails_is_computed_and_not_tried_again() -> None:
