@@ -87,6 +87,10 @@ class ClientSocket:
         process.sockets.append(self)
         listeners.append(self._look)
 
+    def fileno(self) -> int:
+        """Return the descriptor, for who looks whether anything came."""
+        return self._socket.fileno()
+
     def settimeout(self, timeout: float | None) -> None:
         """Bound every wait."""
         self._timeout = timeout

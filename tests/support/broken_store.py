@@ -31,7 +31,9 @@ def recycle_pinned_slots() -> None:
     """Have a reserve that lacks slots take all cached ones, pinned or not; they stay matchable."""
     take = PrefixCache._take
 
-    def take_anything(cache: PrefixCache, lease: Lease, namespace: Namespace, count: int) -> Slots:
+    def take_anything(
+        cache: PrefixCache, lease: Lease, namespace: Namespace, count: int, now: float
+    ) -> Slots:
         arena = namespace.arena
         if arena.free_count < count:
             cached = array("Q")
@@ -40,7 +42,7 @@ def recycle_pinned_slots() -> None:
                 states = enumerate(extent.states)
                 cached.extend(base | index for index, each in states if each == SlotState.CACHED)
             arena.recycle(cached, SlotState.CACHED)
-        return take(cache, lease, namespace, count)
+        return take(cache, lease, namespace, count, now)
 
     PrefixCache._take = take_anything  # type: ignore[method-assign]
 

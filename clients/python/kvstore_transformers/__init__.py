@@ -1,9 +1,31 @@
-"""``model.generate`` of transformers, starting from what a kvstore has of the prompt."""
+"""``model.generate`` of transformers, starting from what a kvstore has of the prompt.
 
-from kvstore_transformers.errors import UnsupportedModelError
-from kvstore_transformers.prefix_cache import PrefixCache
-from kvstore_transformers.prefix_store import PrefixStore
-from kvstore_transformers.prompt import Prompt
-from kvstore_transformers.prompt_counts import PromptCounts
+Importing this package loads no client of a store; asking it for a name does.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from kvstore_transformers.errors import UnsupportedModelError
+    from kvstore_transformers.prefix_cache import PrefixCache
+    from kvstore_transformers.prefix_store import PrefixStore
+    from kvstore_transformers.prompt import Prompt
+    from kvstore_transformers.prompt_counts import PromptCounts
 
 __all__ = ["PrefixCache", "PrefixStore", "Prompt", "PromptCounts", "UnsupportedModelError"]
+
+_HOMES: Final = {
+    "PrefixCache": "prefix_cache",
+    "PrefixStore": "prefix_store",
+    "Prompt": "prompt",
+    "PromptCounts": "prompt_counts",
+    "UnsupportedModelError": "errors",
+}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401  # a module's attribute is of any type
+    """Load a name where it is asked for; raises ``AttributeError`` for one that is none."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -70,11 +70,12 @@ def test_requests_without_sense_are_refused(
 
 
 def test_its_process_answers_lines_and_knows_no_store(reference: Reference, text_ids: Ids) -> None:
-    """It says that it is ready, answers each line, survives bad ones, and imports no kvstore."""
+    """It says that it is ready, answers each line, survives bad ones, and imports no client."""
     ids = text_ids(30, 32)
     program = (
         "import json, sys; from inference_worker.reference import main; main();"
-        "print(json.dumps([m for m in sys.modules if m.startswith('kvstore')]))"
+        "clients = ('kvstore.', 'kvstore_client');"
+        "print(json.dumps([m for m in sys.modules if m.startswith(clients)]))"
     )
     requests: list[Any] = [
         {"id": "a", "prompt_ids": ids, "max_tokens": 5},
