@@ -26,9 +26,11 @@ _logger = logging.getLogger(__name__)
 # As many as a client has lanes for.
 THREADS: Final = 4
 SALT_BYTES: Final = 16
-# For how long ranks that were told of a lease are waited for, in seconds: they join within
-# milliseconds where they can at all.
+# For how long the store is waited for after the start, and ranks that were told of a lease, in
+# seconds: both come within milliseconds where they can at all.
 LONGEST_JOIN: Final = 2.0
+# Of a step that computes nothing, while requests wait for that; seconds.
+ATTACH_WAIT: Final = 0.001
 
 
 def _no_blocks(request_id: str) -> Sequence[int]:
@@ -68,6 +70,7 @@ class SchedulerSide:
         self._joining = 0 if ENGINES_HERE.has_rank(facts.engine_id) else facts.rank_count
         self._joined: Counter[bytes] = Counter()
         self._disagrees = False
+        self._began_at = time.monotonic()
         self._told_lease: bytes | None = None
         self._told_at = 0.0
         self._was_usable: bool | None = None
@@ -107,6 +110,8 @@ class SchedulerSide:
             if plan.lease != self._told_lease:
                 self._told_lease, self._told_at = plan.lease, time.monotonic()
         self._say_whether_usable()
+        if not scheduled and self._is_joining():
+            self._access.memory.wait_open(ATTACH_WAIT)
         self.half.plan(plan, scheduled, preempted)
         return plan
 
@@ -142,8 +147,15 @@ class SchedulerSide:
         return lease is not None and self._joined[lease] >= self._joining
 
     def _is_joining(self) -> bool:
-        """Return whether all that is missing are ranks, which the next steps tell of the lease."""
-        if self._disagrees or not self._joining or not self._access.usable:
+        """Return whether the store is about to be used: it or ranks are still on their way.
+
+        The next steps tell ranks of the lease.
+        """
+        if self._disagrees:
+            return False
+        if not self._access.usable:
+            return self._was_usable is None and time.monotonic() - self._began_at < LONGEST_JOIN
+        if not self._joining:
             return False
         lease = self._access.share_lease()
         if lease is None or self._joined[lease] >= self._joining:

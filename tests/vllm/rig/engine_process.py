@@ -23,6 +23,8 @@ READY = "ready"
 ABORTED = "aborted"
 # Steps without a request, until saves are at their end.
 FORGETTING_STEPS = 200
+# Steps of an engine without requests before it is idle.
+MOST_LAST_STEPS = 10_000
 STEP_SECONDS = 0.02
 # Labels that every counter of one engine has alike.
 SAME = frozenset({"engine", "model_name"})
@@ -99,8 +101,13 @@ def _run(engine: LLMEngine, options: EngineOptions, asked: list[Prompt]) -> list
                     tuple(completion.token_ids), str(completion.finish_reason)
                 )
         _abort(engine, heard, wanted, ended)
-    # What a connector still sends or gives back, it says in a step.
-    for _ in range(3):
+    # What a connector still sends or gives back, it says in a step: as an engine of its own
+    # process goes on until it is idle.
+    scheduler = engine.engine_core.engine_core.scheduler  # type: ignore[attr-defined]
+    engine.step()
+    for _ in range(MOST_LAST_STEPS):
+        if not scheduler.has_requests():
+            break
         engine.step()
     return [ended[name] for name in names]
 
