@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from support.page_section import put_section
+
 BEGIN, END = (
     "<!-- figures: written by benchmarks/vllm_servers.py --page -->\n",
     "<!-- end of figures -->\n",
@@ -22,10 +24,7 @@ def section(document: dict[str, Any]) -> str:
 
 def write_section(page: Path, document: dict[str, Any]) -> None:
     """Put the tables into a page, in place of those that it has."""
-    text = page.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    page.write_text(f"{before}{BEGIN}\n{section(document)}\n{END}{after}", encoding="utf-8")
+    put_section(page, BEGIN, END, section(document))
 
 
 def _lines(document: dict[str, Any]) -> Iterator[str]:

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from support.page_section import put_section
 from support.workload_plan import FULL
 from support.workload_plots import FILES
 from support.workload_tables import COLUMNS, variant_row
@@ -45,11 +46,7 @@ def write_section(page: Path, document: dict[str, Any], results: Path | None = N
     ``results`` is the file in which all of them are, if there is one.
     """
     link = "" if results is None else os.path.relpath(results, page.parent)
-    text = page.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    written = f"{before}{BEGIN}\n{section(document, link)}\n{END}{after}"
-    page.write_text(written, encoding="utf-8")
+    put_section(page, BEGIN, END, section(document, link))
 
 
 def _lines(document: dict[str, Any]) -> Iterator[str]:
