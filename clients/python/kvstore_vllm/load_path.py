@@ -47,12 +47,12 @@ class LoadPath:
 
     def look_up(self, tracked: Tracked) -> None:
         """Begin to ask; what is not to be asked is a miss at once."""
-        lookup = tracked.lookup = Lookup(self._clock())
+        lookup = tracked.lookup = Lookup()
         self._counts["asked_tokens"] += tracked.request.num_tokens
         self._ask(tracked, lookup)
 
     def _ask(self, tracked: Tracked, lookup: Lookup) -> None:
-        """Ask now, or not yet where ranks are about to reach the store."""
+        """Ask now, or not yet where ranks are about to reach the store, which is soon settled."""
         pages = tracked.request.num_tokens // self._settings.page_tokens
         if pages and not self._usable():
             if not self._joining():
@@ -63,7 +63,7 @@ class LoadPath:
             self._counts["lookups_miss"] += 1
             lookup.answered = True
             return
-        lookup.asked = True
+        lookup.asked_at = self._clock()
         ids = tracked.request.all_token_ids[: pages * self._settings.page_tokens]
         self._answers.ask(
             partial(self._work.look_up, tracked.key, ids),
@@ -78,10 +78,11 @@ class LoadPath:
             self.look_up(tracked)
         lookup = tracked.lookup
         assert lookup is not None
-        if not lookup.answered and not lookup.asked:
+        if not lookup.answered and lookup.asked_at is None:
             self._ask(tracked, lookup)
         if not lookup.answered:
-            if self._clock() - lookup.began_at < self._settings.lookup_timeout:
+            asked_at = lookup.asked_at
+            if asked_at is None or self._clock() - asked_at < self._settings.lookup_timeout:
                 return None
             self._counts["lookups_timeout"] += 1
             lookup.drop()

@@ -2,8 +2,6 @@
 
 import logging
 import os
-import time
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
@@ -13,6 +11,7 @@ from kvstore_vllm.config_factors import adapter_facts
 from kvstore_vllm.engine_facts import EngineFacts
 from kvstore_vllm.half_settings import HalfSettings
 from kvstore_vllm.identity import engine_salt, layout_of, model_identity
+from kvstore_vllm.joining import Joining
 from kvstore_vllm.request_key import RequestKey
 from kvstore_vllm.salts import mixed_salt
 from kvstore_vllm.scheduler_half import SchedulerHalf
@@ -26,9 +25,6 @@ _logger = logging.getLogger(__name__)
 # As many as a client has lanes for.
 THREADS: Final = 4
 SALT_BYTES: Final = 16
-# For how long the store is waited for after the start, and ranks that were told of a lease, in
-# seconds: both come within milliseconds where they can at all.
-LONGEST_JOIN: Final = 2.0
 # Of a step that computes nothing, while requests wait for that; seconds.
 ATTACH_WAIT: Final = 0.001
 
@@ -67,12 +63,8 @@ class SchedulerSide:
         self._base_salt = engine_salt(settings)
         self._adapters = AdapterDigests(adapter_facts(vllm_config.lora_config))
         # Ranks of other processes join the lease; of this one they use the client itself.
-        self._joining = 0 if ENGINES_HERE.has_rank(facts.engine_id) else facts.rank_count
-        self._joined: Counter[bytes] = Counter()
+        self._joining = Joining(0 if ENGINES_HERE.has_rank(facts.engine_id) else facts.rank_count)
         self._disagrees = False
-        self._began_at = time.monotonic()
-        self._told_lease: bytes | None = None
-        self._told_at = 0.0
         self._was_usable: bool | None = None
         ENGINES_HERE.put(facts.engine_id, self._access)
         half_settings = HalfSettings(
@@ -105,10 +97,9 @@ class SchedulerSide:
     def plan(self, scheduled: Mapping[str, int], preempted: Collection[str]) -> StepPlan:
         """Return the plan of a step."""
         plan = StepPlan(self._facts.engine_id, load_async=self._settings.load_async)
-        if self._joining:
+        if self._joining.tells_ranks:
             plan.lease, plan.identity = self._access.share_lease(), self._identity
-            if plan.lease != self._told_lease:
-                self._told_lease, self._told_at = plan.lease, time.monotonic()
+            self._joining.told(plan.lease)
         self._say_whether_usable()
         if not scheduled and self._is_joining():
             self._access.memory.wait_open(ATTACH_WAIT)
@@ -117,7 +108,7 @@ class SchedulerSide:
 
     def reported(self, report: WorkerReport, invalid_blocks: Collection[int]) -> None:
         """Take in what the ranks ended, and that they reach the store."""
-        self._joined.update(report.joined)
+        self._joining.came(report.joined)
         if report.disagrees and not self._disagrees:
             self._disagrees = True
             _logger.error("kvstore_turned_off", extra={"reason": "a rank's blocks lie otherwise"})
@@ -141,26 +132,18 @@ class SchedulerSide:
         """Return whether the store answers and every rank reaches its memory."""
         if self._disagrees or not self._access.usable:
             return False
-        if not self._joining:
-            return True
-        lease = self._access.share_lease()
-        return lease is not None and self._joined[lease] >= self._joining
+        return self._joining.complete(self._lease)
 
     def _is_joining(self) -> bool:
-        """Return whether the store is about to be used: it or ranks are still on their way.
-
-        The next steps tell ranks of the lease.
-        """
+        """Return whether the store is about to be used: it or ranks are still on their way."""
         if self._disagrees:
             return False
-        if not self._access.usable:
-            return self._was_usable is None and time.monotonic() - self._began_at < LONGEST_JOIN
-        if not self._joining:
-            return False
-        lease = self._access.share_lease()
-        if lease is None or self._joined[lease] >= self._joining:
-            return False
-        return lease != self._told_lease or time.monotonic() - self._told_at < LONGEST_JOIN
+        return self._joining.waits(answers=self._access.usable, lease=self._lease)
+
+    @property
+    def _lease(self) -> bytes | None:
+        """What the ranks are to join; None where they share the client, or there is none."""
+        return self._access.share_lease() if self._joining.tells_ranks else None
 
     def _say_whether_usable(self) -> None:
         """Have it in the log when the store comes to be used, and when it is not any more."""
@@ -168,6 +151,7 @@ class SchedulerSide:
         if usable == self._was_usable or self._is_joining():
             return
         self._was_usable = usable
+        self._joining.attached()
         facts = self._access.facts()
         if usable:
             _logger.info("kvstore_used", extra=facts)

@@ -21,7 +21,7 @@ class ConnectorSettings:
     """The folder with the store's sockets; None: where a store puts them unless told."""
 
     lookup_timeout: float = 0.25
-    """Longest time, in seconds, that a request waits for its lookup; then it is a miss."""
+    """Longest time, in seconds, that a request waits for the store's answer; then it is a miss."""
 
     load_async: bool = True
     """Whether loads run beside the engine's steps. Else a step waits for its loads."""

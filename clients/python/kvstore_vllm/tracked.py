@@ -40,10 +40,9 @@ class EngineRequest(Protocol):
 class Lookup:
     """A question to the store, its answer, and what vLLM had of the request itself."""
 
-    began_at: float
+    # Not while the store or ranks are still on their way to each other.
+    asked_at: float | None = None
     match: Match | None = None
-    # Not while ranks are about to reach the store.
-    asked: bool = False
     answered: bool = False
     given_up: bool = False
     page_count: int = 0
