@@ -71,6 +71,12 @@ class Client:
         session = self._connector.session
         return session is not None and session.usable
 
+    @property
+    def tried(self) -> bool:
+        """Whether an attempt to attach has ended since the start, well or not."""
+        self._connector.check_process()
+        return self._connector.tried
+
     def wait_connected(self, timeout: float) -> bool:
         """Wait until :attr:`connected`, for ``timeout`` seconds at most."""
         self._connector.check_process()

@@ -59,6 +59,7 @@ class Connector:
         self._attempt: Attempt | None = None
         self._leaving: list[Session] = []
         self._started = False
+        self._tried = False
         self._closing = False
         self._why_none: StoreError = StoreUnavailable("not attached yet")
         self._thread = Thread(target=self._run, name="kvstore-connector", daemon=True)
@@ -69,6 +70,11 @@ class Connector:
     def session(self) -> Session | None:
         """The newest session, which may have ended, or None before the first."""
         return self._session
+
+    @property
+    def tried(self) -> bool:
+        """Whether an attempt to attach has ended, well or not."""
+        return self._tried
 
     def require_session(self) -> Session:
         """Return the newest session; raises ``StoreError``, why there is none to speak of."""
@@ -176,6 +182,7 @@ class Connector:
             return None
         with self.monitor:
             self._attempt = None
+            self._tried = True
             self._session = session
             self.monitor.notify_all()
         _logger.info("session_started", extra={"store_epoch": session.store_epoch})
@@ -184,8 +191,10 @@ class Connector:
     def _note_failure(self, error: StoreError) -> None:
         with self.monitor:
             self._attempt = None
+            self._tried = True
             news = str(error) != str(self._why_none)
             self._why_none = error.with_traceback(None)
+            self.monitor.notify_all()
         if news and isinstance(error, StoreRefused):
             _logger.warning("attach_refused", extra={"reason": str(error)})
         else:

@@ -21,7 +21,6 @@ class Joining:
         self._rank_count = rank_count
         self._clock = clock
         self._began_at = clock()
-        self._attached = False
         self._joined: Counter[bytes] = Counter()
         self._told_lease: bytes | None = None
         self._told_at = 0.0
@@ -30,10 +29,6 @@ class Joining:
     def tells_ranks(self) -> bool:
         """Whether ranks have to be told of leases."""
         return self._rank_count > 0
-
-    def attached(self) -> None:
-        """Note that the store was reached, or that it was waited for once: that is all."""
-        self._attached = True
 
     def told(self, lease: bytes | None) -> None:
         """Note that the ranks are told of a lease with the next step."""
@@ -50,13 +45,14 @@ class Joining:
             return True
         return lease is not None and self._joined[lease] >= self._rank_count
 
-    def waits(self, *, answers: bool, lease: bytes | None) -> bool:
+    def waits(self, *, answers: bool, tried: bool, lease: bytes | None) -> bool:
         """Return whether the store, or ranks, are still on their way.
 
-        ``answers``: whether the store answers. One that stopped answering is not waited for.
+        ``answers``: whether the store answers; ``tried``: whether it was tried to reach it. One
+        that is not there, or stopped answering, is not waited for.
         """
         if not answers:
-            return not self._attached and self._clock() - self._began_at < LONGEST_JOIN
+            return not tried and self._clock() - self._began_at < LONGEST_JOIN
         if lease is None or self.complete(lease):
             return False
         return lease != self._told_lease or self._clock() - self._told_at < LONGEST_JOIN

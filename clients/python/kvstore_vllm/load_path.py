@@ -54,10 +54,12 @@ class LoadPath:
     def _ask(self, tracked: Tracked, lookup: Lookup) -> None:
         """Ask now, or not yet where ranks are about to reach the store, which is soon settled."""
         pages = tracked.request.num_tokens // self._settings.page_tokens
+        # In this order: what arrives between the two is there for the second.
+        if pages and self._joining():
+            return
         if pages and not self._usable():
-            if not self._joining():
-                self._counts["lookups_unavailable"] += 1
-                lookup.answered = True
+            self._counts["lookups_unavailable"] += 1
+            lookup.answered = True
             return
         if not pages:
             self._counts["lookups_miss"] += 1

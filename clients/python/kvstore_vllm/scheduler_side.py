@@ -138,7 +138,9 @@ class SchedulerSide:
         """Return whether the store is about to be used: it or ranks are still on their way."""
         if self._disagrees:
             return False
-        return self._joining.waits(answers=self._access.usable, lease=self._lease)
+        # In this order: a store that is attached to in between answers.
+        tried = self._access.tried
+        return self._joining.waits(answers=self._access.usable, tried=tried, lease=self._lease)
 
     @property
     def _lease(self) -> bytes | None:
@@ -151,7 +153,6 @@ class SchedulerSide:
         if usable == self._was_usable or self._is_joining():
             return
         self._was_usable = usable
-        self._joining.attached()
         facts = self._access.facts()
         if usable:
             _logger.info("kvstore_used", extra=facts)

@@ -44,6 +44,11 @@ class StoreAccess:
         """Whether the store answers requests now, as far as is known."""
         return self._client.connected
 
+    @property
+    def tried(self) -> bool:
+        """Whether it was tried to reach the store since the start."""
+        return self._client.tried
+
     def namespace(self, salt: bytes) -> Namespace:
         """Return the namespace of a salt, to be opened in the background where it is new."""
         if salt == self._plain.identity.salt:

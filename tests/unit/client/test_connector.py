@@ -164,6 +164,16 @@ def test_an_answer_with_unmapped_pages_is_a_miss(scripted: ScriptedCalls, client
         namespace.extent(8)
 
 
+def test_a_store_that_is_not_there_was_tried(tmp_path: Path) -> None:
+    """Who waits for it learns that there is nothing to wait for, without waiting."""
+    client = Client(tmp_path)
+    assert not client.tried
+    with client:
+        with client._connector.monitor:
+            assert client._connector.monitor.wait_for(lambda: client.tried, 30)
+        assert not client.connected
+
+
 def test_a_store_that_refuses_this_process_says_why(runtime_dir: RuntimeDir) -> None:
     """Where attaching is refused the reason is every request's failure."""
     status = status_pb2.Status.FromString(refusal("PEER_REFUSED", why="test"))
