@@ -24,6 +24,8 @@ from pydantic import ValidationError
 from kvstore import __version__, grpc_log  # noqa: F401  # comes before gRPC
 from kvstore.access import Access, read_access
 from kvstore.config import PROGRAM, Config, load_config
+from kvstore.http.address import UnusableHttpAddress
+from kvstore.http_listeners import listen_for_http
 from kvstore.instance_lock import InstanceLock, InstanceRunning
 from kvstore.log import configure_logging
 from kvstore.parent_death import ignore_parent_death
@@ -67,7 +69,10 @@ OWNER_PATIENCE = 0.25
 # Seconds for everything to end after the grace is over; what has not by then never will.
 STOP_PATIENCE = 15.0
 # Why it does not start, each with a message for whoever started it.
-REFUSALS = (DeviceUnavailable, InstanceRunning, SlabInUse, UnusableAddress, UnusableRuntimeDir)
+REFUSALS = (
+    *(DeviceUnavailable, InstanceRunning, SlabInUse),
+    *(UnusableAddress, UnusableHttpAddress, UnusableRuntimeDir),
+)
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 
@@ -155,6 +160,7 @@ def serve(config: Config, access: Access, signals: Signals) -> None:
             threads=threads,
         )
         port = None if config.listen is None else listen(server, config.listen, access.tls)
+        listen_for_http(config, health, clock, stack)
         server.start()
         stack.callback(lambda: server.stop(CALL_GRACE).wait())
         health.begin_serving()

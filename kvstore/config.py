@@ -25,6 +25,7 @@ from pydantic_settings import (
 from kvstore import __version__
 from kvstore.config_access import AccessSettings
 from kvstore.config_help import help_formatter
+from kvstore.config_http import HttpSettings
 from kvstore.config_tiers import TierSettings
 from kvstore.config_types import Device, Seconds, Size, TierSize
 
@@ -226,7 +227,7 @@ class StoreSettings(BaseSettings):
         return env_settings, ConfigFile(settings_cls)
 
 
-class Config(AccessSettings, TierSettings, StoreSettings):
+class Config(HttpSettings, AccessSettings, TierSettings, StoreSettings):
     """Settings of one server. Times are in seconds, sizes in bytes or like "512MiB".
 
     --tier1-bytes is KVSTORE_TIER1_BYTES in the environment, tier1_bytes in the file.

@@ -73,6 +73,15 @@ class Health:
         self._failing: list[str] | None = None
         self._looked_at = clock()
 
+    def watch(self, name: str, thread: Ticking) -> None:
+        """Look at one thread more; before ``begin_serving``."""
+        self._threads[name] = thread
+
+    def says(self, name: str) -> bool:
+        """Return whether it says SERVING of a service, of READINESS or of LIVENESS."""
+        serving: bool = self.servicer.status(name) == SERVING
+        return serving
+
     def begin_serving(self) -> None:
         """Say what the threads show, from now on; once."""
         self.check()

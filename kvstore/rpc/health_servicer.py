@@ -97,6 +97,10 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # i
             self._behind |= {each for each in self._watchers if each.service in changed}
             self._state.notify_all()
 
+    def status(self, name: str) -> int | None:
+        """Return what is said of a service, None where it is unknown."""
+        return self._statuses.get(name)
+
     def close(self) -> None:
         """Tell watchers nothing more. Does not wait."""
         with self._state:
@@ -107,7 +111,7 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # i
         self, request: health_pb2.HealthCheckRequest, context: grpc.ServicerContext
     ) -> health_pb2.HealthCheckResponse:
         """Answer a service's status; NOT_FOUND for an unknown one."""
-        said = self._statuses.get(request.service)
+        said = self.status(request.service)
         if said is None:
             context.set_code(grpc.StatusCode.NOT_FOUND)
             return health_pb2.HealthCheckResponse()

@@ -41,12 +41,15 @@ ALLOWED = {
     "kvstore/core": {ERRORS},
     "kvstore/storage": {ERRORS, "kvstore.core", "torch", "cupy"},
     "kvstore/service": {ERRORS, "kvstore.core", "kvstore.storage"},
+    "kvstore/http": {ERRORS, "kvstore.core", "kvstore.service"},
+    "kvstore/metrics": {ERRORS, "kvstore.core", "kvstore.http", "kvstore.service"},
     "kvstore/rpc": WIRE
     | {ERRORS, VERSION, "grpc_health", "grpc_reflection"}
     | {"kvstore.core", "kvstore.service"},
     "kvstore/errors.py": set(),
     "kvstore/config.py": {ERRORS, VERSION, "kvstore.config_help", "kvstore.runtime_dir"}
-    | {"kvstore.config_access", "kvstore.config_tiers", "kvstore.config_types"},
+    | {"kvstore.config_access", "kvstore.config_http", "kvstore.config_tiers"}
+    | {"kvstore.config_types"},
     "kvstore/config_tiers.py": {"kvstore.config_types", "kvstore.core"},
     # A part of the composition root: it knows where the settings have memory come from.
     "kvstore/tier_memory.py": {"kvstore.config", "kvstore.signals"}
@@ -54,7 +57,11 @@ ALLOWED = {
     # Another: it knows the types of a store's parts.
     "kvstore/store_building.py": {"kvstore.config", "kvstore.signals", "kvstore.tier_memory"}
     | {"kvstore.core", "kvstore.service", "kvstore.storage"},
+    # Another: it knows what each listener shows.
+    "kvstore/http_listeners.py": {"kvstore.config", "kvstore.http", "kvstore.metrics"}
+    | {"kvstore.rpc", "kvstore.service"},
     "kvstore/config_access.py": {"kvstore.config_types"},
+    "kvstore/config_http.py": {"kvstore.config_types"},
     "kvstore/config_types.py": set(),
     # A part of the composition root: it knows whom the settings let in.
     "kvstore/access.py": {"kvstore.config_access", "kvstore.private_file"}

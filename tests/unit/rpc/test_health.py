@@ -208,3 +208,15 @@ def test_it_outlives_a_look_that_fails(world: World, monkeypatch: pytest.MonkeyP
     world.health.begin_serving()
     assert again.wait(30)
     world.health.close()
+
+
+def test_what_is_watched_later_counts_too(world: World) -> None:
+    """One that was added, as all others; and who asks in this process is told the same."""
+    late = Shown()
+    world.health.watch("late", late)
+    world.health.check()
+    assert world.health.says(READINESS)
+    late.alive = False
+    world.health.check()
+    assert not world.health.says(READINESS)
+    assert not world.health.says("nothing")

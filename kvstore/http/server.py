@@ -1,0 +1,155 @@
+"""The HTTP listener: one thread that takes connections, and a thread for each of a few."""
+
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from http import HTTPStatus
+from threading import Event, Lock, Thread
+from typing import Self
+
+import structlog
+
+from kvstore.http.address import HttpAddress, is_loopback, parse_address
+from kvstore.http.connection import Route, serve
+from kvstore.http.response import Response
+from kvstore.service.clock import Clock
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+# Scrapers and browsers ask a few things at a time; whoever is one too many asks again.
+MAX_CONNECTIONS = 16
+# Seconds for a request to come, and for its response to be taken.
+PATIENCE = 5.0
+# The longest wait, in seconds: ``last_tick`` shows that the thread gets round.
+HEARTBEAT = 1.0
+FULL = Response.text("too many connections", HTTPStatus.SERVICE_UNAVAILABLE).to_bytes()
+
+
+class HttpServer:
+    """Answers GET and HEAD at ``address``, from ``start`` to ``close``, or in a ``with`` block.
+
+    ``routes`` are by exact path, without the query; each is called in a thread of its
+    connection, several at the same time, and what it raises is a status of 500 and a line
+    in the log. A connection is for one request. On loopback a request whose Host is
+    another name than localhost's is refused.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        routes: Mapping[str, Route],
+        *,
+        clock: Clock,
+        name: str = "http",
+        max_connections: int = MAX_CONNECTIONS,
+        patience: float = PATIENCE,
+    ) -> None:
+        """``address`` is HOST:PORT, port 0 any that is free; ``name`` is its threads'."""
+        self.failure_count = 0
+        self.last_tick = clock()
+        self._address = parse_address(address)
+        self._routes = dict(routes)
+        self._clock = clock
+        self._name = name
+        self._max_connections = max_connections
+        self._patience = patience
+        self._mutex = Lock()
+        self._open: dict[socket.socket, Thread] = {}
+        self._closing = Event()
+        self._listener: socket.socket | None = None
+        self._thread = Thread(target=self._run, name=f"kvstore-{name}", daemon=True)
+
+    @property
+    def address(self) -> HttpAddress:
+        """Where it listens; its port is the one in force once it was started."""
+        if self._listener is None:
+            return self._address
+        return self._address._replace(port=self._listener.getsockname()[1])
+
+    def start(self) -> None:
+        """Listen, and start the thread; once. Raises :class:`UnusableHttpAddress`."""
+        self._listener = self._address.bind()
+        self._listener.settimeout(HEARTBEAT)
+        self._thread.start()
+
+    def is_alive(self) -> bool:
+        """Return whether the thread that takes connections runs."""
+        return self._thread.is_alive()
+
+    def close(self) -> None:
+        """Take nothing more, end what is open, and wait until that is so; once, after ``start``."""
+        assert self._listener is not None  # it was started
+        self._closing.set()
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._listener.close()
+        with self._mutex:
+            left = dict(self._open)
+        for connection in left:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        for thread in left.values():
+            thread.join(self._patience)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            self.last_tick = self._clock()
+            try:
+                self._accept()
+            except TimeoutError:
+                pass
+            except OSError as error:
+                # Out of descriptors, or the end of it.
+                if not self._closing.wait(HEARTBEAT):
+                    log.warning("http_accept_failed", why=str(error))
+            except Exception:
+                self.failure_count += 1
+                log.exception("http_failed", failure_count=self.failure_count)
+
+    def _accept(self) -> None:
+        assert self._listener is not None  # it was started
+        connection, _ = self._listener.accept()
+        thread = Thread(
+            target=self._serve,
+            args=(connection,),
+            name=f"kvstore-{self._name}-connection",
+            daemon=True,
+        )
+        with self._mutex:
+            room = len(self._open) < self._max_connections
+            if room:
+                self._open[connection] = thread
+        try:
+            if room:
+                thread.start()
+                return
+            connection.settimeout(0)
+            with suppress(OSError):
+                connection.sendall(FULL)
+        except RuntimeError:  # no thread to be had
+            self._forget(connection)
+        connection.close()
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            serve(
+                connection,
+                self._routes,
+                self._clock,
+                patience=self._patience,
+                own_names=is_loopback(self._address.host),
+            )
+        finally:
+            self._forget(connection)
+
+    def _forget(self, connection: socket.socket) -> None:
+        with self._mutex:
+            self._open.pop(connection, None)

@@ -1,0 +1,1 @@
+"""What a store counts, as Prometheus reads it."""
