@@ -15,7 +15,7 @@ from dataclasses import MISSING, Field, fields
 from pathlib import Path
 
 from kvstore.config import Config
-from kvstore.config_help import default_text
+from kvstore.config_about import About, about
 from kvstore_client import ClientConfig
 
 PAGE = Path(__file__).resolve().parent / "configuration.md"
@@ -32,6 +32,56 @@ An unknown setting, or a value that cannot be, ends the server with status 2 and
 [deploy/](../deploy/README.md) has an example of each.
 
 Times are in seconds. Sizes are bytes, or have a unit: `512MiB`, `2GB`. How many tokens fit into one is in [sizing.md](sizing.md).
+
+### What is in force
+
+`kvstore-server config` prints every setting with its value and where that came from; all flags may stand behind it.
+
+```console
+$ .venv/bin/kvstore-server config --tier1-bytes 512MiB --runtime-dir /run/kvstore
+config_file               -             default
+runtime_dir               /run/kvstore  flag --runtime-dir
+device                    cpu           default
+tier1_bytes               512MiB        flag --tier1-bytes
+extent_bytes              128MiB        default
+...
+```
+
+`--json` has all that this page says of each setting too, `--toml` is a file that `--config-file` takes and that sets the same, and `--explain` shows one:
+
+```console
+$ .venv/bin/kvstore-server config --explain drain-grace
+drain_grace
+
+How long a stop waits for leases to end before it stops anyway.
+...
+  value    10.0, from: default
+  unit     seconds
+  allowed  0 or more
+  default  10.0
+  set by   --drain-grace, KVSTORE_DRAIN_GRACE, drain_grace in the file
+  counts   at SIGHUP
+  look at  `drain_finished` in the log
+```
+
+`kvstore-server config check` says whether a server would start with these settings, files of tenants and certificates included, and ends with 0, or with 2 and what is wrong.
+Files' contents are never printed, paths are.
+
+```console
+$ .venv/bin/kvstore-server config check --tier1-bytes 2GiB
+kvstore-server: the settings can be used
+```
+
+### Changing them while it serves
+
+SIGHUP (`systemctl reload`) has the server read `config_file` and `tenants_file` again, with the flags and the environment that it was started with.
+What is marked *counts at SIGHUP* below is used from then on; the log has `config_reloaded` with the names of what changed.
+What else differs from the settings in force is named in `config_needs_restart` and stays as it was.
+A file that cannot be used changes nothing: `config_not_read`, or `tenants_not_read`, says why.
+Without either file there is `nothing_to_reload`.
+
+### All settings
+
 """
 CLIENT = """
 ## `kvstore_client.ClientConfig`
@@ -51,13 +101,28 @@ ENVIRONMENT = """
 """
 
 
+def overview() -> Iterator[str]:
+    """Yield a table of the server's settings."""
+    yield "| setting | default | counts |\n| --- | --- | --- |\n"
+    for each in abouts():
+        default = f"`{each.default}`" if each.default else ""
+        yield f"| [`{each.name}`](#{each.name}) | {default} | {each.reload.when} |\n"
+
+
 def server_settings() -> Iterator[str]:
     """Yield a section for each setting of the server."""
-    for name, field in Config.model_fields.items():
-        default = default_text(field)
-        spellings = f"`--{name.replace('_', '-')}`, `KVSTORE_{name.upper()}`"
-        yield f"\n### `{name}`\n\n{spellings}{f'; default `{default}`' if default else ''}\n\n"
-        yield f"{inspect.cleandoc(field.description or '')}\n"
+    for each in abouts():
+        default = f"; default `{each.default}`" if each.default else ""
+        yield f"\n### `{each.name}`\n\n`{each.flag}`, `{each.variable}`{default}\n\n"
+        yield f"{inspect.cleandoc(each.description)}\n\n"
+        yield f"- values: {'; '.join(filter(None, (each.unit, each.allowed)))}\n"
+        yield f"- counts {each.reload.when}\n"
+        yield f"- look at {each.shown.text()}\n"
+
+
+def abouts() -> list[About]:
+    """Return what is known of the server's settings."""
+    return [about(name, field) for name, field in Config.model_fields.items()]
 
 
 def client_settings() -> Iterator[str]:
@@ -85,9 +150,10 @@ def _client_default(setting: Field[object]) -> str:
 
 def page() -> str:
     """Return the page's text."""
-    text = "".join((HEAD, *server_settings(), CLIENT, *client_settings(), ENVIRONMENT))
+    described = "".join((*server_settings(), CLIENT, *client_settings()))
     # The descriptions are reStructuredText in the code.
-    return re.sub(r":[a-z]+:`", "`", text.replace("``", "`"))
+    described = re.sub(r":[a-z]+:`", "`", described.replace("``", "`"))
+    return "".join((HEAD, *overview(), described, ENVIRONMENT))
 
 
 def main() -> int:

@@ -14,21 +14,24 @@ import resource
 import secrets
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from threading import Timer
 
 import structlog
-from pydantic import ValidationError
 
 from kvstore import __version__, grpc_log  # noqa: F401  # comes before gRPC
 from kvstore.access import Access, read_access
-from kvstore.config import PROGRAM, Config, load_config
+from kvstore.config import PROGRAM, Config
+from kvstore.config_command import COMMAND, config_command
+from kvstore.config_loading import load_config, settings_error
 from kvstore.http.address import UnusableHttpAddress
 from kvstore.http_listeners import listen_for_http
 from kvstore.instance_lock import InstanceLock, InstanceRunning
 from kvstore.log import configure_logging
 from kvstore.parent_death import ignore_parent_death
+from kvstore.reload import Reloader, changes
 from kvstore.rpc.attach import AttachServer
 from kvstore.rpc.health import Health, stacks
 from kvstore.rpc.hot_lanes import FEATURE as HOT_LANE
@@ -78,26 +81,34 @@ EXIT_USAGE = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until SIGTERM or SIGINT and return the exit status; a second signal ends at once."""
+    """Serve until SIGTERM or SIGINT and return the exit status; a second signal ends at once.
+
+    ``config`` as the first argument shows the settings instead, and serves nothing.
+    """
+    given = sys.argv[1:] if arguments is None else arguments
+    if list(given[:1]) == [COMMAND]:
+        return config_command(given[1:])
     try:
-        config = load_config(sys.argv[1:] if arguments is None else arguments)
+        config = load_config(given)
         access = read_access(config)
     except ValueError as error:
-        _complain(_settings_error(error))
+        _complain(settings_error(error))
         return EXIT_USAGE
     configure_logging(config.log_format, config.log_level)
     _allow_descriptors()
     try:
-        with Signals(_awaited(access)) as signals:
-            serve(config, access, signals)
+        with Signals((*STOP_SIGNALS, signal.SIGHUP)) as signals:
+            serve(config, access, signals, partial(load_config, given))
     except REFUSALS as error:
         _complain(str(error))
         return EXIT_FAILED
     return 0
 
 
-def serve(config: Config, access: Access, signals: Signals) -> None:
-    """Serve until one of STOP_SIGNALS; then drain and stop.
+def serve(
+    config: Config, access: Access, signals: Signals, read_again: Callable[[], Config]
+) -> None:
+    """Serve until one of STOP_SIGNALS; then drain and stop. SIGHUP has it use ``read_again``.
 
     Raises what ``REFUSALS`` has.
     """
@@ -180,17 +191,24 @@ def serve(config: Config, access: Access, signals: Signals) -> None:
         if config.insecure_tcp:
             log.warning("insecure_tcp", listen=config.listen, port=port)
 
+        reloader = Reloader(
+            config,
+            changes(store, tickers.values()),
+            read=read_again,
+            read_tenants=partial(access.reload, credentials, store.change_rates),
+        )
         while (received := signals.wait()) == signal.SIGHUP:
-            access.reload(credentials)
+            reloader.reload()
+        grace = reloader.config.drain_grace
         ignore_parent_death()
         # Whoever signals again does not want to wait: the kernel gives back all that is held.
         signals.let_go(STOP_SIGNALS)
-        _end_in_time(config.drain_grace + STOP_PATIENCE)
-        log.info("drain_started", signal=received.name, grace=config.drain_grace)
+        _end_in_time(grace + STOP_PATIENCE)
+        log.info("drain_started", signal=received.name, grace=grace)
         health.begin_draining()
         manager.stopping()
         store.begin_draining()
-        left = store.wait_drained(config.drain_grace)
+        left = store.wait_drained(grace)
         log.info("drain_finished", drained=not left, leases_left=left)
     log.info("server_stopped")
 
@@ -232,22 +250,6 @@ def _allow_descriptors() -> None:
     """Let the process have as many descriptors as it may: connections and extents need them."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
-def _awaited(access: Access) -> set[signal.Signals]:
-    """Without a tenants file SIGHUP ends the process, as it does other programs."""
-    return {*STOP_SIGNALS, *(() if access.tenants_path is None else (signal.SIGHUP,))}
-
-
-def _settings_error(error: ValueError) -> str:
-    if not isinstance(error, ValidationError):
-        return str(error)
-    problems = (
-        f"{'.'.join(str(part) for part in each['loc']) or 'settings'}: "
-        f"{each['msg'].removeprefix('Value error, ')}"
-        for each in error.errors()
-    )
-    return "; ".join(problems)
 
 
 def _complain(message: str) -> None:

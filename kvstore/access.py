@@ -1,6 +1,7 @@
 """What the settings of who may call come to, read before anything is bound."""
 
 import grp
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import structlog
 
 from kvstore.config_access import AccessSettings
+from kvstore.core.quotas import QuotaTable
 from kvstore.private_file import UntrustedFile, read_private
 from kvstore.rpc.socket_access import SocketAccess
 from kvstore.rpc.tls import Tls, TlsFiles
@@ -27,20 +29,24 @@ class Access:
     known: TenantsFile
     tls: Tls | None
 
-    def reload(self, credentials: Credentials) -> None:
-        """Read the tenants file again; one that cannot be used changes nothing.
+    def reload(self, credentials: Credentials, rates: Callable[[QuotaTable], None]) -> bool:
+        """Read the tenants file again; return whether it could be used, else nothing changes.
 
-        Who is who counts from now on. Quotas stay: a store holds what it let in.
+        Who is who counts from now on, and so do the rates of requests, which ``rates`` is
+        called with. Other quotas stay: a store holds what it let in.
         """
         if self.tenants_path is None:
-            return
+            return True
         try:
             known = _read_tenants(self.tenants_path)
         except ValueError as error:
             log.warning("tenants_not_read", why=str(error))
-            return
+            return False
         credentials.tenants = known.tenants
-        log.info("tenants_read", quotas_changed=known.quotas != self.known.quotas)
+        rates(known.quotas)
+        quotas_changed = self.known.quotas.differs_beyond_rates(known.quotas)
+        log.info("tenants_read", quotas_changed=quotas_changed)
+        return True
 
 
 def read_access(settings: AccessSettings) -> Access:

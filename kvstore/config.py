@@ -5,29 +5,27 @@ and ``tier1_bytes = "2GiB"`` in the file.
 """
 
 import os
-import tomllib
-from argparse import ArgumentParser
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import ByteSize, Field, model_validator
-from pydantic.fields import FieldInfo
-from pydantic_settings import (
-    BaseSettings,
-    CliApp,
-    CliSettingsSource,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    SettingsError,
-)
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from kvstore import __version__
+from kvstore.config_about import AT_SIGHUP, CONTENT_AT_SIGHUP, Shown
 from kvstore.config_access import AccessSettings
-from kvstore.config_help import help_formatter
 from kvstore.config_http import HttpSettings
+from kvstore.config_sources import ConfigFile
 from kvstore.config_tiers import TierSettings
-from kvstore.config_types import Device, Seconds, Size, TierSize
+from kvstore.config_types import (
+    Device,
+    FilePath,
+    FolderPath,
+    Grace,
+    Seconds,
+    Share,
+    Size,
+    TierSize,
+)
 
 PROGRAM = "kvstore-server"
 # So many extents share the first tier's memory where no size of one is set: the first
@@ -42,29 +40,6 @@ def default_runtime_dir() -> Path:
     if session_dir := os.environ.get("XDG_RUNTIME_DIR"):
         return Path(session_dir) / "kvstore"
     return Path("/tmp") / f"kvstore-{os.geteuid()}"  # noqa: S108 - made with mode 0700, checked
-
-
-class ConfigFile(PydanticBaseSettingsSource):
-    """The values of the TOML file that ``config_file`` names, where one is named."""
-
-    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        """Return nothing: the file is read as a whole."""
-        del field
-        return None, field_name, False
-
-    def __call__(self) -> dict[str, Any]:
-        """Return the file's values; raises ``SettingsError`` if it cannot be read."""
-        path = self.current_state.get("config_file")
-        if path is None:
-            return {}
-        try:
-            values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise SettingsError(f"config_file {path}: {error}") from error
-        if unknown := values.keys() - self.settings_cls.model_fields.keys():
-            names = ", ".join(sorted(unknown))
-            raise SettingsError(f"config_file {path}: no such setting: {names}")
-        return values
 
 
 class StoreSettings(BaseSettings):
@@ -82,17 +57,25 @@ class StoreSettings(BaseSettings):
         cli_implicit_flags=True,
     )
 
-    config_file: Path | None = None
-    """A TOML file with any of these settings. Absent: none is read. Start with: none."""
+    config_file: Annotated[
+        FilePath | None, CONTENT_AT_SIGHUP, Shown(log="config_reloaded config_not_read")
+    ] = None
+    """A TOML file with any of these settings but this one.
 
-    runtime_dir: Path = Field(default_factory=default_runtime_dir)
+    Read again at SIGHUP; `kvstore-server config --toml` writes one. Absent: none is read.
+    Start with: none.
+    """
+
+    runtime_dir: Annotated[FolderPath, Shown(stats="leases", log="process_attached")] = Field(
+        default_factory=default_runtime_dir
+    )
     """Folder of the sockets, mode 0700, one a server; its path has at most 94 bytes.
 
     Wrong when clients stay disconnected: both sides have to name the same one.
     Absent: $XDG_RUNTIME_DIR/kvstore, else /tmp/kvstore-UID. Start with: that.
     """
 
-    device: Device = "cpu"
+    device: Annotated[Device, Shown(stats="arenas", log="device_memory_awaited")] = "cpu"
     """Where the first tier's pages are: `cpu`, or `cuda:N` for the memory of a GPU.
 
     N counts the devices that this process sees, from 0. Needs cupy
@@ -106,7 +89,13 @@ class StoreSettings(BaseSettings):
         """The number of the CUDA device, or None for host memory."""
         return None if self.device == "cpu" else int(self.device.removeprefix("cuda:"))
 
-    tier1_bytes: TierSize = ByteSize(1 << 30)
+    tier1_bytes: Annotated[
+        TierSize,
+        Shown(
+            stats="evicted_page_count exhausted_count",
+            log="tier1_bytes_small extent_refused tier1_bytes_beyond_memory",
+        ),
+    ] = ByteSize(1 << 30)
     """Memory that pages may take, all tenants together, at least 4 KiB.
 
     Taken as it is needed, and given back only for another tenant or model that asks.
@@ -118,7 +107,9 @@ class StoreSettings(BaseSettings):
     Start with: half of what the machine, or the GPU, has left beside its workers.
     """
 
-    extent_bytes: Size | None = None
+    extent_bytes: Annotated[
+        Size | None, Shown(stats="extent_count evicted_page_count exhausted_count")
+    ] = None
     """Memory is taken in pieces of this size, each mapped by every worker of the tenant.
 
     Absent: a quarter of `tier1_bytes`, at most 4 GiB. An arena grows in the background,
@@ -135,26 +126,28 @@ class StoreSettings(BaseSettings):
         quarter = max(self.tier1_bytes // EXTENTS_IN_A_TIER, 1)
         return self.extent_bytes or min(quarter, LARGEST_EXTENT)
 
-    default_ttl: Seconds = 10.0
+    default_ttl: Annotated[Seconds, Shown(stats="expired_lease_count", log="lease_expired")] = 10.0
     """Time to live of a lease whose client asks for none.
 
     Too short when `lease_expired` is logged for workers that live; too long when
     slots stay reserved long after a worker hung. Start with: 10.
     """
 
-    min_ttl: Seconds = 0.2
+    min_ttl: Annotated[Seconds, Shown(stats="request_count")] = 0.2
     """Shortest time to live granted. Each lease is renewed three times within its own.
 
     Too short when renewals are most of the calls in the log. Start with: 0.2.
     """
 
-    max_ttl: Seconds = 300.0
+    max_ttl: Annotated[
+        Seconds, Shown(stats="reserved_slot_count quarantined_slot_count oldest_quarantine_age")
+    ] = 300.0
     """Longest time to live granted.
 
     Too long when `reserved_slot_count` stays high after a worker hung. Start with: 300.
     """
 
-    drain_grace: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 10.0
+    drain_grace: Annotated[Grace, AT_SIGHUP, Shown(log="drain_finished")] = 10.0
     """How long a stop waits for leases to end before it stops anyway.
 
     Too short when `drain_finished` is logged with `leases_left` above zero, whose
@@ -162,21 +155,28 @@ class StoreSettings(BaseSettings):
     more than the supervisor waits before it kills.
     """
 
-    reaper_interval: Seconds = 0.1
+    reaper_interval: Annotated[
+        Seconds, AT_SIGHUP, Shown(stats="expired_lease_count", log="lease_expired")
+    ] = 0.1
     """How often leases are looked through for those past their time to live.
 
     Too long when `lease_expired` comes late; too short when an idle server takes
     processor time. Start with: half of `min_ttl`.
     """
 
-    prefix_cache_backend: Literal["radix", "hash"] = "radix"
+    prefix_cache_backend: Annotated[
+        Literal["radix", "hash"], Shown(stats="matched_token_count", log="request_handled")
+    ] = "radix"
     """How cached prefixes are found: by a tree of runs of pages, or by a digest of each page.
 
     Both answer the same; `hash` is vLLM's way, for comparison, and takes several times the
     time and the memory for long prompts. Start with: radix.
     """
 
-    eviction_policy: Literal["auto", "gdsf", "level", "lfu", "lru", "slru"] = "auto"
+    eviction_policy: Annotated[
+        Literal["auto", "gdsf", "level", "lfu", "lru", "slru"],
+        Shown(stats="returned_page_count evicted_page_count"),
+    ] = "auto"
     """Which pages go first where room is needed; always from the end of a path, none that is held.
 
     `auto` weighs what came back before, and callers' hints, by what its evictions turn out
@@ -184,7 +184,11 @@ class StoreSettings(BaseSettings):
     `returned_page_count` grows much faster than with another one. Start with: auto.
     """
 
-    verify_rate: Annotated[float, Field(ge=0, le=1)] = 0.005
+    verify_rate: Annotated[
+        Share,
+        AT_SIGHUP,
+        Shown(stats="verified_page_count corrupt_page_count", log="page_corrupt"),
+    ] = 0.005
     """Which part of the pages that a match answers is read and compared with what was written.
 
     Of pages whose writer gave a checksum; 0 switches it off, 1 reads all. Bytes are read
@@ -194,17 +198,21 @@ class StoreSettings(BaseSettings):
     should not, whom `corrupt_page_count` and `page_corrupt` in the log show.
     """
 
-    debug_poison_freed_slots: bool = False
+    debug_poison_freed_slots: Annotated[bool, Shown(log="slot_not_poisoned")] = False
     """Fill each slot that is given back with bytes 0xDB, so that a late reader sees it at once.
 
     Takes the time of writing a page, under the store's mutex, for each page that is evicted or
     aborted. Start with: false.
     """
 
-    log_format: Literal["console", "json"] = "console"
+    log_format: Annotated[
+        Literal["console", "json"], AT_SIGHUP, Shown(log="server_started config_reloaded")
+    ] = "console"
     """Lines for people or for machines. Start with: console by hand, json under a supervisor."""
 
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], AT_SIGHUP, Shown(log="request_handled")
+    ] = "info"
     """Least severe events shown; debug has a line for each request. Start with: info."""
 
     @model_validator(mode="after")
@@ -239,27 +247,16 @@ class Config(HttpSettings, AccessSettings, TierSettings, StoreSettings):
         quarter = self.tier2_bytes // EXTENTS_IN_A_TIER
         return max(self.bytes_of_an_extent, min(quarter, LARGEST_EXTENT))
 
+    def in_force(self) -> dict[str, object]:
+        """Return every setting's value; of those that are absent, what holds without them."""
+        values = {name: getattr(self, name) for name in Config.model_fields}
+        values["extent_bytes"] = ByteSize(self.bytes_of_an_extent)
+        on_gpu = self.cuda_device is not None
+        values["tier2_match"] = self.tier2_match or ("promote" if on_gpu else "in-place")
+        return values
+
     @model_validator(mode="after")
     def _refuse_in_place_on_a_gpu(self) -> Self:
         if self.cuda_device is not None and self.tier2_match == "in-place":
             raise ValueError("tier2_match has to be promote where device is a GPU")
         return self
-
-
-def load_config(arguments: Sequence[str]) -> Config:
-    """Return the settings for a command line.
-
-    Raises ``ValueError`` (pydantic's, or ``SettingsError``) naming what is wrong;
-    a flag that is none ends the process with status 2, as argparse does, and
-    ``--help`` and ``--version`` with 0.
-    """
-    flags = CliSettingsSource[ArgumentParser](
-        Config, formatter_class=help_formatter(Config.model_fields)
-    )
-    flags.root_parser.add_argument(
-        "--version",
-        action="version",
-        version=f"{PROGRAM} {__version__}",
-        help="show the version and exit",
-    )
-    return CliApp.run(Config, cli_args=list(arguments), cli_settings_source=flags)

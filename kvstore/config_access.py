@@ -1,12 +1,12 @@
 """The server's settings of who may call it: sockets' modes, TCP, TLS, tenants."""
 
-from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from kvstore.config_types import ListenAddress
+from kvstore.config_about import CONTENT_AT_ONCE, CONTENT_AT_SIGHUP, Shown
+from kvstore.config_types import FilePath, GroupName, ListenAddress
 
 
 class AccessSettings(BaseSettings):
@@ -14,7 +14,15 @@ class AccessSettings(BaseSettings):
 
     model_config = SettingsConfigDict(use_attribute_docstrings=True)
 
-    tenants_file: Path | None = None
+    tenants_file: Annotated[
+        FilePath | None,
+        CONTENT_AT_SIGHUP,
+        Shown(
+            stats="namespaces refused_request_count",
+            log="tenants_not_read",
+            errors="CREDENTIAL_REQUIRED",
+        ),
+    ] = None
     """A TOML file of tenants: their uids, tokens, certificates and quotas.
 
     Written by its owner alone, who is the server's user or root, and not readable by
@@ -25,7 +33,7 @@ class AccessSettings(BaseSettings):
     Start with: none.
     """
 
-    socket_group: str | None = None
+    socket_group: Annotated[GroupName | None, Shown(stats="leases", log="process_attached")] = None
     """A group, by name or number, whose members may connect to the unix sockets.
 
     The folder gets mode 0750 and the sockets 0660, of this group, in which the
@@ -34,7 +42,7 @@ class AccessSettings(BaseSettings):
     Absent: the server's user alone, 0700 and 0600. Start with: none.
     """
 
-    listen: ListenAddress | None = None
+    listen: Annotated[ListenAddress | None, Shown(log="server_started")] = None
     """HOST:PORT of a TCP address for gRPC, beside the unix socket.
 
     Remote clients look, peek and administer; pages are used on this host alone. Needs
@@ -43,7 +51,7 @@ class AccessSettings(BaseSettings):
     Absent: unix sockets alone. Start with: none.
     """
 
-    tls_cert: Path | None = None
+    tls_cert: Annotated[FilePath | None, CONTENT_AT_ONCE, Shown(log="tls_not_renewed")] = None
     """The server's certificate for `listen`, with its chain, in PEM.
 
     It names the host that clients connect to. Replaced on disk, it is used from the
@@ -51,21 +59,25 @@ class AccessSettings(BaseSettings):
     that no certificate could be verified. Absent: no TLS. Start with: none.
     """
 
-    tls_key: Path | None = None
+    tls_key: Annotated[FilePath | None, CONTENT_AT_ONCE, Shown(log="tls_not_renewed")] = None
     """The private key of `tls_cert`, in PEM, without a passphrase.
 
     It is the server's user's or root's, and others can neither read nor write it.
     Absent: no TLS. Start with: none.
     """
 
-    tls_client_ca: Path | None = None
+    tls_client_ca: Annotated[
+        FilePath | None,
+        CONTENT_AT_ONCE,
+        Shown(log="tls_not_renewed", errors="CREDENTIAL_REQUIRED"),
+    ] = None
     """Certificates, in PEM, of those who sign the certificates of clients.
 
     With it every client over TCP has to show one, which names its tenant. A token may
     come with it, and has to name the same tenant. Absent: tokens alone. Start with: none.
     """
 
-    insecure_tcp: bool = False
+    insecure_tcp: Annotated[bool, Shown(log="insecure_tcp")] = False
     """Let `listen` go without TLS: whoever sees the network reads tokens and token ids.
 
     Callers need a token all the same. For loopback, or inside a tunnel.

@@ -1,26 +1,13 @@
-"""What the settings say of themselves, in ``--help`` and in docs/configuration.md."""
+"""What the settings say of themselves in ``--help``."""
 
 import inspect
 import textwrap
 from argparse import Action, RawDescriptionHelpFormatter
 from collections.abc import Mapping
 
-from pydantic import ByteSize
 from pydantic.fields import FieldInfo
 
-
-def default_text(field: FieldInfo) -> str:
-    """Return a setting's default as one would write it; "" where its description says it.
-
-    That is so where the default is none, or comes from the environment.
-    """
-    if field.default_factory is not None or field.default is None:
-        return ""
-    if isinstance(field.default, ByteSize):
-        return field.default.human_readable().replace(".0", "")
-    if isinstance(field.default, bool):
-        return str(field.default).lower()
-    return str(field.default)
+from kvstore.config_about import default_text
 
 
 def help_formatter(fields: Mapping[str, FieldInfo]) -> type[RawDescriptionHelpFormatter]:

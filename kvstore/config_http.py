@@ -1,7 +1,10 @@
 """The server's settings of what it shows over HTTP."""
 
+from typing import Annotated
+
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from kvstore.config_about import Shown
 from kvstore.config_types import ListenAddress
 
 
@@ -10,7 +13,7 @@ class HttpSettings(BaseSettings):
 
     model_config = SettingsConfigDict(use_attribute_docstrings=True)
 
-    metrics_listen: ListenAddress | None = None
+    metrics_listen: Annotated[ListenAddress | None, Shown(log="http_listening")] = None
     """HOST:PORT where Prometheus finds `/metrics`, and probes `/healthz` and `/livez`.
 
     Whoever connects reads it, without a credential and in clear: numbers, and the names

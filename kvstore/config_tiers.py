@@ -1,12 +1,12 @@
 """The server's settings of the tiers beyond the first."""
 
-from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import ByteSize, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from kvstore.config_types import OptionalTierSize
+from kvstore.config_about import Shown
+from kvstore.config_types import FilePath, OptionalTierSize
 from kvstore.core.wanted_moves import TierPolicy, WritePolicy
 
 
@@ -15,7 +15,9 @@ class TierSettings(BaseSettings):
 
     model_config = SettingsConfigDict(use_attribute_docstrings=True)
 
-    tier2_bytes: OptionalTierSize = ByteSize(0)
+    tier2_bytes: Annotated[
+        OptionalTierSize, Shown(stats="evicted_page_count demoted_page_count")
+    ] = ByteSize(0)
     """Host memory for pages that tier 1 has no room for, all tenants together; 0: none.
 
     A second tier of the same kind on a machine without a GPU, where it is for tests, and
@@ -24,7 +26,10 @@ class TierSettings(BaseSettings):
     `demoted_page_count`. Start with: on a GPU ten times `tier1_bytes`, else 0.
     """
 
-    tier2_write: Literal["back", "through", "through-selective"] = "back"
+    tier2_write: Annotated[
+        Literal["back", "through", "through-selective"],
+        Shown(stats="demoted_page_count promoted_page_count"),
+    ] = "back"
     """When a page gets its copy in tier 2.
 
     `back`: when tier 1 runs low, in the background, before a reservation has to wait.
@@ -35,7 +40,9 @@ class TierSettings(BaseSettings):
     through-selective. Start with: back.
     """
 
-    tier2_match: Literal["in-place", "promote"] | None = None
+    tier2_match: Annotated[
+        Literal["in-place", "promote"] | None, Shown(stats="promoted_page_count")
+    ] = None
     """What becomes of pages that a match finds in tier 2 alone.
 
     `in-place`: they are handed out where they are, and copied to tier 1 in the background
@@ -45,7 +52,9 @@ class TierSettings(BaseSettings):
     refused on a GPU. Start with: absent.
     """
 
-    tier3_path: Path | None = None
+    tier3_path: Annotated[
+        FilePath | None, Shown(stats="state", log="tier3_unusable slab_opened")
+    ] = None
     """The file that pages are kept in over a restart, one server's own. Needed with `tier3_bytes`.
 
     Made where it is not there, all of its bytes at once, readable by the server's user
@@ -55,7 +64,9 @@ class TierSettings(BaseSettings):
     Absent: no tier 3. Start with: a path on local NVMe.
     """
 
-    tier3_bytes: OptionalTierSize = ByteSize(0)
+    tier3_bytes: Annotated[
+        OptionalTierSize, Shown(stats="evicted_page_count written_page_count")
+    ] = ByteSize(0)
     """Bytes of that file; 0: no tier 3.
 
     Too small when `evicted_page_count` of tier 3 grows nearly as fast as its
@@ -63,7 +74,9 @@ class TierSettings(BaseSettings):
     has to spare, at least ten times the memory of the tiers above.
     """
 
-    tier3_write: Literal["second-touch", "through"] = "second-touch"
+    tier3_write: Annotated[
+        Literal["second-touch", "through"], Shown(stats="written_page_count loaded_page_count")
+    ] = "second-touch"
     """When a page is written to tier 3.
 
     `second-touch`: when it is inserted or matched for the second time; most pages never

@@ -1,9 +1,12 @@
 """What values the server's settings may have, beyond their Python types."""
 
 import re
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, ByteSize, Field
+
+from kvstore.config_about import Values
 
 # A page of the machine's own memory: who sets less has forgotten the unit. Not more, since
 # tests fill stores of some pages of small models.
@@ -42,9 +45,23 @@ def _address(value: str) -> str:
     return value
 
 
-Size = Annotated[ByteSize, AfterValidator(_positive_size)]
-OptionalTierSize = Annotated[ByteSize, AfterValidator(lambda size: size and _tier_size(size))]
-TierSize = Annotated[ByteSize, AfterValidator(_tier_size)]
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Device = Annotated[str, AfterValidator(_device)]
-ListenAddress = Annotated[str, AfterValidator(_address)]
+SIZE = "bytes, or with a unit such as 512MiB"
+SECONDS = "seconds"
+
+Size = Annotated[ByteSize, AfterValidator(_positive_size), Values(SIZE, "more than 0")]
+OptionalTierSize = Annotated[
+    ByteSize,
+    AfterValidator(lambda size: size and _tier_size(size)),
+    Values(SIZE, "0, or 4KiB or more"),
+]
+TierSize = Annotated[ByteSize, AfterValidator(_tier_size), Values(SIZE, "4KiB or more")]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), Values(SECONDS, "more than 0")]
+Grace = Annotated[float, Field(ge=0, allow_inf_nan=False), Values(SECONDS, "0 or more")]
+Share = Annotated[float, Field(ge=0, le=1), Values("of one", "from 0 to 1")]
+Device = Annotated[str, AfterValidator(_device), Values("", "cpu, or cuda:N with N from 0")]
+ListenAddress = Annotated[
+    str, AfterValidator(_address), Values("HOST:PORT", "a name or an address, a port below 65536")
+]
+FilePath = Annotated[Path, Values("path", "a file")]
+FolderPath = Annotated[Path, Values("path", "a folder")]
+GroupName = Annotated[str, Values("group", "a name or a number of a group of this host")]

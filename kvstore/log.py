@@ -6,10 +6,34 @@ from contextlib import suppress
 from typing import Literal, TextIO, TypeAlias, cast
 
 import structlog
-from structlog.typing import Processor
+from structlog import make_filtering_bound_logger
+from structlog.typing import (
+    EventDict,
+    FilteringBoundLogger,
+    Processor,
+    ProcessorReturnValue,
+    WrappedLogger,
+)
 
 LogFormat: TypeAlias = Literal["console", "json"]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
+
+
+class _Renderer:
+    """Renders events as the format in force wants them; another one counts at once."""
+
+    def __init__(self) -> None:
+        self.render: Processor = structlog.processors.JSONRenderer()
+
+    def __call__(self, logger: WrappedLogger, name: str, event: EventDict) -> ProcessorReturnValue:
+        return self.render(logger, name, event)
+
+
+_renderer = _Renderer()
+# Loggers keep the class that they were made with, so its methods are what a level changes.
+_Logger = cast(
+    "type[FilteringBoundLogger]", type("Logger", (make_filtering_bound_logger("debug"),), {})
+)
 
 
 def configure_logging(log_format: LogFormat, level: LogLevel) -> None:
@@ -18,31 +42,47 @@ def configure_logging(log_format: LogFormat, level: LogLevel) -> None:
     Stdout stays empty. Tracebacks come without local variables, which could be
     token ids. Only effective before the first event is logged.
     """
-    renderer: Processor
-    if log_format == "json":
-        renderer = structlog.processors.JSONRenderer()
-    else:
-        renderer = structlog.dev.ConsoleRenderer(
-            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
-        )
-    # JSON has the traceback as text; the console renders it by itself.
-    tracebacks: list[Processor] = (
-        [structlog.processors.format_exc_info] if log_format == "json" else []
-    )
+    change_logging(log_format, level)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *tracebacks,
-            renderer,
+            _renderer,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
+        wrapper_class=_Logger,
         logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", _Unfailing(sys.stderr))),
         cache_logger_on_first_use=True,
     )
     # Of the libraries, grpc's complaints alone, and in their own words.
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(name)s: %(message)s")
+
+
+def change_logging(log_format: LogFormat, level: LogLevel) -> None:
+    """Have another format and level from now on, in loggers that were used already too.
+
+    To log below the level goes on to cost nothing: those methods are empty.
+    """
+    _renderer.render = _json() if log_format == "json" else _console()
+    for name, method in vars(make_filtering_bound_logger(level)).items():
+        if not name.startswith("__"):
+            setattr(_Logger, name, method)
+
+
+def _json() -> Processor:
+    renderer = structlog.processors.JSONRenderer()
+
+    def render(logger: WrappedLogger, name: str, event: EventDict) -> ProcessorReturnValue:
+        # The traceback as text; the console renders it by itself.
+        return renderer(logger, name, structlog.processors.format_exc_info(logger, name, event))
+
+    return render
+
+
+def _console() -> Processor:
+    return structlog.dev.ConsoleRenderer(
+        colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+    )
 
 
 class _Unfailing:

@@ -53,6 +53,12 @@ class LeaseTable:
         known = self.holdings.get(tenant)
         return Holdings(tenant, self._quotas.of(tenant), self._limits) if known is None else known
 
+    def take_rates(self, quotas: QuotaTable) -> None:
+        """Have other quotas, of which nothing but rates of requests may differ."""
+        self._quotas = quotas
+        for holdings in self.holdings.values():
+            holdings.quotas = quotas.of(holdings.tenant)
+
     def lease_of(self, caller: Caller) -> Lease | None:
         """Return the lease of the caller's tenant and id, whoever has its secret."""
         return self.leases.get((caller.identity.tenant, caller.lease_id))

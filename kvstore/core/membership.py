@@ -36,6 +36,11 @@ class Membership:
         if epoch != self.epoch:
             raise StaleEpoch(store_epoch=self.epoch, request_epoch=epoch)
 
+    def change_rates(self, quotas: QuotaTable) -> None:
+        """Let tenants ask as often as ``quotas`` says; what they may have stays as it is."""
+        self.quotas = self.quotas.with_rates_of(quotas)
+        self.table.take_rates(self.quotas)
+
     def lease_of(self, caller: Caller) -> Lease:
         """Return the caller's lease, past its TTL or not.
 

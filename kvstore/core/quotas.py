@@ -1,7 +1,7 @@
 """Quotas: what a tenant may have and ask for, as data."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -47,3 +47,21 @@ class QuotaTable:
     def of(self, tenant: str) -> Quotas:
         """Return a tenant's quotas."""
         return self.by_tenant.get(tenant, self.default)
+
+    def with_rates_of(self, other: "QuotaTable") -> "QuotaTable":
+        """Return the same quotas with the rates of requests of another table."""
+        names = sorted({*self.by_tenant, *other.by_tenant})
+        by_tenant = {name: _with_rate(self.of(name), other.of(name)) for name in names}
+        return QuotaTable(_with_rate(self.default, other.default), by_tenant)
+
+    def differs_beyond_rates(self, other: "QuotaTable") -> bool:
+        """Return whether any tenant has another quota there, the rate of its requests aside."""
+        ours, theirs = self.with_rates_of(other), other
+        names = ours.by_tenant.keys()
+        return ours.default != theirs.default or any(
+            ours.of(name) != theirs.of(name) for name in names
+        )
+
+
+def _with_rate(quotas: Quotas, other: Quotas) -> Quotas:
+    return replace(quotas, requests_per_second=other.requests_per_second)

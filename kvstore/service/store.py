@@ -104,11 +104,12 @@ class KVStore(Matching):
             took=self._took,
             admission=admission,
         )
+        self._sampler = sampler or Sampler()
         self._verifier = Verifier(
             cache,
             self._mutex,
             arenas=self._memory,
-            sampler=sampler or Sampler(),
+            sampler=self._sampler,
             clock=clock,
             removed=self.tier3.removals.settle,
         )
@@ -122,6 +123,18 @@ class KVStore(Matching):
     def quotas(self) -> QuotaTable:
         """The quotas of the tenants."""
         return self._cache.quotas
+
+    def change_rates(self, quotas: QuotaTable) -> None:
+        """Let tenants ask as often as ``quotas`` says from now on; other quotas stay."""
+        with self._mutex:
+            self._cache.change_rates(quotas)
+            changed = self._cache.quotas
+        self.traffic.change_rates(changed)
+
+    def change_verify_rate(self, rate: float) -> None:
+        """Look at another part of the pages that a match answers, from 0 to 1."""
+        with self._mutex:
+            self._sampler.rate = rate
 
     def uptime(self) -> float:
         """Return the time since the start, in seconds."""

@@ -49,6 +49,11 @@ class Ticker:
         """Start the thread; once."""
         self._thread.start()
 
+    def pace(self, interval: float) -> None:
+        """Tick every ``interval`` seconds from now on; the next tick comes at once."""
+        self._interval = interval
+        self._due.set()
+
     def is_alive(self) -> bool:
         """Return whether the thread runs."""
         return self._thread.is_alive()

@@ -106,11 +106,22 @@ class Traffic:
             known = self._tenants.get(tenant)
             return Requests(0, 0) if known is None else Requests(known.count, known.refused_count)
 
+    def change_rates(self, quotas: QuotaTable) -> None:
+        """Count by other rates from now on; whose rate changes begins with a full bucket."""
+        with self._mutex:
+            before, self._quotas = self._quotas, quotas
+            for tenant, known in self._tenants.items():
+                rate = quotas.of(tenant).requests_per_second
+                if rate != before.of(tenant).requests_per_second:
+                    known.bucket = self._bucket(rate)
+
+    def _bucket(self, rate: float | None) -> TokenBucket | None:
+        return None if rate is None else TokenBucket(rate, self._clock())
+
     def _known(self, tenant: str) -> _Tenant:
         known = self._tenants.get(tenant)
         if known is None:
-            rate = self._quotas.of(tenant).requests_per_second
-            bucket = None if rate is None else TokenBucket(rate, self._clock())
+            bucket = self._bucket(self._quotas.of(tenant).requests_per_second)
             known = self._tenants[tenant] = _Tenant(bucket)
             if len(self._tenants) > self._max_tenants:
                 self._tenants.popitem(last=False)

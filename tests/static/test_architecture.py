@@ -36,6 +36,8 @@ ERRORS = "kvstore.errors"
 # A constant of the package that kvstore.v1 is in.
 VERSION = "kvstore.__version__"
 WIRE = {"google", "grpc", "grpc_status", "kvstore.v1"}
+# Parts of the server's settings, which config.py puts together.
+SETTINGS = ("about", "access", "http", "sources", "tiers", "types")
 # Package or module -> what it may import of GOVERNED, besides itself.
 ALLOWED = {
     "kvstore/core": {ERRORS},
@@ -47,10 +49,17 @@ ALLOWED = {
     | {ERRORS, VERSION, "grpc_health", "grpc_reflection"}
     | {"kvstore.core", "kvstore.service"},
     "kvstore/errors.py": set(),
-    "kvstore/config.py": {ERRORS, VERSION, "kvstore.config_help", "kvstore.runtime_dir"}
-    | {"kvstore.config_access", "kvstore.config_http", "kvstore.config_tiers"}
-    | {"kvstore.config_types"},
-    "kvstore/config_tiers.py": {"kvstore.config_types", "kvstore.core"},
+    "kvstore/config.py": {f"kvstore.config_{part}" for part in SETTINGS},
+    "kvstore/config_about.py": set(),
+    "kvstore/config_loading.py": {VERSION, "kvstore.config"}
+    | {"kvstore.config_help", "kvstore.config_sources"},
+    "kvstore/config_sources.py": set(),
+    "kvstore/config_tiers.py": {"kvstore.config_about", "kvstore.config_types", "kvstore.core"},
+    # Parts of the composition root: what the settings come to, shown, and changed while it serves.
+    "kvstore/config_command.py": {"kvstore.access", "kvstore.config"}
+    | {"kvstore.config_about", "kvstore.config_loading"},
+    "kvstore/reload.py": {"kvstore.config", "kvstore.config_loading", "kvstore.log"}
+    | {"kvstore.service"},
     # A part of the composition root: it knows where the settings have memory come from.
     "kvstore/tier_memory.py": {"kvstore.config", "kvstore.signals"}
     | {"kvstore.service", "kvstore.storage"},
@@ -60,14 +69,14 @@ ALLOWED = {
     # Another: it knows what each listener shows.
     "kvstore/http_listeners.py": {"kvstore.config", "kvstore.http", "kvstore.metrics"}
     | {"kvstore.rpc", "kvstore.service"},
-    "kvstore/config_access.py": {"kvstore.config_types"},
-    "kvstore/config_http.py": {"kvstore.config_types"},
-    "kvstore/config_types.py": set(),
+    "kvstore/config_access.py": {"kvstore.config_about", "kvstore.config_types"},
+    "kvstore/config_http.py": {"kvstore.config_about", "kvstore.config_types"},
+    "kvstore/config_types.py": {"kvstore.config_about"},
     # A part of the composition root: it knows whom the settings let in.
     "kvstore/access.py": {"kvstore.config_access", "kvstore.private_file"}
-    | {"kvstore.rpc", "kvstore.service"},
+    | {"kvstore.core", "kvstore.rpc", "kvstore.service"},
     "kvstore/private_file.py": set(),
-    "kvstore/config_help.py": set(),
+    "kvstore/config_help.py": {"kvstore.config_about"},
     "kvstore/grpc_log.py": set(),
     "kvstore/instance_lock.py": {"kvstore.runtime_dir"},
     "kvstore/log.py": set(),

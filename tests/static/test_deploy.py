@@ -11,7 +11,8 @@ import pytest
 import yaml
 from pydantic import ByteSize, TypeAdapter
 
-from kvstore.config import Config, load_config
+from kvstore.config import Config
+from kvstore.config_loading import load_config
 from kvstore.service.tenants_file import parse_tenants
 
 ROOT = Path(__file__).parents[2]

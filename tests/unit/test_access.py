@@ -10,9 +10,10 @@ from certificates import Authority
 from structlog.testing import capture_logs
 
 from kvstore.access import Access, read_access
-from kvstore.config import Config, load_config
+from kvstore.config import Config
+from kvstore.config_loading import load_config
 from kvstore.core.caller import Identity
-from kvstore.core.quotas import Quotas
+from kvstore.core.quotas import Quotas, QuotaTable
 from kvstore.errors import CredentialRequired
 from kvstore.rpc.socket_access import SocketAccess
 from kvstore.service.credentials import Credentials
@@ -116,7 +117,7 @@ def test_the_tenants_file_is_read_again(tmp_path: Path, tenants: Path) -> None:
     assert credentials.identify(TOKEN) == Identity("alice")
     written(tmp_path, "[tenants.bob]\nuids = [1000]\nleases = 1")
     with capture_logs() as lines:
-        access.reload(credentials)
+        assert access.reload(credentials, list[QuotaTable]().append)
     assert [(each["event"], each["quotas_changed"]) for each in lines] == [("tenants_read", True)]
     assert credentials.identity_of(1000) == Identity("bob")
     with pytest.raises(CredentialRequired):
@@ -129,6 +130,24 @@ def test_a_file_that_became_no_good_changes_nothing(tmp_path: Path, tenants: Pat
     credentials = Credentials(frozenset(), access.known.tenants)
     written(tmp_path, "[tenants.alice")
     with capture_logs() as lines:
-        access.reload(credentials)
+        assert not access.reload(credentials, list[QuotaTable]().append)
     assert [each["event"] for each in lines] == ["tenants_not_read"]
     assert credentials.identify(TOKEN) == Identity("alice")
+
+
+def test_a_rate_that_changed_is_handed_on(tmp_path: Path, tenants: Path) -> None:
+    """The rate of requests counts from now on, and is no quota that waits for a restart."""
+    access = access_of("--tenants-file", str(tenants))
+    written(tmp_path, f"{WITH_TOKEN}\nrequests_per_second = 2.0")
+    told: list[QuotaTable] = []
+    with capture_logs() as lines:
+        assert access.reload(Credentials(frozenset(), access.known.tenants), told.append)
+    assert [each["quotas_changed"] for each in lines] == [False]
+    assert told[0].of("alice").requests_per_second == 2.0
+
+
+def test_without_a_tenants_file_there_is_nothing_to_read() -> None:
+    """Nothing is said, and that is no failure."""
+    with capture_logs() as lines:
+        assert access_of().reload(Credentials(frozenset()), list[QuotaTable]().append)
+    assert lines == []

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from kvstore import __version__
-from kvstore.config import Config, load_config
+from kvstore.config import Config
+from kvstore.config_loading import load_config
 
 MIB = 1 << 20
 

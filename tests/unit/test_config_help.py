@@ -2,8 +2,9 @@
 
 import pytest
 
-from kvstore.config import Config, load_config
-from kvstore.config_help import default_text
+from kvstore.config import Config
+from kvstore.config_about import default_text
+from kvstore.config_loading import load_config
 
 
 def test_the_help_shows_defaults_as_one_would_write_them(

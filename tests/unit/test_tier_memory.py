@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from cuda_card import Card, ServerCuda
 
-from kvstore.config import load_config
+from kvstore.config_loading import load_config
 from kvstore.service.disk import DiskState
 from kvstore.storage.cuda_arena import CudaDevice
 from kvstore.storage.host_arena import HostMemory

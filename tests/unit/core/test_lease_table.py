@@ -190,3 +190,11 @@ def test_leases_are_listed_to_who_may_see_them() -> None:
     assert [each.display_name for each in table.visible(OWNER)] == ["b", "a"]
     assert [each.display_name for each in table.visible(OTHER)] == ["c"]
     assert [each.display_name for each in table.visible(ADMIN)] == ["b", "a", "c"]
+
+
+def test_a_rate_that_changed_is_the_tenant_s() -> None:
+    """Of tenants that have something, and of those that come later."""
+    table = make_table("a")
+    table.take_rates(QuotaTable(Quotas(requests_per_second=3.0)))
+    assert table.holdings_of(OWNER).quotas.requests_per_second == 3.0
+    assert table.holdings_of(OTHER).quotas.requests_per_second == 3.0

@@ -36,3 +36,29 @@ def test_a_rate_that_lets_nothing_through_is_refused(rate: float) -> None:
     """A tenant that may ask nothing is one that is not let in at all."""
     with pytest.raises(ValueError, match="requests_per_second"):
         Quotas(requests_per_second=rate)
+
+
+def test_rates_come_from_another_table() -> None:
+    """All else stays, also of tenants that only one of the tables names."""
+    ours = QuotaTable(Quotas(leases=7), {"a": Quotas(pins=1, requests_per_second=2.0)})
+    theirs = QuotaTable(
+        Quotas(leases=9, requests_per_second=5.0), {"b": Quotas(leases=1, requests_per_second=3.0)}
+    )
+    found = ours.with_rates_of(theirs)
+    assert found.default == Quotas(leases=7, requests_per_second=5.0)
+    assert found.of("a") == Quotas(pins=1, requests_per_second=5.0)
+    assert found.of("b") == Quotas(leases=7, requests_per_second=3.0)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "differs"),
+    [
+        (QuotaTable(Quotas(requests_per_second=2.0)), False),
+        (QuotaTable(Quotas(leases=1)), True),
+        (QuotaTable(by_tenant={"a": Quotas(requests_per_second=1.0)}), False),
+        (QuotaTable(by_tenant={"a": Quotas(named_pins=1)}), True),
+    ],
+)
+def test_other_quotas_than_rates_are_told_apart(theirs: QuotaTable, *, differs: bool) -> None:
+    """A rate may change while a store runs; whether anything else did is to be known."""
+    assert QuotaTable().differs_beyond_rates(theirs) is differs

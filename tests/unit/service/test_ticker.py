@@ -1,5 +1,8 @@
 """A thread that ticks."""
 
+from threading import Semaphore
+from time import monotonic
+
 import pytest
 from store_world import ManualClock
 from structlog.testing import capture_logs
@@ -38,3 +41,13 @@ def test_a_tick_is_seen(clock: ManualClock) -> None:
     slow[0] = False
     ticker.tick()
     assert ticker.last_tick == clock.now
+
+
+def test_another_pace_counts_at_once() -> None:
+    """Who was to wait for an hour ticks, and again soon after."""
+    ticks = Semaphore(0)
+    ticker = Ticker("cook", (ticks.release,), clock=monotonic, interval=3600.0)
+    ticker.start()
+    ticker.pace(0.01)
+    assert all(ticks.acquire(timeout=30.0) for _ in range(3))
+    ticker.close()

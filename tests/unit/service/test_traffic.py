@@ -100,3 +100,20 @@ def test_the_table_is_bounded() -> None:
     for tenant in "abac":
         traffic.admit(tenant)
     assert [traffic.requests(each).request_count for each in "abc"] == [2, 0, 1]
+
+
+def test_a_rate_that_changes_counts_at_once() -> None:
+    """Whose rate changed begins with what a second brings; whose did not is not helped by it."""
+    clock = ManualClock()
+    slow = Quotas(requests_per_second=2.0)
+    traffic = Traffic(QuotaTable(slow), clock)
+    assert (admitted(traffic, 9, "a"), admitted(traffic, 9, "b")) == (2, 2)
+    traffic.change_rates(QuotaTable(slow, {"a": Quotas(requests_per_second=5.0)}))
+    assert (admitted(traffic, 9, "a"), admitted(traffic, 9, "b")) == (5, 0)
+    with pytest.raises(TooManyRequests) as error:
+        traffic.admit("a")
+    assert error.value.metadata["maximum"] == "5"
+    traffic.change_rates(QuotaTable())
+    assert (admitted(traffic, 9, "a"), admitted(traffic, 9, "b")) == (9, 9)
+    traffic.change_rates(QuotaTable(slow))
+    assert (admitted(traffic, 9, "a"), admitted(traffic, 9, "b")) == (2, 2)

@@ -151,6 +151,17 @@ def test_at_rate_zero_nothing_is_looked_at(worlds: Worlds) -> None:
     assert written.counts() == (0, 0)
 
 
+def test_the_rate_can_change(worlds: Worlds) -> None:
+    """The next match is looked at by the new one."""
+    written = Written(worlds())
+    written.match(written.caller)
+    written.world.store.change_verify_rate(1.0)
+    written.match(written.caller, 2)
+    written.world.store.change_verify_rate(0.0)
+    written.match(written.caller, 3)
+    assert written.counts() == (3, 0)
+
+
 def test_pages_without_a_checksum_are_handed_out(worlds: Worlds) -> None:
     """A writer that gives none is believed."""
     written = Written(worlds(verify_rate=1.0))

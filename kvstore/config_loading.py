@@ -1,0 +1,66 @@
+"""The settings of one start: read from flags, environment and file, with whose value each is."""
+
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+from pydantic import ValidationError
+from pydantic_settings import CliApp, CliSettingsSource, EnvSettingsSource
+
+from kvstore import __version__
+from kvstore.config import PROGRAM, Config
+from kvstore.config_help import help_formatter
+from kvstore.config_sources import Origin, file_values, origin_of
+
+
+class Resolved(NamedTuple):
+    """The settings, and for each by its name whose value it is."""
+
+    config: Config
+    origins: dict[str, Origin]
+
+
+def resolve(arguments: Sequence[str]) -> Resolved:
+    """Return the settings for a command line, and where each value came from.
+
+    Raises ``ValueError`` (pydantic's, or ``SettingsError``) naming what is wrong;
+    a flag that is none ends the process with status 2, as argparse does, and
+    ``--help`` and ``--version`` with 0.
+    """
+    flags = CliSettingsSource[ArgumentParser](
+        Config, formatter_class=help_formatter(Config.model_fields)
+    )
+    flags.root_parser.add_argument(
+        "--version",
+        action="version",
+        version=f"{PROGRAM} {__version__}",
+        help="show the version and exit",
+    )
+    config = CliApp.run(Config, cli_args=list(arguments), cli_settings_source=flags)
+    path = config.config_file
+    origin = partial(
+        origin_of,
+        flags=flags(),
+        variables=EnvSettingsSource(Config)(),
+        file={} if path is None else file_values(path, Config.model_fields),
+        path=path,
+    )
+    return Resolved(config, {name: origin(name) for name in Config.model_fields})
+
+
+def load_config(arguments: Sequence[str]) -> Config:
+    """Return the settings for a command line; raises and ends as :func:`resolve` does."""
+    return resolve(arguments).config
+
+
+def settings_error(error: ValueError) -> str:
+    """Return in one line what is wrong with the settings, each by its name."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    problems = (
+        f"{'.'.join(str(part) for part in each['loc']) or 'settings'}: "
+        f"{each['msg'].removeprefix('Value error, ')}"
+        for each in error.errors()
+    )
+    return "; ".join(problems)

@@ -1,0 +1,83 @@
+"""What SIGHUP does: the file and the tenants are read again, and what can change, changes."""
+
+from collections.abc import Callable, Iterable, Mapping
+
+import structlog
+
+from kvstore.config import Config
+from kvstore.config_loading import settings_error
+from kvstore.log import change_logging
+from kvstore.service.store import KVStore
+from kvstore.service.ticker import Ticker
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+Change = Callable[[Config], None]
+
+
+def changes(store: KVStore, tickers: Iterable[Ticker]) -> Mapping[str, Change]:
+    """Return, by the names of the settings that can change, what makes a new value count."""
+
+    def pace(config: Config) -> None:
+        for each in tickers:
+            each.pace(config.reaper_interval)
+
+    def logging(config: Config) -> None:
+        change_logging(config.log_format, config.log_level)
+
+    def nothing(config: Config) -> None:
+        """Leave it to whoever looks at the settings when it is time."""
+
+    return {
+        "drain_grace": nothing,
+        "log_format": logging,
+        "log_level": logging,
+        "reaper_interval": pace,
+        "verify_rate": lambda config: store.change_verify_rate(config.verify_rate),
+    }
+
+
+class Reloader:
+    """The settings in force, ``config``, which follow their file when they are told to."""
+
+    def __init__(
+        self,
+        config: Config,
+        changes: Mapping[str, Change],
+        *,
+        read: Callable[[], Config],
+        read_tenants: Callable[[], bool],
+    ) -> None:
+        """``read`` raises ValueError; ``read_tenants`` returns whether the tenants could be used.
+
+        It says in the log what it did.
+        """
+        self.config = config
+        self._changes = changes
+        self._read = read
+        self._read_tenants = read_tenants
+
+    def reload(self) -> None:
+        """Read all again; where any of it cannot be used, nothing changes, and the log says why."""
+        if self.config.config_file is None and self.config.tenants_file is None:
+            log.info("nothing_to_reload", why="neither config_file nor tenants_file is set")
+            return
+        try:
+            wanted = self._read()
+        except ValueError as error:
+            log.warning("config_not_read", why=settings_error(error))
+            return
+        if not self._read_tenants():
+            return
+        differing = [name for name in Config.model_fields if self._differs(wanted, name)]
+        changed = [name for name in differing if name in self._changes]
+        values = {name: getattr(wanted, name) for name in changed}
+        self.config = self.config.model_copy(update=values)
+        for name in changed:
+            self._changes[name](self.config)
+        log.info("config_reloaded", changed=changed)
+        if fixed := [name for name in differing if name not in self._changes]:
+            log.warning("config_needs_restart", unchanged=fixed)
+
+    def _differs(self, wanted: Config, name: str) -> bool:
+        return bool(getattr(wanted, name) != getattr(self.config, name))

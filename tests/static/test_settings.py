@@ -1,0 +1,66 @@
+"""What the settings tell of themselves is there: figures, events and reasons by their names."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from kvstore.config import Config
+from kvstore.config_about import Shown, about
+from kvstore.errors import KVStoreError
+
+ROOT = Path(__file__).parents[2]
+ABOUTS = [about(name, field) for name, field in Config.model_fields.items()]
+
+
+def figures() -> set[str]:
+    """Return the names of the fields of the contract, which GetStats answers with."""
+    paths = sorted((ROOT / "proto" / "kvstore" / "v1").glob("*.proto"))
+    text = "\n".join(path.read_text(encoding="utf-8") for path in paths)
+    return set(re.findall(r"^\s+[\w.]+(?: [\w.]+)? (\w+) = \d+;", text, re.MULTILINE))
+
+
+def events() -> set[str]:
+    """Return the words that the server's sources have as text, its log's events among them."""
+    paths = [
+        path
+        for path in sorted((ROOT / "kvstore").rglob("*.py"))
+        if not path.name.startswith("config")
+    ]
+    return {
+        node.value
+        for path in paths
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+
+
+def missing(shown: Shown) -> set[str]:
+    """Return the names by which nothing is found."""
+    reasons = {each.reason() for each in KVStoreError.__subclasses__()}
+    return (
+        (set(shown.stats.split()) - figures())
+        | (set(shown.log.split()) - events())
+        | (set(shown.errors.split()) - reasons)
+    )
+
+
+def test_what_shows_that_a_setting_is_wrong_is_there() -> None:
+    """Each setting names something to look at, and all of it exists."""
+    assert [each.name for each in ABOUTS if not each.shown.text()] == []
+    assert {each.name: wrong for each in ABOUTS if (wrong := missing(each.shown))} == {}
+
+
+@pytest.mark.parametrize(
+    "shown", [Shown(stats="page_counts"), Shown(log="lease_expires"), Shown(errors="BAD_FIELD")]
+)
+def test_a_name_that_is_not_there_is_seen(shown: Shown) -> None:
+    """A figure, an event and a reason that nobody gives are found."""
+    assert missing(shown)
+
+
+def test_every_setting_says_what_it_may_be() -> None:
+    """Each has values that are allowed, and says where to start."""
+    assert [each.name for each in ABOUTS if not each.allowed] == []
+    assert [each.name for each in ABOUTS if "Start with: " not in each.description] == []

@@ -1,0 +1,133 @@
+"""SIGHUP's work: what changed counts, or nothing does."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from kvstore.config import Config
+from kvstore.config_about import about
+from kvstore.config_loading import load_config
+from kvstore.reload import Reloader, changes
+from kvstore.service.store import KVStore
+
+CAN_CHANGE = frozenset(changes(KVStore.__new__(KVStore), ()))
+
+
+@pytest.fixture(autouse=True)
+def no_settings_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take away the settings of whoever runs the tests."""
+    for name in Config.model_fields:
+        monkeypatch.delenv(f"KVSTORE_{name.upper()}", raising=False)
+
+
+class Stage:
+    """Settings from a file, and what was told of their changes."""
+
+    def __init__(self, folder: Path, *flags: str) -> None:
+        self.told: dict[str, Config] = {}
+        self.tenants_usable = True
+        self._file = folder / "kvstore.toml"
+        self.write("")
+        arguments = ["--config-file", str(self._file), *flags]
+        self.reloader = Reloader(
+            load_config(arguments),
+            {name: self._teller(name) for name in CAN_CHANGE},
+            read=lambda: load_config(arguments),
+            read_tenants=lambda: self.tenants_usable,
+        )
+
+    def write(self, text: str) -> None:
+        """Have another file."""
+        self._file.write_text(text)
+
+    def reload(self) -> list[dict[str, object]]:
+        """Reload, and return what the log says."""
+        with capture_logs() as lines:
+            self.reloader.reload()
+        return [{k: v for k, v in line.items() if k != "log_level"} for line in lines]
+
+    def _teller(self, name: str) -> Callable[[Config], None]:
+        def tell(config: Config) -> None:
+            self.told[name] = config
+
+        return tell
+
+
+def test_what_is_said_to_change_at_sighup_does() -> None:
+    """The settings' own word, and what there is to change them, agree."""
+    fields = Config.model_fields.items()
+    promised = {name for name, field in fields if about(name, field).reload.at_sighup}
+    assert promised == CAN_CHANGE
+
+
+def test_what_changed_is_told_and_named(tmp_path: Path) -> None:
+    """Each setting that changed, and none that did not."""
+    stage = Stage(tmp_path)
+    stage.write("drain_grace = 3.0\nverify_rate = 0.5")
+    assert stage.reload() == [
+        {"event": "config_reloaded", "changed": ["drain_grace", "verify_rate"]}
+    ]
+    assert sorted(stage.told) == ["drain_grace", "verify_rate"]
+    assert stage.told["verify_rate"].verify_rate == 0.5
+    assert stage.reloader.config.drain_grace == 3.0
+    assert stage.reload() == [{"event": "config_reloaded", "changed": []}]
+    stage.write("")
+    assert stage.reload()[0]["changed"] == ["drain_grace", "verify_rate"]
+    assert stage.reloader.config.drain_grace == 10.0
+
+
+def test_what_cannot_change_is_named_and_stays(tmp_path: Path) -> None:
+    """It is said each time, since it is not in force each time."""
+    stage = Stage(tmp_path)
+    stage.write('tier1_bytes = "5MiB"\nlog_level = "error"\nmax_ttl = 100')
+    for changed in (["log_level"], []):
+        assert stage.reload() == [
+            {"event": "config_reloaded", "changed": changed},
+            {"event": "config_needs_restart", "unchanged": ["tier1_bytes", "max_ttl"]},
+        ]
+    assert stage.reloader.config.tier1_bytes == 1 << 30
+
+
+def test_a_flag_wins_over_the_file_as_before(tmp_path: Path) -> None:
+    """What the command line says holds whatever the file comes to say."""
+    stage = Stage(tmp_path, "--drain-grace", "7")
+    stage.write("drain_grace = 3.0")
+    assert stage.reload() == [{"event": "config_reloaded", "changed": []}]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("drain_grace = 3.0\nverify_rate = 7", "verify_rate: "),
+        ("drain_grace = 3.0\nx = 1", "no such setting: x"),
+        ("drain_grace = 3.0\n[", "kvstore.toml: "),
+    ],
+)
+def test_a_bad_file_changes_nothing(tmp_path: Path, text: str, why: str) -> None:
+    """Not even what is right in it, and the log says what is wrong."""
+    stage = Stage(tmp_path)
+    stage.write(text)
+    (line,) = stage.reload()
+    assert line["event"] == "config_not_read"
+    assert why in str(line["why"])
+    assert stage.told == {}
+    assert stage.reloader.config.drain_grace == 10.0
+
+
+def test_tenants_that_cannot_be_used_change_nothing(tmp_path: Path) -> None:
+    """Whoever read them has said why: the settings wait for a file that is right."""
+    stage = Stage(tmp_path)
+    stage.write("drain_grace = 3.0")
+    stage.tenants_usable = False
+    assert stage.reload() == []
+    assert stage.told == {}
+
+
+def test_without_a_file_there_is_nothing_to_read() -> None:
+    """The log says so."""
+    reloader = Reloader(Config(), {}, read=Config, read_tenants=lambda: True)
+    with capture_logs() as lines:
+        reloader.reload()
+    assert [each["event"] for each in lines] == ["nothing_to_reload"]
