@@ -171,7 +171,7 @@ def serve(
             threads=threads,
         )
         port = None if config.listen is None else listen(server, config.listen, access.tls)
-        listen_for_http(config, health, clock, stack)
+        listen_for_http(config, store, health, owner, clock, stack)
         server.start()
         stack.callback(lambda: server.stop(CALL_GRACE).wait())
         health.begin_serving()

@@ -11,26 +11,42 @@ from kvstore.http.connection import Route
 from kvstore.http.request import Request
 from kvstore.http.response import Response
 from kvstore.http.server import HttpServer
+from kvstore.metrics.collector import StoreCollector
 from kvstore.metrics.exposition import Exposition, process_registry
+from kvstore.metrics.view import Views
 from kvstore.rpc.health import LIVENESS, READINESS, Health
+from kvstore.rpc.probes import OwnerProbe
 from kvstore.service.clock import Clock
+from kvstore.service.store import KVStore
+from kvstore.store_view import StoreView
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
-def listen_for_http(config: Config, health: Health, clock: Clock, stack: ExitStack) -> None:
+def listen_for_http(
+    config: Config,
+    store: KVStore,
+    health: Health,
+    owner: OwnerProbe,
+    clock: Clock,
+    stack: ExitStack,
+) -> None:
     """Start the listeners; ``stack`` closes them, and ``health`` watches them.
 
-    Raises ``UnusableHttpAddress``.
+    ``owner`` has what is known of the mutex. Raises ``UnusableHttpAddress``.
     """
+    views = Views(StoreView(store, health, owner, clock), clock)
     if config.metrics_listen is not None:
-        _listen("metrics", config.metrics_listen, metrics_routes(health), health, clock, stack)
+        routes = metrics_routes(views, health)
+        _listen("metrics", config.metrics_listen, routes, health, clock, stack)
 
 
-def metrics_routes(health: Health) -> dict[str, Route]:
+def metrics_routes(views: Views, health: Health) -> dict[str, Route]:
     """Return what Prometheus and probes ask for."""
+    registry = process_registry()
+    registry.register(StoreCollector(views))
     return {
-        "/metrics": Exposition(process_registry()),
+        "/metrics": Exposition(registry),
         "/healthz": _says(health, READINESS),
         "/livez": _says(health, LIVENESS),
     }

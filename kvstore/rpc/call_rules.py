@@ -13,6 +13,7 @@ from structlog.contextvars import bind_contextvars
 from kvstore.core.limits import Limits
 from kvstore.errors import InvalidField, KVStoreError
 from kvstore.rpc import status
+from kvstore.service.call_times import CallTimes
 from kvstore.service.clock import Clock
 from kvstore.service.traffic import Traffic
 
@@ -55,13 +56,22 @@ class Outcome:
 
     An error of ours becomes its status, ``failure``; anything else is a bug, becomes
     INTERNAL and is logged with its traceback. One line a call at debug, never a
-    request's content. A ``grpc.RpcError`` alone goes on.
+    request's content. A ``grpc.RpcError`` alone goes on. ``times`` are told how long it took.
     """
 
-    __slots__ = ("_began", "_clock", "_log", "_method", "_request_id", "_tenant", "failure")
+    __slots__ = (
+        *("_began", "_clock", "_log", "_method", "_request_id", "_tenant", "_times"),
+        "failure",
+    )
 
     def __init__(
-        self, clock: Clock, log: Logger, method: str, request_id: str, tenant: str = ""
+        self,
+        clock: Clock,
+        log: Logger,
+        method: str,
+        request_id: str,
+        tenant: str = "",
+        times: CallTimes | None = None,
     ) -> None:
         """``tenant`` is empty where it is not known yet."""
         self.failure: status_pb2.Status | None = None
@@ -70,6 +80,7 @@ class Outcome:
         self._method = method
         self._request_id = request_id
         self._tenant = tenant
+        self._times = times
 
     def __enter__(self) -> Self:
         self._began = self._clock()
@@ -97,7 +108,10 @@ class Outcome:
             reason, self.failure = "INTERNAL", status.internal_status(self._request_id)
         else:
             return False
-        latency_ms = round((self._clock() - self._began) * 1e3, 3)
+        seconds = self._clock() - self._began
+        if self._times is not None:
+            self._times.note(self._method, reason, seconds)
+        latency_ms = round(seconds * 1e3, 3)
         self._log.debug("request_handled", reason=reason, latency_ms=latency_ms)
         return True
 

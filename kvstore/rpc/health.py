@@ -77,6 +77,11 @@ class Health:
         """Look at one thread more; before ``begin_serving``."""
         self._threads[name] = thread
 
+    @property
+    def threads(self) -> dict[str, Ticking]:
+        """What it watches, by name."""
+        return dict(self._threads)
+
     def says(self, name: str) -> bool:
         """Return whether it says SERVING of a service, of READINESS or of LIVENESS."""
         serving: bool = self.servicer.status(name) == SERVING

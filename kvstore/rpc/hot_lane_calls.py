@@ -101,6 +101,7 @@ class LaneCalls:
         self._credentials = credentials
         self._clock = clock
         self._log = call_logger()
+        self._times = store.call_times["lane"]
         callers = LaneCallers(credentials)
         servicers = PrefixCacheServicer(store, callers), LeaseServicer(store, callers)
         self._methods = [_method(path, servicers) for path in METHODS]
@@ -122,7 +123,9 @@ class LaneCalls:
         path = METHODS[call.method] if known else "unknown"
         identity = self._credentials.identity_of(party.uid)
         request_id = usable_request_id(call.request_id)
-        with Outcome(self._clock, self._log, path, request_id, identity.tenant) as outcome:
+        with Outcome(
+            self._clock, self._log, path, request_id, identity.tenant, self._times
+        ) as outcome:
             if not known:
                 raise InvalidField(field="method", value=call.method, why="unknown")
             waited = self._clock() - came_at

@@ -30,6 +30,7 @@ from kvstore.rpc.call_rules import (
 from kvstore.rpc.identity import Callers
 from kvstore.rpc.quiet import one_request, quiet
 from kvstore.rpc.request_size import require_size, size_limit_of
+from kvstore.service.call_times import CallTimes
 from kvstore.service.clock import Clock
 from kvstore.service.traffic import Traffic
 
@@ -91,12 +92,14 @@ class Outcomes(_MethodInterceptor):
 
     An error of ours becomes its status; anything else is a bug, becomes INTERNAL
     and is logged with its traceback. One line a call at debug, never a request's
-    content.
+    content. ``times`` are told how long each took, but for streams, which last as long as
+    somebody listens.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, times: CallTimes | None = None) -> None:
         super().__init__()
         self._clock = clock
+        self._times = times
         self._log = call_logger()
 
     def _wrap(
@@ -120,7 +123,8 @@ class Outcomes(_MethodInterceptor):
         assert unary is not None  # Admission makes no others
 
         def outcome(requests: Iterator[Request], context: grpc.ServicerContext) -> Response:
-            with Outcome(self._clock, self._log, method, request_id_of(context)) as outcome:
+            request_id = request_id_of(context)
+            with Outcome(self._clock, self._log, method, request_id, times=self._times) as outcome:
                 return unary(requests, context)
             # Last, so that whoever has the answer finds the line in the log.
             return _end(context, outcome)

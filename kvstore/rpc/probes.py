@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from kvstore.service.clock import Clock
+from kvstore.service.durations import Durations
 
 
 class Ticking(Protocol):
@@ -25,12 +26,14 @@ class OwnerProbe:
     """Ticks whenever it had the mutex that every verb of the store takes.
 
     ``responds`` takes and gives back that mutex within a time in seconds, and
-    returns whether it could. One thread uses the probe.
+    returns whether it could. One thread uses the probe. ``waits`` are how long it took: what
+    a call that comes at any moment waits for, since looks come at moments of their own.
     """
 
     def __init__(self, responds: Callable[[float], bool], clock: Clock, patience: float) -> None:
         """``patience`` is how long one look waits for the mutex, in seconds."""
         self.last_tick = clock()
+        self.waits = Durations()
         self._responds = responds
         self._clock = clock
         self._patience = patience
@@ -41,8 +44,10 @@ class OwnerProbe:
 
     def look(self) -> None:
         """Try to have the mutex; waits for ``patience`` at most."""
+        began = self._clock()
         if self._responds(self._patience):
             self.last_tick = self._clock()
+        self.waits.note(self._clock() - began)
 
 
 class PoolProbe:

@@ -14,6 +14,7 @@ from kvstore.core.cache import PrefixCache
 from kvstore.core.moving import Move
 from kvstore.service.clock import Clock
 from kvstore.service.log_budget import LogBudget
+from kvstore.service.move_counts import MoveLedger
 from kvstore.storage.copies import Ending, Outcome
 from kvstore.storage.errors import CudaFailed
 from kvstore.storage.tiers import Tiers
@@ -47,6 +48,8 @@ class Mover:
     ) -> None:
         """``took`` is told, under the mutex, of arenas that slots were taken of."""
         self.due = Event()
+        self.ledger = MoveLedger()
+        self._clock = clock
         self._took = took
         self._cache = cache
         self._mutex = mutex
@@ -84,14 +87,15 @@ class Mover:
         """
         waiting, copied = deque(moves), 0
         begun: deque[tuple[list[Move], Ending]] = deque()
+        since = self._clock()
         try:
             for batch in _batches(moves):
                 pairs = [(each.source, each.target) for move in batch for each in move.transfers]
                 begun.append((batch, self._memory.begin_all(pairs)))
                 if len(begun) > 1:
-                    copied += self._finish(waiting, *begun.popleft())
+                    copied, since = self._finish(waiting, *begun.popleft(), copied, since)
             while begun:
-                copied += self._finish(waiting, *begun.popleft())
+                copied, since = self._finish(waiting, *begun.popleft(), copied, since)
         finally:
             for _, ending in begun:
                 with suppress(Exception):
@@ -101,14 +105,21 @@ class Mover:
                     self._cache.finish_moves(waiting, copied=False)
         return copied
 
-    def _finish(self, waiting: deque[Move], batch: Items[Move], ending: Ending) -> int:
-        """Wait for a batch and finish it, the first that wait; return how many were copied."""
+    def _finish(
+        self, waiting: deque[Move], batch: list[Move], ending: Ending, copied: int, since: float
+    ) -> tuple[int, float]:
+        """Wait for a batch and finish it, the first that wait.
+
+        ``copied`` were copied before it, until ``since``; returns both as they are now.
+        """
         outcomes = iter(ending())
+        now = self._clock()
         whole = [self._whole(move, list(islice(outcomes, len(move.transfers)))) for move in batch]
+        self.ledger.note(batch, whole, now - since)
         with self._mutex:
             for each in whole:
                 self._cache.finish_moves([waiting.popleft()], copied=each)
-        return sum(whole)
+        return copied + sum(whole), now
 
     def _whole(self, move: Move, outcomes: Items[Outcome]) -> bool:
         """Return whether all pages of a move were copied."""

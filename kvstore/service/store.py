@@ -29,6 +29,7 @@ from kvstore.core.requests import (
     Sequence,
 )
 from kvstore.errors import PoolExhausted
+from kvstore.service.call_times import CallTimes
 from kvstore.service.clock import Clock
 from kvstore.service.disk import Disk
 from kvstore.service.growth import WATERMARK, Growth
@@ -95,6 +96,8 @@ class KVStore(Matching):
         self.named_pins = NamedPinKeeper(cache, self._mutex, clock)
         self.thrash = ThrashWatch(cache, self._mutex, clock)
         self.traffic = Traffic(cache.quotas, clock)
+        # Over gRPC, and over lanes of the attach socket.
+        self.call_times = {"grpc": CallTimes(), "lane": CallTimes()}
         self.tier3 = Tier3(
             cache,
             self._mutex,
@@ -139,6 +142,11 @@ class KVStore(Matching):
     def uptime(self) -> float:
         """Return the time since the start, in seconds."""
         return self._clock() - self._started_at
+
+    @property
+    def tier_bytes(self) -> dict[int, int]:
+        """How many bytes each memory tier may take."""
+        return {each.tier: each.budget_bytes for each in self._memory.arenas}
 
     # Namespaces and memory.
 

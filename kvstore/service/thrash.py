@@ -21,7 +21,10 @@ RATE = 1 / 600
 
 
 class ThrashWatch:
-    """Compares what was inserted with what of it had just been evicted."""
+    """Compares what was inserted with what of it had just been evicted.
+
+    ``ratio`` is that part of the last minute that is over.
+    """
 
     def __init__(self, cache: PrefixCache, mutex: Lock, clock: Clock) -> None:
         self._counters = cache.counters
@@ -30,6 +33,7 @@ class ThrashWatch:
         self._budget = LogBudget(clock, RATE)
         self._began = clock()
         self._inserted = self._returned = 0
+        self.ratio = 0.0
 
     def look(self) -> None:
         """Log one line if the last minute had too much of it; nothing before it is over."""
@@ -42,6 +46,7 @@ class ThrashWatch:
             returned = self._counters.returned_page_count
         fresh, back = inserted - self._inserted, returned - self._returned
         self._inserted, self._returned = inserted, returned
+        self.ratio = back / fresh if fresh else 0.0
         if back >= LEAST_PAGES and back >= SHARE * fresh:
             self._budget.write(
                 log.warning,

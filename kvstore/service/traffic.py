@@ -118,6 +118,12 @@ class Traffic:
     def _bucket(self, rate: float | None) -> TokenBucket | None:
         return None if rate is None else TokenBucket(rate, self._clock())
 
+    def all_requests(self) -> dict[str, Requests]:
+        """Return what each tenant asked for since the start, of those that are remembered."""
+        with self._mutex:
+            tenants = list(self._tenants.items())
+        return {name: Requests(each.count, each.refused_count) for name, each in tenants}
+
     def _known(self, tenant: str) -> _Tenant:
         known = self._tenants.get(tenant)
         if known is None:

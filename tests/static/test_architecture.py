@@ -68,6 +68,9 @@ ALLOWED = {
     | {"kvstore.core", "kvstore.service", "kvstore.storage"},
     # Another: it knows what each listener shows.
     "kvstore/http_listeners.py": {"kvstore.config", "kvstore.http", "kvstore.metrics"}
+    | {"kvstore.rpc", "kvstore.service", "kvstore.store_view"},
+    # Another: it knows all of whose state is shown.
+    "kvstore/store_view.py": {VERSION, "kvstore.core", "kvstore.metrics"}
     | {"kvstore.rpc", "kvstore.service"},
     "kvstore/config_access.py": {"kvstore.config_about", "kvstore.config_types"},
     "kvstore/config_http.py": {"kvstore.config_about", "kvstore.config_types"},

@@ -1,0 +1,82 @@
+"""Writes docs/metrics.md from the definitions of the server's metrics.
+
+Run it after a change of one: `.venv/bin/python docs/metrics.py`.
+The result is committed, and tests/static/test_generated_code.py keeps the two in step.
+`--out FILE` writes another file instead, and leaves the tree alone.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from kvstore.metrics.collector import CATALOGUE
+from kvstore.metrics.metric import Metric
+from kvstore.metrics.names import (
+    MAX_LENGTH,
+    MOST_NAMESPACES,
+    MOST_NAMESPACES_OF_TENANT,
+    MOST_OWNERS,
+    MOST_TENANTS,
+)
+from kvstore.metrics.view import LIFETIME
+
+PAGE = Path(__file__).resolve().parent / "metrics.md"
+HEAD = f"""\
+# Metrics
+
+Written by `docs/metrics.py` from the definitions in `kvstore/metrics`: do not edit.
+
+`kvstore-server --metrics-listen HOST:PORT` answers `/metrics` in Prometheus' text, and in OpenMetrics to whoever asks for that.
+Beside what is below it has the process' own (`process_...`, `python_...`).
+[how-to-monitor.md](how-to-monitor.md) says what to look at first, and `deploy/` has a dashboard and alert rules.
+
+Names that others chose are untrusted text: they are cut to {MAX_LENGTH} characters, what is not printable is `?`.
+At most {MOST_TENANTS} tenants have a value of their own, {MOST_NAMESPACES_OF_TENANT} namespaces of each, {MOST_NAMESPACES} in all, and {MOST_OWNERS} owners of leases; the rest is in `other`.
+Namespaces and leases of one name and tenant are one series. A namespace without a name is called by the first digits of its id.
+What a deleted namespace counted stays counted.
+
+The store is asked at most once in {LIFETIME:g} second, however many scrape.
+"""
+
+
+def sections() -> Iterator[str]:
+    """Yield a table for each area."""
+    for area, metrics in CATALOGUE.items():
+        yield f"\n## {area}\n\n"
+        yield "| metric | labels | what it is | when it is wrong, and what then |\n"
+        yield "| --- | --- | --- | --- |\n"
+        for metric in metrics:
+            yield row(metric)
+
+
+def row(metric: Metric) -> str:
+    """Return a metric's line."""
+    labels = ", ".join(f"`{each}`" for each in metric.labels)
+    meaning = f"{metric.kind.value}. {metric.meaning}"
+    return f"| `{metric.name}` | {labels} | {meaning} | {linked(metric.wrong)} |\n"
+
+
+def linked(text: str) -> str:
+    """Return a text with the pages that it names as links."""
+    words = []
+    for word in text.split(" "):
+        name = word.rstrip(".,;:")
+        if name.endswith(".md"):
+            words.append(f"[{name}]({name}){word[len(name) :]}")
+        else:
+            words.append(word)
+    return " ".join(words)
+
+
+def main() -> int:
+    """Write the page, and exit 0."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=PAGE, help="default: the committed page")
+    out: Path = parser.parse_args().out
+    out.write_text("".join((HEAD, *sections())), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""Names that others chose, as values of labels: few, short and printable."""
+
+from collections.abc import Iterable
+
+# What shares one value where there are too many.
+OTHER = "other"
+MAX_LENGTH = 64
+MOST_TENANTS = 32
+MOST_NAMESPACES_OF_TENANT = 16
+MOST_NAMESPACES = 128
+MOST_OWNERS = 128
+UNNAMED = "unnamed"
+
+
+def clean(text: str) -> str:
+    """Return a name of at most 64 characters, all printable."""
+    shown = "".join(each if each.isprintable() else "?" for each in text[:MAX_LENGTH])
+    return shown.strip() or UNNAMED
+
+
+class Names:
+    """Lets the first names through, and calls all others ``other``.
+
+    For counters: a name keeps its value for as long as the store runs.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._known: set[str] = set()
+
+    def of(self, text: str) -> str:
+        """Return the label's value for a name."""
+        name = clean(text)
+        if name not in self._known:
+            if len(self._known) >= self._most:
+                return OTHER
+            self._known.add(name)
+        return name
+
+
+class TenantNames:
+    """The values of the labels tenant and namespace."""
+
+    def __init__(self) -> None:
+        self._tenants = Names(MOST_TENANTS)
+        self._namespaces: dict[str, Names] = {}
+        self._all = Names(MOST_NAMESPACES)
+
+    def tenant(self, tenant: str) -> str:
+        """Return a tenant's."""
+        return self._tenants.of(tenant)
+
+    def namespace(self, tenant: str, namespace: str) -> tuple[str, str]:
+        """Return a tenant's and a namespace's of it."""
+        owner = self.tenant(tenant)
+        own = self._namespaces.setdefault(owner, Names(MOST_NAMESPACES_OF_TENANT))
+        name = own.of(namespace)
+        if name == OTHER or self._all.of(f"{owner} {name}") == OTHER:
+            return owner, OTHER
+        return owner, name
+
+
+class PassingNames:
+    """As :class:`Names`, for gauges: a name that is there no more makes room for another."""
+
+    def __init__(self, most: int = MOST_OWNERS) -> None:
+        self._most = most
+        self._known: dict[tuple[str, str], None] = {}
+
+    def show(self, present: Iterable[tuple[str, str]]) -> None:
+        """Take in which names there are now, by tenant's label, before the first ``of``."""
+        there = dict.fromkeys((tenant, clean(name)) for tenant, name in present)
+        kept = [each for each in self._known if each in there]
+        fresh = [each for each in there if each not in self._known]
+        self._known = dict.fromkeys([*kept, *fresh][: self._most])
+
+    def of(self, tenant: str, text: str) -> tuple[str, str]:
+        """Return the labels' values for a tenant's label and a name."""
+        name = clean(text)
+        return (tenant, name) if (tenant, name) in self._known else (tenant, OTHER)

@@ -1,0 +1,56 @@
+"""The server itself: whether it is ready, and how its threads and its mutex are."""
+
+from typing import Final
+
+from kvstore.metrics.metric import Sheet, counter, gauge, histogram
+from kvstore.metrics.view import View
+
+INFO: Final = gauge(
+    "kvstore_build_info",
+    "version prefix_cache_backend",
+    "1, with what the server is.",
+    "Servers of one fleet differ: an upgrade is under way, or was forgotten.",
+)
+READY: Final = gauge(
+    "kvstore_ready",
+    "",
+    "1 while the server takes new work, as health says it.",
+    "0: it starts, drains, or a thread of it is silent; `health_lost` in the log.",
+)
+SILENCE: Final = gauge(
+    "kvstore_thread_silence_seconds",
+    "thread",
+    "Seconds since a thread of the server last got round.",
+    "More than 3: it hangs, and the server is not ready; the log has its stack.",
+)
+FAILURES: Final = counter(
+    "kvstore_thread_failures_total",
+    "thread",
+    "Exceptions that a thread outlived.",
+    "Any: a bug; the log has its traceback.",
+)
+MUTEX: Final = histogram(
+    "kvstore_mutex_wait_seconds",
+    "",
+    "How long the store's mutex took to be had, sampled twice a second: what a call waits for.",
+    "p99 above a millisecond: too many calls for one store, or one that takes long, such as "
+    "the removal of a large prefix.",
+)
+SNAPSHOT: Final = gauge(
+    "kvstore_snapshot_seconds",
+    "",
+    "How long the store was asked for what this scrape shows; calls wait for a part of it.",
+    "Above 0.1: many leases, pins or namespaces; scrape less often.",
+)
+METRICS: Final = (INFO, READY, SILENCE, FAILURES, MUTEX, SNAPSHOT)
+
+
+def write(view: View, sheet: Sheet) -> None:
+    """Write all of it."""
+    sheet.add(INFO, 1, view.version, view.prefix_cache_backend)
+    sheet.add(READY, view.ready)
+    for name, thread in view.threads.items():
+        sheet.add(SILENCE, thread.silence, name)
+        sheet.add(FAILURES, thread.failure_count, name)
+    sheet.add_durations(MUTEX, view.mutex_waits)
+    sheet.add(SNAPSHOT, view.seconds)

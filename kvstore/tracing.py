@@ -1,0 +1,133 @@
+"""Traces, by OpenTelemetry, where the environment names who takes them.
+
+Without ``OTEL_EXPORTER_OTLP_ENDPOINT``, or without the extra `otel`, nothing of it is imported,
+and what is called here does nothing; where that still is too much, ``ON`` says so. Read once,
+as the process begins.
+
+A span's name and attributes are ours: a method's name, counts, a tenant. Never a token.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from importlib.util import find_spec
+from threading import Thread
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span as _Span
+
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+PACKAGES = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.grpc")
+# Metadata, and the form of its value: W3C's.
+TRACEPARENT = "traceparent"
+# Seconds that an end waits for a collector to take the last spans.
+PATIENCE = 2.0
+
+Attribute: TypeAlias = str | int | float | bool
+# What is traced, or None where nothing is.
+Span: TypeAlias = "_Span | None"
+
+
+def is_wanted(environment: Mapping[str, str]) -> bool:
+    """Return whether an environment names a collector of traces, and does not switch it off."""
+    off = environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+    none = environment.get("OTEL_TRACES_EXPORTER", "otlp").strip() != "otlp"
+    return not off and not none and any(environment.get(each) for each in ENDPOINTS)
+
+
+def missing() -> list[str]:
+    """Return the packages that traces need and this environment lacks."""
+    return [each for each in PACKAGES if not _is_there(each)]
+
+
+def _is_there(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:  # not even the package around it
+        return False
+
+
+WANTED = is_wanted(os.environ)
+ON = WANTED and not missing()
+
+if ON:
+    from opentelemetry import trace
+    from opentelemetry.context import Context
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    _tracer = trace.get_tracer("kvstore")
+    _propagator = TraceContextTextMapPropagator()
+
+
+def begin(name: str, parent: Span = None, **attributes: Attribute) -> Span:
+    """Begin a span that is ended by its ``end``; of ``parent``, else of what is current."""
+    if not ON:
+        return None
+    return _tracer.start_span(name, _context_of(parent), attributes=attributes)
+
+
+def inside(span: Span) -> AbstractContextManager[Any]:
+    """Make a span current for a ``with`` block, and leave its end to others."""
+    if not ON or span is None:
+        return nullcontext()
+    return trace.use_span(span)
+
+
+def span(name: str, parent: Span = None, **attributes: Attribute) -> AbstractContextManager[Span]:
+    """Trace a ``with`` block, in which the span is current; it has what is raised."""
+    if not ON:
+        return nullcontext()
+    return _tracer.start_as_current_span(name, _context_of(parent), attributes=attributes)
+
+
+def call_span(name: str, traceparent: str, **attributes: Attribute) -> AbstractContextManager[Span]:
+    """As :func:`span`, for a call that came from another process, whose span it names."""
+    if not ON:
+        return nullcontext()
+    context = _propagator.extract({TRACEPARENT: traceparent}, Context())
+    return _tracer.start_as_current_span(
+        name, context, kind=trace.SpanKind.SERVER, attributes=attributes
+    )
+
+
+def traceparent() -> str:
+    """Return the current span as another process is told; "" where nothing is traced."""
+    if not ON:
+        return ""
+    carrier: dict[str, str] = {}
+    _propagator.inject(carrier)
+    return carrier.get(TRACEPARENT, "")
+
+
+def configure(service: str, version: str) -> Callable[[], None]:
+    """Have this process' spans sent to the collector; return what ends that, in two seconds."""
+    if not ON:
+        return _nothing
+    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import (  # noqa: PLC0415 - only then
+        OTLPSpanExporter,
+    )
+    from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
+    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+
+    named = os.environ.get("OTEL_SERVICE_NAME") or service
+    resource = Resource.create({"service.name": named, "service.version": version})
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    trace.set_tracer_provider(provider)
+
+    def end() -> None:
+        ending = Thread(target=provider.shutdown, name="kvstore-tracing", daemon=True)
+        ending.start()
+        ending.join(PATIENCE)
+
+    return end
+
+
+def _context_of(parent: Span) -> "Context | None":
+    return None if parent is None else trace.set_span_in_context(parent)
+
+
+def _nothing() -> None:
+    pass

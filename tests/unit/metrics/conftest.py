@@ -1,0 +1,14 @@
+"""A store in this process, for each test."""
+
+from collections.abc import Iterator
+
+import pytest
+from store_world import World, make_world
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """Provide one store."""
+    made = make_world()
+    yield made
+    made.close()
