@@ -37,16 +37,16 @@ def listen_for_http(
     """
     views = Views(StoreView(store, health, owner, clock), clock)
     if config.metrics_listen is not None:
-        routes = metrics_routes(views, health)
+        routes = metrics_routes(views, health, clock)
         _listen("metrics", config.metrics_listen, routes, health, clock, stack)
 
 
-def metrics_routes(views: Views, health: Health) -> dict[str, Route]:
+def metrics_routes(views: Views, health: Health, clock: Clock) -> dict[str, Route]:
     """Return what Prometheus and probes ask for."""
     registry = process_registry()
     registry.register(StoreCollector(views))
     return {
-        "/metrics": Exposition(registry),
+        "/metrics": Exposition(registry, clock),
         "/healthz": _says(health, READINESS),
         "/livez": _says(health, LIVENESS),
     }

@@ -105,8 +105,11 @@ def lease_stats(lease: Lease, now: float) -> LeaseStats:
         reserved_slot_count=slots - quarantined,
         quarantined_slot_count=quarantined,
         pinned_page_count=sum(each.page_count for each in lease.pins.values()),
-        detached_page_count=sum(each.detached_page_count for each in holds),
-        oldest_hold_age=oldest(now - each.taken_at for each in holds),
+        # Of a namespace without detached pages no hold has any: there it is not looked at them.
+        detached_page_count=sum(
+            each.detached_page_count for each in holds if each.namespace.detached_page_count
+        ),
+        oldest_hold_age=now - min(each.taken_at for each in holds) if holds else None,
         oldest_quarantine_age=None if since is None else now - since,
         counters=lease.counters.copy(),
     )

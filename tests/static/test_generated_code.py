@@ -52,6 +52,14 @@ def test_the_configuration_s_page_is_in_step_with_the_settings(tmp_path: Path) -
     assert committed == out.read_text(encoding="utf-8"), "run docs/settings.py"
 
 
+def test_the_metrics_page_is_in_step_with_their_definitions(tmp_path: Path) -> None:
+    """docs/metrics.md is what docs/metrics.py makes of the definitions in kvstore/metrics."""
+    out = tmp_path / "metrics.md"
+    run("docs/metrics.py", out)
+    committed = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    assert committed == out.read_text(encoding="utf-8"), "run docs/metrics.py"
+
+
 def test_the_permissions_page_is_in_step_with_their_table(tmp_path: Path) -> None:
     """docs/permissions.md is what docs/permissions.py makes of what the tests call by."""
     out = tmp_path / "permissions.md"

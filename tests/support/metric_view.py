@@ -6,13 +6,15 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
-from store_world import World
 
 from kvstore.core.caller import Identity
-from kvstore.metrics.collector import StoreCollector
+from kvstore.metrics.collector import METRICS, StoreCollector
 from kvstore.metrics.view import ThreadView, View, Views
 from kvstore.service.durations import DurationCounts
 from kvstore.service.store import KVStore
+
+# Of each metric, by the name that a parser knows it by.
+ORDER = {metric.name.removesuffix("_total"): metric.labels for metric in METRICS}
 
 
 def view_of(store: KVStore) -> View:
@@ -55,12 +57,14 @@ class Scraped:
         return generate_openmetrics(self._registry).decode()
 
     def samples(self) -> dict[str, dict[tuple[str, ...], float]]:
-        """Return the values of each sample's name, by its labels' values."""
+        """Return the values of each sample's name, by its labels' values in our order."""
         found: dict[str, dict[tuple[str, ...], float]] = {}
         for family in text_string_to_metric_families(self.text()):
             for sample in family.samples:
                 line = found.setdefault(sample.name, {})
-                labels = tuple(sample.labels.values())
+                order = (*ORDER[family.name], "le")
+                labels = tuple(sample.labels[each] for each in order if each in sample.labels)
+                assert len(labels) == len(sample.labels)
                 assert labels not in line, f"{sample.name}{labels} is there twice"
                 line[labels] = sample.value
         return found
@@ -69,6 +73,3 @@ class Scraped:
 def without_namespaces(view: View) -> View:
     """Return a view of a store whose namespaces were all deleted."""
     return view._replace(stats=replace(view.stats, namespaces=()))
-
-
-__all__ = ["Scraped", "World", "view_of", "without_namespaces"]

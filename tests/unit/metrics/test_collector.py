@@ -20,7 +20,7 @@ def use(world: World, caller: Caller, namespace_id: bytes) -> None:
     sequence = sequence_of(2)
     store = world.store
     store.match(caller, namespace_id, sequence, MatchWishes(1))
-    store.reserve(caller, namespace_id, [ReservationRequest(1, page_count=2)])
+    store.reserve(caller, namespace_id, [ReservationRequest(1, start_page=0, page_count=2)])
     store.insert(caller, 1, sequence_of(2, rest=0))
     store.match(caller, namespace_id, sequence, MatchWishes(2))
 
