@@ -18,7 +18,7 @@ class DurationCounts(NamedTuple):
     seconds: float = 0.0
 
     @property
-    def count(self) -> int:
+    def total(self) -> int:
         """How many there were."""
         return sum(self.counts)
 

@@ -15,7 +15,7 @@ def test_a_duration_is_in_the_first_bucket_that_has_room_for_it() -> None:
     found = durations.read()
     assert found.counts[:2] == (2, 1)
     assert found.counts[-1] == 1
-    assert (found.count, found.cumulative()[-1]) == (4, 4)
+    assert (found.total, found.cumulative()[-1]) == (4, 4)
     assert found.cumulative()[0] == 2
     assert found.seconds == sum((0.0, BOUNDS[0], BOUNDS[1], BOUNDS[-1] + 1))
 
@@ -25,7 +25,7 @@ def test_counts_add_up() -> None:
     one, none = Durations(), DurationCounts()
     one.note(1.0)
     assert one.read().plus(none) == none.plus(one.read()) == one.read()
-    assert one.read().plus(one.read()).count == 2
+    assert one.read().plus(one.read()).total == 2
 
 
 def test_calls_of_all_threads_are_counted() -> None:
@@ -41,6 +41,6 @@ def test_calls_of_all_threads_are_counted() -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(call, range(4)))
     found = times.read()
-    assert found["/a/Match", "OK"].count == 4000
+    assert found["/a/Match", "OK"].total == 4000
     assert sorted(outcome for _, outcome in found) == ["OK", *(f"REASON_{n}" for n in range(4))]
     assert times.read() == found

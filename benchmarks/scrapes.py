@@ -56,6 +56,8 @@ LIMIT = 60.0
 # Scrapes a second, of many scrapers at once: one takes fifteen seconds for one.
 SCRAPES = 10
 CALLS_AT_ONCE = 200
+# Rounds that are too few for figures: they show that it runs.
+FEW = 5
 
 
 class Rig:
@@ -248,18 +250,19 @@ def main(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
     quick: Annotated[bool, typer.Option(help="Some seconds, rougher figures.")] = False,
+    rounds: Annotated[int, typer.Option(help="Times that it is measured; few: little of it.")] = 51,
 ) -> None:
     """Measure what metrics cost calls and the store."""
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     before = machine.load_average()
-    rounds = 5 if quick else 51
-    pages, leases = (QUICK_PAGES, QUICK_LEASES) if quick else (PAGES, LEASES)
+    rounds = min(rounds, 5) if quick else rounds
+    pages, leases = (PAGES, LEASES) if rounds > FEW else (QUICK_PAGES, QUICK_LEASES)
     document = {
-        "benchmark": "metrics",
+        "benchmark": "scrapes",
         "machine": machine.machine_facts(),
         "lane_call": lane_call(rounds),
-        "scrape": scrape(pages, leases, 5 if quick else 21),
-        "beside": beside(2 if quick else 11, 0.5 if quick else 2.0),
+        "scrape": scrape(pages, leases, rounds),
+        "beside": beside(max(rounds // 5, 1), 2.0 if rounds > FEW else 0.3),
         "load_average": {"before": before, "after": machine.load_average()},
         "method": {"rounds": rounds, "calls_of_a_round": CALLS_AT_ONCE},
     }
