@@ -7,6 +7,8 @@
 #   make bench       every benchmark, quickly
 #   make bench-peers ours beside its peers, which it sets up in environments of their own
 #   make test-vllm   real vLLM on the store, in an environment of its own: a table of cases
+#   make dist        the sdist and the wheel of the last commit, in dist/, checked
+#   make dist-test   installs that wheel, worker and all, in an empty environment and runs it
 #   make clean       removes .venv, .venv-peers, .venv-vllm, caches and build outputs
 #
 # PYTHON picks the interpreter of .venv, PIP_ARGS is handed to pip, ARGS to the demo or to pytest.
@@ -27,7 +29,7 @@ PIP = $(BIN)/python -m pip install --disable-pip-version-check --progress-bar of
     --constraint constraints.txt $(PIP_ARGS)
 PYTEST := $(BIN)/pytest -n 2
 
-.PHONY: venv demo test test-fast test-vllm lint bench bench-peers clean
+.PHONY: venv demo test test-fast test-vllm lint bench bench-peers dist dist-test clean
 
 venv: $(STAMP)
 
@@ -76,6 +78,19 @@ bench-peers: $(STAMP)
 	@for script in benchmarks/peers/*_environment.py; do $(BIN)/python $$script $(PIP_ARGS); done
 	@$(BIN)/python benchmarks/fetch.py $(ARGS)
 	@$(BIN)/python benchmarks/index.py --quick
+
+$(BIN)/twine: $(STAMP)
+	@$(PIP) --quiet twine
+	@touch $@
+
+dist: $(BIN)/twine
+	@rm -rf dist
+	@$(BIN)/python deploy/dist.py dist
+	@$(BIN)/twine check --strict dist/*
+
+# Torch and all: some minutes and 2 GB, before a release and not on each change.
+dist-test: dist
+	@KVSTORE_DIST=dist $(BIN)/pytest -n 0 -rA tests/integration/test_wheel.py $(ARGS)
 
 clean:
 	@rm -rf $(VENV) .venv-peers .venv-vllm build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*

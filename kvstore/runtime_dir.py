@@ -8,6 +8,8 @@ from pathlib import Path
 MAX_SOCKET_PATH_BYTES = 107
 MODE = 0o700
 GROUP_MODE = 0o750
+# Who may do what; a folder made below one with setgid, such as a volume's, has that bit too.
+PERMISSIONS = 0o777
 UNCHANGED = -1
 
 
@@ -51,7 +53,7 @@ class RuntimeDir:
             raise UnusableRuntimeDir(f"{self.path} is a link")
         if status.st_uid != os.geteuid():
             raise UnusableRuntimeDir(f"{self.path} belongs to uid {status.st_uid}")
-        mode = stat.S_IMODE(status.st_mode)
+        mode = status.st_mode & PERMISSIONS
         allowed = MODE if status.st_gid != self._group_id else GROUP_MODE
         if mode & ~allowed:
             raise UnusableRuntimeDir(

@@ -1,14 +1,19 @@
 """What the wheel carries, what importing it loads, and that its scripts exist."""
 
+import importlib.util
 import re
+import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from configparser import ConfigParser
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+import yaml
 
 import kvstore
 
@@ -22,7 +27,23 @@ PACKAGES = {
     "kvstore_vllm": ROOT / "clients" / "python" / "kvstore_vllm",
     "inference_worker": ROOT / "inference_worker",
 }
-SHIPPED = {".json", ".py", ".pyi", ".txt", ".typed"}
+# What is for readers of the tree, and what Python leaves there.
+NOT_SHIPPED = {".md", ".pyc"}
+# Any time will do, as long as it is the same: seconds since 1970.
+EPOCH = "1700000000"
+
+
+def load_script(path: Path) -> ModuleType:
+    """Return a script that is in no package, as a module."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+dist = load_script(ROOT / "deploy" / "dist.py")
 
 
 def run_python(*arguments: str) -> str:
@@ -46,12 +67,44 @@ def pinned_versions() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """Build the wheel with the backend that is installed, without a network."""
-    out = tmp_path_factory.mktemp("wheel")
-    run_python("-m", "hatchling", "build", "--target", "wheel", "--directory", str(out))
-    (path,) = out.glob("*.whl")
-    return zipfile.ZipFile(path)
+def archives(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Build the sdist, and of it the wheel, with the backend that is installed."""
+    built: list[Path] = dist.build_both(ROOT, tmp_path_factory.mktemp("dist"), EPOCH)
+    return built
+
+
+@pytest.fixture(scope="module")
+def wheel(archives: list[Path]) -> zipfile.ZipFile:
+    """Return the wheel."""
+    return zipfile.ZipFile(archives[1])
+
+
+def test_the_wheel_of_the_sdist_is_the_tree_s(archives: list[Path], tmp_path: Path) -> None:
+    """The sdist lacks nothing, and when a file was written or by whom leaves no trace."""
+    tree = tmp_path / "tree"
+    for folder in PACKAGES.values():
+        copied = tree / folder.relative_to(ROOT)
+        shutil.copytree(folder, copied, ignore=shutil.ignore_patterns("__pycache__"))
+        (copied / "__init__.py").touch()
+    for name in ("LICENSE", "README.md", "pyproject.toml"):
+        shutil.copyfile(ROOT / name, tree / name)
+        (tree / name).chmod(0o600)
+    own = dist.build("wheel", tree, tmp_path / "out", EPOCH)
+    assert dist.digests([own]) == dist.digests([archives[1]])
+
+
+def test_the_sdist_carries_what_is_built_and_tested_from(archives: list[Path]) -> None:
+    """The contract, the tests, the pages and deploy/ are in it, and no cache or environment."""
+    with tarfile.open(archives[0]) as sdist:
+        names = {each.partition("/")[2] for each in sdist.getnames()}
+    wanted = {
+        path.relative_to(ROOT).as_posix()
+        for pattern in ("proto/**/*.proto", "deploy/**/*.yaml", "docs/*.md", "tests/**/test_*.py")
+        for path in ROOT.glob(pattern)
+    }
+    assert wanted | {"Makefile", "constraints.txt", "PKG-INFO"} <= names
+    assert [each for each in names if each.startswith((".venv", ".git/", "dist/"))] == []
+    assert [each for each in names if "__pycache__" in each] == []
 
 
 def test_the_wheel_carries_the_packages_whole(wheel: zipfile.ZipFile) -> None:
@@ -60,7 +113,7 @@ def test_the_wheel_carries_the_packages_whole(wheel: zipfile.ZipFile) -> None:
         f"{name}/{path.relative_to(folder).as_posix()}"
         for name, folder in PACKAGES.items()
         for path in folder.rglob("*")
-        if path.suffix in SHIPPED or path.name == "py.typed"
+        if path.is_file() and path.suffix not in NOT_SHIPPED
     }
     assert {f"{name}/py.typed" for name in PACKAGES} <= wanted
     assert wanted - set(wheel.namelist()) == set()
@@ -69,13 +122,13 @@ def test_the_wheel_carries_the_packages_whole(wheel: zipfile.ZipFile) -> None:
 def test_the_wheel_carries_nothing_else(wheel: zipfile.ZipFile) -> None:
     """Besides the packages there is the metadata alone: no tests, no docs, no stray folder."""
     tops = {name.split("/")[0] for name in wheel.namelist()}
-    assert tops == {*PACKAGES, f"kvstore-{PROJECT['version']}.dist-info"}
+    assert tops == {*PACKAGES, f"kvstore-{kvstore.__version__}.dist-info"}
     assert [name for name in wheel.namelist() if name.endswith((".md", ".proto", ".pyc"))] == []
 
 
 def test_the_wheel_declares_the_scripts_and_the_licence(wheel: zipfile.ZipFile) -> None:
     """The three scripts are entry points of the wheel, and the licence's text is inside."""
-    info = f"kvstore-{PROJECT['version']}.dist-info"
+    info = f"kvstore-{kvstore.__version__}.dist-info"
     parser = ConfigParser()
     parser.read_string(wheel.read(f"{info}/entry_points.txt").decode())
     assert dict(parser["console_scripts"]) == PROJECT["scripts"]
@@ -115,18 +168,18 @@ def test_the_generator_is_the_floor_of_the_runtime() -> None:
 
 
 def test_every_requirement_is_pinned() -> None:
-    """Each direct requirement of the extras that the Makefile installs has a pinned version."""
+    """Each direct requirement, of the extras too, has a pinned version."""
     extras = PROJECT["optional-dependencies"]
-    direct = PROJECT["dependencies"] + [
-        item for name, items in extras.items() if name != "cuda" for item in items
-    ]
+    direct = PROJECT["dependencies"] + [item for items in extras.values() for item in items]
     names = {canonical(re.split(r"[^A-Za-z0-9._-]", item)[0]) for item in direct} - {"kvstore"}
     assert sorted(names - set(pinned_versions())) == []
 
 
-def test_the_programs_say_the_project_s_version() -> None:
-    """What --version prints is what is built."""
-    assert kvstore.__version__ == PROJECT["version"]
+def test_the_version_stands_in_one_place() -> None:
+    """What --version prints is what is built, and the chart is the program's."""
+    assert PROJECT["dynamic"] == ["version"]
+    chart = yaml.safe_load((ROOT / "deploy/helm/kvstore/Chart.yaml").read_text(encoding="utf-8"))
+    assert chart["appVersion"] == kvstore.__version__
 
 
 def test_nothing_says_to_install_us_from_a_registry() -> None:

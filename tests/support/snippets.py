@@ -90,7 +90,7 @@ class Reader:
         if snippet.language == "python":
             self._run_python(snippet)
             return
-        for line, command, output in _commands(snippet):
+        for line, command, output in console_commands(snippet):
             self._run_command(f"{snippet.page}:{line}", command, output)
 
     def close(self) -> None:
@@ -147,7 +147,7 @@ class Reader:
         self._exported.enter_context(mock.patch.dict(os.environ, {name: value}))
 
 
-def _commands(snippet: Snippet) -> Iterator[tuple[int, str, str]]:
+def console_commands(snippet: Snippet) -> Iterator[tuple[int, str, str]]:
     """Yield each command of a console with its line and the output that follows it."""
     lines = snippet.text.splitlines()
     starts = [i for i, line in enumerate(lines) if line.startswith(PROMPT)]

@@ -24,6 +24,15 @@ def test_the_folder_is_made_for_its_owner_alone(tmp_path: Path) -> None:
     assert stat.S_IMODE(runtime_dir.path.stat().st_mode) == 0o700
 
 
+def test_a_folder_below_one_with_setgid_is_taken(tmp_path: Path) -> None:
+    """The bit goes from a volume of a group to what is made there, and lets nobody in."""
+    tmp_path.chmod(0o2777)
+    runtime_dir = RuntimeDir(tmp_path / "store")
+    for _ in range(2):
+        runtime_dir.prepare()
+    assert stat.S_IMODE(runtime_dir.path.stat().st_mode) == 0o2700
+
+
 @pytest.mark.parametrize("mode", [0o755, 0o770, 0o701])
 def test_a_folder_open_to_others_is_refused(tmp_path: Path, mode: int) -> None:
     """A folder that others may reach into is refused, with what to do about it."""

@@ -1,0 +1,61 @@
+"""The wheel alone, installed in an empty environment, is all that the programs need.
+
+`make test` looks at the server, kvstore-ctl and the README's worker, which have no torch; `make
+dist-test` also at the worker with a model, of the archives in $KVSTORE_DIST.
+"""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from installed_wheel import InstalledWheel, build_wheel
+
+import kvstore
+
+ROOT = Path(__file__).parents[2]
+DIST = os.environ.get("KVSTORE_DIST")
+PROGRAMS = ("kvstore-server", "kvstore-ctl")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the wheel that is released, or else this tree's."""
+    if DIST is None:
+        return build_wheel(tmp_path_factory.mktemp("dist"))
+    (found,) = (ROOT / DIST).glob("*.whl")
+    return found
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Provide a folder with a short path, as a socket's has to be."""
+    with tempfile.TemporaryDirectory(prefix="kvstore-") as made:
+        yield Path(made)
+
+
+@pytest.mark.slow
+def test_the_wheel_alone_serves(wheel: Path, folder: Path) -> None:
+    """Server, kvstore-ctl and a worker run as the README says, from the wheel and without torch."""
+    installed = InstalledWheel(wheel, "server", folder)
+    where = installed.run("python", "-c", "import kvstore; print(kvstore.__file__)")
+    assert Path(where.strip()).is_relative_to(folder / ".venv")
+    for program in PROGRAMS:
+        assert installed.run(program, "--version").strip() == f"{program} {kvstore.__version__}"
+    assert installed.follow(ROOT / "README.md") >= 3
+    look = "from importlib.util import find_spec; print(find_spec('torch'))"
+    assert installed.run("python", "-c", look).strip() == "None"
+
+
+@pytest.mark.skipif(DIST is None, reason="make dist-test: it installs torch")
+@pytest.mark.timeout(900)
+def test_the_wheel_alone_runs_a_model(
+    wheel: Path, folder: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """Two workers with a tiny model share a store of the wheel's, and reuse what they should."""
+    installed = InstalledWheel(wheel, "server,worker", folder)
+    assert installed.run("kvstore-worker", "--version").split()[1] == kvstore.__version__
+    said = installed.run("kvstore-worker", "demo", "--model", "tiny")
+    record_property("summary", said)
+    assert installed.follow(ROOT / "README.md") >= 3

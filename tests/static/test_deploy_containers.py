@@ -1,0 +1,177 @@
+"""Compose files and the Dockerfile agree with each other, with the code, and with their tools."""
+
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from deploy_tools import LEAST_HEADROOM, run, size
+
+import kvstore
+from kvstore.config import Config
+from kvstore.config_loading import load_config
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+Compose = dict[str, Any]
+
+
+def read_compose(name: str) -> Compose:
+    """Return a compose file, its anchors resolved."""
+    read: Compose = yaml.safe_load((DEPLOY / name).read_text(encoding="utf-8"))
+    return read
+
+
+@pytest.fixture(scope="module")
+def compose() -> Compose:
+    """Return the file with the store and two workers."""
+    return read_compose("compose.yaml")
+
+
+def test_compose_has_a_store_and_three_workers(compose: Compose) -> None:
+    """Workers wait for a healthy store, and share its folder, its user and nothing else."""
+    services = dict(compose["services"])
+    store, workers = services.pop("store"), services.values()
+    assert sorted(services) == ["serve", "worker-a", "worker-b"]
+    (shared,) = store["volumes"]
+    for worker in workers:
+        assert worker["depends_on"] == {"store": {"condition": "service_healthy"}}
+        assert shared in worker["volumes"]
+        assert worker["user"] == store["user"]
+        assert "pid" not in worker
+    uid, _, gid = store["user"].partition(":")
+    folder = compose["volumes"][shared.split(":")[0]]["driver_opts"]
+    assert folder["o"] == f"uid={uid},gid={gid},mode=0700"
+
+
+def test_the_store_s_container_has_room_for_the_pages(compose: Compose) -> None:
+    """The store's limit counts the pages and more, without swap, and no worker's does."""
+    store = compose["services"]["store"]
+    assert size(store["mem_limit"]) >= size(store["environment"]["KVSTORE_TIER1_BYTES"]) + (
+        LEAST_HEADROOM
+    )
+    assert store["memswap_limit"] == store["mem_limit"]
+
+
+def test_vllm_s_servers_share_the_same_store(compose: Compose) -> None:
+    """They extend the store of the other file, with its user and folder, and more memory."""
+    vllm = read_compose("compose.vllm.yaml")
+    store, *servers = vllm["services"].values()
+    assert store["extends"] == {"file": "compose.yaml", "service": "store"}
+    own = compose["services"]["store"]
+    (shared,) = own["volumes"]
+    devices = set()
+    for server in servers:
+        assert server["user"] == own["user"]
+        assert shared in server["volumes"]
+        assert server["environment"]["KVSTORE_RUNTIME_DIR"] == "/run/kvstore"
+        (device,) = server["deploy"]["resources"]["reservations"]["devices"]
+        devices.update(device["device_ids"])
+    assert len(devices) == len(servers) == 2
+    assert vllm["volumes"]["runtime"] == compose["volumes"]["runtime"]
+    limit, pages = (
+        size(re.fullmatch(r"\$\{\w+:-(.+)\}", text)[1])  # type: ignore[index]
+        for text in (store["mem_limit"], store["environment"]["KVSTORE_TIER1_BYTES"])
+    )
+    assert limit >= pages + LEAST_HEADROOM
+    assert store["memswap_limit"] == store["mem_limit"]
+
+
+def test_vllm_is_told_what_its_page_says() -> None:
+    """Compose and Kubernetes hand vLLM the configuration of docs/how-to-vllm.md."""
+    page = (ROOT / "docs" / "how-to-vllm.md").read_text(encoding="utf-8")
+    (said,) = re.findall(r"--kv-transfer-config '(\{.*?\})'\n```", page, flags=re.DOTALL)
+    wanted = json.loads(said)
+    compose = read_compose("compose.vllm.yaml")["services"]["vllm-a"]["command"]
+    manifest = yaml.safe_load((DEPLOY / "kubernetes/vllm/deployment.yaml").read_text("utf-8"))
+    (container,) = manifest["spec"]["template"]["spec"]["containers"]
+    for arguments in (compose, container["args"]):
+        (given,) = (each for each in arguments if each.startswith("--kv-transfer-config="))
+        assert json.loads(given.partition("=")[2]) == wanted
+
+
+def test_images_have_the_project_s_version(compose: Compose) -> None:
+    """What compose builds is called what it is."""
+    for services in (compose["services"], read_compose("compose.vllm.yaml")["services"]):
+        tags = {each["image"].rpartition(":")[2] for each in services.values() if "image" in each}
+        assert tags == {kvstore.__version__}
+
+
+def test_the_store_s_container_waits_for_the_drain(compose: Compose) -> None:
+    """The container is killed no sooner than the store has drained and ended its calls."""
+    store = compose["services"]["store"]
+    wait = float(store["stop_grace_period"].removesuffix("s"))
+    assert wait >= store["environment"]["KVSTORE_DRAIN_GRACE"] + 5
+
+
+def test_compose_names_settings_that_there_are(
+    compose: Compose, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each variable of the store is a setting, with a value that it can have."""
+    given = compose["services"]["store"]["environment"]
+    for name, value in given.items():
+        assert name.removeprefix("KVSTORE_").lower() in Config.model_fields
+        monkeypatch.setenv(name, str(value))
+    assert str(load_config([]).runtime_dir) == given["KVSTORE_RUNTIME_DIR"]
+
+
+def test_compose_builds_what_the_dockerfile_has(compose: Compose) -> None:
+    """Each target is a stage, each stage's user is compose's, and what is copied is there."""
+    text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+    stages = set(re.findall(r"^FROM .+ AS (\S+)$", text, flags=re.MULTILINE))
+    vllm = read_compose("compose.vllm.yaml")["services"]
+    for service in [*compose["services"].values(), vllm["vllm-a"], vllm["vllm-b"]]:
+        assert service["build"]["target"] in stages
+        assert service["image"].startswith(f"kvstore-{service['build']['target']}:")
+        assert f"USER {service['user']}" in text
+    ignored = (DEPLOY / "Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines()
+    kept = {line.removeprefix("!").split("/")[0] for line in ignored if line.startswith("!")}
+    for copied in re.findall(r"^COPY (?!--from)(.+) \S+$", text, flags=re.MULTILINE):
+        for path in copied.split():
+            assert (ROOT / path).exists(), path
+            assert path.split("/")[0] in kept, path
+
+
+def test_the_dockerfile_installs_the_extras_that_there_are() -> None:
+    """The images install extras of the package, and the server's has no torch."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+    named = re.findall(r"'\.\[([\w,]+)\]'", text)
+    assert sorted(named) == ["server", "server,cuda", "worker", "worker,cuda"]
+    assert {extra for each in named for extra in each.split(",")} <= extras.keys()
+    assert "torch" in extras["worker"]
+    assert "torch" not in extras["server"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("hadolint", str(DEPLOY / "Dockerfile")),
+        (
+            "check-jsonschema",
+            "--builtin-schema",
+            "vendor.compose-spec",
+            str(DEPLOY / "compose.yaml"),
+            str(DEPLOY / "compose.vllm.yaml"),
+        ),
+        (
+            "check-jsonschema",
+            "--check-metaschema",
+            str(DEPLOY / "helm" / "kvstore" / "values.schema.json"),
+        ),
+        (
+            "check-jsonschema",
+            "--schemafile",
+            str(DEPLOY / "helm" / "kvstore" / "values.schema.json"),
+            str(DEPLOY / "helm" / "kvstore" / "values.yaml"),
+        ),
+    ],
+    ids=["hadolint", "compose", "values-schema", "values"],
+)
+def test_the_linter_has_nothing_to_say(command: tuple[str, ...]) -> None:
+    """The Dockerfile is to hadolint's taste, and what has a published schema fits it."""
+    run(*command)

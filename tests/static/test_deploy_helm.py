@@ -1,0 +1,155 @@
+"""The chart in deploy/helm renders to what the manifests' rules hold for, and refuses the rest."""
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from manifest_rules import load_file, require_pods
+from manifests import Document, Pod, parsed
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "deploy" / "helm" / "kvstore"
+RENDER = ROOT / "tests" / "support" / "render_chart.py"
+Values = dict[str, Any]
+VERSION = "1.34"
+GPU: Values = {
+    "gpu": {"deviceClassName": "gpu.nvidia.com"},
+    "store": {"device": "cuda:0", "tier1MiB": 65_536, "tier2MiB": 8_192, "roomMiB": 4_096},
+    "image": {"store": "kvstore-server-cuda", "worker": "kvstore-worker-cuda"},
+}
+ACCEPTED: dict[str, Values] = {
+    "as it is": {},
+    "node": {"mode": "node", "node": {"selector": {"gpu": "yes"}, "hostPID": True}},
+    "node for others": {"mode": "node", "worker": {"enabled": False}},
+    "another user": {"user": 2000},
+    "on a gpu": GPU,
+    "disk": {"tier3": {"sizeMiB": 65_536, "claim": "slab"}},
+    "node with a disk": {"mode": "node", "tier3": {"sizeMiB": 65_536}},
+    "tenants": {"store": {"tenantsSecret": "tenants"}, "worker": {"modelsClaim": "models"}},
+    "metrics": {"mode": "node", "store": {"metricsPort": 7401}},
+    "settings": {"store": {"settings": {"eviction_policy": "lru", "verify_rate": 0.5}}},
+    "a registry": {"image": {"registry": "registry.example.org/", "pullSecrets": ["pull"]}},
+}
+# With a word of why.
+REFUSED: dict[str, tuple[Values, str]] = {
+    "a name": ({"store": {"tier1Mib": 1}}, "tier1Mib"),
+    "no room": ({"store": {"roomMiB": 8}}, "roomMiB"),
+    "a sidecar of nobody": ({"worker": {"enabled": False}}, "enabled"),
+    "a gpu of a node": ({**GPU, "mode": "node"}, "mode"),
+    "a device without a claim": ({"store": {"device": "cuda:0"}}, "device"),
+    "a claim without a device": ({"gpu": {"deviceClassName": "gpu.nvidia.com"}}, "device"),
+    "a disk of nobody": ({"tier3": {"sizeMiB": 1024}}, "claim"),
+    "a setting of the chart's": ({"store": {"settings": {"tier1_bytes": "1GiB"}}}, "tier1_bytes"),
+}
+UNKNOWN = {"store": {"settings": {"no_such_setting": 1}}}
+
+
+@pytest.fixture(scope="module")
+def answer() -> dict[str, Any]:
+    """Return what Helm makes of each case; skip where this machine has not got its library."""
+    if importlib.util.find_spec("helm_python") is None:
+        pytest.skip("needs helm-python-sdk")
+    cases = {**ACCEPTED, **{name: values for name, (values, _) in REFUSED.items()}}
+    said = subprocess.run(
+        [sys.executable, str(RENDER), str(CHART)],
+        input=json.dumps({**cases, "unknown": UNKNOWN}),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert said.returncode == 0, said.stderr
+    read: dict[str, Any] = json.loads(said.stdout)
+    return read
+
+
+def documents(answer: dict[str, Any], case: str) -> list[Document]:
+    """Return the documents that a case renders to."""
+    manifests = answer["cases"][case]["manifests"]
+    texts = [text for path, text in manifests.items() if path.endswith(".yaml")]
+    return [each for text in texts for each in parsed(text)]
+
+
+def workloads(answer: dict[str, Any], case: str) -> dict[str, Pod]:
+    """Return a case's pods by their workload's kind."""
+    return {pod.kind: pod for pod in Pod.all_of(documents(answer, case))}
+
+
+@pytest.mark.parametrize("case", ACCEPTED)
+def test_what_it_renders_holds_to_the_rules(answer: dict[str, Any], case: str) -> None:
+    """Every pod is confined, names what there is, and has the memory for the pages."""
+    require_pods(documents(answer, case), ACCEPTED[case].get("user", 10001))
+
+
+@pytest.mark.parametrize("case", ACCEPTED)
+def test_kubernetes_knows_what_it_renders(answer: dict[str, Any], case: str) -> None:
+    """No field is misspelt, misplaced or of another type, by the schemas of Kubernetes."""
+    validate = pytest.importorskip("kubernetes_validate", reason="needs kubernetes-validate")
+    for each in documents(answer, case):
+        validate.validate(each, VERSION, strict=True)
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_is_refused(answer: dict[str, Any], case: str) -> None:
+    """The schema of the values says no, and names what is wrong."""
+    assert REFUSED[case][1] in answer["cases"][case]["refused"]
+
+
+def test_a_setting_that_there_is_none_of_ends_the_server(answer: dict[str, Any]) -> None:
+    """It gets into the file that the server reads, which names it: a variable would be ignored."""
+    (text,) = (
+        each["data"]["kvstore.toml"]
+        for each in documents(answer, "unknown")
+        if each["kind"] == "ConfigMap"
+    )
+    with pytest.raises(ValueError, match="no_such_setting"):
+        load_file(text)
+
+
+def test_helm_has_nothing_to_say(answer: dict[str, Any]) -> None:
+    """`helm lint --strict` finds no error and no warning; that there is no icon is no news."""
+    assert answer["lint"]["errors"] == []
+    assert [each for each in answer["lint"]["messages"] if each["severity"] > 1] == []
+
+
+def test_modes_are_what_they_say(answer: dict[str, Any]) -> None:
+    """A sidecar is in the worker's pod; a node's store is a pod of its own, with or without any."""
+    assert list(workloads(answer, "as it is")) == ["Deployment", "Pod"]
+    assert workloads(answer, "as it is")["Deployment"].store is not None
+    assert set(workloads(answer, "node")) == {"DaemonSet", "Deployment", "Pod"}
+    assert workloads(answer, "node")["Deployment"].store is None
+    assert list(workloads(answer, "node for others")) == ["DaemonSet"]
+
+
+def test_a_change_of_settings_replaces_pods(answer: dict[str, Any]) -> None:
+    """The settings' digest is the pods', so that a changed file is not left unread."""
+    digests = [
+        workloads(answer, case)["Deployment"].metadata["annotations"]["checksum/settings"]
+        for case in ("as it is", "settings")
+    ]
+    assert len(set(digests)) == 2
+
+
+def test_memory_is_the_budgets_and_room(answer: dict[str, Any]) -> None:
+    """The limit is the sum of what is the host's: on a GPU tier 1 is not."""
+    limits = {}
+    for case in ("as it is", "on a gpu"):
+        store = workloads(answer, case)["Deployment"].store
+        assert store is not None
+        limits[case] = store.memory >> 20
+    assert limits == {"as it is": 4_096 + 1_024, "on a gpu": 8_192 + 4_096}
+
+
+def test_the_notes_say_what_to_type(answer: dict[str, Any]) -> None:
+    """What is printed after an installation names what was installed."""
+    for case in ("as it is", "node for others"):
+        manifests = answer["cases"][case]["manifests"]
+        (notes,) = (text for path, text in manifests.items() if path.endswith("NOTES.txt"))
+        names = {each["metadata"]["name"] for each in documents(answer, case)}
+        told = re.findall(r"\b(?:deploy|daemonset|service)/(\S+)", notes)
+        assert told
+        assert set(told) <= names

@@ -1,0 +1,128 @@
+"""The manifests of deploy/kubernetes agree with the code, and with Kubernetes' own schemas."""
+
+import shutil
+import subprocess
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+from manifest_rules import LEAST_ROOM, require_pods
+from manifests import Document, Pod, parsed, quantity, resources
+
+KUBERNETES = Path(__file__).parents[2] / "deploy" / "kubernetes"
+FOLDERS = sorted(path.parent.name for path in KUBERNETES.glob("*/kustomization.yaml"))
+# Of Kubernetes: the first one that has all that is used, and a late one.
+VERSIONS = ("1.34", "1.37")
+BUILDERS = (("kustomize", "build"), ("kubectl", "kustomize"))
+
+
+def built(folder: Path) -> list[Document]:
+    """Return what kustomize makes of a folder; skip where this machine has none."""
+    for program, command in BUILDERS:
+        if shutil.which(program):
+            said = subprocess.run(
+                [program, command, str(folder)], capture_output=True, text=True, check=False
+            )
+            assert said.returncode == 0, said.stderr
+            return parsed(said.stdout)
+    pytest.skip("needs kustomize or kubectl")
+
+
+def require_valid(documents: list[Document], version: str) -> None:
+    """Raise where a document is none that this version of Kubernetes knows."""
+    validate = pytest.importorskip("kubernetes_validate", reason="needs kubernetes-validate")
+    for each in documents:
+        validate.validate(each, version, strict=True)
+
+
+@pytest.mark.parametrize("folder", [name for name in FOLDERS if name != "gpu"])
+def test_the_manifests_say_what_there_is(folder: str) -> None:
+    """Every pod is confined, names settings, options and images that exist, and has the memory."""
+    require_pods(resources(KUBERNETES / folder))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_kubernetes_knows_the_manifests(folder: str, version: str) -> None:
+    """No field is misspelt, misplaced or of another type, by the schemas of Kubernetes."""
+    require_valid(list(resources(KUBERNETES / folder)), version)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_kustomize_builds_the_folder(folder: str) -> None:
+    """What kubectl would apply holds to the same rules, patches and all."""
+    documents = built(KUBERNETES / folder)
+    require_pods(documents)
+    require_valid(documents, VERSIONS[0])
+
+
+def test_the_pod_with_a_gpu_shares_what_cuda_ipc_needs() -> None:
+    """Store and worker have one device of one claim, and see each other's processes."""
+    (pod,) = Pod.all_of(built(KUBERNETES / "gpu"))
+    assert pod.spec["shareProcessNamespace"] is True
+    claims = [each.spec["resources"]["claims"] for each in pod.containers.values()]
+    assert claims == [[{"name": pod.spec["resourceClaims"][0]["name"]}]] * 2
+    assert pod.store is not None
+    assert pod.store.image == "kvstore-server-cuda"
+    assert pod.store.env["KVSTORE_TIER1_BYTES"] == "16GiB"
+
+
+def test_a_sidecar_holds_nobody_up() -> None:
+    """The store starts before the worker, stops after it, and neither waits for it to be ready."""
+    (pod,) = Pod.all_of(resources(KUBERNETES / "sidecar"))
+    assert pod.store is not None
+    assert pod.store.spec["restartPolicy"] == "Always"
+    assert pod.store.spec in pod.spec["initContainers"]
+    assert not {"startupProbe", "readinessProbe"} & pod.store.spec.keys()
+
+
+def test_a_node_s_folder_is_that_of_its_workers() -> None:
+    """Pods of workers mount the folder that the node's store makes its own in."""
+    for folder in ("worker", "vllm"):
+        pods = Pod.all_of(resources(KUBERNETES / folder))
+        assert {"DaemonSet", "Deployment"} == {pod.kind for pod in pods}
+        assert len({pod.volumes["runtime"]["hostPath"]["path"] for pod in pods}) == 1
+
+
+@pytest.mark.parametrize(
+    "fault",
+    ["memory", "setting", "value", "option", "folder", "user", "grace", "image", "capability"],
+)
+def test_a_fault_is_found(fault: str) -> None:
+    """What is wrong in a manifest on purpose fails the rules."""
+    documents = deepcopy(list(resources(KUBERNETES / "sidecar")))
+    (pod,) = Pod.all_of(documents)
+    store = pod.containers["store"].spec
+    worker = pod.containers["worker"].spec
+    limits = store["resources"]["limits"]
+    match fault:
+        case "memory":
+            short = quantity(limits["memory"]) - (1 << 30) + LEAST_ROOM - 1
+            limits["memory"] = store["resources"]["requests"]["memory"] = str(short)
+        case "setting":
+            store["env"].append({"name": "KVSTORE_TIER_1_BYTES", "value": "1GiB"})
+        case "value":
+            store["env"].append({"name": "KVSTORE_LOG_LEVEL", "value": "loud"})
+        case "option":
+            worker["args"] += ["--engines", "2"]
+        case "folder":
+            worker["env"][0]["value"] = "/run/kvstore"
+        case "user":
+            pod.spec["securityContext"]["runAsUser"] = 0
+        case "grace":
+            pod.spec["terminationGracePeriodSeconds"] = 30
+        case "image":
+            store["image"] = "kvstore-server:latest"
+        case "capability":
+            worker["securityContext"]["capabilities"]["add"] = ["SYS_PTRACE"]
+    with pytest.raises((AssertionError, ValueError)):
+        require_pods(documents)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_field_that_there_is_none_of_is_found(version: str) -> None:
+    """A misspelt field does not fit the schemas."""
+    documents = deepcopy(list(resources(KUBERNETES / "sidecar")))
+    documents[0]["spec"]["template"]["spec"]["terminationGraceSeconds"] = 75
+    with pytest.raises(Exception, match="terminationGraceSeconds"):
+        require_valid(documents, version)
