@@ -19,6 +19,8 @@ from patterned_pages import (
     write_and_insert,
 )
 from scripted_store import ScriptedAttach, refusal
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 from typer.testing import CliRunner
 
 from kvstore import __version__
@@ -138,6 +140,23 @@ def test_a_tree_is_json(store: RunningStore) -> None:
     assert (root["start_page"], root["page_count"], root["child_count"]) == (0, 2, 2)
     assert nodes[2000]["parent_node_id"] == nodes[1008]["parent_node_id"] == root["node_id"]
     assert (nodes[2000]["pin_count"], nodes[1008]["pin_count"]) == (1, 0)
+
+
+@pytest.mark.usefixtures("namespace")
+def test_a_tree_has_text(store: RunningStore, tmp_path: Path) -> None:
+    """By a tokenizer its runs are words; a terminal is not told what tokens say."""
+    words = {"hello": 1000, "\x1b[31m": 1001, "x": 2000}
+    Tokenizer(WordLevel(words)).save(str(tmp_path / "tokenizer.json"))
+    arguments = ("tree", "--tokenizer", str(tmp_path), "--depth", "1")
+    lines = run(store, *arguments).stdout.splitlines()
+    assert "hello \\x1b[31m ..." in lines[1]
+    assert lines[2].strip() == "└── ... 2 more runs, 4 pages"
+    (space,) = run_json(store, *arguments)
+    assert {node["text"] for node in space["nodes"]} == {"hello \\x1b[31m", "x", ""}
+    wrong = run(store, "tree", "--tokenizer", "/no/such/folder")
+    assert (wrong.exit_code, "/no/such/folder" in wrong.stderr) == (2, True)
+    one = run(store, "tree", "--tokenizer", "bytes", "--tokens", "1", "--width", "1").stdout
+    assert "1 more run, 2 pages" in one
 
 
 @pytest.mark.usefixtures("namespace")

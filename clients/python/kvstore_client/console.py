@@ -12,7 +12,7 @@ from rich.console import Console, RenderableType
 
 from kvstore_client.admin import Admin, connect_admin, connect_remote_admin
 from kvstore_client.ctl_remote import prefer_typed, remote_of, require_here
-from kvstore_client.errors import StoreRefused, StoreUnavailable
+from kvstore_client.errors import StoreError, StoreRefused
 
 EXIT_REFUSED = 1
 EXIT_USAGE = 2
@@ -36,14 +36,34 @@ RuntimeDirOption = Annotated[
 
 
 @contextmanager
+def store_failures() -> Iterator[None]:
+    """End the command with its exit status where the store fails, and say why on stderr.
+
+    A ``ValueError`` of the block ends it too, as a command line that is wrong.
+    """
+    try:
+        yield
+    except StoreRefused as error:
+        status, reason = EXIT_REFUSED, str(error)
+    except StoreError as error:
+        status, reason = EXIT_UNREACHABLE, str(error)
+    except ValueError as error:
+        status, reason = EXIT_USAGE, str(error)
+    else:
+        return
+    typer.echo(f"kvstore-ctl: {reason}", err=True)
+    raise typer.Exit(status)
+
+
+@contextmanager
 def connected(runtime_dir: Path | None, *, here: bool = False) -> Iterator[Admin]:
     """Connect; ends the command with its exit status where the store fails.
 
     To the address that the program was given, else to this host's store; with ``here``
-    to that, whatever address the environment has. A ``ValueError`` of the block ends it
-    too, as a command line that is wrong.
+    to that, whatever address the environment has. Failures of the block end it as
+    :func:`store_failures` does.
     """
-    try:
+    with store_failures():
         remote = None
         if here:
             require_here()
@@ -55,16 +75,6 @@ def connected(runtime_dir: Path | None, *, here: bool = False) -> Iterator[Admin
             else connect_remote_admin(remote, timeout=TIMEOUT)
         ) as admin:
             yield admin
-    except StoreRefused as error:
-        status, reason = EXIT_REFUSED, str(error)
-    except StoreUnavailable as error:
-        status, reason = EXIT_UNREACHABLE, str(error)
-    except ValueError as error:
-        status, reason = EXIT_USAGE, str(error)
-    else:
-        return
-    typer.echo(f"kvstore-ctl: {reason}", err=True)
-    raise typer.Exit(status)
 
 
 def show(*shown: RenderableType) -> None:

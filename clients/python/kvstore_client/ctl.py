@@ -11,13 +11,18 @@ import typer
 from kvstore import __version__
 from kvstore_client import ctl_pins, ctl_remote, ctl_token, tables
 from kvstore_client.console import AsJson, RuntimeDirOption, connected, show, show_json
+from kvstore_client.ctl_bench import bench
+from kvstore_client.ctl_doctor import doctor
 from kvstore_client.ctl_health import health
+from kvstore_client.ctl_identity import identity
 from kvstore_client.ctl_leases import leases
-from kvstore_client.ctl_values import namespaces_of
+from kvstore_client.ctl_replay import replay
+from kvstore_client.ctl_savings import savings
+from kvstore_client.ctl_top import top
+from kvstore_client.ctl_tree import tree
 from kvstore_client.message_json import plain
-from kvstore_client.tokens import unpack_tokens
 
-app = typer.Typer(name="kvstore-ctl", help=__doc__, add_completion=False, no_args_is_help=True)
+app = typer.Typer(name="kvstore-ctl", help=__doc__, no_args_is_help=True)
 
 
 def _show_version(*, wanted: bool) -> None:
@@ -30,6 +35,7 @@ def _show_version(*, wanted: bool) -> None:
 def _options(
     context: typer.Context,
     *,
+    runtime_dir: ctl_remote.Folder = None,
     address: ctl_remote.Address = "",
     token_file: ctl_remote.TokenFile = None,
     tls_ca: ctl_remote.TlsCa = None,
@@ -45,6 +51,7 @@ def _options(
 ) -> None:
     ctl_remote.choose(
         context,
+        runtime_dir=runtime_dir,
         address=address,
         token_file=token_file,
         tls_ca=tls_ca,
@@ -83,40 +90,17 @@ def namespaces(*, runtime_dir: RuntimeDirOption = None, as_json: AsJson = False)
         show(tables.namespaces_table(listed))
 
 
-@app.command()
-def tree(
-    *,
-    runtime_dir: RuntimeDirOption = None,
-    as_json: AsJson = False,
-    namespace: Annotated[
-        str, typer.Option(help="Only namespaces whose id or name begins like this.")
-    ] = "",
-    tokens: Annotated[
-        int, typer.Option(min=0, help="Show that many token ids of each run: they are content.")
-    ] = 0,
-) -> None:
-    """Show each namespace's radix tree: pages, pins and hits of every run."""
-    with connected(runtime_dir) as admin:
-        shown = [
-            (each, list(admin.prefixes(each.namespace_id, max_tokens=tokens)))
-            for each in namespaces_of(admin.namespaces(), namespace)
-        ]
-    if not as_json:
-        show(*(tables.prefix_tree(each, prefixes) for each, prefixes in shown))
-        return
-    show_json(
-        [
-            plain(each)
-            | {"nodes": [plain(p) | {"tokens": unpack_tokens(p.tokens)} for p in prefixes]}
-            for each, prefixes in shown
-        ]
-    )
-
-
 app.add_typer(ctl_token.app, name="token")
 for each in (
+    top,
+    tree,
     leases,
+    identity,
+    savings,
+    doctor,
     health,
+    bench,
+    replay,
     ctl_pins.peek,
     ctl_pins.pin,
     ctl_pins.unpin,

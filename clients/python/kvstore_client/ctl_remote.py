@@ -1,4 +1,4 @@
-"""kvstore-ctl's options of a store on another host, which stand before the command."""
+"""kvstore-ctl's options of which store it is, which stand before the command."""
 
 import os
 from contextvars import ContextVar
@@ -43,6 +43,10 @@ TlsKey = Annotated[
 Insecure = Annotated[
     bool, typer.Option("--insecure", help="Without TLS: who sees the network reads the token.")
 ]
+Folder = Annotated[
+    Path | None,
+    typer.Option("--runtime-dir", help="The same as --runtime-dir after the command."),
+]
 
 
 class RemoteOptions(NamedTuple):
@@ -54,6 +58,7 @@ class RemoteOptions(NamedTuple):
     tls_cert: Path | None
     tls_key: Path | None
     insecure: bool
+    runtime_dir: Path | None
     typed: frozenset[str]
 
 
@@ -68,13 +73,19 @@ def choose(context: typer.Context, **options: Any) -> None:  # noqa: ANN401  # e
 
 
 def prefer_typed(context: typer.Context, runtime_dir: Path | None) -> Path | None:
-    """Let a folder on the command line win over an address of the environment."""
+    """Return the folder that was typed, after the command or before it, else the one given.
+
+    What was typed wins over an address of the environment.
+    """
     chosen = _chosen.get()
-    if chosen is not None and chosen.address and _is_typed(context, "runtime_dir"):
+    if chosen is None:
+        return runtime_dir
+    after = _is_typed(context, "runtime_dir")
+    if chosen.address and (after or "runtime_dir" in chosen.typed):
         if "address" in chosen.typed:
             raise typer.BadParameter("--address is another store: leave one of the two out")
         _chosen.set(None)
-    return runtime_dir
+    return runtime_dir if after else chosen.runtime_dir or runtime_dir
 
 
 def remote_of() -> RemoteStore | None:
@@ -104,8 +115,9 @@ def remote_of() -> RemoteStore | None:
 def require_here() -> None:
     """Leave what the environment says of another store; raise ``ValueError`` for what was typed."""
     options = _chosen.get()
-    if options is not None and options.typed:
-        msg = f"--{min(options.typed).replace('_', '-')}: this is of this host's store alone"
+    typed = set() if options is None else options.typed - {"runtime_dir"}
+    if typed:
+        msg = f"--{min(typed).replace('_', '-')}: this is of this host's store alone"
         raise ValueError(msg)
 
 

@@ -1,13 +1,12 @@
-"""What an operator sees of a store: tables and trees."""
+"""What an operator sees of a store: tables."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
 from rich.table import Table
 from rich.text import Text
-from rich.tree import Tree
 
 from kvstore.v1 import lease_pb2, named_pin_pb2, store_pb2
-from kvstore_client.tokens import unpack_tokens
+from kvstore_client.terminal_text import printable
 
 SHORT_ID = 8
 MEBIBYTE = 1 << 20
@@ -236,33 +235,9 @@ def named_pins_table(
     )
 
 
-def prefix_tree(
-    namespace: store_pb2.NamespaceInfo, prefixes: Iterable[store_pb2.PrefixInfo]
-) -> Tree:
-    """Return the radix tree of a namespace.
-
-    A node whose parent was not listed, for it went meanwhile, stands at the root.
-    """
-    name = namespace.identity.display_name or namespace.namespace_id.hex()
-    root = Tree(
-        Text(
-            f"{name}: {namespace.cached_page_count} pages of {namespace.layout.page_tokens} tokens"
-        )
-    )
-    branches: dict[int, Tree] = {}
-    # Whatever order they were listed in, a parent starts before its children.
-    for prefix in sorted(prefixes, key=lambda each: (each.start_page, each.node_id)):
-        parent = branches.get(prefix.parent_node_id, root)
-        last_page = prefix.start_page + prefix.page_count - 1
-        partial = prefix.token_count < prefix.page_count * namespace.layout.page_tokens
-        label = f"pages {prefix.start_page}-{last_page}"
-        if partial:
-            label += f" ({prefix.token_count} token{'s' * (prefix.token_count > 1)})"
-        label += f"  pins {prefix.pin_count}  hits {prefix.hit_count}"
-        if prefix.tokens:
-            label += f"  {' '.join(map(str, unpack_tokens(prefix.tokens)))} ..."
-        branches[prefix.node_id] = parent.add(Text(label))
-    return root
+def plain_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """Return a table of whatever rows there are."""
+    return _table(title, columns, (), rows)
 
 
 def _table(
@@ -275,8 +250,8 @@ def _table(
     for column in (*columns, *more_columns):
         table.add_column(column, overflow="fold")
     for row in rows:
-        # Names come from other programs: never markup.
-        table.add_row(*(Text(str(value)) for value in row))
+        # Names come from other programs: never markup, and nothing that a terminal obeys.
+        table.add_row(*(Text(printable(str(value))) for value in row))
     return table
 
 

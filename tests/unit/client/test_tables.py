@@ -194,30 +194,9 @@ def test_a_named_pin_shows_what_it_holds() -> None:
     assert cells(shown(tables.named_pins_table([pin], {})))[1:] == ["abababab", "64", "5", ""]
 
 
-def test_a_tree_has_children_under_their_parents() -> None:
-    """Whatever the order of the list, nodes hang under their parents, with pins and hits.
-
-    A page that is not full says how many tokens it has.
-    """
-    namespace = store_pb2.NamespaceInfo(
-        namespace_id=b"\xab", cached_page_count=4, layout={"page_tokens": 2}
-    )
-    prefixes = [
-        store_pb2.PrefixInfo(
-            node_id=1, parent_node_id=2, start_page=2, page_count=1, token_count=2, pin_count=5
-        ),
-        store_pb2.PrefixInfo(
-            node_id=2, page_count=2, token_count=4, hit_count=7, tokens=b"\1\0\0\0\2\0\0\0"
-        ),
-        store_pb2.PrefixInfo(
-            node_id=4, parent_node_id=3, start_page=1, page_count=1, token_count=1
-        ),
-    ]
-    assert [
-        line.rstrip() for line in shown(tables.prefix_tree(namespace, prefixes)).splitlines()
-    ] == [
-        "ab: 4 pages of 2 tokens",
-        "├── pages 0-1  pins 0  hits 7  1 2 ...",
-        "│   └── pages 2-2  pins 5  hits 0",
-        "└── pages 1-1 (1 token)  pins 0  hits 0",
-    ]
+def test_a_name_commands_no_terminal() -> None:
+    """What a terminal would obey of another program's name is shown and not sent."""
+    lease = lease_pb2.LeaseInfo(display_name="a\x1b[2J\u202eb\n[red]c")
+    text = shown(tables.leases_table([lease]))
+    assert "a\\x1b[2J\\u202eb\\n[red]c" in text
+    assert "\x1b" not in text

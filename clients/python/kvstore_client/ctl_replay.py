@@ -1,0 +1,137 @@
+"""kvstore-ctl replay: a trace of prompts against the running store, with synthetic pages."""
+
+import time
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kvstore_client import tables
+from kvstore_client.acquired import Acquired
+from kvstore_client.console import (
+    AsJson,
+    RuntimeDirOption,
+    show,
+    show_json,
+    store_failures,
+)
+from kvstore_client.ctl_remote import require_here
+from kvstore_client.ctl_scratch import PAGE_TOKENS, Scratch, ScratchSpec, page_bytes_of, scratch
+from kvstore_client.ctl_trace import Prompt, prompts_of
+from kvstore_client.errors import PoolExhausted
+from kvstore_client.reservation import Reservation
+from kvstore_client.tokens import TOKEN_BYTES
+
+# What a prompt ends with besides its pages, and nobody inserts: a match is of all tokens but one.
+LAST = bytes(TOKEN_BYTES)
+WIDTH = PAGE_TOKENS * TOKEN_BYTES
+
+
+def replay(
+    trace: Annotated[Path, typer.Argument(help="Lines of JSON, or those compressed as .gz.")],
+    *,
+    requests: Annotated[int | None, typer.Option(min=1, help="Only so many of them.")] = None,
+    page_bytes: Annotated[
+        int | None, typer.Option(min=1, help="Bytes of a page. Default: as most pages there.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    runtime_dir: RuntimeDirOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Replay a trace of prompts, one after the other, and say what hits.
+
+    A line of it has "tokens", or "hash_ids" and "input_length" as the traces of Mooncake, of
+    which a page stands for a block of 512 tokens. Each prompt is matched, the rest of its
+    pages inserted with nothing written into them, and released; its time is not waited for.
+    It takes what room it needs, so pages that others have cached may go: then it asks first.
+    The namespace is its own, and is emptied in the end.
+    """
+    with store_failures():
+        require_here()
+        prompts = list(prompts_of(trace, requests))
+        spec = ScratchSpec(runtime_dir, "replay", page_bytes or page_bytes_of(runtime_dir))
+        with scratch(spec) as made:
+            if made.pool.others and not yes:
+                question = f"Make room for it among {made.pool.others} pages that others cached?"
+                typer.confirm(question, abort=True, err=True)
+            result = run(made, prompts)
+    if as_json:
+        show_json(result)
+    else:
+        rows = ((name.replace("_", " "), _shown(value)) for name, value in result.items())
+        show(tables.plain_table("replay", ("", ""), rows))
+
+
+def run(made: Scratch, prompts: Iterable[Prompt]) -> dict[str, float]:
+    """Replay prompts in a scratch namespace, and return what came of it, tokens of the trace."""
+    before, begun, counts = made.client.admin.stats(), time.monotonic(), Counter[str]()
+    mine = made.counters().counters
+    for prompt in prompts:
+        counts["requests"] += 1
+        counts["tokens"] += prompt.token_count
+        _ask(made, prompt, counts)
+    made.client.flush(OPEN_SECONDS)
+    seconds = time.monotonic() - begun
+    after, own = made.client.admin.stats(), made.counters().counters
+    evicted = own.evicted_page_count - mine.evicted_page_count
+    everybody = after.counters.evicted_page_count - before.counters.evicted_page_count
+    return {
+        "requests": counts["requests"],
+        "tokens": counts["tokens"],
+        "hit_tokens": counts["hit_tokens"],
+        "hit_rate": counts["hit_tokens"] / counts["tokens"] if counts["tokens"] else 0.0,
+        "inserted_pages": own.inserted_page_count - mine.inserted_page_count,
+        "evicted_pages": evicted,
+        "evicted_pages_of_others": everybody - evicted,
+        "returned_pages": own.returned_page_count - mine.returned_page_count,
+        "requests_cached_in_part": counts["partly"],
+        "failures": counts["failures"],
+        "pool_slots": made.pool.slots,
+        "page_bytes": made.namespace.layout.page_bytes,
+        "seconds": round(seconds, 3),
+        "requests_per_second": counts["requests"] / seconds if seconds else 0.0,
+    }
+
+
+OPEN_SECONDS = 30.0
+
+
+def _ask(made: Scratch, prompt: Prompt, counts: Counter[str]) -> None:
+    """Match a prompt and insert the rest of it, as much as there is room for."""
+    namespace, pages = made.namespace, prompt.page_count
+    with namespace.acquire(prompt.packed + LAST, total_page_count=pages) as acquired:
+        matched = acquired.match.page_count
+        counts["hit_tokens"] += prompt.tokens_of(matched)
+        counts["failures"] += acquired.failure is not None
+        if acquired.failure is not None or matched == pages:
+            return
+        reservation = acquired.reservation or _part(made, matched, pages - matched)
+        if reservation is None:
+            counts["partly"] += 1
+            return
+        with reservation:
+            end = matched + reservation.page_count
+            counts["partly"] += end < pages
+            _insert(acquired, reservation, prompt.packed[matched * WIDTH : end * WIDTH], matched)
+
+
+def _insert(acquired: Acquired, reservation: Reservation, packed: bytes, matched: int) -> None:
+    base = acquired.match if matched else None
+    reservation.insert(packed, position=matched * PAGE_TOKENS, base=base)
+
+
+def _part(made: Scratch, start: int, count: int) -> Reservation | None:
+    """Reserve half of the pages, or half of that, as an engine does; None where none is left."""
+    while count > 1:
+        count //= 2
+        try:
+            return made.namespace.reserve(start_page=start, page_count=count)
+        except PoolExhausted:
+            continue
+    return None
+
+
+def _shown(value: float) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

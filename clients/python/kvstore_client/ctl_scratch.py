@@ -1,0 +1,127 @@
+"""A namespace that a command of kvstore-ctl fills and empties, and the pool that it is in."""
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+from kvstore.v1 import store_pb2, types_pb2
+from kvstore_client.client import Client
+from kvstore_client.config import ClientConfig
+from kvstore_client.errors import StoreUnavailable
+from kvstore_client.identity import NamespaceIdentity
+from kvstore_client.layout import OpaqueContent, PageLayout
+from kvstore_client.namespace import Namespace
+from kvstore_client.tokens import Tokens
+
+PAGE_TOKENS = 16
+# Bytes of a page where the store has none yet: those of a small model.
+PAGE_BYTES = 16 << 10
+OPEN_SECONDS = 30.0
+# An operator's load measures what calls take; it does not give up as an engine would.
+CALL_SECONDS = 10.0
+
+
+class Pool(NamedTuple):
+    """The slots that a scratch namespace shares with whoever has pages of its size.
+
+    ``others`` of them are cached pages of other namespaces.
+    """
+
+    slots: int
+    free: int
+    others: int
+
+
+class Scratch(NamedTuple):
+    """An open namespace, its client, and what of the pool there was before."""
+
+    client: Client
+    namespace: Namespace
+    pool: Pool
+
+    def counters(self) -> store_pb2.NamespaceInfo:
+        """Return the namespace as the store knows it; raises ``StoreError``."""
+        space = self.namespace.namespace_id
+        return next(n for n in self.client.admin.namespaces() if n.namespace_id == space)
+
+    def evict(self, tokens: Tokens) -> None:
+        """Remove the end of a prefix, and what continues it; no tokens: everything."""
+        self.client.admin.evict_prefix(self.namespace.namespace_id, tokens)
+
+
+class ScratchSpec(NamedTuple):
+    """What every process that fills one scratch namespace opens it by."""
+
+    runtime_dir: Path | None
+    purpose: str
+    page_bytes: int
+
+    def open(self, name: str) -> tuple[Client, Namespace]:
+        """Return a started client and its open namespace; raises ``StoreUnavailable``."""
+        config = ClientConfig(display_name=name, call_timeout=CALL_SECONDS)
+        client = Client(self.runtime_dir, config)
+        client.start()
+        identity = NamespaceIdentity(
+            sha256(f"kvstore-ctl {self.purpose} {self.page_bytes}".encode()).digest(),
+            display_name=f"kvstore-ctl {self.purpose}",
+        )
+        layout = PageLayout(PAGE_TOKENS, self.page_bytes, OpaqueContent(b"kvstore-ctl"))
+        namespace = client.namespace(identity, layout)
+        if not namespace.wait_open(OPEN_SECONDS):
+            failure = namespace.failure
+            client.close()
+            raise failure or StoreUnavailable("the namespace is not open")
+        return client, namespace
+
+
+@contextmanager
+def scratch(spec: ScratchSpec) -> Iterator[Scratch]:
+    """Open a scratch namespace, and remove all its pages in the end. Raises ``StoreError``."""
+    client, namespace = spec.open(f"kvstore-ctl {spec.purpose}")
+    try:
+        made = Scratch(client, namespace, _pool(client, namespace))
+        # What a run that was killed left.
+        made.evict([])
+        yield made
+    finally:
+        try:
+            client.admin.evict_prefix(namespace.namespace_id, [])
+        finally:
+            client.close()
+
+
+def page_bytes_of(runtime_dir: Path | None) -> int:
+    """Return the size of most pages of the caller's tenant, so that no memory has to move.
+
+    A size of our own where it has none yet. Raises ``StoreUnavailable``.
+    """
+    name = f"kvstore-ctl {secrets.token_hex(8)}"
+    with Client(runtime_dir, ClientConfig(display_name=name)) as client:
+        if not client.wait_connected(OPEN_SECONDS):
+            raise StoreUnavailable("the store does not answer")
+        stats = client.admin.stats()
+    tenant = next(each.tenant for each in stats.leases if each.display_name == name)
+    slots = {
+        each.arena_id: each.slot_count
+        for each in stats.arenas
+        if each.tenant == tenant and each.tier == types_pb2.TIER_1
+    }
+    spaces = [
+        each
+        for each in stats.namespaces
+        if each.arena_id in slots and each.layout.tensor_parallel_size <= 1
+    ]
+    if not spaces:
+        return PAGE_BYTES
+    return int(max(spaces, key=lambda each: slots[each.arena_id]).layout.page_bytes)
+
+
+def _pool(client: Client, namespace: Namespace) -> Pool:
+    stats = client.admin.stats()
+    own = next(n for n in stats.namespaces if n.namespace_id == namespace.namespace_id)
+    arena = next(each for each in stats.arenas if each.arena_id == own.arena_id)
+    others = arena.cached_slot_count - own.cached_page_count
+    return Pool(arena.slot_count, arena.free_slot_count + own.cached_page_count, others)

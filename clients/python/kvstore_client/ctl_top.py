@@ -1,0 +1,104 @@
+"""kvstore-ctl top: what a store does now, by namespace and by lease."""
+
+import json
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from threading import Event
+from typing import Annotated, NamedTuple
+
+import typer
+from rich.live import Live
+
+from kvstore_client.admin import Admin
+from kvstore_client.console import AsJson, RuntimeDirOption, connected, show
+from kvstore_client.ctl_keys import keys
+from kvstore_client.ctl_rates import change_between
+from kvstore_client.ctl_top_view import SORTS, Frame, plain_frame, rendered
+
+NAMES = ", ".join(SORTS)
+LEAST_INTERVAL = 0.05
+
+
+class _Looks(NamedTuple):
+    """How often to look, for how many frames (0: no end), and what stands first."""
+
+    interval: float
+    frames: int
+    sort: str
+    rows: int
+
+
+def top(  # each is an option
+    *,
+    interval: Annotated[
+        float, typer.Option(min=LEAST_INTERVAL, help="Seconds between two looks.")
+    ] = 2.0,
+    count: Annotated[
+        int, typer.Option(min=0, help="End after so many frames. 0: at Ctrl-C or q.")
+    ] = 0,
+    once: Annotated[bool, typer.Option("--once", help="The same as --count 1.")] = False,
+    sort: Annotated[str, typer.Option(help=f"What is first: most {NAMES}.")] = "tokens",
+    rows: Annotated[int, typer.Option(min=1, help="Most namespaces, and leases, shown.")] = 15,
+    runtime_dir: RuntimeDirOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what the store does now: hit rate, tokens saved, tiers, namespaces and leases.
+
+    Each frame is what changed between two looks, by the store's own uptime. On a terminal
+    it stays in place: q quits, s sorts by the next column. Elsewhere, and with --json, one
+    frame follows the other; of JSON one value a line.
+    """
+    if sort not in SORTS:
+        raise typer.BadParameter(f"one of {NAMES}, not {sort!r}", param_hint="--sort")
+    looks = _Looks(interval, 1 if once else count, sort, rows)
+    with connected(runtime_dir) as admin:
+        try:
+            if sys.stdout.isatty() and not as_json:
+                _live(admin, looks)
+            else:
+                _printed(admin, looks, _print_json if as_json else _print_text)
+        except KeyboardInterrupt:
+            return
+
+
+def _printed(admin: Admin, looks: _Looks, print_frame: Callable[[Frame], None]) -> None:
+    never = Event()
+    before, shown = admin.stats(), 0
+    while not looks.frames or shown < looks.frames:
+        never.wait(looks.interval)
+        after = admin.stats()
+        print_frame(Frame(after, change_between(before, after), looks.sort, looks.rows))
+        before, shown = after, shown + 1
+
+
+def _live(admin: Admin, looks: _Looks) -> None:
+    """Show frames in place; a key acts at once, and the next look comes an interval later."""
+    sorts = list(SORTS)
+    with ExitStack() as stack:
+        wait_for_key = stack.enter_context(keys())
+        # What is counted is to be read afterwards.
+        screen = stack.enter_context(Live(auto_refresh=False, screen=not looks.frames))
+        before, shown = admin.stats(), 0
+        frame = Frame(before, change_between(before, before), looks.sort, looks.rows)
+        while not looks.frames or shown < looks.frames:
+            key = wait_for_key(looks.interval)
+            if key == "q":
+                return
+            if key == "s":
+                following = sorts[(sorts.index(frame.sort) + 1) % len(sorts)]
+                frame = frame._replace(sort=following)
+            elif not key:
+                after = admin.stats()
+                frame = frame._replace(stats=after, change=change_between(before, after))
+                before, shown = after, shown + 1
+            screen.update(rendered(frame, keys=True), refresh=True)
+
+
+def _print_json(frame: Frame) -> None:
+    typer.echo(json.dumps(plain_frame(frame)))
+
+
+def _print_text(frame: Frame) -> None:
+    show(rendered(frame))
+    typer.echo()

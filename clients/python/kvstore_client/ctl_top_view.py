@@ -1,0 +1,205 @@
+"""One frame of kvstore-ctl top, as lines and tables, and as plain values."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kvstore.v1 import lease_pb2, store_pb2
+from kvstore_client.ctl_bars import LEGEND, tier_bars
+from kvstore_client.ctl_rates import Activity, Change, overall, uptime_of
+from kvstore_client.tables import SHORT_ID
+from kvstore_client.terminal_text import printable
+
+# What rows are sorted by, the first unless told; a row that says nothing comes last.
+SORTS: dict[str, Callable[[Activity], float]] = {
+    "tokens": lambda each: each.asked_tokens,
+    "lookups": lambda each: each.lookups,
+    "saved": lambda each: each.saved_tokens,
+    "hits": lambda each: -1.0 if each.hit_rate is None else each.hit_rate,
+    "evictions": lambda each: each.evicted_pages,
+}
+# Of what is inserted, as in the server's log.
+THRASH_SHARE = 0.2
+KEYS = "q quits, s sorts by the next column, Ctrl-C ends"
+
+
+class Frame(NamedTuple):
+    """What is shown at once: the later snapshot, and what changed since the one before."""
+
+    stats: store_pb2.GetStatsResponse
+    change: Change
+    sort: str
+    rows: int
+
+    @property
+    def overall(self) -> Activity:
+        """All since the store's start."""
+        return overall(self.stats.counters, uptime_of(self.stats))
+
+    @property
+    def namespaces(self) -> list[tuple[store_pb2.NamespaceInfo, Activity]]:
+        """The namespaces, the most active first, as many as are shown."""
+        pairs = [
+            (each, self.change.namespaces[each.namespace_id]) for each in self.stats.namespaces
+        ]
+        return sorted(
+            pairs,
+            key=lambda pair: (SORTS[self.sort](pair[1]), pair[0].cached_page_count),
+            reverse=True,
+        )[: self.rows]
+
+    @property
+    def leases(self) -> list[tuple[lease_pb2.LeaseInfo, Activity]]:
+        """The leases, the most active first, as many as are shown."""
+        pairs = [
+            (each, self.change.leases[each.tenant, each.lease_id]) for each in self.stats.leases
+        ]
+        return sorted(
+            pairs,
+            key=lambda pair: (SORTS[self.sort](pair[1]), pair[0].pinned_page_count),
+            reverse=True,
+        )[: self.rows]
+
+
+def rendered(frame: Frame, *, keys: bool = False) -> RenderableType:
+    """Return a frame for a terminal or a file; ``keys`` adds which there are."""
+    now, all_of_it, stats = frame.change.whole, frame.overall, frame.stats
+    thrash = Text(f"thrash {_share(now.thrash)}")
+    if now.thrash is not None and now.thrash >= THRASH_SHARE:
+        thrash.stylize("bold red")
+    lines: list[RenderableType] = [
+        Text(
+            f"up {span(uptime_of(stats))}, last {now.seconds:.1f} s by the store's clock,"
+            f" sorted by {frame.sort}"
+        ),
+        Text(
+            f"hit rate now {_share(now.hit_rate)}, overall {_share(all_of_it.hit_rate)};"
+            f" tokens saved a second {now.per_second(now.saved_tokens):.0f}"
+            f" (overall {all_of_it.per_second(all_of_it.saved_tokens):.0f});"
+            f" lookups a second {now.per_second(now.lookups):.1f}"
+        ),
+        Text(
+            f"pages a second: inserted {now.per_second(now.inserted_pages):.1f},"
+            f" evicted {now.per_second(now.evicted_pages):.1f}; "
+        ).append(thrash),
+        *tier_bars(stats),
+        Text(f"        {LEGEND}", style="dim"),
+        _namespaces(frame),
+        _leases(frame),
+    ]
+    if keys:
+        lines.append(Text(KEYS, style="dim"))
+    return Group(*lines)
+
+
+def plain_frame(frame: Frame) -> dict[str, object]:
+    """Return a frame's numbers for programs: rates are a second's, shares of 1."""
+    return {
+        "uptime": uptime_of(frame.stats),
+        "store_epoch": frame.stats.store_epoch,
+        "now": _plain(frame.change.whole),
+        "overall": _plain(frame.overall),
+        "arenas": [
+            {
+                "arena_id": each.arena_id,
+                "tier": each.tier,
+                "slot_count": each.slot_count,
+                "free_slot_count": each.free_slot_count,
+            }
+            for each in frame.stats.arenas
+        ],
+        "namespaces": [
+            {"namespace_id": info.namespace_id.hex(), "name": info.identity.display_name}
+            | {"tenant": info.tenant, "cached_page_count": info.cached_page_count}
+            | _plain(activity)
+            for info, activity in frame.namespaces
+        ],
+        "leases": [
+            {"lease_id": info.lease_id.hex(), "name": info.display_name, "tenant": info.tenant}
+            | _plain(activity)
+            for info, activity in frame.leases
+        ],
+    }
+
+
+def span(seconds: float) -> str:
+    """Return a time for people: 42s, 5m07s, 3h05m, 2d04h."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days}d{hours:02}h"
+    if hours:
+        return f"{hours}h{minutes:02}m"
+    return f"{minutes}m{rest:02}s" if minutes else f"{rest}s"
+
+
+def _namespaces(frame: Frame) -> Table:
+    table = _table("namespace", "name", "tenant", "pages", "pins", *COLUMNS)
+    for info, activity in frame.namespaces:
+        table.add_row(
+            info.namespace_id.hex()[:SHORT_ID],
+            Text(printable(info.identity.display_name)),
+            Text(printable(info.tenant)),
+            str(info.cached_page_count),
+            str(info.pin_count + info.named_pin_count),
+            *_cells(activity),
+        )
+    return table
+
+
+def _leases(frame: Frame) -> Table:
+    table = _table("lease", "name", "tenant", "pinned", "slots", *COLUMNS)
+    for info, activity in frame.leases:
+        expired = info.state == lease_pb2.LeaseInfo.STATE_EXPIRED
+        table.add_row(
+            info.lease_id.hex()[:SHORT_ID],
+            Text(printable(info.display_name) + (" (expired)" if expired else "")),
+            Text(printable(info.tenant)),
+            str(info.pinned_page_count),
+            str(info.reserved_slot_count + info.quarantined_slot_count),
+            *_cells(activity),
+        )
+    return table
+
+
+COLUMNS = ("lookups/s", "hit now", "tokens/s", "saved/s", "evicted/s")
+
+
+def _cells(activity: Activity) -> tuple[str, ...]:
+    rate = activity.per_second
+    return (
+        f"{rate(activity.lookups):.1f}",
+        _share(activity.hit_rate),
+        f"{rate(activity.asked_tokens):.0f}",
+        f"{rate(activity.saved_tokens):.0f}",
+        f"{rate(activity.evicted_pages):.1f}",
+    )
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number < 3 else "right")  # noqa: PLR2004  # names
+    return table
+
+
+def _plain(activity: Activity) -> dict[str, float | None]:
+    rate = activity.per_second
+    return {
+        "seconds": activity.seconds,
+        "lookups_per_second": rate(activity.lookups),
+        "hit_rate": activity.hit_rate,
+        "asked_tokens_per_second": rate(activity.asked_tokens),
+        "saved_tokens_per_second": rate(activity.saved_tokens),
+        "inserted_pages_per_second": rate(activity.inserted_pages),
+        "evicted_pages_per_second": rate(activity.evicted_pages),
+        "thrash": activity.thrash,
+    }
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"

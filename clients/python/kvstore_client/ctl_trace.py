@@ -1,0 +1,70 @@
+"""A trace of prompts: lines of JSON, also compressed."""
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from kvstore_client.ctl_scratch import PAGE_TOKENS
+from kvstore_client.tokens import TOKEN_BYTES, pack_tokens
+
+# Of the public traces that name their blocks by hash_ids (Mooncake): one id for so many tokens.
+BLOCK_TOKENS = 512
+
+
+class Prompt(NamedTuple):
+    """One prompt as it is replayed.
+
+    ``packed`` has the tokens that are asked for, in whole pages, as they travel; each page
+    stands for ``page_weight`` tokens of the trace, and all for ``token_count``.
+    """
+
+    packed: bytes
+    page_weight: int
+    token_count: int
+
+    @property
+    def page_count(self) -> int:
+        """Whole pages."""
+        return len(self.packed) // (PAGE_TOKENS * TOKEN_BYTES)
+
+    def tokens_of(self, pages: int) -> int:
+        """Return the trace's tokens that the first ``pages`` pages stand for."""
+        return min(pages * self.page_weight, self.token_count)
+
+
+def prompts_of(path: Path, count: int | None = None) -> Iterator[Prompt]:
+    """Yield a trace's prompts, the first ``count`` of them if given.
+
+    A line has ``hash_ids`` and ``input_length``, where a page stands for one block of 512
+    tokens, or ``tokens``. Raises ``ValueError`` with the line's number for anything else, and
+    for a file that cannot be read.
+    """
+    number = 0
+    try:
+        with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as lines:
+            for number, line in enumerate(lines, start=1):  # for the message
+                if count is not None and number > count:
+                    return
+                if line.strip():
+                    yield _prompt(json.loads(line))
+    except (OSError, EOFError, ValueError, TypeError, KeyError, zlib.error) as error:
+        msg = f"{path}, line {number}: {error!r}" if number else f"{path}: {error}"
+        raise ValueError(msg) from error
+
+
+def _prompt(row: dict[str, object]) -> Prompt:
+    if "hash_ids" in row:
+        ids, length = row["hash_ids"], row["input_length"]
+        if not isinstance(ids, list) or not isinstance(length, int):
+            raise TypeError("hash_ids is a list, input_length a number")
+        packed = b"".join(pack_tokens([each]) * PAGE_TOKENS for each in ids)
+        return Prompt(packed, BLOCK_TOKENS, length)
+    tokens = row["tokens"]
+    if not isinstance(tokens, list):
+        raise TypeError("tokens is a list")
+    packed = pack_tokens(tokens)
+    whole = len(packed) // (PAGE_TOKENS * TOKEN_BYTES) * PAGE_TOKENS * TOKEN_BYTES
+    return Prompt(packed[:whole], PAGE_TOKENS, len(tokens))

@@ -1,0 +1,106 @@
+"""The radix tree of a namespace, as an operator sees it."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from rich.text import Text
+from rich.tree import Tree
+
+from kvstore.v1 import store_pb2
+from kvstore_client.terminal_text import printable
+from kvstore_client.tokens import unpack_tokens
+
+
+def _token_ids(ids: Sequence[int]) -> str:
+    return " ".join(map(str, ids))
+
+
+class TreeView(NamedTuple):
+    """How much of a tree is shown.
+
+    Nodes up to ``depth`` below the root, and of each node's children ``width``, those with
+    most hits; None: all. ``text`` makes words of a run's first token ids.
+    """
+
+    depth: int | None = None
+    width: int | None = None
+    text: Callable[[Sequence[int]], str] = _token_ids
+
+
+WHOLE = TreeView()
+
+
+def prefix_tree(
+    namespace: store_pb2.NamespaceInfo,
+    prefixes: Iterable[store_pb2.PrefixInfo],
+    view: TreeView = WHOLE,
+) -> Tree:
+    """Return the radix tree of a namespace.
+
+    A node whose parent was not listed, for it went meanwhile, stands at the root.
+    """
+    name = printable(namespace.identity.display_name) or namespace.namespace_id.hex()
+    root = Tree(
+        Text(
+            f"{name}: {namespace.cached_page_count} pages of {namespace.layout.page_tokens} tokens"
+        )
+    )
+    listed = sorted(prefixes, key=lambda each: (each.start_page, each.node_id))
+    known = {each.node_id for each in listed}
+    children: dict[int, list[store_pb2.PrefixInfo]] = {}
+    for each in listed:
+        parent = each.parent_node_id if each.parent_node_id in known else 0
+        children.setdefault(parent, []).append(each)
+    # A stack and no recursion: a long conversation is a deep tree.
+    waiting = [(root, 0, 1)]
+    while waiting:
+        branch, node_id, level = waiting.pop()
+        below = children.get(node_id, [])
+        if view.depth is not None and level > view.depth:
+            _more(branch, below, children)
+            continue
+        kept = _kept(below, view.width)
+        waiting += [
+            (branch.add(_label(each, namespace, view)), each.node_id, level + 1) for each in kept
+        ]
+        shown = {each.node_id for each in kept}
+        _more(branch, [each for each in below if each.node_id not in shown], children)
+    return root
+
+
+def _kept(nodes: list[store_pb2.PrefixInfo], width: int | None) -> list[store_pb2.PrefixInfo]:
+    """Return the nodes with most hits, or pages of equal hits, in the order that they have."""
+    if width is None or len(nodes) <= width:
+        return nodes
+    best = sorted(nodes, key=lambda each: (each.hit_count, each.page_count), reverse=True)[:width]
+    kept = {each.node_id for each in best}
+    return [each for each in nodes if each.node_id in kept]
+
+
+def _more(
+    branch: Tree,
+    nodes: list[store_pb2.PrefixInfo],
+    children: dict[int, list[store_pb2.PrefixInfo]],
+) -> None:
+    """Say how much is not shown: nodes, and all that is below them."""
+    count = pages = 0
+    waiting = list(nodes)
+    while waiting:
+        node = waiting.pop()
+        count, pages = count + 1, pages + node.page_count
+        waiting += children.get(node.node_id, [])
+    if count:
+        branch.add(Text(f"... {count} more run{'s' * (count > 1)}, {pages} pages", style="dim"))
+
+
+def _label(
+    prefix: store_pb2.PrefixInfo, namespace: store_pb2.NamespaceInfo, view: TreeView
+) -> Text:
+    last_page = prefix.start_page + prefix.page_count - 1
+    label = f"pages {prefix.start_page}-{last_page}"
+    if prefix.token_count < prefix.page_count * namespace.layout.page_tokens:
+        label += f" ({prefix.token_count} token{'s' * (prefix.token_count > 1)})"
+    label += f"  pins {prefix.pin_count}  hits {prefix.hit_count}"
+    if prefix.tokens:
+        label += f"  {view.text(unpack_tokens(prefix.tokens))} ..."
+    return Text(label)

@@ -1,0 +1,137 @@
+"""kvstore-ctl bench and replay against a real store, which is as it was afterwards."""
+
+import gzip
+import json
+from collections.abc import Iterator
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from patterned_pages import LAYOUT, TOKENS, open_client, write_and_insert
+from typer.testing import CliRunner, Result
+
+from kvstore_client import Client
+from kvstore_client.ctl import app
+from kvstore_client.ctl_load import CALLS
+from kvstore_client.ctl_trace import BLOCK_TOKENS
+from kvstore_client.testing import RunningStore, running_store
+
+CUT = Path(__file__).parents[1] / "data" / "conversation_300.jsonl.gz"
+SLOTS = 1024
+SMALL = ("--prefixes", "2", "--prefix-tokens", "64", "--suffix-tokens", "32")
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[RunningStore]:
+    """A store of 1024 slots, in one extent."""
+    size = str(SLOTS * LAYOUT.page_bytes)
+    with running_store("--tier1-bytes", size, "--extent-bytes", size) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def others(store: RunningStore) -> Iterator[Client]:
+    """A worker of the same tenant, with four pages of its own."""
+    client, namespace = open_client(store.runtime_dir)
+    write_and_insert(namespace, TOKENS)
+    assert client.flush(30)
+    yield client
+    client.close()
+
+
+def run(store: RunningStore, *arguments: str, typed: str = "") -> Result:
+    """Run a command against the store."""
+    where = ("--runtime-dir", str(store.runtime_dir))
+    return CliRunner().invoke(app, [*arguments, *where], input=typed)
+
+
+def cached(client: Client) -> dict[str, int]:
+    """Return how many pages each namespace has, by its name."""
+    return {
+        each.identity.display_name: each.cached_page_count for each in client.admin.namespaces()
+    }
+
+
+def hits(rows: list[dict[str, Any]]) -> int:
+    """Return the tokens of prompts that one before begins with, where room has no end."""
+    seen: set[tuple[int, ...]] = set()
+    found = 0
+    for row in rows:
+        ids = tuple(row["hash_ids"])
+        paths = [ids[: end + 1] for end in range(len(ids))]
+        known = len(list(takewhile(seen.__contains__, paths)))
+        found += min(known * BLOCK_TOKENS, row["input_length"])
+        seen.update(paths)
+    return found
+
+
+def test_a_load_says_what_calls_take(store: RunningStore, others: Client) -> None:
+    """Percentiles of each call, rates and hits; in pages of the others' size, and all removed."""
+    arguments = ("bench", "--clients", "2", "--seconds", "0.5", "--share", "0.25", *SMALL)
+    result = run(store, *arguments, "--json")
+    assert result.exit_code == 0, result.output
+    answer = json.loads(result.stdout)
+    assert set(answer["calls"]) == set(CALLS)
+    for each in answer["calls"].values():
+        assert 0 < each["p50_ms"] <= each["p99_ms"] <= each["max_ms"]
+    assert answer["misses"] == 0
+    assert 0.5 < answer["hit_rate"] < 1
+    assert answer["most_pages"] <= SLOTS // 4
+    assert cached(others) == {"tiny": 4, "kvstore-ctl bench": 0}
+    stats = others.admin.stats()
+    (arena,) = stats.arenas
+    assert (arena.slot_bytes, stats.counters.evicted_page_count) == (LAYOUT.page_bytes, 0)
+
+
+def test_a_load_that_would_take_too_much_is_refused(store: RunningStore, others: Client) -> None:
+    """It says how much it needs, and asks for nothing."""
+    lookups = others.admin.stats().counters.lookup_count
+    result = run(store, "bench", "--share", "0.01", *SMALL)
+    assert (result.exit_code, "--share 0.01" in result.stderr) == (2, True)
+    assert others.admin.stats().counters.lookup_count == lookups
+
+
+def test_a_trace_is_replayed(store: RunningStore, others: Client) -> None:
+    """What hits is what an index without end finds, as long as there is room for it."""
+    with gzip.open(CUT, "rt") as lines:
+        rows = [json.loads(line) for line, _ in zip(lines, range(20), strict=False)]
+    refused = run(store, "replay", str(CUT), "--requests", "20", typed="n\n")
+    assert (refused.exit_code, "4 pages that others cached" in refused.stderr) == (1, True)
+    result = run(store, "replay", str(CUT), "--requests", "20", "--yes", "--json")
+    assert result.exit_code == 0, result.output
+    answer = json.loads(result.stdout)
+    assert answer["requests"] == 20
+    assert answer["tokens"] == sum(row["input_length"] for row in rows)
+    assert answer["hit_tokens"] == hits(rows) > 0
+    assert (answer["evicted_pages"], answer["failures"]) == (0, 0)
+    assert cached(others)["kvstore-ctl replay"] == 0
+    assert cached(others)["tiny"] == 4
+
+
+def test_a_trace_larger_than_the_pool_evicts(store: RunningStore, tmp_path: Path) -> None:
+    """It goes on, and a prompt that is larger than all of it is cached in part."""
+    trace = tmp_path / "trace.jsonl"
+    prompts = [[number] * 16 * 600 for number in range(4)] + [[9] * 16 * (SLOTS + 8)]
+    trace.write_text("\n".join(json.dumps({"tokens": each}) for each in prompts))
+    result = run(store, "replay", str(trace), "--yes", "--json")
+    answer = json.loads(result.stdout)
+    assert answer["evicted_pages"] > 600
+    assert answer["requests_cached_in_part"] == 1
+    assert answer["failures"] == 0
+    text = run(store, "replay", str(trace), "--requests", "1", "--yes").stdout
+    assert "hit rate" in text
+
+
+def test_without_a_store_the_status_is_three(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both say so, and a trace that is none is a wrong command line before that."""
+    monkeypatch.setattr("kvstore_client.ctl_scratch.OPEN_SECONDS", 0.1)
+    where = ["--runtime-dir", str(tmp_path)]
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text('{"tokens": [1]}\n')
+    assert CliRunner().invoke(app, ["bench", *where]).exit_code == 3
+    assert CliRunner().invoke(app, ["replay", str(trace), *where]).exit_code == 3
+    trace.write_text("nothing\n")
+    assert CliRunner().invoke(app, ["replay", str(trace), *where]).exit_code == 2

@@ -1,0 +1,46 @@
+"""What docs/ctl.md says that commands print, they print."""
+
+import shlex
+import tempfile
+from pathlib import Path
+
+import pytest
+from snippets import Reader, require_output, snippets
+from typer.testing import CliRunner
+
+from kvstore_client.ctl import app
+from kvstore_client.testing import running_store
+
+PAGE = Path(__file__).parents[2] / "docs" / "ctl.md"
+PROGRAM = ".venv/bin/kvstore-ctl "
+# A command with these is a shell's.
+OF_A_SHELL = frozenset("|>$")
+
+
+class QuickReader(Reader):
+    """Runs the commands of the program in this process: each start of it takes a while."""
+
+    def _run_command(self, place: str, command: str, output: str) -> None:
+        if not command.startswith(PROGRAM) or OF_A_SHELL & set(command):
+            super()._run_command(place, command, output)
+            return
+        arguments = shlex.split(command.removeprefix(PROGRAM))
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == 0, f"{place}: {command}\n{result.output}"
+        require_output(place, output, result.stdout)
+
+
+def test_the_page_can_be_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every command of it, on a store with what its code puts there."""
+    with tempfile.TemporaryDirectory(prefix="kvstore-") as made:
+        folder = Path(made)
+        environment = {"KVSTORE_RUNTIME_DIR": str(folder / "run")}
+        monkeypatch.setenv("KVSTORE_RUNTIME_DIR", environment["KVSTORE_RUNTIME_DIR"])
+        monkeypatch.chdir(folder)
+        with running_store("--tier1-bytes", "64MiB", runtime_dir=folder / "run"):
+            reader = QuickReader(folder, environment)
+            try:
+                for snippet in snippets(PAGE):
+                    reader.run(snippet)
+            finally:
+                reader.close()

@@ -1,0 +1,193 @@
+"""kvstore-ctl top, savings and identity against a store that is in use."""
+
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from threading import Event, Thread
+
+import pytest
+from patterned_pages import IDENTITY, LAYOUT, SMALL_STORE, TOKENS, open_client, write_and_insert
+from typer.testing import CliRunner, Result
+
+from kvstore_client import ClientConfig, Namespace
+from kvstore_client.ctl import app
+from kvstore_client.testing import RunningStore, running_store
+
+LIMIT = 30.0
+# What a match of these finds: all whole pages.
+FOUND = len(TOKENS) // LAYOUT.page_tokens * LAYOUT.page_tokens
+SHARE = FOUND / len(TOKENS)
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[RunningStore]:
+    """A store of 32 slots."""
+    with running_store(*SMALL_STORE) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def namespace(store: RunningStore) -> Iterator[Namespace]:
+    """A namespace in which a worker matches the same prompt all the time."""
+    config = ClientConfig(display_name="busy")
+    client, namespace = open_client(store.runtime_dir, config)
+    other = client.namespace(replace(IDENTITY, salt=b"idle"), LAYOUT)
+    assert other.wait_open(LIMIT)
+    write_and_insert(namespace, TOKENS)
+    done = Event()
+
+    def match() -> None:
+        while not done.wait(0.005):
+            namespace.match(TOKENS).release()
+
+    thread = Thread(target=match)
+    thread.start()
+    yield namespace
+    done.set()
+    thread.join()
+    client.close()
+
+
+def run(store: RunningStore, *arguments: str) -> Result:
+    """Run a command against the store, whose folder stands before the command."""
+    return CliRunner().invoke(app, ["--runtime-dir", str(store.runtime_dir), *arguments])
+
+
+def test_a_frame_has_what_changed(store: RunningStore, namespace: Namespace) -> None:
+    """Rates of the store and of each namespace and lease, the busiest first, by its uptime."""
+    result = run(store, "top", "--once", "--interval", "0.2", "--json")
+    assert result.exit_code == 0, result.output
+    frame = json.loads(result.stdout)
+    busy, idle = frame["namespaces"]
+    assert busy["namespace_id"] == namespace.namespace_id.hex()
+    assert idle["lookups_per_second"] == 0
+    for each in (frame["now"], busy, frame["leases"][0]):
+        assert each["hit_rate"] == pytest.approx(SHARE)
+        assert each["seconds"] >= 0.2
+        lookups = each["lookups_per_second"]
+        assert lookups > 0
+        assert each["saved_tokens_per_second"] == pytest.approx(lookups * FOUND)
+    assert frame["overall"]["hit_rate"] < SHARE
+
+
+@pytest.mark.usefixtures("namespace")
+def test_frames_are_counted(store: RunningStore) -> None:
+    """One follows the other, of JSON one a line, and their times do not overlap."""
+    result = run(store, "top", "--count", "2", "--interval", "0.1", "--json")
+    first, second = (json.loads(line) for line in result.stdout.splitlines())
+    assert second["uptime"] - first["uptime"] == pytest.approx(second["now"]["seconds"])
+
+
+@pytest.mark.usefixtures("namespace")
+def test_a_frame_is_plain_text_in_a_file(store: RunningStore) -> None:
+    """Tiers as bars, and nothing that a terminal obeys."""
+    result = run(store, "top", "--once", "--interval", "0.1", "--sort", "hits")
+    assert result.exit_code == 0, result.output
+    text = result.stdout
+    assert "sorted by hits" in text
+    assert "tier 1  [" in text
+    assert "busy" in text
+    assert "\x1b" not in text
+    assert "hit rate now 94.1%" in text
+
+
+def test_a_column_that_is_none_is_status_two(store: RunningStore) -> None:
+    """Those there are are named."""
+    result = run(store, "top", "--once", "--sort", "size")
+    assert (result.exit_code, "evictions" in result.stderr) == (2, True)
+
+
+@pytest.mark.usefixtures("namespace")
+def test_keys_of_a_terminal_act(store: RunningStore) -> None:
+    """On a terminal frames follow in place; s sorts by the next column, q quits."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "kvstore_client.ctl", "top", "--interval", "0.2"]
+    environment = {**os.environ, "KVSTORE_RUNTIME_DIR": str(store.runtime_dir), "TERM": "xterm"}
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+    shown = b""
+    keys = {b"sorted by tokens": b"s", b"sorted by lookups": b"q"}
+    try:
+        while select.select([ours], [], [], LIMIT)[0]:
+            try:
+                shown += os.read(ours, 65536)
+            except OSError:  # the terminal's other end is closed
+                break
+            for words in [each for each in keys if each in shown]:
+                os.write(ours, keys.pop(words))
+        assert process.wait(LIMIT) == 0, shown
+    finally:
+        process.kill()
+        os.close(ours)
+    assert keys == {}
+
+
+@pytest.mark.usefixtures("namespace")
+def test_what_was_saved_is_counted(store: RunningStore) -> None:
+    """From the store's counters, and seconds where a speed is given; of each namespace too."""
+    result = run(store, "savings", "--prefill-rate", "100", "--json")
+    whole, busy, idle = json.loads(result.stdout)
+    assert whole["of"] == "all namespaces"
+    assert (whole["share_saved"], busy["share_saved"]) == (
+        pytest.approx(SHARE, abs=0.1),
+        pytest.approx(SHARE, abs=0.1),
+    )
+    assert whole["seconds_saved"] == pytest.approx(whole["tokens_saved"] / 100)
+    assert idle["tokens_without"] == 0
+    text = run(store, "savings", "--namespace", "ti").stdout
+    assert "all namespaces" not in text
+    assert "--prefill-rate" in text
+
+
+def test_the_calculator_asks_no_store() -> None:
+    """It says what the arithmetic of savings says."""
+    arguments = ["savings", "--shared", "2000", "--suffix", "100", "--requests", "50"]
+    arguments += ["--runtime-dir", "/nowhere"]
+    result = CliRunner().invoke(app, [*arguments, "--json"])
+    (row,) = json.loads(result.stdout)
+    assert (row["tokens_without"], row["tokens_with"], row["speed_up_bound"]) == (105000, 7000, 15)
+    text = CliRunner().invoke(app, [*arguments, "--prefill-rate", "4000"]).stdout
+    assert "at most 15.00 times" in text
+    assert "24.5" in text
+
+
+def test_what_sets_namespaces_apart_is_told(store: RunningStore, namespace: Namespace) -> None:
+    """The factors of each, and of each two the one that differs: here the salt."""
+    result = run(store, "identity", "--json")
+    answer = json.loads(result.stdout)
+    assert {each["factors"]["model"] for each in answer["namespaces"]} == {b"model".hex()}
+    assert [each["factors"] for each in answer["differences"]] == [["salt"]]
+    text = run(store, "identity").stdout
+    assert "a salt keeps them apart" in text
+    one = run(store, "identity", namespace.namespace_id.hex(), "--json")
+    assert json.loads(one.stdout)["differences"] == []
+
+
+def test_the_folder_stands_before_or_after(
+    store: RunningStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is after the command wins, both win over the environment, and an address excludes it."""
+    folder = str(store.runtime_dir)
+    monkeypatch.setenv("KVSTORE_RUNTIME_DIR", "/nowhere")
+    assert run(store, "leases").exit_code == 0
+    before = ["--runtime-dir", "/nowhere", "leases", "--runtime-dir", folder]
+    assert CliRunner().invoke(app, before).exit_code == 0
+    monkeypatch.setenv("KVSTORE_ADDRESS", "127.0.0.1:1")
+    assert run(store, "leases").exit_code == 0
+    assert run(store, "token").exit_code == 0
+    both = ["--address", "127.0.0.1:1", "--runtime-dir", folder, "leases"]
+    assert CliRunner().invoke(app, both).exit_code == 2
+
+
+def test_an_idle_and_empty_store_is_shown() -> None:
+    """No namespace, no lease and no arena are no error, and no rate is made up."""
+    with running_store(*SMALL_STORE) as store:
+        result = run(store, "top", "--once", "--interval", "0.1")
+        assert (result.exit_code, "hit rate now -, overall -" in result.stdout) == (0, True)
+        for command in (["savings"], ["identity"], ["tree"]):
+            assert run(store, *command).exit_code == 0

@@ -1,0 +1,227 @@
+"""Checks of kvstore-ctl doctor on machines that are not this one."""
+
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kvstore.v1 import store_pb2
+from kvstore_client import ctl_checks_device, ctl_checks_host, ctl_checks_memory
+from kvstore_client.ctl_checks_host import START
+from kvstore_client.ctl_findings import Finding, Outcome, failed, ok, skipped, warning, worst
+from kvstore_client.host_facts import HostFacts
+from kvstore_client.runtime_dir import RuntimeDir
+
+MIB = 1 << 20
+DEVICE = bytes(range(16))
+CLOCK = "sys/devices/system/clocksource/clocksource0/current_clocksource"
+CGROUP = "sys/fs/cgroup/pod"
+SERVER = 42
+ARENAS = store_pb2.GetStatsResponse(
+    arenas=[
+        {"tier": 1, "slot_count": 80, "slot_bytes": MIB},
+        {"tier": 2, "slot_count": 10, "slot_bytes": MIB},
+    ]
+)
+
+
+def machine(root: Path, files: dict[str, str]) -> HostFacts:
+    """Return the facts of a machine that has these files."""
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return HostFacts(root)
+
+
+def meminfo(total: int, available: int) -> dict[str, str]:
+    """Return a machine's memory, in MiB."""
+    text = f"MemTotal: {total * 1024} kB\nMemAvailable: {available * 1024} kB\n"
+    return {"proc/meminfo": text}
+
+
+def cgroup(limit: int, used: int, killed: int = 0) -> dict[str, str]:
+    """Return the server's cgroup with its limit, in MiB."""
+    return {
+        "proc/self/mountinfo": "30 24 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
+        f"proc/{SERVER}/cgroup": "0::/pod\n",
+        f"{CGROUP}/memory.max": f"{limit * MIB}\n",
+        f"{CGROUP}/memory.current": f"{used * MIB}\n",
+        f"{CGROUP}/memory.events": f"oom_kill {killed}\n",
+    }
+
+
+def says(finding: Finding, outcome: Outcome, *words: str) -> bool:
+    """Tell whether a finding is of this outcome, has the words, and says what to do."""
+    text = f"{finding.found} {finding.advice}"
+    assert bool(finding.advice) == (outcome in (Outcome.WARNING, Outcome.FAILED)), finding
+    return finding.outcome is outcome and all(each in text for each in words)
+
+
+@pytest.mark.parametrize(
+    ("total", "available", "on_device", "outcome"),
+    [
+        (1000, 500, False, Outcome.OK),
+        (100, 50, False, Outcome.WARNING),
+        (100, 50, True, Outcome.OK),
+        (1000, 20, False, Outcome.WARNING),
+    ],
+)
+def test_arenas_are_weighed_against_the_machine(
+    tmp_path: Path, total: int, available: int, *, on_device: bool, outcome: Outcome
+) -> None:
+    """What is on a device takes no memory of the host's."""
+    facts = machine(tmp_path, meminfo(total, available))
+    finding = ctl_checks_memory.machine_memory_check(facts, ARENAS, on_device=on_device)
+    assert says(finding, outcome, f"of {total} MiB" if total > 100 else "100 MiB")
+
+
+def test_a_machine_that_says_nothing_is_skipped(tmp_path: Path) -> None:
+    """No meminfo is no finding."""
+    facts = HostFacts(tmp_path)
+    finding = ctl_checks_memory.machine_memory_check(facts, ARENAS, on_device=False)
+    assert says(finding, Outcome.SKIPPED)
+    assert says(ctl_checks_host.clock_check(facts), Outcome.SKIPPED)
+
+
+@pytest.mark.parametrize(
+    ("limits", "outcome", "words"),
+    [
+        (cgroup(1000, 10), Outcome.OK, "the server 1000 MiB"),
+        (cgroup(100, 50), Outcome.WARNING, "arenas take 90 MiB"),
+        (cgroup(200, 199), Outcome.FAILED, "199 MiB of 200 MiB"),
+        (cgroup(1000, 10, killed=2), Outcome.FAILED, "2 were killed"),
+        ({}, Outcome.OK, "none"),
+    ],
+)
+def test_limits_of_the_server_s_container_count(
+    tmp_path: Path, limits: dict[str, str], outcome: Outcome, words: str
+) -> None:
+    """Its arenas have to fit, and nobody may have been killed for want of memory."""
+    facts = machine(tmp_path, limits)
+    finding = ctl_checks_memory.limits_check(facts, ARENAS, SERVER, on_device=False)
+    assert says(finding, outcome, words)
+
+
+def test_a_slow_clock_is_seen(tmp_path: Path) -> None:
+    """What the kernel fell back to costs each call, and what it should be is quick."""
+    assert says(ctl_checks_host.clock_check(machine(tmp_path, {CLOCK: "tsc\n"})), Outcome.OK)
+    slow = ctl_checks_host.clock_check(machine(tmp_path, {CLOCK: "hpet\n"}))
+    assert says(slow, Outcome.WARNING, "hpet", "clocksource=tsc")
+
+
+def test_descriptors_that_run_out_are_seen(tmp_path: Path) -> None:
+    """The server's own are counted where they can be."""
+    limits = "Max open files  {}  {}  files\n"
+    files = {f"proc/{SERVER}/fd/{each}": "" for each in range(9)}
+    files |= {"proc/self/limits": limits.format(4096, 4096)}
+    facts = machine(tmp_path, files | {f"proc/{SERVER}/limits": limits.format(10, 10)})
+    assert says(ctl_checks_host.descriptors_check(facts, SERVER), Outcome.FAILED, "9 of 10")
+    facts = machine(tmp_path, {f"proc/{SERVER}/limits": limits.format(512, 512)})
+    assert says(ctl_checks_host.descriptors_check(facts, SERVER), Outcome.WARNING, "512")
+    assert says(ctl_checks_host.descriptors_check(facts, None), Outcome.OK, "4096")
+    machine(tmp_path, {"proc/self/limits": limits.format(256, 256)})
+    assert says(ctl_checks_host.descriptors_check(facts, None), Outcome.WARNING, "process here")
+
+
+@pytest.fixture
+def no_descriptors() -> Iterator[None]:
+    """Leave this process no further descriptor."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_sealed_memory_is_tried() -> None:
+    """Where the kernel gives it, /dev/shm is not asked for."""
+    assert says(ctl_checks_host.memfd_check(), Outcome.OK, "shm is not used")
+
+
+@pytest.mark.usefixtures("no_descriptors")
+def test_sealed_memory_that_cannot_be_had_is_seen() -> None:
+    """With the kernel's own reason."""
+    assert says(ctl_checks_host.memfd_check(), Outcome.FAILED, os.strerror(24))
+
+
+def test_a_kernel_that_does_not_name_peers_is_seen() -> None:
+    """As one before Linux 6.5: it knows no such option."""
+    assert says(ctl_checks_host.kernel_check(option=9999), Outcome.WARNING, "Linux 6.5")
+    assert ctl_checks_host.kernel_check().outcome is not Outcome.FAILED
+
+
+def test_a_folder_without_a_store_is_seen(tmp_path: Path) -> None:
+    """None, an empty one, and one with something else in it."""
+    assert says(ctl_checks_host.socket_check(RuntimeDir(tmp_path / "no")), Outcome.FAILED, START)
+    paths = RuntimeDir(tmp_path)
+    assert says(ctl_checks_host.socket_check(paths), Outcome.FAILED, "attach.sock", START)
+    paths.attach_socket.touch()
+    assert says(ctl_checks_host.socket_check(paths), Outcome.FAILED, "no socket", "remove it")
+    assert ctl_checks_host.server_pid(paths) is None
+
+
+def loads(_: str) -> None:
+    """Load a driver."""
+
+
+def fails(name: str) -> None:
+    """Have no driver."""
+    raise OSError(name)
+
+
+@pytest.mark.parametrize(
+    ("device", "visible", "load", "outcome"),
+    [
+        (None, [], fails, Outcome.OK),
+        (None, ["dev/nvidia0"], loads, Outcome.OK),
+        (None, ["dev/nvidia0"], fails, Outcome.WARNING),
+        (DEVICE, ["dev/nvidia0"], loads, Outcome.OK),
+        (DEVICE, ["dev/nvidia0"], fails, Outcome.FAILED),
+        (DEVICE, [], loads, Outcome.FAILED),
+    ],
+)
+def test_a_device_is_looked_for(
+    tmp_path: Path, device: bytes | None, visible: list[str], load: object, outcome: Outcome
+) -> None:
+    """A store on a device needs driver and device here; one in host memory needs neither."""
+    facts = machine(tmp_path, dict.fromkeys(visible, ""))
+    words = "00010203-0405" if device else "host memory"
+    assert says(ctl_checks_device.driver_check(facts, device, load=load), outcome, words)
+
+
+def test_what_shares_a_device_s_memory_is_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both namespaces have to be the server's, and no MPS in between."""
+    monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
+    facts, check = HostFacts(tmp_path), ctl_checks_device.ipc_check
+    for pid in ("self", str(SERVER)):
+        folder = tmp_path / "proc" / pid / "ns"
+        folder.mkdir(parents=True)
+        for kind in ("ipc", "pid"):
+            (folder / kind).symlink_to(f"{kind}:[1]")
+    assert says(check(facts, None, SERVER, tmp_path), Outcome.SKIPPED)
+    assert says(check(facts, DEVICE, None, tmp_path), Outcome.SKIPPED)
+    assert says(check(facts, DEVICE, SERVER, tmp_path), Outcome.OK)
+    other = tmp_path / "proc" / str(SERVER) / "ns" / "ipc"
+    other.unlink()
+    other.symlink_to("ipc:[2]")
+    assert says(check(facts, DEVICE, SERVER, tmp_path), Outcome.FAILED, "docker --ipc")
+    (tmp_path / "control").touch()
+    assert says(check(facts, DEVICE, SERVER, tmp_path), Outcome.FAILED, "MPS")
+
+
+def test_the_worst_finding_is_the_outcome() -> None:
+    """What was skipped is no worse than nothing."""
+    found = [ok("a", ""), skipped("b", ""), warning("c", "", "do"), failed("d", "", "do")]
+    assert [worst(found[:end]).value for end in range(5)] == ["ok", "ok", "ok", "warning", "failed"]
+
+
+def test_a_store_on_a_device_is_known_by_its_extents() -> None:
+    """Host memory has none, a device's UUID is told."""
+    message = store_pb2.GetCapabilitiesResponse(extents=[{"host": {}}])
+    assert ctl_checks_device.device_of(message) is None
+    message.extents.add(cuda_ipc={"device_uuid": DEVICE})
+    assert ctl_checks_device.device_of(message) == DEVICE

@@ -1,0 +1,70 @@
+"""What holds for every command of kvstore-ctl."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from kvstore_client.ctl import app
+
+# Prints no data: events of its own form are its own.
+COMMANDS = {"bench", "doctor", "evict", "health", "identity", "leases", "namespaces", "peek"}
+COMMANDS |= {"pin", "pins", "replay", "savings", "stats", "token", "token new", "top", "tree"}
+COMMANDS |= {"unpin"}
+DOCUMENT = Path(__file__).parents[3] / "docs" / "ctl.md"
+
+
+def commands() -> Iterator[tuple[str, Any]]:
+    """Yield every command by its name, those of groups as well."""
+    group: Any = typer.main.get_command(app)
+    for name, command in group.commands.items():
+        yield name, command
+        below = getattr(command, "commands", {})
+        yield from ((f"{name} {each}", below[each]) for each in below)
+
+
+FOUND = dict(commands())
+
+
+def test_all_commands_are_there() -> None:
+    """None went by accident."""
+    assert set(FOUND) >= COMMANDS
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_each_command_has_json(name: str) -> None:
+    """What prints data prints it for programs too, and says what it does."""
+    command = FOUND[name]
+    options = {option for each in command.params for option in each.opts}
+    assert "--json" in options
+    assert command.help
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_each_command_is_documented(name: str) -> None:
+    """docs/ctl.md has a heading for it."""
+    assert f"\n### {name}\n" in DOCUMENT.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_commands(shell: str) -> None:
+    """A shell that asks is told the commands that begin so, without a store."""
+    environment = {
+        **os.environ,
+        "_KVSTORE_CTL_COMPLETE": f"complete_{shell}",
+        "COMP_WORDS": "kvstore-ctl na",
+        "COMP_CWORD": "1",
+        "_TYPER_COMPLETE_ARGS": "kvstore-ctl na",
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+    }
+    code = "import sys; sys.argv[0] = 'kvstore-ctl'; from kvstore_client.ctl import main; main()"
+    told = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert "namespaces" in told.stdout, told
+    assert "leases" not in told.stdout

@@ -1,0 +1,66 @@
+"""Token ids as text that a terminal may have."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+
+from kvstore_client.ctl_tokenizer import decoder_of
+from kvstore_client.terminal_text import printable
+
+WORDS = {"hello": 0, "world": 1, "\x1b[31m": 2}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Provide a folder with a tokenizer, as models have them."""
+    Tokenizer(WordLevel(WORDS)).save(str(tmp_path / "tokenizer.json"))
+    return tmp_path
+
+
+def test_a_model_s_tokenizer_decodes(folder: Path) -> None:
+    """By its folder or by its file; what a terminal would obey is shown and not sent."""
+    for source in (folder, folder / "tokenizer.json"):
+        assert decoder_of(str(source))([0, 1]) == "hello world"
+    assert decoder_of(str(folder))([0, 2]) == "hello \\x1b[31m"
+
+
+def test_bytes_are_a_tokenizer() -> None:
+    """Ids beyond a byte are left out, as are halves of characters."""
+    assert decoder_of("bytes")([*"ä\n".encode(), 300, 0xC3]) == "ä\\n\ufffd"
+
+
+def test_what_is_no_tokenizer_is_said(tmp_path: Path) -> None:
+    """A file that is not there, and one that is something else, are named."""
+    with pytest.raises(ValueError, match="no file"):
+        decoder_of(str(tmp_path))
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ValueError, match=str(tmp_path)):
+        decoder_of(str(tmp_path))
+
+
+def test_without_the_package_it_says_how_to_have_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who decodes needs the package tokenizers, and is told."""
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(ValueError, match="pip install tokenizers"):
+        decoder_of(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain ä 漢 🙂", "plain ä 漢 🙂"),
+        ("a\nb\tc\r", "a\\nb\\tc\\r"),
+        ("\x1b]0;title\x07", "\\x1b]0;title\\x07"),
+        ("\u202eevil\u2066", "\\u202eevil\\u2066"),
+        ("\x9b31m\x7f", "\\x9b31m\\x7f"),
+        ("\ud800", "\\ud800"),
+    ],
+)
+def test_what_a_terminal_obeys_is_escaped(text: str, shown: str) -> None:
+    """Control characters of both sets, and those that turn the direction of writing."""
+    assert printable(text) == shown

@@ -1,0 +1,57 @@
+"""Traces of prompts as they are replayed."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from kvstore_client.ctl_trace import BLOCK_TOKENS, prompts_of
+from kvstore_client.tokens import pack_tokens
+
+CUT = Path(__file__).parents[2] / "data" / "conversation_300.jsonl.gz"
+
+
+def test_a_public_trace_is_read() -> None:
+    """A page stands for a block, the last of which may be short; equal ids are equal pages."""
+    prompts = list(prompts_of(CUT, 3))
+    with gzip.open(CUT, "rt") as lines:
+        rows = [json.loads(line) for line, _ in zip(lines, range(3), strict=False)]
+    for prompt, row in zip(prompts, rows, strict=True):
+        assert prompt.page_count == len(row["hash_ids"])
+        assert prompt.token_count == row["input_length"]
+        assert prompt.tokens_of(1) == BLOCK_TOKENS
+        assert prompt.tokens_of(prompt.page_count) == row["input_length"]
+    assert prompts[0].packed[:64] == pack_tokens([rows[0]["hash_ids"][0]] * 16)
+
+
+def test_tokens_are_replayed_as_they_are(tmp_path: Path) -> None:
+    """In whole pages of 16; empty lines are nothing."""
+    path = tmp_path / "trace.jsonl"
+    path.write_text('{"tokens": [' + ", ".join(map(str, range(37))) + "]}\n\n")
+    (prompt,) = prompts_of(path)
+    assert (prompt.page_count, prompt.token_count) == (2, 37)
+    assert prompt.packed == pack_tokens(list(range(32)))
+    assert [prompt.tokens_of(pages) for pages in (0, 1, 2)] == [0, 16, 32]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["{", "[]", '{"hash_ids": [1]}', '{"tokens": 5}', '{"tokens": [-1]}', '{"tokens": ["a"]}'],
+)
+def test_a_line_that_is_none_is_named(tmp_path: Path, line: str) -> None:
+    """By the file and the line's number."""
+    path = tmp_path / "trace.jsonl"
+    path.write_text('{"tokens": []}\n' + line + "\n")
+    with pytest.raises(ValueError, match="line 2"):
+        list(prompts_of(path))
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """One that is not there, and one that is not compressed as it says."""
+    with pytest.raises(ValueError, match=str(tmp_path)):
+        list(prompts_of(tmp_path / "nothing.jsonl"))
+    broken = tmp_path / "broken.gz"
+    broken.write_bytes(b"no gzip")
+    with pytest.raises(ValueError, match=r"broken\.gz"):
+        list(prompts_of(broken))
