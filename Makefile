@@ -3,6 +3,7 @@
 #   make demo        two workers, one store, a real model   (ARGS='--model tiny' for the small one)
 #   make test        every test, and the coverage of kvstore/core
 #   make test-fast   unit, property and static tests with few examples, under 90 seconds
+#   make docs        the documentation as a site, every link checked and every snippet run
 #   make lint        ruff and mypy
 #   make bench       every benchmark, quickly
 #   make bench-peers ours beside its peers, which it sets up in environments of their own
@@ -29,7 +30,7 @@ PIP = $(BIN)/python -m pip install --disable-pip-version-check --progress-bar of
     --constraint constraints.txt $(PIP_ARGS)
 PYTEST := $(BIN)/pytest -n 2
 
-.PHONY: venv demo test test-fast test-vllm lint bench bench-peers dist dist-test clean
+.PHONY: venv demo docs test test-fast test-vllm lint bench bench-peers dist dist-test clean
 
 venv: $(STAMP)
 
@@ -62,6 +63,13 @@ test-vllm:
 	@$(PYTHON) tests/vllm/environment.py $(PIP_ARGS)
 	@cd tests/vllm && ../../.venv-vllm/bin/python -m pytest -q
 	@.venv-vllm/bin/python tests/vllm/run.py $(ARGS)
+
+# No network: neither the site nor its check fetches anything.
+docs: $(STAMP)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@$(BIN)/python docs/site_check.py build/site
+	@KVSTORE_SNIPPETS=all $(PYTEST) tests/integration/test_snippets.py \
+	    tests/static/test_generated_code.py tests/static/test_site.py tests/static/test_links.py $(ARGS)
 
 lint: $(STAMP)
 	@$(BIN)/ruff check

@@ -1,6 +1,7 @@
 """What the pages tell a reader to type does what they say."""
 
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,20 +13,33 @@ from snippets import Snippet, reader, require_output, snippets
 from kvstore_client.testing import running_store
 
 ROOT = Path(__file__).parents[2]
-# With whether it starts a server itself; if not, it finds a store.
-PAGES = [
-    pytest.param("README.md", True, id="README"),
-    pytest.param("clients/README.md", False, id="clients"),
-    pytest.param("docs/page-life.md", False, id="page-life"),
-    pytest.param(
-        "docs/tenants.md",
-        True,
-        id="tenants",
-        marks=pytest.mark.skipif(which("openssl") is None, reason="needs openssl"),
-    ),
+# Those that `make test` follows; `make docs` follows every page that has snippets.
+OFTEN = (
+    "README.md",
+    "clients/README.md",
+    "docs/page-life.md",
+    "docs/tenants.md",
+    "docs/tutorial.md",
+)
+NEEDS = {
+    "docs/tenants.md": pytest.mark.skipif(which("openssl") is None, reason="needs openssl"),
     # Workers with a model, whose start takes most of the time.
-    pytest.param("docs/tutorial.md", True, id="tutorial", marks=pytest.mark.slow),
-]
+    "docs/tutorial.md": pytest.mark.slow,
+}
+
+
+def pages() -> list[str]:
+    """Return the pages to follow, by $KVSTORE_SNIPPETS."""
+    if os.environ.get("KVSTORE_SNIPPETS") != "all":
+        return list(OFTEN)
+    found = (path for path in ROOT.rglob("*.md") if "/." not in f"/{path.relative_to(ROOT)}")
+    return sorted(path.relative_to(ROOT).as_posix() for path in found if snippets(path))
+
+
+def starts_a_server(found: list[Snippet]) -> bool:
+    """Return whether a page has its reader start a server; else the reader finds a store."""
+    lines = (line for each in found for line in each.text.splitlines())
+    return any(re.search(r"kvstore-server\b.*&$", line) for line in lines)
 
 
 @pytest.fixture
@@ -35,10 +49,10 @@ def folder() -> Iterator[Path]:
         yield Path(made)
 
 
-@pytest.mark.parametrize(("page", "starts_a_server"), PAGES)
-def test_a_page_can_be_followed(
-    page: str, *, starts_a_server: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=NEEDS.get(page, ())) for page in pages()]
+)
+def test_a_page_can_be_followed(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every command and every piece of code of the page runs, and prints what the page says."""
     found = snippets(ROOT / page)
     assert found
@@ -50,7 +64,7 @@ def test_a_page_can_be_followed(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with (
-        running_store(runtime_dir=folder / "run", start=not starts_a_server),
+        running_store(runtime_dir=folder / "run", start=not starts_a_server(found)),
         reader(environment, folder) as follows,
     ):
         for snippet in found:

@@ -66,3 +66,11 @@ def test_the_permissions_page_is_in_step_with_their_table(tmp_path: Path) -> Non
     run("docs/permissions.py", out)
     committed = (ROOT / "docs" / "permissions.md").read_text(encoding="utf-8")
     assert committed == out.read_text(encoding="utf-8"), "run docs/permissions.py"
+
+
+def test_the_errors_page_is_in_step_with_the_reasons(tmp_path: Path) -> None:
+    """docs/errors.md is what docs/errors.py makes of the contract and of the client's classes."""
+    out = tmp_path / "errors.md"
+    run("docs/errors.py", out)
+    committed = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+    assert committed == out.read_text(encoding="utf-8"), "run docs/errors.py"

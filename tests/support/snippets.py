@@ -18,6 +18,7 @@ from unittest import mock
 
 from kvstore_client import Client
 
+ROOT = Path(__file__).parents[2]
 RUN = ("python", "console")
 NOT_RUN = "<!-- not run: "
 UNSEEN = "<!-- python"
@@ -72,7 +73,7 @@ def _parts(lines: list[str]) -> Iterator[tuple[str, int, str]]:
 
 
 class Reader:
-    """Types snippets in, one after the other, in one folder that has a ``.venv``.
+    """Types snippets in, one after the other, in one folder with a ``.venv`` and the benchmarks.
 
     Raises ``AssertionError`` where a snippet fails, or prints something else than the page says.
     """
@@ -84,6 +85,7 @@ class Reader:
         self._names: dict[str, object] = {"__name__": "snippet"}
         self._background: list[subprocess.Popen[bytes]] = []
         (folder / ".venv").symlink_to(sys.prefix)
+        (folder / "benchmarks").symlink_to(ROOT / "benchmarks")
 
     def run(self, snippet: Snippet) -> None:
         """Run one snippet; the names of Python's stay for the next."""

@@ -1,0 +1,123 @@
+"""The documentation as a site: it can be built, its links lead somewhere, its snippets are run."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from snippets import NOT_RUN, RUN
+
+ROOT = Path(__file__).parents[2]
+# Fences that a reader may type in, by what they are called.
+TYPED = frozenset({*RUN, "bash", "py", "pycon", "sh", "shell", "shell-session", "zsh"})
+HEAD = '<html><body><h1 id="here">A page</h1>'
+
+
+def pages() -> list[Path]:
+    """Return the pages of the tree: not those of the environment and of caches."""
+    found = sorted(ROOT.rglob("*.md"))
+    return [path for path in found if "/." not in f"/{path.relative_to(ROOT)}"]
+
+
+def unmarked(text: str) -> list[str]:
+    """Return the fences that a reader may type in, and that no test runs nor says why not."""
+    found: list[str] = []
+    before, inside = "", False
+    for line in text.splitlines():
+        if line.startswith("```"):
+            language = line[3:].strip()
+            if not inside and language in TYPED - {*RUN} and not before.startswith(NOT_RUN):
+                found.append(language)
+            inside = not inside
+        if line and not inside:
+            before = line
+    return found
+
+
+def check(site: Path) -> "subprocess.CompletedProcess[str]":
+    """Look at a site as `make docs` does."""
+    command = [sys.executable, str(ROOT / "docs" / "site_check.py"), str(site)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_site_can_be_built_and_leads_nowhere_wrong(tmp_path: Path) -> None:
+    """Every page is in the nav, every link has its page and its heading, nothing is fetched."""
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path / "site")],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    looked = check(tmp_path / "site")
+    assert looked.returncode == 0, looked.stdout
+    count, *_ = re.findall(r"^(\d+) pages, \d+ links, 0 wrong$", looked.stdout, re.MULTILINE)
+    assert int(count) > 70
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ('<a href="b.html#there">', None),
+        ('<a href="#here">', None),
+        ('<a href="https://example.org/a?b#c">', None),
+        ('<link rel="next" href="b.html">', None),
+        ('<a href="c.html">', "leads nowhere"),
+        ('<a href="../a.html">', "leads nowhere"),
+        ('<a href="b.html#here">', "has no such heading"),
+        ('<a href="#nowhere">', "has no such heading"),
+        ('<a href="https://example">', "is no address"),
+        ('<a href="ftp://example.org/">', "is no address"),
+        ('<img src="https://example.org/a.png">', "is fetched from another site"),
+        ('<script src="//example.org/a.js">', "is fetched from another site"),
+        (
+            '<link rel="stylesheet" href="https://example.org/a.css">',
+            "is fetched from another site",
+        ),
+        ('<img src="a.png">', "leads nowhere"),
+    ],
+)
+def test_a_wrong_link_is_seen(tmp_path: Path, body: str, said: str | None) -> None:
+    """Whatever leads nowhere, or has a browser ask another site, is named and ends with 1."""
+    (tmp_path / "a.html").write_text(HEAD + body)
+    (tmp_path / "b.html").write_text('<h1 id="there">')
+    looked = check(tmp_path)
+    assert looked.returncode == (said is not None), looked.stdout
+    assert said is None or said in looked.stdout
+
+
+def test_a_style_that_fetches_is_seen(tmp_path: Path) -> None:
+    """A font of another site is asked for by whoever reads the page."""
+    (tmp_path / "a.html").write_text(HEAD)
+    (tmp_path / "a.css").write_text("@font-face {src: url(https://example.org/a.woff)}")
+    looked = check(tmp_path)
+    assert (looked.returncode, "a.css: https://example.org/a.woff" in looked.stdout) == (1, True)
+
+
+def test_every_snippet_is_run_or_says_why_not() -> None:
+    """What `make docs` runs is `console` and `python`; any other language of commands is marked."""
+    found = {str(page.relative_to(ROOT)): unmarked(page.read_text("utf-8")) for page in pages()}
+    assert {page: fences for page, fences in found.items() if fences} == {}
+
+
+def test_what_is_not_run_says_why() -> None:
+    """A mark without a reason excuses nothing."""
+    marks = {
+        (str(page.relative_to(ROOT)), line)
+        for page in pages()
+        for line in page.read_text(encoding="utf-8").splitlines()
+        if line.startswith(NOT_RUN.strip())
+    }
+    assert len(marks) > 10
+    assert [mark for mark in marks if not re.fullmatch(r"<!-- not run: .{8,} -->", mark[1])] == []
+
+
+def test_an_unmarked_fence_is_seen() -> None:
+    """A language that nobody runs is found, unless it is said why."""
+    assert unmarked("```sh\nls\n```\n```text\n$ ls\n```\n<!-- not run: why -->\n```sh\n```") == [
+        "sh"
+    ]
