@@ -8,6 +8,7 @@
 #   make bench       every benchmark, quickly
 #   make bench-peers ours beside its peers, which it sets up in environments of their own
 #   make test-vllm   real vLLM on the store, in an environment of its own: a table of cases
+#   make promtool    Prometheus' checker, of Debian's package, into .tools: tests use it where it is
 #   make dist        the sdist and the wheel of the last commit, in dist/, checked
 #   make dist-test   installs that wheel, worker and all, in an empty environment and runs it
 #   make clean       removes .venv, .venv-peers, .venv-vllm, caches and build outputs
@@ -30,7 +31,7 @@ PIP = $(BIN)/python -m pip install --disable-pip-version-check --progress-bar of
     --constraint constraints.txt $(PIP_ARGS)
 PYTEST := $(BIN)/pytest -n 2
 
-.PHONY: venv demo docs test test-fast test-vllm lint bench bench-peers dist dist-test clean
+.PHONY: venv demo docs test test-fast test-vllm lint bench bench-peers promtool dist dist-test clean
 
 venv: $(STAMP)
 
@@ -76,6 +77,14 @@ lint: $(STAMP)
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 
+# Out of the package, which would start a server where it is installed. Needs no root.
+promtool:
+	@command -v apt-get dpkg-deb >/dev/null || \
+	    { echo "promtool comes from Debian's package prometheus, and apt-get is not here: put a promtool into PATH"; exit 1; }
+	@mkdir -p .tools && cd .tools && apt-get download prometheus && \
+	    dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x ./usr/bin/promtool && rm prometheus_*.deb
+	@.tools/usr/bin/promtool --version | head -n 1
+
 bench: $(STAMP)
 	@shopt -s nullglob; found=(benchmarks/*.py); \
 	if [ $${#found[@]} -eq 0 ]; then echo "No benchmarks yet: benchmarks/ has no scripts."; fi; \
@@ -101,5 +110,5 @@ dist-test: dist
 	@KVSTORE_DIST=dist $(BIN)/pytest -n 0 -rA tests/integration/test_wheel.py $(ARGS)
 
 clean:
-	@rm -rf $(VENV) .venv-peers .venv-vllm build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*
+	@rm -rf $(VENV) .tools .venv-peers .venv-vllm build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

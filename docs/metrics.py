@@ -29,7 +29,7 @@ Written by `docs/metrics.py` from the definitions in `kvstore/metrics`: do not e
 
 `kvstore-server --metrics-listen HOST:PORT` answers `/metrics` in Prometheus' text, and in OpenMetrics to whoever asks for that.
 Beside what is below it has the process' own (`process_...`, `python_...`).
-[how-to-monitor.md](how-to-monitor.md) says what to look at first.
+[how-to-monitor.md](how-to-monitor.md) says what to look at first, and [deploy/](../deploy/README.md) has a dashboard and alert rules.
 
 Names that others chose are untrusted text: they are cut to {MAX_LENGTH} characters, what is not printable is `?`.
 At most {MOST_TENANTS} tenants have a value of their own, {MOST_NAMESPACES_OF_TENANT} namespaces of each, {MOST_NAMESPACES} in all, and {MOST_OWNERS} owners of leases; the rest is in `other`.

@@ -60,6 +60,14 @@ def test_the_metrics_page_is_in_step_with_their_definitions(tmp_path: Path) -> N
     assert committed == out.read_text(encoding="utf-8"), "run docs/metrics.py"
 
 
+def test_the_dashboard_is_in_step_with_its_panels(tmp_path: Path) -> None:
+    """deploy/grafana/kvstore.json is what dashboard.py makes of panels.toml."""
+    out = tmp_path / "kvstore.json"
+    run("deploy/grafana/dashboard.py", out)
+    committed = (ROOT / "deploy" / "grafana" / "kvstore.json").read_text(encoding="utf-8")
+    assert committed == out.read_text(encoding="utf-8"), "run deploy/grafana/dashboard.py"
+
+
 def test_the_permissions_page_is_in_step_with_their_table(tmp_path: Path) -> None:
     """docs/permissions.md is what docs/permissions.py makes of what the tests call by."""
     out = tmp_path / "permissions.md"

@@ -1,0 +1,117 @@
+"""The dashboard and the rules, beside what a real server shows once it was used."""
+
+import json
+import re
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+from promtool import promtool
+
+from kvstore.metrics.collector import METRICS
+from kvstore_client import Client, NamespaceIdentity
+from kvstore_client.layout import OpaqueContent, PageLayout
+from kvstore_client.testing import running_store
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+LIMIT = 30.0
+PAGE_TOKENS, PAGE_BYTES, PAGES = 16, 4096, 4
+# Of every series there is: Prometheus' own.
+EVERYWHERE = {"job", "instance", "le"}
+NAME = re.compile(r"\bkvstore_[a-z0-9_]+")
+SUFFIX = re.compile(r"_(bucket|sum|count)$")
+
+
+def queries() -> list[str]:
+    """Return what the dashboard and the rules ask for."""
+    board = json.loads((DEPLOY / "grafana" / "kvstore.json").read_text(encoding="utf-8"))
+    found = [each["expr"] for panel in board["panels"] for each in panel.get("targets", [])]
+    rules = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text(encoding="utf-8"))
+    return found + [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
+
+
+def named(query: str) -> set[str]:
+    """Return the metrics that a query asks for; a histogram by its own name."""
+    return {SUFFIX.sub("", name) for name in NAME.findall(query)}
+
+
+@pytest.fixture(scope="module")
+def scrape(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Provide the text of a server's metrics, all of its tiers in use."""
+    slab = tmp_path_factory.mktemp("slab") / "slab"
+    arguments = (
+        *("--tier1-bytes", str(3 * PAGES * PAGE_BYTES), "--tier2-bytes", "1MiB"),
+        *("--extent-bytes", str(3 * PAGES * PAGE_BYTES)),
+        *("--tier3-path", str(slab), "--tier3-bytes", "16MiB", "--tier3-write", "through"),
+        *("--metrics-listen", "127.0.0.1:0", "--verify-rate", "1"),
+    )
+    layout = PageLayout(PAGE_TOKENS, PAGE_BYTES, OpaqueContent(b"dashboard"))
+    with running_store(*arguments) as store, Client(store.runtime_dir) as client:
+        identity = NamespaceIdentity(b"m", display_name='a "model"')
+        namespace = client.namespace(identity, layout)
+        assert namespace.wait_open(LIMIT), namespace.failure
+        for number in range(6):
+            tokens = [number * 1000 + each for each in range(PAGES * PAGE_TOKENS)]
+            with namespace.acquire([*tokens, 1], total_page_count=PAGES) as acquired:
+                if acquired.reservation is not None:
+                    acquired.reservation.insert(tokens, position=0)
+        port = int(re.findall(r"http_listening.*port=(\d+)", store.log)[-1])
+        connection = HTTPConnection("127.0.0.1", port, timeout=LIMIT)
+        connection.request("GET", "/metrics")
+        yield connection.getresponse().read().decode()
+        connection.close()
+
+
+@pytest.fixture(scope="module")
+def shown(scrape: str) -> dict[str, set[str]]:
+    """Return the labels of each of our metrics in the scrape, by its name."""
+    found: dict[str, set[str]] = {}
+    for family in text_string_to_metric_families(scrape):
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        if name.startswith("kvstore_"):
+            assert family.samples, name
+            found[name] = {label for each in family.samples for label in each.labels}
+    return found
+
+
+def test_every_metric_that_is_asked_for_is_there(shown: dict[str, set[str]]) -> None:
+    """The dashboard and the rules name nothing that a server does not show."""
+    asked = {name for query in queries() for name in named(query)}
+    assert asked - set(shown) == set()
+    assert len(asked) > 40
+
+
+def test_every_metric_that_is_there_is_asked_for(shown: dict[str, set[str]]) -> None:
+    """Each is on the dashboard or in a rule; and each that is defined is shown."""
+    asked = {name for query in queries() for name in named(query)}
+    assert set(shown) - asked == set()
+    assert {metric.name for metric in METRICS} == set(shown)
+
+
+def test_queries_use_labels_that_there_are(shown: dict[str, set[str]]) -> None:
+    """Those that they group and choose by."""
+    for query in queries():
+        labels = set.union(*(shown[name] for name in named(query)), set()) | EVERYWHERE
+        grouped = re.findall(r"(?:by|on|group_left) \(([^)]*)\)", query)
+        used = {each.strip() for group in grouped for each in group.split(",")}
+        used |= set(re.findall(r"(\w+)(?:=~|!~|!=|=)\"", query))
+        assert used - {""} <= labels, query
+
+
+def test_the_metrics_are_the_documented_ones(shown: dict[str, set[str]]) -> None:
+    """By name and by labels."""
+    page = (DEPLOY.parent / "docs" / "metrics.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(kvstore_\w+)` \| ([^|]*) \|", page, re.MULTILINE)
+    documented = {name: set(re.findall(r"`(\w+)`", labels)) for name, labels in rows}
+    assert documented == {name: labels - {"le"} for name, labels in shown.items()}
+
+
+def test_prometheus_accepts_the_scrape(scrape: str) -> None:
+    """By promtool, which has something to say of names too."""
+    ours = "".join(
+        line for line in scrape.splitlines(keepends=True) if re.match(r"(# \w+ )?kvstore_", line)
+    )
+    assert promtool("check", "metrics", given=ours) == ""
