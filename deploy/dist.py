@@ -19,17 +19,20 @@ ROOT = Path(__file__).parents[1]
 def build(kind: str, tree: Path, out: Path, epoch: str) -> Path:
     """Build the ``sdist`` or ``wheel`` of a tree with this environment's backend; return its path.
 
-    ``epoch`` is the time that files have in it, in seconds since 1970. Raises
-    ``CalledProcessError`` where the backend fails; what it said is on stderr.
+    ``epoch`` is the time that files have in it, in seconds since 1970. Ends the process with
+    what the backend said where that fails.
     """
     before = set(out.glob("*")) if out.exists() else set()
-    subprocess.run(  # noqa: S603 - our own interpreter
+    said = subprocess.run(  # noqa: S603 - our own interpreter
         [sys.executable, "-m", "hatchling", "build", "--target", kind, "--directory", str(out)],
         cwd=tree,
         env={**os.environ, "SOURCE_DATE_EPOCH": epoch},
-        stdout=subprocess.DEVNULL,
-        check=True,
+        capture_output=True,
+        text=True,
+        check=False,
     )
+    if said.returncode:
+        sys.exit(f"The {kind} cannot be built:\n{said.stdout}{said.stderr}")
     (made,) = set(out.glob("*")) - before
     return made
 
