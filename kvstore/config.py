@@ -66,16 +66,19 @@ class StoreSettings(BaseSettings):
     Start with: none.
     """
 
-    runtime_dir: Annotated[FolderPath, Shown(stats="leases", log="process_attached")] = Field(
-        default_factory=default_runtime_dir
-    )
+    runtime_dir: Annotated[
+        FolderPath,
+        Shown(metrics="kvstore_attached_processes", stats="leases", log="process_attached"),
+    ] = Field(default_factory=default_runtime_dir)
     """Folder of the sockets, mode 0700, one a server; its path has at most 94 bytes.
 
     Wrong when clients stay disconnected: both sides have to name the same one.
     Absent: $XDG_RUNTIME_DIR/kvstore, else /tmp/kvstore-UID. Start with: that.
     """
 
-    device: Annotated[Device, Shown(stats="arenas", log="device_memory_awaited")] = "cpu"
+    device: Annotated[
+        Device, Shown(metrics="kvstore_slots", stats="arenas", log="device_memory_awaited")
+    ] = "cpu"
     """Where the first tier's pages are: `cpu`, or `cuda:N` for the memory of a GPU.
 
     N counts the devices that this process sees, from 0. Needs cupy
@@ -92,6 +95,7 @@ class StoreSettings(BaseSettings):
     tier1_bytes: Annotated[
         TierSize,
         Shown(
+            metrics="kvstore_returned_pages_total kvstore_exhausted_reserves_total",
             stats="evicted_page_count exhausted_count",
             log="tier1_bytes_small extent_refused tier1_bytes_beyond_memory",
         ),
@@ -108,7 +112,11 @@ class StoreSettings(BaseSettings):
     """
 
     extent_bytes: Annotated[
-        Size | None, Shown(stats="extent_count evicted_page_count exhausted_count")
+        Size | None,
+        Shown(
+            metrics="kvstore_extents kvstore_exhausted_reserves_total",
+            stats="extent_count evicted_page_count exhausted_count",
+        ),
     ] = None
     """Memory is taken in pieces of this size, each mapped by every worker of the tenant.
 
@@ -126,21 +134,29 @@ class StoreSettings(BaseSettings):
         quarter = max(self.tier1_bytes // EXTENTS_IN_A_TIER, 1)
         return self.extent_bytes or min(quarter, LARGEST_EXTENT)
 
-    default_ttl: Annotated[Seconds, Shown(stats="expired_lease_count", log="lease_expired")] = 10.0
+    default_ttl: Annotated[
+        Seconds, Shown(metrics="kvstore_leases", stats="expired_lease_count", log="lease_expired")
+    ] = 10.0
     """Time to live of a lease whose client asks for none.
 
     Too short when `lease_expired` is logged for workers that live; too long when
     slots stay reserved long after a worker hung. Start with: 10.
     """
 
-    min_ttl: Annotated[Seconds, Shown(stats="request_count")] = 0.2
+    min_ttl: Annotated[Seconds, Shown(metrics="kvstore_requests_total", stats="request_count")] = (
+        0.2
+    )
     """Shortest time to live granted. Each lease is renewed three times within its own.
 
     Too short when renewals are most of the calls in the log. Start with: 0.2.
     """
 
     max_ttl: Annotated[
-        Seconds, Shown(stats="reserved_slot_count quarantined_slot_count oldest_quarantine_age")
+        Seconds,
+        Shown(
+            metrics="kvstore_oldest_quarantine_seconds kvstore_held_slots",
+            stats="reserved_slot_count quarantined_slot_count oldest_quarantine_age",
+        ),
     ] = 300.0
     """Longest time to live granted.
 
@@ -156,7 +172,13 @@ class StoreSettings(BaseSettings):
     """
 
     reaper_interval: Annotated[
-        Seconds, AT_SIGHUP, Shown(stats="expired_lease_count", log="lease_expired")
+        Seconds,
+        AT_SIGHUP,
+        Shown(
+            metrics="kvstore_thread_silence_seconds kvstore_leases",
+            stats="expired_lease_count",
+            log="lease_expired",
+        ),
     ] = 0.1
     """How often leases are looked through for those past their time to live.
 
@@ -165,7 +187,12 @@ class StoreSettings(BaseSettings):
     """
 
     prefix_cache_backend: Annotated[
-        Literal["radix", "hash"], Shown(stats="matched_token_count", log="request_handled")
+        Literal["radix", "hash"],
+        Shown(
+            metrics="kvstore_call_duration_seconds",
+            stats="matched_token_count",
+            log="request_handled",
+        ),
     ] = "radix"
     """How cached prefixes are found: by a tree of runs of pages, or by a digest of each page.
 
@@ -175,7 +202,10 @@ class StoreSettings(BaseSettings):
 
     eviction_policy: Annotated[
         Literal["auto", "gdsf", "level", "lfu", "lru", "slru"],
-        Shown(stats="returned_page_count evicted_page_count"),
+        Shown(
+            metrics="kvstore_returned_pages_total kvstore_thrash_ratio",
+            stats="returned_page_count evicted_page_count",
+        ),
     ] = "auto"
     """Which pages go first where room is needed; always from the end of a path, none that is held.
 
@@ -187,7 +217,11 @@ class StoreSettings(BaseSettings):
     verify_rate: Annotated[
         Share,
         AT_SIGHUP,
-        Shown(stats="verified_page_count corrupt_page_count", log="page_corrupt"),
+        Shown(
+            metrics="kvstore_verified_pages_total kvstore_corrupt_pages_total",
+            stats="verified_page_count corrupt_page_count",
+            log="page_corrupt",
+        ),
     ] = 0.005
     """Which part of the pages that a match answers is read and compared with what was written.
 
@@ -198,7 +232,9 @@ class StoreSettings(BaseSettings):
     should not, whom `corrupt_page_count` and `page_corrupt` in the log show.
     """
 
-    debug_poison_freed_slots: Annotated[bool, Shown(log="slot_not_poisoned")] = False
+    debug_poison_freed_slots: Annotated[
+        bool, Shown(metrics="kvstore_mutex_wait_seconds", log="slot_not_poisoned")
+    ] = False
     """Fill each slot that is given back with bytes 0xDB, so that a late reader sees it at once.
 
     Takes the time of writing a page, under the store's mutex, for each page that is evicted or

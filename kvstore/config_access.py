@@ -18,6 +18,7 @@ class AccessSettings(BaseSettings):
         FilePath | None,
         CONTENT_AT_SIGHUP,
         Shown(
+            metrics="kvstore_refused_requests_total",
             stats="namespaces refused_request_count",
             log="tenants_not_read",
             errors="CREDENTIAL_REQUIRED",
@@ -33,7 +34,10 @@ class AccessSettings(BaseSettings):
     Start with: none.
     """
 
-    socket_group: Annotated[GroupName | None, Shown(stats="leases", log="process_attached")] = None
+    socket_group: Annotated[
+        GroupName | None,
+        Shown(metrics="kvstore_attached_processes", stats="leases", log="process_attached"),
+    ] = None
     """A group, by name or number, whose members may connect to the unix sockets.
 
     The folder gets mode 0750 and the sockets 0660, of this group, in which the

@@ -16,7 +16,11 @@ class TierSettings(BaseSettings):
     model_config = SettingsConfigDict(use_attribute_docstrings=True)
 
     tier2_bytes: Annotated[
-        OptionalTierSize, Shown(stats="evicted_page_count demoted_page_count")
+        OptionalTierSize,
+        Shown(
+            metrics="kvstore_evicted_pages_total kvstore_moved_pages_total",
+            stats="evicted_page_count demoted_page_count",
+        ),
     ] = ByteSize(0)
     """Host memory for pages that tier 1 has no room for, all tenants together; 0: none.
 
@@ -28,7 +32,7 @@ class TierSettings(BaseSettings):
 
     tier2_write: Annotated[
         Literal["back", "through", "through-selective"],
-        Shown(stats="demoted_page_count promoted_page_count"),
+        Shown(metrics="kvstore_moved_pages_total", stats="demoted_page_count promoted_page_count"),
     ] = "back"
     """When a page gets its copy in tier 2.
 
@@ -41,7 +45,11 @@ class TierSettings(BaseSettings):
     """
 
     tier2_match: Annotated[
-        Literal["in-place", "promote"] | None, Shown(stats="promoted_page_count")
+        Literal["in-place", "promote"] | None,
+        Shown(
+            metrics="kvstore_moved_pages_total kvstore_call_duration_seconds",
+            stats="promoted_page_count",
+        ),
     ] = None
     """What becomes of pages that a match finds in tier 2 alone.
 
@@ -53,7 +61,8 @@ class TierSettings(BaseSettings):
     """
 
     tier3_path: Annotated[
-        FilePath | None, Shown(stats="state", log="tier3_unusable slab_opened")
+        FilePath | None,
+        Shown(metrics="kvstore_tier3_up", stats="state", log="tier3_unusable slab_opened"),
     ] = None
     """The file that pages are kept in over a restart, one server's own. Needed with `tier3_bytes`.
 
@@ -65,7 +74,11 @@ class TierSettings(BaseSettings):
     """
 
     tier3_bytes: Annotated[
-        OptionalTierSize, Shown(stats="evicted_page_count written_page_count")
+        OptionalTierSize,
+        Shown(
+            metrics="kvstore_tier3_gone_pages_total kvstore_tier3_written_pages_total",
+            stats="evicted_page_count written_page_count",
+        ),
     ] = ByteSize(0)
     """Bytes of that file; 0: no tier 3.
 
@@ -75,7 +88,11 @@ class TierSettings(BaseSettings):
     """
 
     tier3_write: Annotated[
-        Literal["second-touch", "through"], Shown(stats="written_page_count loaded_page_count")
+        Literal["second-touch", "through"],
+        Shown(
+            metrics="kvstore_tier3_written_pages_total kvstore_loaded_pages_total",
+            stats="written_page_count loaded_page_count",
+        ),
     ] = "second-touch"
     """When a page is written to tier 3.
 

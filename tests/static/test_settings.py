@@ -36,6 +36,12 @@ def events() -> set[str]:
     }
 
 
+def metrics() -> set[str]:
+    """Return the names of the metrics, by the page that is written from their definitions."""
+    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    return set(re.findall(r"^\| `(kvstore_\w+)`", page, re.MULTILINE))
+
+
 def missing(shown: Shown) -> set[str]:
     """Return the names by which nothing is found."""
     reasons = {each.reason() for each in KVStoreError.__subclasses__()}
@@ -43,6 +49,7 @@ def missing(shown: Shown) -> set[str]:
         (set(shown.stats.split()) - figures())
         | (set(shown.log.split()) - events())
         | (set(shown.errors.split()) - reasons)
+        | (set(shown.metrics.split()) - metrics())
     )
 
 
@@ -53,10 +60,16 @@ def test_what_shows_that_a_setting_is_wrong_is_there() -> None:
 
 
 @pytest.mark.parametrize(
-    "shown", [Shown(stats="page_counts"), Shown(log="lease_expires"), Shown(errors="BAD_FIELD")]
+    "shown",
+    [
+        Shown(stats="page_counts"),
+        Shown(log="lease_expires"),
+        Shown(errors="BAD_FIELD"),
+        Shown(metrics="kvstore_pages"),
+    ],
 )
 def test_a_name_that_is_not_there_is_seen(shown: Shown) -> None:
-    """A figure, an event and a reason that nobody gives are found."""
+    """A figure, an event, a reason and a metric that nobody gives are found."""
     assert missing(shown)
 
 
