@@ -9,6 +9,7 @@
 #   make bench-peers ours beside its peers, which it sets up in environments of their own
 #   make test-vllm   real vLLM on the store, in an environment of its own: a table of cases
 #   make promtool    Prometheus' checker, of Debian's package, into .tools: tests use it where it is
+#   make chromium    Debian's browser, as root: tests of the page use it where it is
 #   make dist        the sdist and the wheel of the last commit, in dist/, checked
 #   make dist-test   installs that wheel, worker and all, in an empty environment and runs it
 #   make clean       removes .venv, .venv-peers, .venv-vllm, caches and build outputs
@@ -31,7 +32,7 @@ PIP = $(BIN)/python -m pip install --disable-pip-version-check --progress-bar of
     --constraint constraints.txt $(PIP_ARGS)
 PYTEST := $(BIN)/pytest -n 2
 
-.PHONY: venv demo docs test test-fast test-vllm lint bench bench-peers promtool dist dist-test clean
+.PHONY: venv demo docs test test-fast test-vllm lint bench bench-peers promtool chromium dist dist-test clean
 
 venv: $(STAMP)
 
@@ -108,6 +109,13 @@ dist: $(BIN)/twine
 # Torch and all: some minutes and 2 GB, before a release and not on each change.
 dist-test: dist
 	@KVSTORE_DIST=dist $(BIN)/pytest -n 0 -rA tests/integration/test_wheel.py $(ARGS)
+
+# With all that it needs of the system, which is why it takes root.
+chromium:
+	@command -v apt-get >/dev/null && [ $$(id -u) -eq 0 ] || \
+	    { echo "Chromium comes by Debian's apt-get, as root: or put one into PATH, or into KVSTORE_CHROMIUM"; exit 1; }
+	@apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium
+	@chromium --version 2>/dev/null
 
 clean:
 	@rm -rf $(VENV) .tools .venv-peers .venv-vllm build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*

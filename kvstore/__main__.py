@@ -30,6 +30,7 @@ from kvstore.http.address import UnusableHttpAddress
 from kvstore.http_listeners import listen_for_http
 from kvstore.instance_lock import InstanceLock, InstanceRunning
 from kvstore.log import configure_logging
+from kvstore.page_listener import show_page
 from kvstore.parent_death import ignore_parent_death
 from kvstore.reload import Reloader, changes
 from kvstore.rpc.attach import AttachServer
@@ -172,6 +173,7 @@ def serve(
         )
         port = None if config.listen is None else listen(server, config.listen, access.tls)
         listen_for_http(config, store, health, owner, clock, stack)
+        show_page(config, store, health, clock, stack)
         server.start()
         stack.callback(lambda: server.stop(CALL_GRACE).wait())
         health.begin_serving()

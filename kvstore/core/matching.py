@@ -23,6 +23,11 @@ class Matching(NamedPins):
 
     _uses = 0
 
+    @property
+    def use_count(self) -> int:
+        """How often pages were used: a node's last use is one of these."""
+        return self._uses
+
     def match(
         self,
         caller: Caller,

@@ -1,13 +1,32 @@
 """What an administrator asks of the store: what is there, and that a prefix go."""
 
+from array import array
+from collections.abc import Sequence as Items
 from threading import Lock
+from time import sleep
+from typing import NamedTuple
 
 from kvstore.core.cache import PrefixCache
 from kvstore.core.caller import Identity
+from kvstore.core.counters import Counters
+from kvstore.core.lease import LeaseState
 from kvstore.core.lease_stats import HoldStats, hold_stats
 from kvstore.core.requests import Removed
 from kvstore.core.stats import PrefixStats, Stats, prefixes, snapshot
+from kvstore.core.tree_rows import first_tokens, overdue_holds, tree_rows
 from kvstore.service.clock import Clock
+
+# Nodes of a tree that are read while all calls wait: a millisecond or two.
+ROWS_AT_ONCE = 1000
+# Seconds that the mutex is left alone in between: whoever waits for it gets it.
+ROWS_PAUSE = 0.0005
+
+
+class Totals(NamedTuple):
+    """What was counted by one moment: everything, and how often pages were used."""
+
+    counters: Counters
+    use_count: int
 
 
 class Administration:
@@ -48,3 +67,36 @@ class Administration:
         with self._mutex:
             namespace = self._cache.namespace(identity, namespace_id)
             return prefixes(namespace, after=after, count=count, max_tokens=max_tokens)
+
+    def totals(self) -> Totals:
+        """Return the store's counters, of all tenants. The cost is that of a copy of them."""
+        with self._mutex:
+            return Totals(self._cache.counters.copy(), self._cache.use_count)
+
+    def tree_rows(self, identity: Identity, namespace_id: bytes) -> "array[int]":
+        """Return a namespace's tree, a row for each node, as ``core.tree_rows`` has them.
+
+        The mutex is taken for a part at a time, so calls go on meanwhile, and what they change
+        is in the answer or not: a picture of the tree, and no snapshot. Raises NamespaceNotFound.
+        """
+        with self._mutex:
+            namespace = self._cache.namespace(identity, namespace_id)
+            numbers = list(namespace.index.nodes)
+            leases = self._cache.table.leases.values()
+            late = [each for each in leases if each.state is LeaseState.EXPIRED]
+            overdue = overdue_holds(late, namespace)
+        rows = array("q")
+        for first in range(0, len(numbers), ROWS_AT_ONCE):
+            part = numbers[first : first + ROWS_AT_ONCE]
+            with self._mutex:
+                rows += tree_rows(namespace, part, numbers[-1], overdue)
+            sleep(ROWS_PAUSE)
+        return rows
+
+    def first_tokens(
+        self, identity: Identity, namespace_id: bytes, numbers: Items[int], max_tokens: int
+    ) -> dict[int, bytes]:
+        """Return the first tokens of some nodes of a namespace; raises NamespaceNotFound."""
+        with self._mutex:
+            namespace = self._cache.namespace(identity, namespace_id)
+            return first_tokens(namespace, numbers, max_tokens)

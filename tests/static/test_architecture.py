@@ -45,6 +45,7 @@ ALLOWED = {
     "kvstore/service": {ERRORS, "kvstore.core", "kvstore.storage"},
     "kvstore/http": {ERRORS, "kvstore.core", "kvstore.service"},
     "kvstore/metrics": {ERRORS, "kvstore.core", "kvstore.http", "kvstore.service"},
+    "kvstore/page": {ERRORS, VERSION, "kvstore.core", "kvstore.http", "kvstore.service"},
     "kvstore/rpc": WIRE
     | {ERRORS, VERSION, "grpc_health", "grpc_reflection"}
     | {"kvstore.core", "kvstore.service"},
@@ -66,6 +67,9 @@ ALLOWED = {
     # Another: it knows the types of a store's parts.
     "kvstore/store_building.py": {"kvstore.config", "kvstore.signals", "kvstore.tier_memory"}
     | {"kvstore.core", "kvstore.service", "kvstore.storage"},
+    # Another: it knows what the page is made of.
+    "kvstore/page_listener.py": {"kvstore.config", "kvstore.http", "kvstore.page"}
+    | {"kvstore.rpc", "kvstore.service"},
     # Another: it knows what each listener shows.
     "kvstore/http_listeners.py": {"kvstore.config", "kvstore.http", "kvstore.metrics"}
     | {"kvstore.rpc", "kvstore.service", "kvstore.store_view"},
@@ -73,7 +77,7 @@ ALLOWED = {
     "kvstore/store_view.py": {VERSION, "kvstore.core", "kvstore.metrics"}
     | {"kvstore.rpc", "kvstore.service"},
     "kvstore/config_access.py": {"kvstore.config_about", "kvstore.config_types"},
-    "kvstore/config_http.py": {"kvstore.config_about", "kvstore.config_types"},
+    "kvstore/config_http.py": {"kvstore.config_about", "kvstore.config_types", "kvstore.http"},
     "kvstore/config_types.py": {"kvstore.config_about"},
     # A part of the composition root: it knows whom the settings let in.
     "kvstore/access.py": {"kvstore.config_access", "kvstore.private_file"}

@@ -1,0 +1,197 @@
+"""A tree as one can look at it: the largest subtrees whole, the rest of each summed up."""
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvstore.core.tree_rows import COLUMNS
+
+Column: TypeAlias = NDArray[np.int64]
+# An entry of an outline, as JSON has it.
+Entry: TypeAlias = dict[str, Any]
+ROOT: Final = 0
+# Of the nodes above the one that is looked at.
+MOST_ABOVE = 32
+
+
+@dataclass(frozen=True)
+class Subtrees:
+    """Sums over each node and all below it, by its place."""
+
+    nodes: Column
+    tokens: Column
+    hits: Column
+    used: Column
+    holds: Column
+    overdue: Column
+
+
+class Outline:
+    """The tree of a namespace, by places: the root, which has no tokens, is at 0.
+
+    Nodes without a fork, a hit or a hold between them are shown as one, by the number of the
+    last: with an index of a node a page most are.
+    """
+
+    def __init__(self, rows: "array[int]") -> None:
+        """Take rows as ``core.tree_rows`` gives them, in rising order of their numbers."""
+        table = np.frombuffer(rows, dtype=np.int64).reshape(-1, len(COLUMNS))
+        padded = np.vstack([np.zeros((1, len(COLUMNS)), np.int64), table])
+        self._number, parent, self._start, self._tokens, *own = padded.T
+        self._hits, used, self._holds, self._overdue = own
+        self._parent, depth = _places(self._number, parent)
+        size = len(padded)
+        self.sums = Subtrees(
+            nodes=_summed(np.ones(size, np.int64), self._parent, depth),
+            tokens=_summed(self._tokens, self._parent, depth),
+            hits=_summed(self._hits, self._parent, depth),
+            used=_summed(used, self._parent, depth, latest=True),
+            holds=_summed(self._holds, self._parent, depth),
+            overdue=_summed(self._overdue, self._parent, depth),
+        )
+        # Children stand together, the largest first.
+        self._children = np.lexsort((self._number, -self.sums.tokens, self._parent))[1:]
+        above = self._parent[self._children]
+        self._first = np.searchsorted(above, np.arange(size), "left")
+        self._end = np.searchsorted(above, np.arange(size), "right")
+
+    def __len__(self) -> int:
+        return len(self._number) - 1
+
+    def look(self, number: int, *, count: int, skip: int = 0) -> Entry | None:
+        """Return a node with up to ``count`` of the largest nodes below it; None: it is gone.
+
+        Without its ``skip`` largest children. What is left out of an entry is in its
+        ``other``; ``path`` has what is above, the nearest last.
+        """
+        place = int(np.searchsorted(self._number, number))
+        if place == len(self._number) or self._number[place] != number:
+            return None
+        top = self._top_of_run(place)
+        entry = self._entry(top, place)
+        entries = {place: entry}
+        shown = {place: min(skip, self._child_count(place))}
+        # By tokens, then by age: (-tokens, its rank among its siblings, its parent).
+        heap: list[tuple[int, int, int]] = []
+        self._offer(heap, place, shown[place])
+        while heap and len(entries) <= count:
+            _, rank, above = heappop(heap)
+            child = int(self._children[self._first[above] + rank])
+            end = self._end_of_run(child)
+            entries[end] = self._entry(child, end)
+            entries[above]["children"].append(entries[end])
+            shown[above], shown[end] = rank + 1, 0
+            self._offer(heap, above, rank + 1)
+            self._offer(heap, end, 0)
+        for each, its in entries.items():
+            its["other"] = self._rest(each, shown[each])
+        entry["skipped"] = min(skip, self._child_count(place))
+        entry["path"] = [
+            {"id": int(self._number[end]), "start": int(self._start[head]), "tokens": tokens}
+            for head, end, tokens in reversed(list(self._above(top)))
+        ]
+        return entry
+
+    def _entry(self, top: int, end: int) -> Entry:
+        sums = self.sums
+        return {
+            "id": int(self._number[end]),
+            "start": int(self._start[top]),
+            "tokens": self._run_tokens(top, end),
+            "total": int(sums.tokens[top]),
+            "nodes": int(sums.nodes[end]) - 1,
+            "hits": int(sums.hits[end]),
+            "used": int(sums.used[end]),
+            "holds": int(sums.holds[end]),
+            "overdue": int(sums.overdue[end]),
+            "children": [],
+            "other": None,
+        }
+
+    def _rest(self, place: int, shown: int) -> Entry | None:
+        """Return the sums of a node's children after the first ``shown``."""
+        rest = self._children[self._first[place] + shown : self._end[place]]
+        if not len(rest):
+            return None
+        sums = self.sums
+        return {
+            "skip": shown,
+            "count": len(rest),
+            "total": int(sums.tokens[rest].sum()),
+            "hits": int(sums.hits[rest].sum()),
+            "used": int(sums.used[rest].max()),
+            "holds": int(sums.holds[rest].sum()),
+            "overdue": int(sums.overdue[rest].sum()),
+        }
+
+    def _offer(self, heap: list[tuple[int, int, int]], above: int, rank: int) -> None:
+        if rank < self._child_count(above):
+            child = self._children[self._first[above] + rank]
+            heappush(heap, (-int(self.sums.tokens[child]), rank, above))
+
+    def _above(self, top: int) -> Iterator[tuple[int, int, int]]:
+        """Yield what is above a run, the nearest first: each run's first and last, its tokens."""
+        for _ in range(MOST_ABOVE):
+            if top == ROOT:
+                return
+            end = int(self._parent[top])
+            top = self._top_of_run(end)
+            yield top, end, self._run_tokens(top, end)
+
+    def _run_tokens(self, top: int, end: int) -> int:
+        totals = self.sums.tokens
+        return int(totals[top] - totals[end] + self._tokens[end])
+
+    def _child_count(self, place: int) -> int:
+        return int(self._end[place] - self._first[place])
+
+    def _goes_on(self, place: int) -> bool:
+        """Return whether nothing parts, ends or is held where a node ends."""
+        marks = self._hits[place] or self._holds[place]
+        return bool(place != ROOT and self._child_count(place) == 1 and not marks)
+
+    def _end_of_run(self, place: int) -> int:
+        while self._goes_on(place):
+            place = int(self._children[self._first[place]])
+        return place
+
+    def _top_of_run(self, place: int) -> int:
+        while place != ROOT and self._goes_on(int(self._parent[place])):
+            place = int(self._parent[place])
+        return place
+
+
+def _places(number: Column, parent: Column) -> tuple[Column, Column]:
+    """Return the place of each node's parent, and its depth, the root's 0.
+
+    A node whose parent is gone hangs on the root.
+    """
+    found = np.minimum(np.searchsorted(number, parent), len(number) - 1)
+    above = np.where(number[found] == parent, found, ROOT)
+    depth = (np.arange(len(number)) > 0).astype(np.int64)
+    # Each round looks twice as far up; whoever is not at the root by the last is in a ring.
+    far = above.copy()
+    for _ in range(len(number).bit_length()):
+        depth += depth[far]
+        far = far[far]
+        if not far.any():
+            break
+    lost = far != ROOT
+    above[lost], depth[lost] = ROOT, 1
+    return above, depth
+
+
+def _summed(own: Column, parent: Column, depth: Column, *, latest: bool = False) -> Column:
+    """Return for each node the sum over it and all below it, or the largest."""
+    totals = own.copy()
+    order = np.argsort(-depth, kind="stable")
+    bounds = np.flatnonzero(np.diff(depth[order])) + 1
+    add = np.maximum.at if latest else np.add.at
+    for level in np.split(order, bounds)[:-1]:
+        add(totals, parent[level], totals[level])
+    return totals

@@ -1,0 +1,212 @@
+"""The page in a browser: Debian's Chromium, on a real server with prompts in it."""
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from browser import MISSING, Browser, browsing, chromium
+from page_stage import HOSTILE, address_of, converse, joined, page_store, run
+
+pytestmark = pytest.mark.skipif(chromium() is None, reason=MISSING)
+
+CASES = json.loads((Path(__file__).parents[1] / "data" / "savings.json").read_text())
+BARS = "document.querySelectorAll('#tree-picture .bar').length"
+PATH = "document.querySelector('#tree-path').innerText"
+FOCUSED = "document.activeElement.getAttribute('aria-label')"
+NEED_NAMES = {"button", "checkbox", "combobox", "image", "link", "radio", "slider", "table"}
+WIDE, NARROW = (1280, 900), (375, 800)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """The page, once all of it is drawn: two namespaces, two leases, a pin that is held."""
+    with ExitStack() as stack:
+        store = stack.enter_context(page_store())
+        namespace = stack.enter_context(joined(store, "tiny", "worker A"))
+        other = stack.enter_context(joined(store, HOSTILE, HOSTILE))
+        longest = converse(namespace)
+        run(other, list(range(64)))
+        stack.enter_context(namespace.match(longest))
+        browser = stack.enter_context(browsing(tmp_path_factory.mktemp("browser")))
+        browser.resize(*WIDE)
+        browser.open(address_of(store))
+        browser.wait(f"{BARS} > 5")
+        browser.wait("document.querySelectorAll('#hit-rate path.line').length === 1")
+        yield browser
+
+
+def test_the_icicle_zooms_by_pointer(page: Browser) -> None:
+    """A bar that is clicked becomes the picture; the path above leads back."""
+    before = page.look(BARS)
+    page.click("#tree-picture .bar:nth-of-type(2)")
+    page.wait(f"{PATH}.includes('tokens') && {BARS} < {before}")
+    assert page.look(PATH).startswith("all prefixes")
+    page.click("#tree-path button")
+    page.wait(f"{BARS} === {before} && !{PATH}.includes('tokens')")
+
+
+def test_the_icicle_zooms_by_keyboard(page: Browser) -> None:
+    """Arrows lead from bar to bar, Enter zooms in, Escape out; focus is where one was."""
+    before = page.look(BARS)
+    page.look("document.querySelector('#tree-picture [tabindex=\"0\"]').focus()")
+    first = page.look(FOCUSED)
+    page.press("ArrowRight")
+    below = page.look(FOCUSED)
+    page.press("ArrowDown")
+    assert len({first, below, page.look(FOCUSED)}) == 3
+    page.press("ArrowUp")
+    page.press("ArrowLeft")
+    assert page.look(FOCUSED) == first
+    page.press("Enter")
+    page.wait(f"{BARS} < {before} && document.activeElement.classList.contains('bar')")
+    page.press("Escape")
+    page.wait(f"{BARS} === {before}")
+
+
+def test_what_is_held_is_marked_by_a_pattern(page: Browser) -> None:
+    """The pinned path has stripes, and its words say so."""
+    marks = page.look("document.querySelectorAll('#tree-picture .mark').length")
+    assert 0 < marks < page.look(BARS)
+    assert "Held by 1 hold" in page.look(
+        "document.querySelector('.mark').parentNode.getAttribute('aria-label')"
+    )
+
+
+def test_colour_is_of_hits_or_of_age(page: Browser) -> None:
+    """The other choice has another legend."""
+    before = page.look("document.querySelector('#tree-legend').innerText")
+    page.click("#tree-colour input[value=age]")
+    page.wait("document.querySelector('#tree-legend').innerText.includes('1 min')")
+    page.click("#tree-colour input[value=hits]")
+    page.wait(f"document.querySelector('#tree-legend').innerText === {json.dumps(before)}")
+
+
+def test_the_sliders_change_the_result(page: Browser) -> None:
+    """By keyboard, as they are; the words say what the numbers come to."""
+    said = "document.querySelector('#savings-form output').innerText"
+    before = page.look(said)
+    page.look("document.querySelector('#requests').focus()")
+    page.press("ArrowRight")
+    page.wait(f"{said} !== {json.dumps(before)}")
+    assert "202,000 tokens computed instead of 4,200,000" in page.look(said)
+    page.press("ArrowLeft")
+    page.wait(f"{said} === {json.dumps(before)}")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["case"])
+def test_the_calculator_agrees_with_kvstore_ctl(page: Browser, case: dict[str, object]) -> None:
+    """Both are held to the same cases."""
+    names = ("shared", "suffix", "requests", "prefill_tokens_per_second")
+    given = json.dumps([case[name] for name in names])
+    found = page.look(f"import('./savings_math.js').then((it) => it.prefixSavings(...{given}))")
+    assert found == pytest.approx(case["expected"])
+
+
+def test_a_lease_shows_what_it_holds(page: Browser) -> None:
+    """Opened, it has its holds below it, and keeps them through the next rounds."""
+    rows = "document.querySelectorAll('#lease-table tr.holds td table tbody tr').length"
+    page.click("#lease-table .opens")
+    page.wait(f"{rows} === 1")
+    page.wait("document.querySelector('#lease-table tr.holds').innerText.includes('pin')")
+    page.click("#lease-table .opens")
+    page.wait(f"{rows} === 0")
+
+
+def test_a_moment_of_a_chart_can_be_read(page: Browser) -> None:
+    """By arrow keys; and each chart is there as a table."""
+    page.look("document.querySelector('#hit-rate .chart').focus()")
+    page.press("ArrowLeft")
+    page.wait("/%|no lookups/.test(document.querySelector('#hit-rate .readout').innerText)")
+    assert page.look("document.querySelectorAll('#reuse-table tbody tr').length >= 0")
+
+
+def test_a_name_is_text_whatever_it_says(page: Browser) -> None:
+    """A namespace and a worker whose names are markup are shown as they are, and nothing runs."""
+    for place in ("#namespace-table", "#lease-table", "#tree-namespace"):
+        page.wait(f"document.querySelector('{place}').textContent.includes({json.dumps(HOSTILE)})")
+    assert page.look("document.title") == "kvstore"
+    assert page.look("document.querySelectorAll('main img, main script').length") == 0
+
+
+def test_everything_has_a_name(page: Browser) -> None:
+    """Whoever hears the page is told of each control and picture what it is."""
+    told = page.named_nodes()
+    assert [each for each in told if each[0] in NEED_NAMES and not each[1].strip()] == []
+    assert {"main", "banner", "navigation", "contentinfo"} <= {role for role, _ in told}
+    ids = "[...document.querySelectorAll('[id]')].map((each) => each.id)"
+    assert page.look(f"new Set({ids}).size === {ids}.length")
+    levels = page.look("[...document.querySelectorAll('h1,h2,h3')].map((each) => each.tagName)")
+    assert levels[0] == "H1"
+    assert levels.count("H1") == 1
+
+
+def test_focus_can_be_seen(page: Browser) -> None:
+    """Whatever Tab leads to has an outline, or as a bar a thick edge."""
+    page.look("document.querySelector('.skip').focus()")
+    edge = (
+        "(() => { const it = document.activeElement;"
+        "const of = (each) => getComputedStyle(each);"
+        "return it === document.body ? -1 : it.classList.contains('bar')"
+        "? parseFloat(of(it.querySelector('.fill')).strokeWidth)"
+        ": of(it).outlineStyle === 'none' ? 0 : parseFloat(of(it).outlineWidth); })()"
+    )
+    seen = []
+    for _ in range(40):
+        page.press("Tab")
+        width = page.look(edge)
+        if width < 0:
+            break
+        seen.append(width)
+    assert len(seen) > 15
+    assert min(seen) >= 2
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_it_fits_the_window(
+    page: Browser, tmp_path: Path, size: tuple[int, int], scheme: str
+) -> None:
+    """Nothing has to be scrolled sideways, and a picture of it is kept beside the test's files."""
+    page.prefer(scheme)
+    page.resize(*size)
+    page.wait(f"innerWidth === {size[0]}")
+    page.wait(f"document.querySelector('.icicle').clientWidth <= {size[0]}")
+    assert page.look("document.scrollingElement.scrollWidth") == size[0]
+    page.picture(tmp_path / "page.png")
+    assert (tmp_path / "page.png").stat().st_size > 20_000
+    dark = page.look("getComputedStyle(document.body).backgroundColor") == "rgb(18, 24, 27)"
+    assert dark == (scheme == "dark")
+    page.prefer("light")
+    page.resize(*WIDE)
+
+
+def test_nothing_is_complained_of_and_nothing_leaves_the_host(page: Browser) -> None:
+    """After all of the above: no error in the console, and no request but to the server."""
+    own = page.look("location.origin")
+    page.look("1")
+    assert len(page.requests) > 20
+    assert [each for each in page.requests if not each.startswith(own)] == []
+    assert page.complaints == []
+
+
+def test_it_says_when_the_server_is_gone_and_goes_on_by_itself(tmp_path: Path) -> None:
+    """The banner comes and goes; another store, which is empty, says how it gets pages."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        listen = f"127.0.0.1:{free.getsockname()[1]}"
+    with page_store(listen=listen) as store, browsing(tmp_path) as browser:
+        with joined(store, "tiny") as namespace:
+            run(namespace, list(range(64)))
+            browser.open(address_of(store))
+            browser.wait(f"{BARS} === 1")
+        store.kill()
+        browser.wait("!document.querySelector('#stale').hidden")
+        assert "No answer from the store since" in browser.look("document.body.innerText")
+        assert browser.look(BARS) == 1
+        store.start()
+        browser.wait("document.querySelector('#stale').hidden")
+        browser.wait(f"{BARS} === 0")
+        empty = browser.look("document.querySelector('#tree-picture').innerText")
+        assert empty.startswith("No pages yet: no worker has opened a namespace.")

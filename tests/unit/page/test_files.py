@@ -1,0 +1,95 @@
+"""The page's own files: nothing of others, nothing that a name could break out of."""
+
+import re
+from importlib.resources import files
+from itertools import pairwise
+
+import pytest
+
+from kvstore.http.request import Request
+from kvstore.page.files import file_routes
+
+STATIC = files("kvstore.page") / "static"
+NAMES = sorted(each.name for each in STATIC.iterdir())
+# The name of SVG's elements, which nobody asks for.
+NOT_ASKED_FOR = "http://www.w3.org/2000/svg"
+# What makes markup or code of text.
+SINKS = ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function")
+
+
+def text_of(name: str) -> str:
+    """Return a file of the page."""
+    return (STATIC / name).read_text(encoding="utf-8")
+
+
+def test_each_file_has_a_route_and_the_page_is_at_the_top() -> None:
+    """A path that is no file's has none."""
+    routes = file_routes()
+    assert routes.keys() == {"/", *(f"/{each}" for each in NAMES)}
+    assert routes["/"](Request("GET", "/")).body == (STATIC / "index.html").read_bytes()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_may_run_and_load_its_own_alone(name: str) -> None:
+    """Whatever it is, a browser is told so, and what it is."""
+    response = file_routes()[f"/{name}"](Request("GET", f"/{name}"))
+    policy = response.headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'self';")
+    assert "frame-ancestors 'none'" in policy
+    assert "require-trusted-types-for 'script'" in policy
+    assert "unsafe" not in policy
+    sent = response.to_bytes().split(b"\r\n\r\n")[0]
+    assert b"X-Content-Type-Options: nosniff" in sent
+    assert b"Set-Cookie" not in sent
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_names_no_other_host(name: str) -> None:
+    """No address, no font, no library from elsewhere."""
+    text = text_of(name).replace(NOT_ASKED_FOR, "")
+    assert not re.search(r"https?:|//[a-z]+\.|@import|@font-face", text)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_text_is_never_made_markup(name: str) -> None:
+    """Names are anybody's: no script puts text where markup is read, and no markup has scripts."""
+    text = text_of(name)
+    assert [sink for sink in SINKS if sink in text] == []
+    assert not re.search(r"<script(?![^>]*src=)|\son[a-z]+=\"|style=\"|javascript:", text)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_colours_of_bins_differ_by_lightness_in_one_direction(scheme: str) -> None:
+    """Who sees no colours sees them in the same order; text on each can be read."""
+    css = text_of("pictures.css")
+    part = css.split("@media (prefers-color-scheme: dark)")[scheme == "dark"]
+    fills = [_luminance(each) for each in re.findall(r"--bin-\d: (#\w{6})", part)[:6]]
+    words = [_luminance(each) for each in re.findall(r"--on-bin-\d: (#\w{6})", part)[:6]]
+    assert fills == sorted(fills, reverse=scheme == "light")
+    steps = [_contrast(*pair) for pair in pairwise(fills)]
+    assert min(steps) > 1.2
+    assert min(_contrast(*pair) for pair in zip(fills, words, strict=True)) >= 4.5
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_words_can_be_read(scheme: str) -> None:
+    """Ink, quiet words and alarms on paper: 4.5 to 1 at least (WCAG 2.2, AA)."""
+    css = text_of("page.css")
+    part = css.split("@media (prefers-color-scheme: dark)")[scheme == "dark"]
+    colours = dict(re.findall(r"--([a-z-]+): (#\w{6})", part))
+    pairs = [("ink", "paper"), ("quiet", "paper"), ("accent", "paper"), ("alarm", "alarm-paper")]
+    for words, paper in [*pairs, ("alarm", "paper")]:
+        assert _contrast(_luminance(colours[words]), _luminance(colours[paper])) >= 4.5, words
+
+
+def _luminance(colour: str) -> float:
+    """Return the relative luminance of #rrggbb (WCAG 2.2)."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (
+        each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in parts
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def _contrast(one: float, other: float) -> float:
+    return (max(one, other) + 0.05) / (min(one, other) + 0.05)
