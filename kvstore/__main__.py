@@ -176,6 +176,7 @@ def serve(
         show_page(config, store, health, clock, stack)
         server.start()
         stack.callback(lambda: server.stop(CALL_GRACE).wait())
+        stack.callback(store.events.close)
         health.begin_serving()
         manager.ready()
         log.info(

@@ -146,7 +146,7 @@ class PrefixCache(Loading):
             if reservation.tail_token_count:
                 raise IdReused(id=reservation_id)
             fresh = checksums[reservation.whole_end - first :]
-            namespace.arena.policy.now = now
+            namespace.arena.policy.now = self.events.now = now
             expected = NO_HINT if hint is None else hint.at(now)
             published = publish_next(
                 lease, reservation, sequence, sequence.tokens[cut:], fresh, expected
@@ -276,7 +276,7 @@ class PrefixCache(Loading):
         if not count:
             return slots
         arena = namespace.arena
-        arena.policy.now = now
+        arena.policy.now = self.events.now = now
         usable = lease.usable_extents(arena)
         missing = count - arena.free_count
         possible = usable == arena.lasting and missing <= arena.counts[SlotState.CACHED]

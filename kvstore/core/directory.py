@@ -7,6 +7,7 @@ from math import inf
 from kvstore.core.arena import Arena, ArenaKey, Recycled
 from kvstore.core.caller import Caller, Identity
 from kvstore.core.counters import Counters
+from kvstore.core.events import Cause, NamespaceEvent, NamespaceStep
 from kvstore.core.eviction import LeastRecentlyUsed, PolicyFactory
 from kvstore.core.holdings import Holdings
 from kvstore.core.index import IndexFactory
@@ -64,6 +65,8 @@ class Directory(Membership):
         self.third = ThirdTier() if third_tier else None
         self.limits = limits
         self.counters = Counters()
+        # Of the namespaces that were deleted.
+        self.deleted = Counters()
         self.namespaces: dict[bytes, Namespace] = {}
         self.arenas: dict[int, Arena] = {}
         self._policy = policy
@@ -72,6 +75,7 @@ class Directory(Membership):
         self._index = index
         self._by_identity: dict[tuple[str, bytes, bytes, bytes], Namespace] = {}
         self._by_arena_key: dict[ArenaKey, Arena] = {}
+        self._namespaces_made = 0
 
     def open_namespace(
         self,
@@ -93,14 +97,24 @@ class Directory(Membership):
             lease.holdings.require_namespace_room()
             lease.holdings.require_page_room(layout.page_bytes)
             arenas = [self._arena_of(lease.holdings, layout, tier) for tier in self.tiers]
-            number = len(self.namespaces) + 1
+            self._namespaces_made += 1
             namespace = Namespace(
-                number, fresh_id, identity, layout, arenas[0], now, self._index, *arenas[1:]
+                self._namespaces_made,
+                fresh_id,
+                identity,
+                layout,
+                arenas[0],
+                now,
+                self._index,
+                *arenas[1:],
+                events=self.events,
             )
             self.namespaces[fresh_id] = self._by_identity[key] = namespace
             lease.holdings.namespaces[fresh_id] = namespace
             if self.third is not None:
-                self.third.namespaces[namespace.digest] = namespace
+                self.third.open(namespace)
+            self.events.now = now
+            self._note_namespace(namespace, NamespaceStep.OPENED)
         namespace.layout.require_equal(layout)
         for each in namespace.arenas():
             if each.tier == FIRST or self.tier_policy.in_place:
@@ -189,13 +203,43 @@ class Directory(Membership):
         tops = index.tops_beginning_with(at, last) if at.depth == above else []
         if self.third is not None:
             self.third.remove_prefix(namespace, tokens)
-        return self.remove_all(namespace, tops)
+        return self.remove_all(namespace, tops, Cause.REMOVED)
 
-    def remove_all(self, namespace: Namespace, tops: list[Node]) -> Removed:
+    def delete_namespace(self, identity: Identity, namespace_id: bytes) -> Removed:
+        """Forget a namespace with all its pages; those that somebody holds are detached.
+
+        Named pins in it end. What leases hold of it they may release and abort, and no more:
+        its id is of nothing any more. Raises NamespaceNotFound.
+        """
+        namespace = self.namespace(identity, namespace_id)
+        root = namespace.index.root
+        removed = self.remove_all(namespace, list(root.children.values()), Cause.NAMESPACE_DELETED)
+        holdings = namespace.arena.holdings
+        for lease in holdings.leases.values():
+            for reservation in lease.reservations.values():
+                if reservation.namespace is namespace:
+                    reservation.drop_prefill()
+        if self.third is not None:
+            self.third.remove(namespace, None)
+            self.third.close(namespace)
+        self._note_namespace(namespace, NamespaceStep.DELETED)
+        namespace.deleted = True
+        self.deleted.add(namespace.counters)
+        # What is counted of it from now on is of one that was deleted.
+        namespace.counters = self.deleted
+        del self.namespaces[namespace_id], holdings.namespaces[namespace_id]
+        del self._by_identity[namespace.identity.key(namespace.tenant)]
+        return removed
+
+    def _note_namespace(self, namespace: Namespace, step: NamespaceStep) -> None:
+        log = self.events
+        log.note(NamespaceEvent(log.now, namespace.tenant, namespace.namespace_id, step))
+
+    def remove_all(self, namespace: Namespace, tops: list[Node], cause: Cause) -> Removed:
         """Take nodes and all below them out of a namespace's index, and count what went."""
         # From the end: 200,000 siblings go in 2.7 s, and in 6.7 s where each moves the rest up.
         above = dict.fromkeys(top.parent for top in tops)
-        removals = [remove(top) for top in reversed(tops)]
+        removals = [remove(top, cause) for top in reversed(tops)]
         for node in above:
             assert node is not None  # the root stays
             compact(node)

@@ -63,7 +63,7 @@ class Holdings:
 
     def is_empty(self) -> bool:
         """Return whether nothing is left of the tenant that anything refers to."""
-        return not (self.leases or self.namespaces or self.tombstones)
+        return not (self.leases or self.namespaces or self.arenas or self.tombstones)
 
     def require_lease_room(self) -> None:
         """Raise :class:`QuotaExceeded` if another lease is too many."""

@@ -17,6 +17,7 @@ from kvstore.core.tokens import TOKEN_BYTES
 from kvstore.errors import (
     InsertExceedsReservation,
     InvalidField,
+    NamespaceNotFound,
     ParentDetached,
     ParentNotCovered,
 )
@@ -36,8 +37,11 @@ def insert_range(reservation: Reservation, sequence: Sequence, length: int) -> t
     """Return the first page that an insert speaks of and the one after its last.
 
     ``length`` is that of the whole sequence, in tokens. Raises InvalidField,
-    InsertExceedsReservation or ParentNotCovered.
+    InsertExceedsReservation or ParentNotCovered, or NamespaceNotFound where the
+    reservation's was deleted.
     """
+    if reservation.namespace.deleted:
+        raise NamespaceNotFound(namespace_id=reservation.namespace.namespace_id.hex())
     layout = reservation.namespace.layout
     first = page_position(reservation.namespace, sequence.position)
     if length % layout.page_tokens and not layout.divides_by_token:

@@ -93,4 +93,5 @@ class Keeping(Tiering):
     def finish_removed(self, removed: Iterable[RemovedPrefix]) -> None:
         """Note that tier 3 answers with none of these any more: loads may begin again."""
         for each in removed:
-            self.namespaces[each.namespace_id].removing -= 1
+            assert self.third is not None  # or nothing was removed of it
+            self.third.told(each.namespace_digest)

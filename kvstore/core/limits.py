@@ -31,6 +31,15 @@ class Limits:
     default_ttl: float = 10.0
     max_ttl: float = 300.0
     max_deadline: float = 60.0
+    # Of a call that watches events, which changes nothing and so may be late. One whose client
+    # hangs, or whose host is gone without a word, takes a place for as long at most.
+    max_watch: float = 3600.0
+    # Of a tenant, and of all; each has a thread that waits.
+    max_watchers: int = 8
+    max_watchers_in_all: int = 64
+    # That wait for one watcher, at some 200 bytes each; and that are remembered for the next one.
+    max_waiting_events: int = 4096
+    max_remembered_events: int = 1024
     # Longer than the largest deadline, so that no call can outlive the tombstone
     # that its undoing left.
     tombstone_ttl: float = 120.0

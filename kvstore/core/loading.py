@@ -8,6 +8,7 @@ from collections.abc import Sequence as Items
 from itertools import takewhile
 
 from kvstore.core.caller import Caller
+from kvstore.core.events import Cause
 from kvstore.core.hints import NO_HINT
 from kvstore.core.keeping import Keeping
 from kvstore.core.lease import Lease
@@ -127,7 +128,9 @@ class Loading(Keeping):
         if fresh:
             namespace.arena.change(fresh, SlotState.MOVING, SlotState.RESERVED)
             rest = tokens[there * namespace.index.width :]
-            at, superseded, returned = publish(namespace, at, rest, fresh, NO_HINT)
+            at, superseded, returned = publish(
+                namespace, at, rest, fresh, NO_HINT, cause=Cause.LOADED
+            )
             for counters in (self.counters, namespace.counters, self.ended):
                 counters.superseded_page_count += superseded
                 counters.returned_page_count += returned

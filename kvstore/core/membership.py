@@ -4,6 +4,8 @@ from collections.abc import Iterable
 
 from kvstore.core.caller import Caller
 from kvstore.core.counters import Counters
+from kvstore.core.event_log import EventLog
+from kvstore.core.events import LeaseEvent, LeaseStep
 from kvstore.core.handouts import Handouts
 from kvstore.core.holds import Pin, Reservation, SourcePin
 from kvstore.core.lease import Lease, LeaseChange, LeaseState, Process
@@ -29,6 +31,7 @@ class Membership:
         self.table = LeaseTable(limits, self.quotas)
         self.ended = Counters()
         self.handouts = Handouts()
+        self.events = EventLog(limits)
         self._limits = limits
 
     def require_epoch(self, epoch: int | None) -> None:
@@ -69,7 +72,10 @@ class Membership:
         now: float,
     ) -> float:
         """Grant a lease, or answer the one of this id, renewed; return its TTL in seconds."""
+        known = self.table.lease_of(caller)
         lease = self.table.grant(caller, display_name, now)
+        if lease is not known:
+            self._note(lease, LeaseStep.GRANTED, now)
         wanted = self._limits.default_ttl if ttl is None else ttl
         lease.ttl = min(max(wanted, self._limits.min_ttl), self._limits.max_ttl)
         lease.features = frozenset(features)
@@ -107,6 +113,7 @@ class Membership:
 
     def expire(self, now: float) -> list[LeaseChange]:
         """Expire the leases past their TTL, drop old tombstones, and say what changed."""
+        self.events.now = now
         changes = []
         for lease in self.table.overdue(now):
             changes += self._expire_lease(lease, now)
@@ -186,6 +193,7 @@ class Membership:
     def end(self, lease: Lease, now: float) -> LeaseChange:
         """End a lease: everything that it owns goes back, and its id leaves a tombstone."""
         change = lease.change("ended")
+        self._note(lease, LeaseStep.ENDED, now)
         for pin in list(lease.pins.values()):
             self.drop_pin(lease, pin)
         for reservation in list(lease.reservations.values()):
@@ -208,6 +216,11 @@ class Membership:
         reservation.namespace.arena.recycle(reservation.unpublished(), state)
         release(reservation.anchors)
 
+    def _note(self, lease: Lease, step: LeaseStep, now: float) -> None:
+        log = self.events
+        log.now = now
+        log.note(LeaseEvent(now, lease.tenant, b"", step, lease.lease_id, lease.display_name))
+
     def _expire_lease(self, lease: Lease, now: float) -> list[LeaseChange]:
         """Past the TTL: the end, unless a process might use what it was given; else quarantine."""
         if not lease.processes or lease.forsaken:
@@ -216,6 +229,7 @@ class Membership:
             return []
         lease.state = LeaseState.EXPIRED
         lease.expired_at = now
+        self._note(lease, LeaseStep.EXPIRED, now)
         for each in lease.reservations.values():
             each.drop_prefill()
             arena = each.namespace.arena

@@ -9,10 +9,12 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from kvstore.core.copies import Lower
+from kvstore.core.events import Cause, PagesChange
 from kvstore.core.holds import Hold
 from kvstore.core.merging import compact
 from kvstore.core.namespace import Namespace
 from kvstore.core.node import Node, Position
+from kvstore.core.page_events import note_pages
 from kvstore.core.pages import release
 from kvstore.core.radix import ancestor
 from kvstore.core.slots import INDEX_BITS, INDEX_MASK, Slots, SlotState
@@ -87,7 +89,8 @@ def finish(move: Move, moving: set[int], *, copied: bool) -> int:
     MOVING to CACHED, or to FREE. Returns how many pages got a copy. ``copied`` says that
     the bytes are there; ``moving`` is given back the sources.
     """
-    namespace, published = move.namespace, 0
+    namespace = move.namespace
+    published: list[int] = []
     arena = namespace.arena_in(move.tier)
     for end, source, target in move.transfers:
         moving.discard(source)
@@ -97,14 +100,24 @@ def finish(move: Move, moving: set[int], *, copied: bool) -> int:
             arena.change(slots, SlotState.MOVING, SlotState.CACHED)
             arena.keep_checksums([(target, _checksum(namespace, source))])
             _publish(at.node, move.tier, target)
-            published += 1
+            published.append(end)
         else:
             arena.recycle(slots, SlotState.MOVING)
+    for first, last in side_by_side(published):
+        pages = last - first + 1
+        note_pages(PagesChange.COPIED, Cause.MOVED, move.position_at(last), pages, move.tier)
     touched = [move.position_at(each.end).node for each in move.transfers]
     release(move.anchors)
     for node in touched:
         compact(node)
-    return published
+    return len(published)
+
+
+def side_by_side(ends: list[int]) -> list[tuple[int, int]]:
+    """Return the runs of numbers that follow each other, each by its first and its last."""
+    firsts = [each for each in ends if each - 1 not in ends]
+    lasts = [each for each in ends if each + 1 not in ends]
+    return list(zip(firsts, lasts, strict=True))
 
 
 def _checksum(namespace: Namespace, slot: int) -> int:

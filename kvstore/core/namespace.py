@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kvstore.core.arena import Arena
 from kvstore.core.counters import Counters
+from kvstore.core.event_log import EventLog
 from kvstore.core.index import IndexFactory
 from kvstore.core.layout import NamespaceIdentity, PageLayout
 from kvstore.core.node import Node
@@ -28,7 +29,7 @@ class Namespace:
     are what open reservations have announced to compute. For tier 3:
     ``loading`` are the digests of pages on their way from there, ``removals`` counts removals
     of pages that may not return, of which tier 3 was not told of ``removing`` yet, and
-    ``losses`` how often tier 3 lost pages.
+    ``losses`` how often tier 3 lost pages. One that is ``deleted`` has no pages, and never will.
     """
 
     def __init__(
@@ -41,7 +42,10 @@ class Namespace:
         now: float,
         index: IndexFactory = RadixIndex,
         lower_arena: Arena | None = None,
+        *,
+        events: EventLog | None = None,
     ) -> None:
+        """``events`` is where it is noted what happens to it; a log of its own if not given."""
         self.number = number
         self.namespace_id = namespace_id
         self.identity = identity
@@ -59,6 +63,8 @@ class Namespace:
         self.removals = 0
         self.removing = 0
         self.losses = 0
+        self.deleted = False
+        self.events = EventLog() if events is None else events
 
     @cached_property
     def digest(self) -> bytes:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from kvstore.core.anchors import Anchor
 from kvstore.core.arena import Arena
 from kvstore.core.children import Children
+from kvstore.core.events import Cause, PagesChange
 from kvstore.core.eviction import Victim
 from kvstore.core.hints import NO_HINT, Hint
 from kvstore.core.leaf import Leaf
@@ -16,6 +17,7 @@ from kvstore.core.merging import compact
 from kvstore.core.named_pin import NamedPin
 from kvstore.core.namespace import Namespace
 from kvstore.core.node import AnyCopies, Node, Position
+from kvstore.core.page_events import note_pages, note_removed
 from kvstore.core.radix import subtree, trim
 from kvstore.core.requests import Removed
 from kvstore.core.slots import CACHED, RESERVED, Slots, SlotState
@@ -23,7 +25,13 @@ from kvstore.core.steps import begin_pages, inherit_uses
 
 
 def publish(
-    namespace: Namespace, at: Position, tokens: bytes, slots: Slots, hint: Hint = NO_HINT
+    namespace: Namespace,
+    at: Position,
+    tokens: bytes,
+    slots: Slots,
+    hint: Hint = NO_HINT,
+    *,
+    cause: Cause = Cause.INSERTED,
 ) -> tuple[Position, int, int]:
     """Add reserved ``slots`` as the pages of ``tokens`` after ``at``. RESERVED to CACHED.
 
@@ -37,6 +45,7 @@ def publish(
     arena.change(slots, RESERVED, CACHED)
     cut = at.node if at.pages < len(at.node.slots) else None
     end = namespace.index.extend(at, tokens, slots)
+    note_pages(PagesChange.INSERTED, cause, end, len(slots), arena.tier)
     back = 0
     for node, start in _fresh(end, len(slots)):
         begin_pages(node, start, hint)
@@ -80,7 +89,7 @@ def supersede(at: Position, page: bytes) -> int:
     if partial is None:
         return 0
     ends, node.ends = node.ends, None
-    remove(partial)
+    remove(partial, Cause.SUPERSEDED)
     node.ends = ends
     return 1
 
@@ -100,7 +109,9 @@ def evict(victims: Iterable[Victim]) -> int:
         node = leaf.node
         copies, namespace = node.copies_in(leaf.tier), node.namespace
         keep = copies.copy_count - pages
-        leaving = len(node.slots) - max(keep, node.copied_pages_beside(leaf.tier))
+        elsewhere = max(keep, node.copied_pages_beside(leaf.tier))
+        leaving = len(node.slots) - elsewhere
+        _note_evicted(leaf, keep, elsewhere)
         if leaving > 0:
             _last_arena(namespace).policy.leave(leaf, leaving, namespace.slot_count)
         slots, gone = drop(copies, keep)
@@ -121,6 +132,18 @@ def evict(victims: Iterable[Victim]) -> int:
     for node in touched:
         compact(node)
     return evicted
+
+
+def _note_evicted(leaf: Leaf, keep: int, elsewhere: int) -> None:
+    """Note that a leaf's copies after ``keep`` go, of which the first ``elsewhere`` have others."""
+    node, tier = leaf.node, leaf.tier
+    pages = len(node.slots)
+    if elsewhere > keep:
+        at = Position(node, min(elsewhere, leaf.copy_count))
+        note_pages(PagesChange.COPIES_REMOVED, Cause.EVICTED, at, at.pages - keep, tier)
+    if pages > elsewhere:
+        at = Position(node, pages)
+        note_pages(PagesChange.REMOVED, Cause.EVICTED, at, pages - elsewhere, tier)
 
 
 def drop(copies: AnyCopies, keep: int) -> tuple[Slots, int]:
@@ -157,8 +180,8 @@ def _succeed(above: Leaf | None, last_use: int) -> None:
         above = above.parent
 
 
-def remove(top: Node) -> Removed:
-    """Take ``top`` and everything below it out of the index.
+def remove(top: Node, cause: Cause = Cause.REMOVED) -> Removed:
+    """Take ``top`` and everything below it out of the index, for a ``cause``.
 
     Copies that nobody holds go at once (CACHED to FREE); the others are detached
     and go at their last release. A hold that reaches into them keeps what is
@@ -167,6 +190,8 @@ def remove(top: Node) -> Removed:
     above = top.parent
     assert above is not None  # the root stays
     namespace = top.namespace
+    for node in subtree(top):
+        note_removed(node, cause)
     for hold in dict.fromkeys(a.hold for node in subtree(top) for a in _anchors(node)):
         if isinstance(hold, NamedPin):
             namespace.drop_named_pin(hold)
@@ -208,7 +233,7 @@ def remove_corrupt(at: Position) -> Removed:
         top.namespace.index.split(top, at.pages - 1)
     above, page = top.parent, top.edge[:width]
     assert above is not None  # the root has no pages
-    removed = remove(top)
+    removed = remove(top, Cause.CORRUPT)
     if above.ends is not None:
         above.ends.forget(top.start, page, Children())
     compact(above)

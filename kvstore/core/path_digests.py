@@ -99,7 +99,7 @@ def remember(at: Position, digests: PathDigests, kept: int) -> None:
     ``kept`` counts pages from the beginning. Nothing is noted of pages above which a digest
     is missing.
     """
-    for node, pages in _path(at):
+    for node, pages in _path(at, 0 if kept else digests.start):
         chain = node.chain or Chain(b"", 0, 0)
         have, end = chain.pages, min(pages, digests.known_end - node.start)
         if have < pages and node.start + have < digests.start:
@@ -117,9 +117,15 @@ def _kept(node: Node) -> int:
     return chain.kept if chain is not None and chain.losses == node.namespace.losses else 0
 
 
-def _path(at: Position) -> list[Position]:
-    """Return the nodes of a path with how many pages of each are on it, from the top."""
-    path = [at]
-    while (parent := path[-1].node.parent) is not None:
-        path.append(Position(parent, len(parent.slots)))
-    return path[-2::-1]
+def _path(at: Position, since: int) -> list[Position]:
+    """Return the nodes of a path with how many pages of each are on it, from the top.
+
+    Without those whose pages are all among the first ``since``.
+    """
+    path = []
+    node, pages = at
+    while node.parent is not None and node.start + pages > since:
+        path.append(Position(node, pages))
+        node = node.parent
+        pages = len(node.slots)
+    return path[::-1]

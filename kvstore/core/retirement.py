@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from kvstore.core.arena import Arena
 from kvstore.core.directory import Directory
+from kvstore.core.events import Cause
 from kvstore.core.namespace import Namespace
 from kvstore.core.node import Node, Position
 from kvstore.core.radix import path_slots
@@ -47,7 +48,7 @@ class Retirement(Directory):
             tops = [
                 _cut(*each) for each in _first_pages(namespace.index.root, {extent_id}, arena.tier)
             ]
-            removed = self.remove_all(namespace, tops)
+            removed = self.remove_all(namespace, tops, Cause.RETIRED)
             evicted += removed.evicted_page_count
             detached += removed.detached_page_count
         return Removed(evicted, detached)
@@ -64,7 +65,7 @@ class Retirement(Directory):
         for each in reversed(path):
             first = _first_page(_slots(each, arena.tier), arena.retiring)
             if first is not None:
-                self.remove_all(namespace, [_cut(each, first)])
+                self.remove_all(namespace, [_cut(each, first)], Cause.RETIRED)
                 return
 
     def cheapest_extent(self, arena_id: int, among: Collection[int]) -> int | None:

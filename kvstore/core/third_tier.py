@@ -37,7 +37,8 @@ class RemovedPrefix(NamedTuple):
 class ThirdTier:
     """Touched pages, those on their way to and from tier 3, and removals. Not thread-safe.
 
-    ``namespaces`` stand by their digests.
+    ``namespaces`` that are open stand by their digests. ``untold`` counts the removals that
+    tier 3 was not told of yet of namespaces that are not open any more.
     """
 
     def __init__(self) -> None:
@@ -46,6 +47,27 @@ class ThirdTier:
         self.loads: dict[Load, None] = {}
         self.removed: list[RemovedPrefix] = []
         self.namespaces: dict[bytes, Namespace] = {}
+        self.untold: dict[bytes, int] = {}
+
+    def open(self, namespace: "Namespace") -> None:
+        """Take in a namespace; tier 3 may have to forget one of this identity first."""
+        namespace.removing = self.untold.pop(namespace.digest, 0)
+        self.namespaces[namespace.digest] = namespace
+
+    def close(self, namespace: "Namespace") -> None:
+        """Forget a namespace that was removed, but for what tier 3 is to be told of."""
+        del self.namespaces[namespace.digest]
+        self.untold[namespace.digest] = namespace.removing
+
+    def told(self, namespace_digest: bytes) -> None:
+        """Note that tier 3 was told of a removal."""
+        namespace = self.namespaces.get(namespace_digest)
+        if namespace is not None:
+            namespace.removing -= 1
+            return
+        self.untold[namespace_digest] -= 1
+        if not self.untold[namespace_digest]:
+            del self.untold[namespace_digest]
 
     def touched(self, at: "Position", start: int = 0) -> None:
         """Take note of the whole pages of a path from ``start`` on, unless all of it is kept."""
@@ -79,8 +101,10 @@ class ThirdTier:
         """Note that a page may not return, nor what comes after it; None: nothing at all may.
 
         No load of the namespace that is under way publishes, and none begins before tier 3
-        was told.
+        was told. Of one that was deleted all was removed already.
         """
+        if namespace.deleted:
+            return
         namespace.removals += 1
         namespace.removing += 1
         removed = RemovedPrefix(namespace.namespace_id, namespace.digest, page_digest)

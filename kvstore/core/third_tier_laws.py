@@ -1,5 +1,7 @@
 """The laws of what the core knows of tier 3, and has under way with it."""
 
+from collections import Counter
+
 from kvstore.core.cache import PrefixCache
 from kvstore.core.chain import Chain
 from kvstore.core.law import law
@@ -20,6 +22,7 @@ def check_third_tier(cache: PrefixCache) -> None:
                 _check_chain(node, node.chain)
     if cache.third is not None:
         _check_under_way(cache.third)
+        _check_untold(cache.third)
         for namespace in cache.namespaces.values():
             _check_namespace(cache.third, namespace)
 
@@ -49,10 +52,16 @@ def _check_under_way(third: ThirdTier) -> None:
         law(load.held_end == load.start, "a load holds all that is above it", load.start)
 
 
+def _check_untold(third: ThirdTier) -> None:
+    law(all(third.untold.values()), "what tier 3 was told of is forgotten")
+    for digest, count in Counter(each.namespace_digest for each in third.removed).items():
+        namespace = third.namespaces.get(digest)
+        untold = third.untold.get(digest, 0) if namespace is None else namespace.removing
+        law(count <= untold, "tier 3 is told of every removal", count)
+
+
 def _check_namespace(third: ThirdTier, namespace: Namespace) -> None:
     loads = [load for load in third.loads if load.namespace is namespace]
     digests = [page.digest for load in loads for page in load.pages]
     law(len(digests) == len(set(digests)), "a page is loaded once at a time")
     law(set(digests) == namespace.loading.keys(), "what is loading is known")
-    untold = sum(each.namespace_id == namespace.namespace_id for each in third.removed)
-    law(untold <= namespace.removing, "tier 3 is told of every removal", untold)

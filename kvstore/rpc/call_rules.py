@@ -10,7 +10,6 @@ import structlog
 from google.rpc import status_pb2
 from structlog.contextvars import bind_contextvars
 
-from kvstore.core.limits import Limits
 from kvstore.errors import InvalidField, KVStoreError
 from kvstore.rpc import status
 from kvstore.service.call_times import CallTimes
@@ -117,18 +116,19 @@ class Outcome:
 
 
 def require_admissible(
-    tenant: str, remaining: float | None, *, traffic: Traffic, limits: Limits, always: bool
+    tenant: str, remaining: float | None, *, traffic: Traffic, longest: float, always: bool
 ) -> None:
     """Count a call of a tenant, and refuse one that may not come in.
 
     ``remaining`` is the time to its deadline, in seconds. Raises TooManyRequests for
     what is over the tenant's rate, unless it comes in ``always``, or InvalidField for a
-    deadline that is missing, above ``max_deadline`` or passed: tombstones are kept for
-    longer than that, so no call may live longer.
+    deadline that is missing, above ``longest`` seconds or passed. Of what changes something
+    that is ``max_deadline``: tombstones are kept for longer than that, so no such call may
+    live longer.
     """
     traffic.admit(tenant, always=always)
-    if remaining is None or remaining > limits.max_deadline * DEADLINE_ROUNDING:
-        maximum = f"{limits.max_deadline:g} s"
+    if remaining is None or remaining > longest * DEADLINE_ROUNDING:
+        maximum = f"{longest:g} s"
         raise InvalidField(field="deadline", why="missing or too long", maximum=maximum)
     if remaining <= 0:
         raise InvalidField(field="deadline", value="passed", why="the call had not begun")

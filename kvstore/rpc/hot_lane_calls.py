@@ -144,7 +144,7 @@ class LaneCalls:
             context.identity.tenant,
             context.remaining,
             traffic=self._store.traffic,
-            limits=limits,
+            longest=limits.max_deadline,
             always=method.always,
         )
         require_size(frame.body_bytes, method.size_limit, limits)

@@ -28,7 +28,7 @@ from kvstore.rpc.call_rules import (
     usable_request_id,
 )
 from kvstore.rpc.identity import Callers
-from kvstore.rpc.quiet import one_request, quiet
+from kvstore.rpc.quiet import one_request, quiet, request_in_time
 from kvstore.rpc.request_size import require_size, size_limit_of
 from kvstore.service.call_times import CallTimes
 from kvstore.service.clock import Clock
@@ -42,7 +42,19 @@ Request = TypeVar("Request")
 Response = TypeVar("Response")
 # What intercept_service is given and answers. grpc's classes are generic for type checkers alone.
 Handler: TypeAlias = "grpc.RpcMethodHandler[Request, Response] | None"
+# How a stream's answers go out, from whatever thread; None ends it.
+Send: TypeAlias = Callable[[Response | None], None]
 Continuation: TypeAlias = "Callable[[grpc.HandlerCallDetails], Handler[Request, Response]]"
+
+
+def sending(behavior: Callable[..., None]) -> Callable[..., Any]:
+    """Mark a stream's behavior as one that is given ``send`` and returns at once.
+
+    gRPC asks for the mark (``_stream_response_in_pool`` in grpc/_server.py): a stream that
+    answers by returning an iterator takes a thread of the calls' for its life.
+    """
+    behavior.experimental_non_blocking = True  # type: ignore[attr-defined]  # where gRPC looks
+    return behavior
 
 
 def request_id_of(context: grpc.ServicerContext) -> str:
@@ -109,15 +121,15 @@ class Outcomes(_MethodInterceptor):
             stream = handler.stream_stream
 
             def stream_outcome(
-                requests: Iterator[Request], context: grpc.ServicerContext
-            ) -> Iterator[Response]:
+                requests: Iterator[Request], context: grpc.ServicerContext, send: Send[Response]
+            ) -> None:
                 with Outcome(self._clock, self._log, method, request_id_of(context)) as outcome:
-                    yield from stream(requests, context)
+                    stream(requests, context, send)  # type: ignore[call-arg]  # as Sending says
                 if outcome.failure is not None:
                     status.abort_with(context, outcome.failure)
 
             return grpc.stream_stream_rpc_method_handler(
-                stream_outcome, handler.request_deserializer, handler.response_serializer
+                sending(stream_outcome), handler.request_deserializer, handler.response_serializer
             )
         unary = handler.stream_unary
         assert unary is not None  # Admission makes no others
@@ -138,11 +150,10 @@ class Admission(_MethodInterceptor):
     """Refuses, before its request is waited for, a call that may not come in.
 
     Raises CredentialRequired, TooManyRequests for what is over the tenant's rate, or
-    InvalidField for a deadline that is missing or above ``max_deadline``:
-    tombstones are kept for longer than that, so no call may live longer. A call whose
-    deadline passed while it waited for a thread is refused too: nobody waits for its
-    answer. A request that is longer than its method's may be raises LimitExceeded, one
-    that is no message of its type InvalidField.
+    InvalidField for a deadline that is missing or above ``max_deadline``, for a stream
+    of answers ``max_watch``. A call whose deadline passed while it waited for a thread is
+    refused too: nobody waits for its answer. A request that is longer than its method's may
+    be raises LimitExceeded, one that is no message of its type InvalidField.
     """
 
     def __init__(self, callers: Callers, limits: Limits, traffic: Traffic) -> None:
@@ -162,21 +173,23 @@ class Admission(_MethodInterceptor):
             stream = handler.unary_stream
 
             def admit_stream(
-                requests: Iterator[bytes], context: grpc.ServicerContext
-            ) -> Iterator[Response]:
-                self._require_admissible(context, always=always)
-                request = one_request(requests)
+                requests: Iterator[bytes], context: grpc.ServicerContext, send: Send[Response]
+            ) -> None:
+                longest = self._limits.max_watch
+                self._require_admissible(context, longest=longest, always=always)
+                # Its deadline is far: a request that does not come must not keep the thread.
+                request = request_in_time(requests, context)
                 require_size(len(request), size_limit, self._limits)
-                return stream(parsed(parse, request), context)
+                stream(parsed(parse, request), context, send)  # type: ignore[call-arg]
 
             return grpc.stream_stream_rpc_method_handler(
-                admit_stream, None, handler.response_serializer
+                sending(admit_stream), None, handler.response_serializer
             )
         unary = handler.unary_unary
         assert unary is not None  # the contract has no streams of requests
 
         def admit(requests: Iterator[bytes], context: grpc.ServicerContext) -> Response:
-            self._require_admissible(context, always=always)
+            self._require_admissible(context, longest=self._limits.max_deadline, always=always)
             request = one_request(requests)
             require_size(len(request), size_limit, self._limits)
             return unary(parsed(parse, request), context)
@@ -185,13 +198,13 @@ class Admission(_MethodInterceptor):
             admit, None, cast("Callable[[Response], bytes]", serialized)
         )
 
-    def _require_admissible(self, context: grpc.ServicerContext, *, always: bool) -> None:
+    def _require_admissible(
+        self, context: grpc.ServicerContext, *, longest: float, always: bool
+    ) -> None:
         tenant = self._callers.identity(context).tenant
         bind_contextvars(tenant=tenant)
         remaining = context.time_remaining()
-        require_admissible(
-            tenant, remaining, traffic=self._traffic, limits=self._limits, always=always
-        )
+        require_admissible(tenant, remaining, traffic=self._traffic, longest=longest, always=always)
 
 
 def _end(context: grpc.ServicerContext, outcome: Outcome) -> NoReturn:

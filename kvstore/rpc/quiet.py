@@ -56,7 +56,11 @@ def quiet(handler: Handler) -> Handler:
 
 def _reading(behavior: Behavior, parse: Parse) -> Behavior:
     def read(requests: Iterator[bytes], context: grpc.ServicerContext, *send: Any) -> Any:  # noqa: ANN401  # gRPC's
-        return behavior(_parsed(_in_time(requests, context), parse, context), context, *send)
+        try:
+            request = request_in_time(requests, context)
+        except InvalidField as error:
+            status.abort(context, error)
+        return behavior(_parsed(request, parse, context), context, *send)
 
     for mark in MARKS:
         if hasattr(behavior, mark):
@@ -64,15 +68,16 @@ def _reading(behavior: Behavior, parse: Parse) -> Behavior:
     return read
 
 
-def _in_time(requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
-    """Return a call's request; one that does not come in time ends the call."""
+def request_in_time(requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
+    """Return a call's request; one that does not come within PATIENCE ends the call.
+
+    Raises what :func:`one_request` raises.
+    """
     timer = Timer(PATIENCE, context.cancel)
     timer.daemon = True
     timer.start()
     try:
         return one_request(requests)
-    except InvalidField as error:
-        status.abort(context, error)
     finally:
         timer.cancel()
 

@@ -186,6 +186,8 @@ def limits_message(limits: Limits) -> store_pb2.Limits:
         max_features=limits.max_features,
         max_tombstones=limits.max_tombstones,
         max_announced_bytes=limits.max_announced_bytes,
+        max_watch=duration(limits.max_watch),
+        max_watchers=limits.max_watchers,
     )
 
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 import grpc
 
 from kvstore.core.limits import Limits
-from kvstore.errors import FeatureUnsupported, InvalidField, StaleEpoch
+from kvstore.errors import InvalidField, StaleEpoch
 from kvstore.rpc import convert, fields, report
+from kvstore.rpc.event_streams import EventStreams, Send
 from kvstore.rpc.extents import extent_message
 from kvstore.rpc.identity import Callers
 from kvstore.rpc.pagination import PageTokens, fresh_key, page_size_of
@@ -42,6 +42,7 @@ class StoreServicer(store_pb2_grpc.StoreServiceServicer):
         self._server_version = server_version
         self._features = features
         self._page_key = fresh_key()
+        self._streams = EventStreams(store)
 
     def GetCapabilities(
         self, request: pb.GetCapabilitiesRequest, context: grpc.ServicerContext
@@ -105,9 +106,16 @@ class StoreServicer(store_pb2_grpc.StoreServiceServicer):
 
     def DeleteNamespace(
         self, request: pb.DeleteNamespaceRequest, context: grpc.ServicerContext
-    ) -> NoReturn:
-        """Refuse: not built into this server yet."""
-        raise FeatureUnsupported(feature="DeleteNamespace")
+    ) -> pb.DeleteNamespaceResponse:
+        """Remove a namespace with all its pages; one that is not there succeeds."""
+        removed = self._store.delete_namespace(
+            self._callers.identity(context),
+            fields.random_id("namespace_id", request.namespace_id),
+        )
+        return pb.DeleteNamespaceResponse(
+            evicted_page_count=removed.evicted_page_count,
+            detached_page_count=removed.detached_page_count,
+        )
 
     def ListPrefixes(
         self, request: pb.ListPrefixesRequest, context: grpc.ServicerContext
@@ -147,11 +155,11 @@ class StoreServicer(store_pb2_grpc.StoreServiceServicer):
             detached_page_count=removed.detached_page_count,
         )
 
-    def WatchEvents(
-        self, request: pb.WatchEventsRequest, context: grpc.ServicerContext
-    ) -> NoReturn:
-        """Refuse: not built into this server yet."""
-        raise FeatureUnsupported(feature="WatchEvents")
+    def WatchEvents(  # type: ignore[override]  # it sends by itself, as Admission marks it
+        self, request: pb.WatchEventsRequest, context: grpc.ServicerContext, send: Send
+    ) -> None:
+        """Tell what happens, from now on, until the call ends."""
+        self._streams.serve(self._callers.identity(context), request, context, send)
 
 
 def _tokens_of_entry(max_tokens: int, count: int, limits: Limits) -> int:

@@ -47,7 +47,14 @@ class Administration:
     def evict_prefix(self, identity: Identity, namespace_id: bytes, tokens: bytes) -> Removed:
         """Remove all pages that hold a prefix's last token, and all that continues them."""
         with self._mutex:
+            self._cache.events.now = self._clock()
             return self._cache.evict_prefix(identity, namespace_id, tokens)
+
+    def delete_namespace(self, identity: Identity, namespace_id: bytes) -> Removed:
+        """Forget a namespace with all its pages; raises NamespaceNotFound."""
+        with self._mutex:
+            self._cache.events.now = self._clock()
+            return self._cache.delete_namespace(identity, namespace_id)
 
     def stats(self, identity: Identity) -> Stats:
         """Return one consistent snapshot of what the identity may see."""

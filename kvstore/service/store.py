@@ -12,6 +12,8 @@ from contextlib import suppress
 from dataclasses import replace
 from threading import Lock
 
+import structlog
+
 from kvstore.core.arena import Arena
 from kvstore.core.cache import PrefixCache
 from kvstore.core.caller import Caller, Identity
@@ -28,10 +30,11 @@ from kvstore.core.requests import (
     ReservationRequest,
     Sequence,
 )
-from kvstore.errors import PoolExhausted
+from kvstore.errors import NamespaceNotFound, PoolExhausted
 from kvstore.service.call_times import CallTimes
 from kvstore.service.clock import Clock
 from kvstore.service.disk import Disk
+from kvstore.service.event_watches import EventWatches
 from kvstore.service.growth import WATERMARK, Growth
 from kvstore.service.matching import Matching
 from kvstore.service.mover import Mover
@@ -44,6 +47,8 @@ from kvstore.storage.arenas import Arenas
 from kvstore.storage.extent import CudaIpcExport, ExtentDescription, HostExport
 from kvstore.storage.slab_admission import WriteAdmission
 from kvstore.storage.tiers import Tiers
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 # What ``extents`` answers is part of what the wire works with.
 __all__ = ["CudaIpcExport", "ExtentDescription", "HostExport", "KVStore"]
@@ -79,7 +84,7 @@ class KVStore(Matching):
         self.prefix_cache_backend = prefix_cache_backend
         self.limits: Limits = cache.limits
         self._memory = Tiers(arenas) if lower is None else Tiers(arenas, lower)
-        self._started_at = clock()
+        self.started_at = clock()
         self.growths = [
             Growth(
                 cache,
@@ -93,6 +98,7 @@ class KVStore(Matching):
         ]
         self.growth = self.growths[0]
         self.mover = Mover(cache, self._mutex, memory=self._memory, clock=clock, took=self._took)
+        self.events = EventWatches(cache, self._mutex, self._require_open)
         self.named_pins = NamedPinKeeper(cache, self._mutex, clock)
         self.thrash = ThrashWatch(cache, self._mutex, clock)
         self.traffic = Traffic(cache.quotas, clock)
@@ -141,7 +147,7 @@ class KVStore(Matching):
 
     def uptime(self) -> float:
         """Return the time since the start, in seconds."""
-        return self._clock() - self._started_at
+        return self._clock() - self.started_at
 
     @property
     def tier_bytes(self) -> dict[int, int]:
@@ -199,6 +205,28 @@ class KVStore(Matching):
         """
         removed = super().evict_prefix(identity, namespace_id, tokens)
         self.tier3.removals.settle()
+        return removed
+
+    def delete_namespace(self, identity: Identity, namespace_id: bytes) -> Removed:
+        """Forget a namespace with all its pages; one that is not there has none.
+
+        Of tier 3 too, before this returns. One line in the log.
+        """
+        try:
+            removed = super().delete_namespace(identity, namespace_id)
+        except NamespaceNotFound:
+            # Its deletion may be what is repeated: tier 3 has to have forgotten it too.
+            self.tier3.removals.settle()
+            return Removed(0, 0)
+        self.tier3.removals.settle()
+        log.info(
+            "namespace_deleted",
+            namespace_id=namespace_id.hex(),
+            by_tenant=identity.tenant,
+            evicted_page_count=removed.evicted_page_count,
+            detached_page_count=removed.detached_page_count,
+        )
+        self._look()
         return removed
 
     # The request path.

@@ -53,7 +53,7 @@ class Quotas(_message.Message):
     def __init__(self, tier1_bytes: _Optional[int] = ..., share_bytes: _Optional[int] = ..., leases: _Optional[int] = ..., pins: _Optional[int] = ..., named_pins: _Optional[int] = ..., requests_per_second: _Optional[float] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ("max_tokens", "max_batch_size", "max_message_bytes", "min_ttl", "max_ttl", "max_deadline", "max_namespaces", "max_holds_per_lease", "max_processes_per_lease", "max_short_message_bytes", "max_page_bytes", "max_page_tokens", "max_name_bytes", "max_digest_bytes", "max_salt_bytes", "max_features", "max_tombstones", "max_announced_bytes")
+    __slots__ = ("max_tokens", "max_batch_size", "max_message_bytes", "min_ttl", "max_ttl", "max_deadline", "max_namespaces", "max_holds_per_lease", "max_processes_per_lease", "max_short_message_bytes", "max_page_bytes", "max_page_tokens", "max_name_bytes", "max_digest_bytes", "max_salt_bytes", "max_features", "max_tombstones", "max_announced_bytes", "max_watch", "max_watchers")
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -72,6 +72,8 @@ class Limits(_message.Message):
     MAX_FEATURES_FIELD_NUMBER: _ClassVar[int]
     MAX_TOMBSTONES_FIELD_NUMBER: _ClassVar[int]
     MAX_ANNOUNCED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_WATCH_FIELD_NUMBER: _ClassVar[int]
+    MAX_WATCHERS_FIELD_NUMBER: _ClassVar[int]
     max_tokens: int
     max_batch_size: int
     max_message_bytes: int
@@ -90,7 +92,9 @@ class Limits(_message.Message):
     max_features: int
     max_tombstones: int
     max_announced_bytes: int
-    def __init__(self, max_tokens: _Optional[int] = ..., max_batch_size: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., min_ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_deadline: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_namespaces: _Optional[int] = ..., max_holds_per_lease: _Optional[int] = ..., max_processes_per_lease: _Optional[int] = ..., max_short_message_bytes: _Optional[int] = ..., max_page_bytes: _Optional[int] = ..., max_page_tokens: _Optional[int] = ..., max_name_bytes: _Optional[int] = ..., max_digest_bytes: _Optional[int] = ..., max_salt_bytes: _Optional[int] = ..., max_features: _Optional[int] = ..., max_tombstones: _Optional[int] = ..., max_announced_bytes: _Optional[int] = ...) -> None: ...
+    max_watch: _duration_pb2.Duration
+    max_watchers: int
+    def __init__(self, max_tokens: _Optional[int] = ..., max_batch_size: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., min_ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_deadline: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_namespaces: _Optional[int] = ..., max_holds_per_lease: _Optional[int] = ..., max_processes_per_lease: _Optional[int] = ..., max_short_message_bytes: _Optional[int] = ..., max_page_bytes: _Optional[int] = ..., max_page_tokens: _Optional[int] = ..., max_name_bytes: _Optional[int] = ..., max_digest_bytes: _Optional[int] = ..., max_salt_bytes: _Optional[int] = ..., max_features: _Optional[int] = ..., max_tombstones: _Optional[int] = ..., max_announced_bytes: _Optional[int] = ..., max_watch: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_watchers: _Optional[int] = ...) -> None: ...
 
 class GetStatsRequest(_message.Message):
     __slots__ = ()
@@ -299,8 +303,12 @@ class DeleteNamespaceRequest(_message.Message):
     def __init__(self, namespace_id: _Optional[bytes] = ...) -> None: ...
 
 class DeleteNamespaceResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("evicted_page_count", "detached_page_count")
+    EVICTED_PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DETACHED_PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    evicted_page_count: int
+    detached_page_count: int
+    def __init__(self, evicted_page_count: _Optional[int] = ..., detached_page_count: _Optional[int] = ...) -> None: ...
 
 class ListPrefixesRequest(_message.Message):
     __slots__ = ("namespace_id", "page_size", "page_token", "max_tokens")
@@ -363,43 +371,111 @@ class EvictPrefixResponse(_message.Message):
     def __init__(self, evicted_page_count: _Optional[int] = ..., detached_page_count: _Optional[int] = ...) -> None: ...
 
 class WatchEventsRequest(_message.Message):
-    __slots__ = ("namespace_id",)
+    __slots__ = ("namespace_id", "history")
+    class History(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        HISTORY_UNSPECIFIED: _ClassVar[WatchEventsRequest.History]
+        HISTORY_FIRST: _ClassVar[WatchEventsRequest.History]
+        HISTORY_ALONE: _ClassVar[WatchEventsRequest.History]
+    HISTORY_UNSPECIFIED: WatchEventsRequest.History
+    HISTORY_FIRST: WatchEventsRequest.History
+    HISTORY_ALONE: WatchEventsRequest.History
     NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
     namespace_id: bytes
-    def __init__(self, namespace_id: _Optional[bytes] = ...) -> None: ...
+    history: WatchEventsRequest.History
+    def __init__(self, namespace_id: _Optional[bytes] = ..., history: _Optional[_Union[WatchEventsRequest.History, str]] = ...) -> None: ...
 
 class WatchEventsResponse(_message.Message):
-    __slots__ = ("sequence_number", "lost_event_count", "uptime", "pages_inserted", "pages_removed", "lease_changed")
+    __slots__ = ("sequence_number", "lost_event_count", "uptime", "pages_inserted", "pages_removed", "lease_changed", "began", "pages_copied", "copies_removed", "namespace_changed", "tenant")
     SEQUENCE_NUMBER_FIELD_NUMBER: _ClassVar[int]
     LOST_EVENT_COUNT_FIELD_NUMBER: _ClassVar[int]
     UPTIME_FIELD_NUMBER: _ClassVar[int]
     PAGES_INSERTED_FIELD_NUMBER: _ClassVar[int]
     PAGES_REMOVED_FIELD_NUMBER: _ClassVar[int]
     LEASE_CHANGED_FIELD_NUMBER: _ClassVar[int]
+    BEGAN_FIELD_NUMBER: _ClassVar[int]
+    PAGES_COPIED_FIELD_NUMBER: _ClassVar[int]
+    COPIES_REMOVED_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_CHANGED_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
     sequence_number: int
     lost_event_count: int
     uptime: _duration_pb2.Duration
     pages_inserted: PagesEvent
     pages_removed: PagesEvent
     lease_changed: LeaseEvent
-    def __init__(self, sequence_number: _Optional[int] = ..., lost_event_count: _Optional[int] = ..., uptime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., pages_inserted: _Optional[_Union[PagesEvent, _Mapping]] = ..., pages_removed: _Optional[_Union[PagesEvent, _Mapping]] = ..., lease_changed: _Optional[_Union[LeaseEvent, _Mapping]] = ...) -> None: ...
+    began: WatchBegan
+    pages_copied: PagesEvent
+    copies_removed: PagesEvent
+    namespace_changed: NamespaceEvent
+    tenant: str
+    def __init__(self, sequence_number: _Optional[int] = ..., lost_event_count: _Optional[int] = ..., uptime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., pages_inserted: _Optional[_Union[PagesEvent, _Mapping]] = ..., pages_removed: _Optional[_Union[PagesEvent, _Mapping]] = ..., lease_changed: _Optional[_Union[LeaseEvent, _Mapping]] = ..., began: _Optional[_Union[WatchBegan, _Mapping]] = ..., pages_copied: _Optional[_Union[PagesEvent, _Mapping]] = ..., copies_removed: _Optional[_Union[PagesEvent, _Mapping]] = ..., namespace_changed: _Optional[_Union[NamespaceEvent, _Mapping]] = ..., tenant: _Optional[str] = ...) -> None: ...
+
+class WatchBegan(_message.Message):
+    __slots__ = ("store_epoch", "remembered_event_count")
+    STORE_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    REMEMBERED_EVENT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    store_epoch: int
+    remembered_event_count: int
+    def __init__(self, store_epoch: _Optional[int] = ..., remembered_event_count: _Optional[int] = ...) -> None: ...
 
 class PagesEvent(_message.Message):
-    __slots__ = ("namespace_id", "start_page", "page_count", "tier", "path_digest")
+    __slots__ = ("namespace_id", "start_page", "page_count", "tier", "path_digest", "cause")
+    class Cause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        CAUSE_UNSPECIFIED: _ClassVar[PagesEvent.Cause]
+        CAUSE_INSERTED: _ClassVar[PagesEvent.Cause]
+        CAUSE_LOADED: _ClassVar[PagesEvent.Cause]
+        CAUSE_MOVED: _ClassVar[PagesEvent.Cause]
+        CAUSE_EVICTED: _ClassVar[PagesEvent.Cause]
+        CAUSE_REMOVED: _ClassVar[PagesEvent.Cause]
+        CAUSE_SUPERSEDED: _ClassVar[PagesEvent.Cause]
+        CAUSE_CORRUPT: _ClassVar[PagesEvent.Cause]
+        CAUSE_RETIRED: _ClassVar[PagesEvent.Cause]
+        CAUSE_NAMESPACE_DELETED: _ClassVar[PagesEvent.Cause]
+    CAUSE_UNSPECIFIED: PagesEvent.Cause
+    CAUSE_INSERTED: PagesEvent.Cause
+    CAUSE_LOADED: PagesEvent.Cause
+    CAUSE_MOVED: PagesEvent.Cause
+    CAUSE_EVICTED: PagesEvent.Cause
+    CAUSE_REMOVED: PagesEvent.Cause
+    CAUSE_SUPERSEDED: PagesEvent.Cause
+    CAUSE_CORRUPT: PagesEvent.Cause
+    CAUSE_RETIRED: PagesEvent.Cause
+    CAUSE_NAMESPACE_DELETED: PagesEvent.Cause
     NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
     START_PAGE_FIELD_NUMBER: _ClassVar[int]
     PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
     TIER_FIELD_NUMBER: _ClassVar[int]
     PATH_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
     namespace_id: bytes
     start_page: int
     page_count: int
     tier: _types_pb2.Tier
     path_digest: bytes
-    def __init__(self, namespace_id: _Optional[bytes] = ..., start_page: _Optional[int] = ..., page_count: _Optional[int] = ..., tier: _Optional[_Union[_types_pb2.Tier, str]] = ..., path_digest: _Optional[bytes] = ...) -> None: ...
+    cause: PagesEvent.Cause
+    def __init__(self, namespace_id: _Optional[bytes] = ..., start_page: _Optional[int] = ..., page_count: _Optional[int] = ..., tier: _Optional[_Union[_types_pb2.Tier, str]] = ..., path_digest: _Optional[bytes] = ..., cause: _Optional[_Union[PagesEvent.Cause, str]] = ...) -> None: ...
+
+class NamespaceEvent(_message.Message):
+    __slots__ = ("namespace_id", "change")
+    class Change(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        CHANGE_UNSPECIFIED: _ClassVar[NamespaceEvent.Change]
+        CHANGE_OPENED: _ClassVar[NamespaceEvent.Change]
+        CHANGE_DELETED: _ClassVar[NamespaceEvent.Change]
+    CHANGE_UNSPECIFIED: NamespaceEvent.Change
+    CHANGE_OPENED: NamespaceEvent.Change
+    CHANGE_DELETED: NamespaceEvent.Change
+    NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
+    CHANGE_FIELD_NUMBER: _ClassVar[int]
+    namespace_id: bytes
+    change: NamespaceEvent.Change
+    def __init__(self, namespace_id: _Optional[bytes] = ..., change: _Optional[_Union[NamespaceEvent.Change, str]] = ...) -> None: ...
 
 class LeaseEvent(_message.Message):
-    __slots__ = ("lease_id", "change")
+    __slots__ = ("lease_id", "change", "display_name")
     class Change(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         CHANGE_UNSPECIFIED: _ClassVar[LeaseEvent.Change]
@@ -412,6 +488,8 @@ class LeaseEvent(_message.Message):
     CHANGE_ENDED: LeaseEvent.Change
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     CHANGE_FIELD_NUMBER: _ClassVar[int]
+    DISPLAY_NAME_FIELD_NUMBER: _ClassVar[int]
     lease_id: bytes
     change: LeaseEvent.Change
-    def __init__(self, lease_id: _Optional[bytes] = ..., change: _Optional[_Union[LeaseEvent.Change, str]] = ...) -> None: ...
+    display_name: str
+    def __init__(self, lease_id: _Optional[bytes] = ..., change: _Optional[_Union[LeaseEvent.Change, str]] = ..., display_name: _Optional[str] = ...) -> None: ...

@@ -140,13 +140,16 @@ class StoreServiceServicer:
 
     def DeleteNamespace(self, request, context):
         """Removes a namespace with all its pages; those that are pinned are detached
-        and go at their last release.
+        and go at their last release. Named pins in it end. Answered once no page of
+        it can return from tier 3. Its id is never used again: calls under leases that
+        opened it answer `NAMESPACE_NOT_FOUND`, inserts into it too, and who opens the
+        same identity again is given a fresh one, which is empty.
 
-        Idempotent: an unknown id succeeds.
+        Idempotent: an unknown id succeeds, and so does another tenant's, which stays.
 
         Errors:
 
-        * `PERMISSION_DENIED` / `PERMISSION_DENIED`
+        * `INVALID_ARGUMENT` / `INVALID_FIELD`
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -186,13 +189,20 @@ class StoreServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchEvents(self, request, context):
-        """Streams what happens in the store: pages inserted and removed, leases
-        granted and ended. A subscriber that is too slow loses events and is told
-        how many. Changes nothing.
+        """Streams what happens in the store: pages inserted, copied and removed, leases
+        granted and ended, namespaces opened and deleted. The first answer is `began`:
+        what happens after it is told. A watcher that is too slow loses the oldest
+        events and is told how many. Changes nothing.
+
+        Its deadline may be as long as `max_watch`; it ends by that, by its client, or
+        with `STORE_DRAINING` as the server stops. An epoch's stream ends with it.
 
         Errors:
 
         * `NOT_FOUND` / `NAMESPACE_NOT_FOUND`
+        * `INVALID_ARGUMENT` / `INVALID_FIELD`
+        * `RESOURCE_EXHAUSTED` / `QUOTA_EXCEEDED`: too many watch already.
+        * `UNAVAILABLE` / `STORE_DRAINING`
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -9,6 +9,8 @@ from functools import partial
 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
+from machine_deleting import DeleteRules
+from machine_events import EventRules
 from machine_loading import LoadRules
 from machine_matching import MatchRules
 from machine_members import MemberRules
@@ -29,6 +31,7 @@ from kvstore.core.wanted_moves import TierPolicy, WantedMoves
 
 
 class CacheMachine(
+    EventRules,
     LoadRules,
     MemberRules,
     MatchRules,
@@ -36,6 +39,7 @@ class CacheMachine(
     PrefillRules,
     NamedPinRules,
     TenantRules,
+    DeleteRules,
 ):
     """All verbs of the cache by several leases, in any order."""
 

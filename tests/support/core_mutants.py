@@ -194,7 +194,7 @@ MUTANTS = [
     Mutant(
         "partial-page-beside-a-fuller-one",
         "pages.py",
-        "    remove(partial)\n",
+        "    remove(partial, Cause.SUPERSEDED)\n",
         "",
     ),
     Mutant(

@@ -54,7 +54,7 @@ class MachineState(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 100.0
-        limits = Limits(min_ttl=1.0, default_ttl=10.0, max_ttl=20.0)
+        limits = Limits(min_ttl=1.0, default_ttl=10.0, max_ttl=20.0, max_remembered_events=1 << 16)
         quotas = QuotaTable(by_tenant={NEIGHBOUR.tenant: QUOTAS})
         self.cache = PrefixCache(
             EPOCH,

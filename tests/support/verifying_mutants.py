@@ -6,12 +6,12 @@ VERIFYING_MUTANTS = [
     Mutant(
         "corrupt-page-s-children-stay",
         "pages.py",
-        "    removed = remove(top)\n    if above.ends",
+        "    removed = remove(top, Cause.CORRUPT)\n    if above.ends",
         "    for key, child in list(top.children.items()):\n"
         "        top.children.drop(key)\n"
         "        above.children.add(key, child)\n"
         "        child.parent = above\n"
-        "    removed = remove(top)\n    if above.ends",
+        "    removed = remove(top, Cause.CORRUPT)\n    if above.ends",
     ),
     Mutant(
         "page-below-a-corrupt-one-removed-in-its-place",

@@ -9,6 +9,7 @@ from kvstore_client.admin import Admin, connect_admin, connect_remote_admin
 from kvstore_client.budget import StoreBudget
 from kvstore_client.client import Client
 from kvstore_client.config import ClientConfig
+from kvstore_client.event_watch import EventWatch, History
 from kvstore_client.identity import NamespaceIdentity
 from kvstore_client.in_flight import InFlight
 from kvstore_client.layout import OpaqueContent, PagedContent, PageLayout
@@ -27,6 +28,8 @@ __all__ = [
     "Client",
     "ClientConfig",
     "DatedRun",
+    "EventWatch",
+    "History",
     "InFlight",
     "Inserted",
     "Match",

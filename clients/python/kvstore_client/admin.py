@@ -9,6 +9,7 @@ from kvstore.v1 import lease_pb2, named_pin_pb2, prefix_cache_pb2, store_pb2
 from kvstore_client.attach import AttachConnection
 from kvstore_client.calls import StoreCalls
 from kvstore_client.deadline import Deadline
+from kvstore_client.event_watch import EventWatch, History
 from kvstore_client.remote import RemoteStore
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.tokens import Tokens, pack_tokens
@@ -16,6 +17,8 @@ from kvstore_client.tokens import Tokens, pack_tokens
 PAGE_SIZE = 1_000
 # Lists and snapshots of a large store; nobody's request waits for them.
 ADMIN_TIMEOUT = 10.0
+# A watch that nobody says the length of.
+WATCH_SECONDS = 60.0
 
 
 class Admin:
@@ -96,6 +99,37 @@ class Admin:
             calls.store.EvictPrefix, request, self._timeout
         )
         return response
+
+    def delete_namespace(self, namespace_id: bytes) -> store_pb2.DeleteNamespaceResponse:
+        """Remove a namespace with all its pages, for good; one that is not there succeeds.
+
+        Who opened it finds it gone, and who opens it again gets another one, empty.
+        """
+        calls = self._calls()
+        response: store_pb2.DeleteNamespaceResponse = calls.call(
+            calls.store.DeleteNamespace,
+            store_pb2.DeleteNamespaceRequest(namespace_id=namespace_id),
+            self._timeout,
+        )
+        return response
+
+    def watch_events(
+        self,
+        namespace_id: bytes = b"",
+        *,
+        seconds: float = WATCH_SECONDS,
+        history: History = History.NONE,
+    ) -> EventWatch:
+        """Return what happens from now on, in a namespace or in all that the caller may see.
+
+        It ends after ``seconds``, of which a store allows ``limits.max_watch``. To watch
+        again after that, or after an error, is the caller's to decide: what happened
+        meanwhile is told by ``history``, as far as the store remembers. Raises
+        ``NamespaceNotFound``, or ``QuotaExceeded`` where too many watch already.
+        """
+        calls = self._calls()
+        request = store_pb2.WatchEventsRequest(namespace_id=namespace_id, history=history.value)
+        return EventWatch(calls.stream(calls.store.WatchEvents, request, seconds))
 
     def peek_prefix(
         self, namespace_id: bytes, tokens: Tokens

@@ -120,6 +120,16 @@ class StoreCalls:
             # What grpc raises for a call on a closed channel.
             raise StoreUnavailable(str(error)) from None
 
+    def stream(self, method: Any, request: Any, timeout: float) -> Any:  # noqa: ANN401  # as call
+        """Return a call whose answers come one by one, ``timeout`` seconds long at most.
+
+        Reading them raises gRPC's errors, which ``error_of_call`` says the meaning of.
+        """
+        try:
+            return method(request, timeout=timeout, metadata=self._metadata)
+        except ValueError as error:
+            raise StoreUnavailable(str(error)) from None
+
     def post(self, method: Any, request: Any, timeout: float, told: Callable[[bool], None]) -> bool:  # noqa: ANN401  # as call
         """Have a call made over a lane, and do not wait; False where none takes it at once.
 

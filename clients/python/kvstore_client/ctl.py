@@ -9,10 +9,11 @@ from typing import Annotated
 import typer
 
 from kvstore import __version__
-from kvstore_client import ctl_pins, ctl_remote, ctl_token, tables
+from kvstore_client import ctl_namespaces, ctl_pins, ctl_remote, ctl_token, tables
 from kvstore_client.console import AsJson, RuntimeDirOption, connected, show, show_json
 from kvstore_client.ctl_bench import bench
 from kvstore_client.ctl_doctor import doctor
+from kvstore_client.ctl_events import events
 from kvstore_client.ctl_health import health
 from kvstore_client.ctl_identity import identity
 from kvstore_client.ctl_leases import leases
@@ -79,19 +80,10 @@ def stats(*, runtime_dir: RuntimeDirOption = None, as_json: AsJson = False) -> N
     )
 
 
-@app.command()
-def namespaces(*, runtime_dir: RuntimeDirOption = None, as_json: AsJson = False) -> None:
-    """Show the namespaces and what each holds."""
-    with connected(runtime_dir) as admin:
-        listed = admin.namespaces()
-    if as_json:
-        show_json([plain(each) for each in listed])
-    else:
-        show(tables.namespaces_table(listed))
-
-
+app.add_typer(ctl_namespaces.app, name="namespaces")
 app.add_typer(ctl_token.app, name="token")
 for each in (
+    events,
     top,
     tree,
     leases,

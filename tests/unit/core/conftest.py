@@ -18,6 +18,7 @@ ON_BOTH = {
     "test_cache_insert_base",
     "test_cache_reserve",
     "test_checksums",
+    "test_delete_namespace",
     "test_directory",
     "test_lookup",
     "test_membership",

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from core_builders import node_at
+from core_builders import NAMESPACE_ID, OWNER, node_at
 from third_world import ThirdWorld
 
 from kvstore.core.law import LawBroken
@@ -82,6 +82,18 @@ def tell_nobody(world: ThirdWorld) -> None:
     world.third.removed.append(RemovedPrefix(space.namespace_id, space.digest, None))
 
 
+def remember_what_was_told(world: ThirdWorld) -> None:
+    """Keep a count of no removals of a namespace that is gone."""
+    world.third.untold[b"gone"] = 0
+
+
+def forget_one_that_is_gone(world: ThirdWorld) -> None:
+    """Delete a namespace, and let what tier 3 was not told of be forgotten."""
+    world.cache.delete_namespace(OWNER, NAMESPACE_ID)
+    world.laws.check()
+    world.third.untold.clear()
+
+
 @pytest.mark.parametrize(
     ("fault", "law"),
     [
@@ -94,6 +106,8 @@ def tell_nobody(world: ThirdWorld) -> None:
         (load_unknown, "what is loading is known"),
         (load_twice, "a page is loaded once at a time"),
         (tell_nobody, "tier 3 is told of every removal"),
+        (forget_one_that_is_gone, "tier 3 is told of every removal"),
+        (remember_what_was_told, "what tier 3 was told of is forgotten"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

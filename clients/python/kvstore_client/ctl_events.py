@@ -1,0 +1,132 @@
+"""kvstore-ctl events: what happens in a store, one line an event."""
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+import typer
+from google.protobuf.duration_pb2 import Duration
+
+from kvstore.v1 import store_pb2, types_pb2
+from kvstore_client.admin import Admin
+from kvstore_client.console import RuntimeDirOption, connected
+from kvstore_client.ctl_values import namespace_of, title_of
+from kvstore_client.event_watch import History
+from kvstore_client.message_json import plain
+
+SHORT_ID = 8
+# Of what a line says of pages, by the field that they are in.
+VERBS = {
+    "pages_inserted": "inserted",
+    "pages_removed": "removed",
+    "pages_copied": "copied to",
+    "copies_removed": "copy gone from",
+}
+
+AsJsonLines = Annotated[
+    bool, typer.Option("--json", help="Print one JSON value a line, instead of text.")
+]
+
+
+def events(
+    *,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until interrupted or the store stops.")
+    ] = False,
+    seconds: Annotated[
+        float, typer.Option(min=0.0, help="Go on for so long. Default: do not wait.")
+    ] = 0.0,
+    new: Annotated[bool, typer.Option("--new", help="Leave out what happened before.")] = False,
+    namespace: Annotated[
+        str, typer.Option(help="Only the namespace whose id or name begins so.")
+    ] = "",
+    runtime_dir: RuntimeDirOption = None,
+    as_json: AsJsonLines = False,
+) -> None:
+    """Show what happens: pages inserted and removed, leases, namespaces; one line an event.
+
+    What the store remembers comes first. Times are this machine's, by the store's count
+    of seconds. Tokens are never shown.
+    """
+    if follow and seconds:
+        raise typer.BadParameter("one of the two is wanted", param_hint="--follow, --seconds")
+    with suppress(KeyboardInterrupt), connected(runtime_dir) as admin:
+        listed = admin.namespaces()
+        chosen = namespace_of(listed, namespace).namespace_id if namespace else b""
+        titles = {each.namespace_id: title_of(each) for each in listed}
+        for at, event in _watched(admin, chosen, follow=follow, seconds=seconds, new=new):
+            typer.echo(_as_json(at, event) if as_json else _as_line(at, event, titles))
+
+
+def _watched(
+    admin: Admin, namespace_id: bytes, *, follow: bool, seconds: float, new: bool
+) -> Iterator[tuple[datetime, store_pb2.WatchEventsResponse]]:
+    """Yield events with their times by this machine's clock.
+
+    One watch after the other to follow: each begins with what the store remembers, of which
+    what was told before is left out.
+    """
+    longest = _seconds(admin.capabilities().limits.max_watch)
+    history = History.NONE if new else History.FIRST if follow or seconds else History.ALONE
+    told_through = -1.0
+    while True:
+        before = told_through
+        span = longest if follow or not seconds else min(seconds, longest)
+        with admin.watch_events(namespace_id, seconds=span, history=history) as watch:
+            started = datetime.now(UTC) - timedelta(seconds=_seconds(watch.began.uptime))
+            for event in watch:
+                uptime = _seconds(event.uptime)
+                told_through = max(told_through, uptime)
+                is_new = event.sequence_number > watch.began.began.remembered_event_count
+                if is_new or uptime > before:
+                    yield started + timedelta(seconds=uptime), event
+        if not follow:
+            return
+        history = History.FIRST
+
+
+def _seconds(span: Duration) -> float:
+    return span.ToNanoseconds() / 1e9
+
+
+def _as_json(at: datetime, event: store_pb2.WatchEventsResponse) -> str:
+    return json.dumps({"time": at.isoformat(timespec="milliseconds")} | plain(event))
+
+
+def _as_line(at: datetime, event: store_pb2.WatchEventsResponse, titles: dict[bytes, str]) -> str:
+    lost = f"({event.lost_event_count} lost before) " if event.lost_event_count else ""
+    when = at.astimezone().isoformat(sep=" ", timespec="milliseconds")
+    return f"{when}  {event.tenant}  {lost}{_what(event, titles)}"
+
+
+def _what(event: store_pb2.WatchEventsResponse, titles: dict[bytes, str]) -> str:
+    """Return what happened, in words."""
+    match event.WhichOneof("event"):
+        case "lease_changed":
+            lease = event.lease_changed
+            change = store_pb2.LeaseEvent.Change.Name(lease.change).removeprefix("CHANGE_").lower()
+            return f"lease {_short(lease.lease_id)} {lease.display_name!r} {change}"
+        case "namespace_changed":
+            space = event.namespace_changed
+            change = store_pb2.NamespaceEvent.Change.Name(space.change)
+            title = titles.get(space.namespace_id, _short(space.namespace_id))
+            return f"namespace {title} {change.removeprefix('CHANGE_').lower()}"
+        case "pages_inserted" | "pages_removed" | "pages_copied" | "copies_removed" as field:
+            return _pages(VERBS[field], getattr(event, field), titles)
+        case other:
+            return f"something that this program does not know: {other}"
+
+
+def _pages(verb: str, pages: store_pb2.PagesEvent, titles: dict[bytes, str]) -> str:
+    title = titles.get(pages.namespace_id, _short(pages.namespace_id))
+    cause = store_pb2.PagesEvent.Cause.Name(pages.cause).removeprefix("CAUSE_").lower()
+    tier = types_pb2.Tier.Name(pages.tier).removeprefix("TIER_")
+    end = pages.start_page + pages.page_count
+    path = f" path {_short(pages.path_digest)}" if pages.path_digest else ""
+    return f"{title}: pages {pages.start_page} to {end - 1} {verb} tier {tier}, {cause}{path}"
+
+
+def _short(identifier: bytes) -> str:
+    return identifier.hex()[:SHORT_ID]

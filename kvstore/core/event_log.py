@@ -1,0 +1,55 @@
+"""What happened lately, and who is told. Costs an entry of a bounded list where nobody watches."""
+
+from collections import deque
+
+from kvstore.core.event_watch import EventWatch
+from kvstore.core.events import Event
+from kvstore.core.limits import Limits
+from kvstore.errors import QuotaExceeded
+
+
+class EventLog:
+    """The latest events, and the watches that each is handed to. Not thread-safe.
+
+    ``now`` is the latest time that the core was told, in seconds: an event's.
+    """
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        limits = limits or Limits()
+        self.now = 0.0
+        self.recent: deque[Event] = deque(maxlen=limits.max_remembered_events)
+        self._watches: tuple[EventWatch, ...] = ()
+        self._max_watchers = limits.max_watchers
+        self._max_watchers_in_all = limits.max_watchers_in_all
+
+    def note(self, event: Event) -> None:
+        """Take in what happened."""
+        self.recent.append(event)
+        for watch in self._watches:
+            watch.offer(event)
+
+    def is_watched(self, tenant: str, namespace_id: bytes) -> bool:
+        """Return whether anybody is told what happens in a namespace."""
+        watches = self._watches
+        return bool(watches) and any(each.sees(tenant, namespace_id) for each in watches)
+
+    def begin(self, watch: EventWatch, *, with_history: bool, goes_on: bool = True) -> None:
+        """Hand what happens from now on to a watch, what is remembered first if that is wanted.
+
+        Not what happens from now on, unless it ``goes_on``. A tenant has at most as many as
+        there is room left for, ``max_watchers`` at most: however many watch, another tenant
+        finds room. Raises :class:`QuotaExceeded`.
+        """
+        if goes_on:
+            room = self._max_watchers_in_all - len(self._watches)
+            mine = sum(each.tenant == watch.tenant for each in self._watches)
+            maximum = min(room, self._max_watchers)
+            if mine >= maximum:
+                raise QuotaExceeded(quota="watchers", maximum=self._max_watchers)
+            self._watches += (watch,)
+        for event in self.recent if with_history else ():
+            watch.offer(event)
+
+    def end(self, watch: EventWatch) -> None:
+        """Hand nothing more to a watch; one that ended already is passed over."""
+        self._watches = tuple(each for each in self._watches if each is not watch)

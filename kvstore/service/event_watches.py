@@ -1,0 +1,130 @@
+"""Who watches what happens: each watcher waits for its own events, outside the store's mutex."""
+
+from collections.abc import Callable
+from threading import Event, Lock
+
+from kvstore.core.cache import PrefixCache
+from kvstore.core.caller import Identity
+from kvstore.core.event_watch import EventWatch, Told
+from kvstore.errors import StoreDraining
+
+# Events taken at once at most: little time under the mutex.
+BATCH = 256
+# Seconds between two batches for one watcher at least, so that a burst costs a few of them.
+PACE = 0.02
+
+
+class Watching:
+    """One watcher's events. :meth:`take` is for one thread, the rest for any.
+
+    ``draining`` says whether the store ended it; ``remembered`` is how many events were there.
+    """
+
+    def __init__(
+        self,
+        cache: PrefixCache,
+        mutex: Lock,
+        identity: Identity,
+        namespace_id: bytes,
+        *,
+        history: bool,
+        live: bool,
+    ) -> None:
+        """As ``EventWatches.begin``, which makes it."""
+        self.draining = False
+        self._cache = cache
+        self._mutex = mutex
+        self._goes_on = live
+        self._due = Event()
+        self._ended = Event()
+        room = cache.limits.max_waiting_events
+        self._watch = EventWatch(identity, namespace_id, room=room, wake=self._due.set)
+        with mutex:
+            if namespace_id:
+                cache.namespace(identity, namespace_id)
+            cache.events.begin(self._watch, with_history=history, goes_on=live)
+            self.remembered = len(self._watch)
+
+    def take(self) -> Told | None:
+        """Wait for events and return those that are there; None once it is over.
+
+        Not sooner than ``PACE`` seconds after the last time.
+        """
+        if self._goes_on:
+            self._due.wait()
+        self._due.clear()
+        if self._ended.is_set():
+            return None
+        with self._mutex:
+            told = self._watch.take(BATCH)
+            if len(self._watch):
+                self._due.set()
+        return told if told.events or self._goes_on else None
+
+    def pause(self) -> None:
+        """Wait a moment, for more to come, or for the end."""
+        if self._goes_on:
+            self._ended.wait(PACE)
+
+    def end(self) -> None:
+        """Have nothing more told; can be repeated."""
+        self._ended.set()
+        self._due.set()
+
+    def forget(self) -> None:
+        """Hand it nothing more; can be repeated."""
+        self.end()
+        with self._mutex:
+            self._cache.events.end(self._watch)
+
+
+class EventWatches:
+    """All watchers of a store. Thread-safe.
+
+    ``mutex`` is the store's, under which ``cache`` may be used; ``require_open`` raises
+    StoreDraining where nothing new may begin.
+    """
+
+    def __init__(self, cache: PrefixCache, mutex: Lock, require_open: Callable[[], None]) -> None:
+        self._cache = cache
+        self._mutex = mutex
+        self._require_open = require_open
+        self._state = Lock()
+        self._closed = False
+        self._watching: set[Watching] = set()
+
+    def begin(
+        self, identity: Identity, namespace_id: bytes = b"", *, history: bool, live: bool = True
+    ) -> Watching:
+        """Return what tells of what happens from now on, until :meth:`forget`.
+
+        Of what ``identity`` may see, or of one namespace; with ``history`` of what is
+        remembered first, and without ``live`` of nothing else. Raises NamespaceNotFound,
+        QuotaExceeded or StoreDraining.
+        """
+        self._require_open()
+        watching = Watching(
+            self._cache, self._mutex, identity, namespace_id, history=history, live=live
+        )
+        with self._state:
+            self._watching.add(watching)
+            closed = self._closed
+        if closed:
+            self.forget(watching)
+            raise StoreDraining
+        return watching
+
+    def forget(self, watching: Watching) -> None:
+        """End a watch, whoever wants it; can be repeated."""
+        watching.forget()
+        with self._state:
+            self._watching.discard(watching)
+
+    def close(self) -> None:
+        """End all watches, and begin no other. Does not wait."""
+        with self._state:
+            self._closed = True
+            left = list(self._watching)
+        for each in left:
+            each.draining = True
+            each.end()
