@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import grpc
-from rpc_world import Refused, Worker
+from rpc_world import Refused, Worker, watch
 
 from kvstore.core.caller import Caller
 from kvstore.core.limits import Limits
@@ -26,6 +26,8 @@ LIMITS = Limits(
     max_holds_per_lease=3,
     max_processes_per_lease=4,
     max_deadline=50.0,
+    max_watch=70.0,
+    max_watchers=2,
 )
 # A field of the contract's that no message has.
 PADDING_FIELD = 1000
@@ -95,6 +97,17 @@ def max_deadline(worker: Worker, size: int) -> object:
         lambda request, **_: call(request, timeout=timeout, metadata=(authorization,)),
         store_pb2.GetStatsRequest(),
     )
+
+
+def max_watch(worker: Worker, size: int) -> object:
+    """Watch for so many seconds, and what gRPC's rounding takes more."""
+    timeout = size + (0 if size == LIMITS.max_watch else 2)
+    return watch(worker, timeout=timeout).cancel()
+
+
+def max_watchers(worker: Worker, size: int) -> object:
+    """Watch with so many calls."""
+    return [watch(worker) for _ in range(size)]
 
 
 def max_namespaces(worker: Worker, size: int) -> object:
@@ -177,7 +190,13 @@ CASES: dict[str, tuple[Case, str]] = {
     each.__name__: (each, reason)
     for reason, cases in {
         "": [max_message_bytes],
-        "INVALID_FIELD": [max_deadline, max_name_bytes, max_digest_bytes, max_salt_bytes],
+        "INVALID_FIELD": [
+            max_deadline,
+            max_watch,
+            max_name_bytes,
+            max_digest_bytes,
+            max_salt_bytes,
+        ],
         "LIMIT_EXCEEDED": [
             max_tokens,
             max_batch_size,
@@ -190,6 +209,7 @@ CASES: dict[str, tuple[Case, str]] = {
             max_namespaces,
             max_holds_per_lease,
             max_processes_per_lease,
+            max_watchers,
         ],
     }.items()
     for each in cases

@@ -29,8 +29,6 @@ OK = "OK"
 NOBODY = "CREDENTIAL_REQUIRED"
 NO_LEASE = "LEASE_NOT_FOUND"
 NO_NAMESPACE = "NAMESPACE_NOT_FOUND"
-UNBUILT = "FEATURE_UNSUPPORTED"
-UNBUILT_YET = "Not built yet."
 
 
 @dataclass(frozen=True)
@@ -88,11 +86,6 @@ def of_namespace(build: Build, means: str) -> Permission:
 def of_lease(build: Build, means: str, under_own_lease: str = "") -> Permission:
     """Whoever has the lease's secret may, of its tenant alone."""
     return Permission(build, OK, NO_LEASE, under_own_lease, NOBODY, NO_LEASE, means)
-
-
-def unbuilt(build: Build, means: str) -> Permission:
-    """Nobody may yet: the server has not got it."""
-    return Permission(build, UNBUILT, UNBUILT, "", NOBODY, UNBUILT, means)
 
 
 lease, cache, named, store = lease_pb2, prefix_cache_pb2, named_pin_pb2, store_pb2
@@ -217,8 +210,9 @@ PERMISSIONS: Mapping[str, Permission] = {
     f"{STORE}/ListNamespaces": any_tenant(
         lambda _: store.ListNamespacesRequest(), "Lists the tenant's; to an admin, all."
     ),
-    f"{STORE}/DeleteNamespace": unbuilt(
-        lambda n: store.DeleteNamespaceRequest(namespace_id=n.namespace_id), UNBUILT_YET
+    f"{STORE}/DeleteNamespace": any_tenant(
+        lambda n: store.DeleteNamespaceRequest(namespace_id=n.namespace_id),
+        "Of the tenant's own namespaces, an admin of any; an id that is none succeeds.",
     ),
     f"{STORE}/ListPrefixes": of_namespace(
         lambda n: store.ListPrefixesRequest(namespace_id=n.namespace_id, max_tokens=8),
@@ -228,8 +222,10 @@ PERMISSIONS: Mapping[str, Permission] = {
         lambda n: store.EvictPrefixRequest(namespace_id=n.namespace_id, tokens=CACHED),
         "In the tenant's own namespaces.",
     ),
-    f"{STORE}/WatchEvents": unbuilt(
-        lambda n: store.WatchEventsRequest(namespace_id=n.namespace_id), UNBUILT_YET
+    f"{STORE}/WatchEvents": of_namespace(
+        lambda n: store.WatchEventsRequest(namespace_id=n.namespace_id),
+        "Of a namespace; without one of all of the tenant's, to an admin of all there are."
+        " Bounded in number.",
     ),
     "grpc.health.v1.Health/Check": anybody(
         lambda _: health_pb2.HealthCheckRequest(), "For probes; says nothing of any tenant."

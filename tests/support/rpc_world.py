@@ -179,6 +179,28 @@ class Worker:
         )
 
 
+def watch(
+    worker: Worker,
+    *,
+    namespace_id: bytes = b"",
+    history: int = store_pb2.WatchEventsRequest.HISTORY_UNSPECIFIED,
+    timeout: float = 30.0,
+) -> Any:  # noqa: ANN401 - gRPC's call and iterator in one
+    """Watch what happens: the call, after its first answer; raises :class:`Refused`."""
+    authorization = f"Bearer {worker.server.credentials.issue(worker.uid)}"
+    request = store_pb2.WatchEventsRequest(namespace_id=namespace_id, history=history)  # type: ignore[arg-type]  # any number
+    call = worker.store.WatchEvents(
+        request, timeout=timeout, metadata=(("authorization", authorization),)
+    )
+    try:
+        first = next(call)
+    except grpc.RpcError as error:
+        raise refusal_of(error) from error
+    assert first.began.store_epoch == EPOCH
+    assert first.sequence_number == 0
+    return call
+
+
 def party_of(worker: Worker) -> Party:
     """Return whose lanes a worker's are."""
     return Party(worker.uid, worker.lease_id, worker.secret, worker.number)

@@ -16,7 +16,7 @@ from kvstore.core.limits import Limits
 from kvstore.core.quotas import QuotaTable
 from kvstore.errors import PoolExhausted
 from kvstore.rpc.identity import Callers
-from kvstore.rpc.interceptors import Admission, Outcomes
+from kvstore.rpc.interceptors import Admission, Outcomes, Send
 from kvstore.service.clock import MonotonicClock
 from kvstore.service.credentials import Credentials
 from kvstore.service.traffic import Traffic
@@ -54,12 +54,15 @@ class Raiser(store_pb2_grpc.StoreServiceServicer):
         del request, context
         raise ZeroDivisionError
 
-    def WatchEvents(  # noqa: N802
-        self, request: pb.WatchEventsRequest, context: grpc.ServicerContext
-    ) -> Iterator[pb.WatchEventsResponse]:
+    def WatchEvents(  # type: ignore[override]  # noqa: N802  # it sends by itself
+        self,
+        request: pb.WatchEventsRequest,
+        context: grpc.ServicerContext,
+        send: Send[pb.WatchEventsResponse],
+    ) -> None:
         """Answer once, then refuse."""
         del request, context
-        yield pb.WatchEventsResponse(sequence_number=1)
+        send(pb.WatchEventsResponse(sequence_number=1))
         raise PoolExhausted(requested=2, available=1)
 
 

@@ -40,7 +40,7 @@ def test_a_limit_holds(start_server: Callable[..., Server], name: str) -> None:
         worker.store.GetCapabilities, store_pb2.GetCapabilitiesRequest()
     ).limits
     most = getattr(published, name)
-    if name == "max_deadline":
+    if name in {"max_deadline", "max_watch"}:
         most = most.seconds
     assert most == getattr(LIMITS, name)
     case(worker, most)

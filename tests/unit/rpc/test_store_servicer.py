@@ -231,17 +231,33 @@ def test_another_tenant_s_namespace_is_not_there(server: Server) -> None:
         admin.ask(method(admin), request)
 
 
-def test_what_is_not_built_says_so(server: Server) -> None:
-    """DeleteNamespace and WatchEvents are refused with the feature's name."""
+def test_a_namespace_is_deleted_for_good(server: Server) -> None:
+    """Whoever has it open is told that it is gone, and opens another one; again, it succeeds."""
+    worker, other = server.worker(), server.worker()
+    namespace_id = worker.open_namespace()
+    assert other.open_namespace() == namespace_id
+    worker.publish(namespace_id, FIRST, 1)
+    request = pb.DeleteNamespaceRequest(namespace_id=namespace_id)
+    answer = other.ask(other.store.DeleteNamespace, request)
+    # The writer's reservation holds them until it ends.
+    assert (answer.evicted_page_count, answer.detached_page_count) == (0, 2)
+    assert other.ask(other.store.DeleteNamespace, request) == pb.DeleteNamespaceResponse()
+    for each in (worker, other):
+        with pytest.raises(Refused) as caught:
+            each.publish(namespace_id, SECOND, 2)
+        assert caught.value.reason == "NAMESPACE_NOT_FOUND"
+    fresh = worker.open_namespace()
+    assert fresh == other.open_namespace() != namespace_id
+    worker.publish(fresh, FIRST, 3)
+    listed = worker.ask(worker.store.ListNamespaces, pb.ListNamespacesRequest()).namespaces
+    assert [(each.namespace_id, each.cached_page_count) for each in listed] == [(fresh, 2)]
+
+
+@pytest.mark.parametrize("namespace_id", [b"", b"short"])
+def test_what_is_no_namespace_s_id_is_refused(server: Server, namespace_id: bytes) -> None:
+    """With the field's name."""
     worker = server.worker()
+    request = pb.DeleteNamespaceRequest(namespace_id=namespace_id)
     with pytest.raises(Refused) as caught:
-        worker.ask(worker.store.DeleteNamespace, pb.DeleteNamespaceRequest())
-    assert caught.value.metadata == {"feature": "DeleteNamespace"}
-
-    def watch(*arguments: object, **options: object) -> object:
-        return next(worker.store.WatchEvents(*arguments, **options))
-
-    with pytest.raises(Refused) as caught:
-        worker.ask(watch, pb.WatchEventsRequest())
-    assert caught.value.metadata == {"feature": "WatchEvents"}
-    assert caught.value.reason == "FEATURE_UNSUPPORTED"
+        worker.ask(worker.store.DeleteNamespace, request)
+    assert caught.value.metadata["field"] == "namespace_id"
