@@ -1,0 +1,194 @@
+"""What happens in a real store, told to real processes."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from click.testing import Result
+from patterned_pages import LAYOUT, SMALL_STORE, TOKENS, open_client, write_and_insert
+from typer.testing import CliRunner
+
+from kvstore_client import Client, History, Namespace, connect_admin
+from kvstore_client.ctl import app
+from kvstore_client.errors import QuotaExceeded, StoreDraining, StoreUnavailable
+from kvstore_client.testing import RunningStore, running_store, wait_until
+
+LIMIT = 30.0
+PAGES = len(TOKENS) // LAYOUT.page_tokens
+# Of a tenant.
+PLACES = 8
+
+
+@pytest.fixture
+def store() -> Iterator[RunningStore]:
+    """Provide a store."""
+    with running_store(*SMALL_STORE) as running:
+        yield running
+
+
+@pytest.fixture
+def opened(store: RunningStore) -> Iterator[tuple[Client, Namespace]]:
+    """Provide a client of it, with a namespace."""
+    client, namespace = open_client(store.runtime_dir)
+    yield client, namespace
+    client.close()
+
+
+def run(store: RunningStore, *arguments: str) -> Result:
+    """Run a command against the store."""
+    return CliRunner().invoke(app, [*arguments, "--runtime-dir", str(store.runtime_dir)])
+
+
+@contextmanager
+def following(store: RunningStore, *more: str) -> Iterator["subprocess.Popen[str]"]:
+    """Run ``kvstore-ctl events --follow`` in a process of its own, told of what comes next."""
+    command = [sys.executable, "-m", "kvstore_client.ctl", "events", "--follow", "--json", *more]
+    with subprocess.Popen(
+        [*command, "--runtime-dir", str(store.runtime_dir)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def next_event(process: "subprocess.Popen[str]") -> dict[str, Any]:
+    """Wait for a line of a process that follows."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line, process.communicate()
+    event: dict[str, Any] = json.loads(line)
+    return event
+
+
+def test_what_is_remembered_is_shown_at_once(
+    store: RunningStore, opened: tuple[Client, Namespace]
+) -> None:
+    """One line an event: the lease, the namespace by its name, the pages; and no token."""
+    write_and_insert(opened[1], TOKENS)
+    result = run(store, "events")
+    assert result.exit_code == 0, result.output
+    granted, made, inserted = result.stdout.splitlines()
+    assert granted.endswith("granted")
+    assert made.endswith("opened")
+    assert f"pages 0 to {PAGES - 1} inserted tier 1, inserted" in inserted
+    for line in (made, inserted):
+        assert "tiny" in line
+    assert str(TOKENS[1]) not in result.stdout
+    assert run(store, "events", "--new", "--seconds", "0.1").stdout == ""
+
+
+def test_a_watch_may_take_so_many_seconds(
+    store: RunningStore, opened: tuple[Client, Namespace]
+) -> None:
+    """Of one namespace, in JSON: leases are not in it."""
+    write_and_insert(opened[1], TOKENS)
+    result = run(store, "events", "--seconds", "0.2", "--json", "--namespace", "tin")
+    assert result.exit_code == 0, result.output
+    made, inserted = map(json.loads, result.stdout.splitlines())
+    assert made["namespace_changed"]["change"] == "CHANGE_OPENED"
+    assert inserted["pages_inserted"]["page_count"] == PAGES
+    assert inserted["pages_inserted"]["cause"] == "CAUSE_INSERTED"
+    assert inserted["time"] > made["time"]
+    assert run(store, "events", "--follow", "--seconds", "1").exit_code == 2
+    assert run(store, "events", "--namespace", "no such").exit_code == 2
+
+
+def test_what_happens_is_followed_by_another_process(
+    store: RunningStore, opened: tuple[Client, Namespace]
+) -> None:
+    """As it happens, until it is interrupted, which is no failure."""
+    client, namespace = opened
+    with following(store) as process:
+        assert next_event(process)["lease_changed"]["change"] == "CHANGE_GRANTED"
+        assert "namespace_changed" in next_event(process)
+        write_and_insert(namespace, TOKENS)
+        inserted = next_event(process)["pages_inserted"]
+        assert (inserted["start_page"], inserted["page_count"]) == (0, PAGES)
+        assert len(inserted["path_digest"]) == 32
+        assert client.flush(LIMIT)
+        [info] = client.admin.namespaces()
+        client.admin.evict_prefix(info.namespace_id, TOKENS[:16])
+        removed = next_event(process)["pages_removed"]
+        assert removed["path_digest"] == inserted["path_digest"]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(LIMIT) == 0
+
+
+def test_a_watcher_that_hangs_or_dies_holds_up_nobody(
+    store: RunningStore, opened: tuple[Client, Namespace]
+) -> None:
+    """Stopped, it costs the store nothing that others need; killed, its place is free."""
+    client, namespace = opened
+    with following(store) as process:
+        assert next_event(process)
+        process.send_signal(signal.SIGSTOP)
+        with client.admin.watch_events(seconds=LIMIT) as watch:
+            for number in range(20):
+                write_and_insert(namespace, [number] * (2 * LAYOUT.page_tokens) + [1])
+            assert next(watch).pages_inserted.page_count == 2
+        watches = [client.admin.watch_events(seconds=LIMIT) for _ in range(PLACES - 1)]
+        with pytest.raises(QuotaExceeded):
+            client.admin.watch_events(seconds=LIMIT)
+        process.kill()
+
+        def has_place() -> bool:
+            try:
+                watches.append(client.admin.watch_events(seconds=LIMIT))
+            except QuotaExceeded:
+                return False
+            return True
+
+        assert wait_until(has_place)
+        for each in watches:
+            each.close()
+    assert "Traceback" not in store.log
+    assert "watcher_failed" not in store.log
+
+
+def test_a_watch_ends_with_its_store(store: RunningStore) -> None:
+    """With a reason where it is told to stop, after its leases' end; and where it is killed."""
+    client, _ = open_client(store.runtime_dir)
+    with connect_admin(store.runtime_dir) as admin, following(store) as process:
+        watch = admin.watch_events(seconds=LIMIT)
+        assert next_event(process)
+        client.close()
+        assert store.stop() == 0
+        with pytest.raises(StoreDraining):
+            list(watch)
+        assert process.wait(LIMIT) == 1
+    store.start()
+    with connect_admin(store.runtime_dir) as admin, following(store) as process:
+        watch = admin.watch_events(seconds=LIMIT)
+        with open_client(store.runtime_dir)[0]:
+            assert next_event(process)
+        store.kill()
+        with pytest.raises(StoreUnavailable):
+            list(watch)
+        assert process.wait(LIMIT) == 3
+
+
+def test_a_watch_in_a_program(opened: tuple[Client, Namespace]) -> None:
+    """It ends with its time or by close, begins with what is remembered, and says the epoch."""
+    client, namespace = opened
+    admin = client.admin
+    assert list(admin.watch_events(seconds=0.1)) == []
+    remembered = list(admin.watch_events(history=History.ALONE))
+    assert [each.sequence_number for each in remembered] == [1, 2]
+    watch = admin.watch_events(seconds=LIMIT, history=History.FIRST)
+    assert watch.began.began.store_epoch == admin.capabilities().store_epoch
+    assert watch.began.began.remembered_event_count == 2
+    assert [next(watch), next(watch)] == remembered
+    write_and_insert(namespace, TOKENS)
+    assert next(watch).pages_inserted.page_count == PAGES
+    for _ in range(2):
+        watch.close()
+    assert list(watch) == []
