@@ -15,6 +15,7 @@ from kvstore_client.console import RuntimeDirOption, connected
 from kvstore_client.ctl_values import namespace_of, title_of
 from kvstore_client.event_watch import History
 from kvstore_client.message_json import plain
+from kvstore_client.terminal_text import printable
 
 SHORT_ID = 8
 # Of what a line says of pages, by the field that they are in.
@@ -55,7 +56,7 @@ def events(
     with suppress(KeyboardInterrupt), connected(runtime_dir) as admin:
         listed = admin.namespaces()
         chosen = namespace_of(listed, namespace).namespace_id if namespace else b""
-        titles = {each.namespace_id: title_of(each) for each in listed}
+        titles = {each.namespace_id: printable(title_of(each)) for each in listed}
         for at, event in _watched(admin, chosen, follow=follow, seconds=seconds, new=new):
             typer.echo(_as_json(at, event) if as_json else _as_line(at, event, titles))
 
@@ -107,7 +108,7 @@ def _what(event: store_pb2.WatchEventsResponse, titles: dict[bytes, str]) -> str
         case "lease_changed":
             lease = event.lease_changed
             change = store_pb2.LeaseEvent.Change.Name(lease.change).removeprefix("CHANGE_").lower()
-            return f"lease {_short(lease.lease_id)} {lease.display_name!r} {change}"
+            return f"lease {_short(lease.lease_id)} ({printable(lease.display_name)}) {change}"
         case "namespace_changed":
             space = event.namespace_changed
             change = store_pb2.NamespaceEvent.Change.Name(space.change)
