@@ -1,0 +1,145 @@
+"""What events cost: the calls of the request path, not noted, noted and watched.
+
+README.md beside this says how to read the result.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from statistics import median, quantiles
+from typing import Annotated, Any
+from unittest.mock import patch
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from kvstore.core.cache import PrefixCache
+from kvstore.core.caller import Identity
+from kvstore.core.event_watch import EventWatch
+from support import machine
+from support.rpc_local import TimedStore, local_worker
+from support.rpc_slices import LocalStore, Slice
+from support.rpc_worker import PAGE_BYTES, PAGE_TOKENS
+
+TOKENS = 2_048
+# Room for two prompts and some: each cycle has to evict the pages of the one before.
+SLOTS = 5 * TOKENS // PAGE_TOKENS // 2
+FULL, QUICK = (300, 0.03), (2, 0.03)
+WATCH_ROOM = 4_096
+# Where the core says what happens to pages.
+NOTING = ("pages.note_pages", "pages.note_removed", "moving.note_pages")
+IN_PROCESS, ALONE = "in process", "store alone"
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
+@contextmanager
+def not_noted(_: TimedStore) -> Iterator[None]:
+    """Let nothing be noted of pages, as before there were events."""
+    with ExitStack() as stack:
+        for name in NOTING:
+            stack.enter_context(patch(f"kvstore.core.{name}", _nothing))
+        yield
+
+
+@contextmanager
+def noted(_: TimedStore) -> Iterator[None]:
+    """Let nobody watch."""
+    yield
+
+
+@contextmanager
+def watched(store: TimedStore) -> Iterator[None]:
+    """Let one watch all, whose line is full: paths are named, and the oldest events are lost."""
+    cache: PrefixCache = store._cache  # noqa: SLF001 - under nobody's mutex: one thread calls
+    watch = EventWatch(Identity("", admin=True), b"", room=WATCH_ROOM, wake=_nothing)
+    cache.events.begin(watch, with_history=False)
+    try:
+        yield
+    finally:
+        cache.events.end(watch)
+
+
+MODES: dict[str, Callable[[TimedStore], AbstractContextManager[None]]] = {
+    "not noted": not_noted,
+    "noted": noted,
+    "watched": watched,
+}
+
+
+def measure(rounds: int, seconds: float) -> dict[str, Any]:
+    """Return the calls' times in each mode, in microseconds, and ratios to the first mode's."""
+    slices: dict[tuple[str, str], list[Slice]] = {}
+    with local_worker(SLOTS * PAGE_BYTES) as (worker, store):
+        local = LocalStore(worker, store)
+        local.publish([TOKENS])
+        for number in range(rounds + 1):
+            for name, mode in list(MODES.items())[:: -1 if number % 2 else 1]:
+                with mode(store):
+                    taken = local.measure(TOKENS, seconds)
+                if number:  # the first round warms up
+                    for where, each in zip((IN_PROCESS, ALONE), taken, strict=True):
+                        slices.setdefault((where, name), []).append(each)
+    return {where: _figures({m: slices[where, m] for m in MODES}) for where in (IN_PROCESS, ALONE)}
+
+
+def _figures(slices: dict[str, list[Slice]]) -> dict[str, Any]:
+    """Return of each call the median time in each mode, and the medians of ratios round by round.
+
+    The ratios' quartiles say how far rounds differ.
+    """
+    first = next(iter(slices))
+    found: dict[str, Any] = {}
+    for call in slices[first][0].times:
+        medians = {m: [median(each.times[call]) / 1e3 for each in of] for m, of in slices.items()}
+        found[call] = {
+            mode: {"median_us": round(median(times), 2), **_ratios(times, medians[first])}
+            for mode, times in medians.items()
+        }
+    return found
+
+
+def _ratios(times: list[float], base: list[float]) -> dict[str, float]:
+    ratios = [a / b for a, b in zip(times, base, strict=True)]
+    low, middle, high = quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
+    return {"ratio": round(middle, 4), "ratio_q1": round(low, 4), "ratio_q3": round(high, 4)}
+
+
+def main(
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
+    quick: Annotated[bool, typer.Option(help="A second, figures that mean nothing.")] = False,
+) -> None:
+    """Measure what events cost calls of the request path."""
+    before = machine.load_average()
+    rounds, seconds = QUICK if quick else FULL
+    document = {
+        "machine": machine.machine_facts(),
+        "load_average": {"before": before},
+        "method": {
+            "tokens": TOKENS,
+            "pages": TOKENS // PAGE_TOKENS,
+            "rounds": rounds,
+            "seconds_a_slice": seconds,
+            "times": "processor time of the calling thread; nothing waits",
+        },
+        "calls": measure(rounds, seconds),
+    }
+    document["load_average"]["after"] = machine.load_average()
+    if as_json:
+        sys.stdout.write(json.dumps(document, indent=1) + "\n")
+        return
+    table = Table("where", "call", *MODES, title="microseconds, and ratio to not noted")
+    for where, calls in document["calls"].items():
+        for call, modes in calls.items():
+            cells = [f"{each['median_us']} ({each['ratio']})" for each in modes.values()]
+            table.add_row(where, call, *cells)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    typer.run(main)
