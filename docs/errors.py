@@ -81,9 +81,9 @@ STATUSES = """
 | `kvstore-server config` | 0 | printed; for `check`: the settings can be used |
 | | 2 | they cannot: the line says why |
 | `kvstore-ctl` | 0 | done |
-| | 1 | the store refused, with a reason of this page; or `health` found it not serving |
-| | 2 | the command line is wrong |
-| | 3 | no store answers |
+| | 1 | the store refused, with a reason of this page; or the question was answered with no ([ctl.md](ctl.md#of-every-command)) |
+| | 2 | the command line is wrong, or a file that it names |
+| | 3 | the store cannot be reached, or went away |
 | `kvstore-worker` | 0 | done |
 | | 1 | something failed that the command is there to find or to do: a check, an answer, a prompt that was not warmed |
 | | 2 | the command line is wrong |

@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextlib import ExitStack, chdir, contextmanager, redirect_stdout
 from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
@@ -109,7 +109,7 @@ class Reader:
         # In its place in the page, so that a traceback names the page's line.
         code = "\n" * (snippet.line - 1) + snippet.text
         printed = StringIO()
-        with redirect_stdout(printed):
+        with chdir(self._folder), redirect_stdout(printed):
             exec(compile(code, snippet.page, "exec"), self._names)  # noqa: S102 - our own pages
         if snippet.output is not None:
             require_output(f"{snippet.page}:{snippet.line}", snippet.output, printed.getvalue())
