@@ -164,4 +164,5 @@ def _lookup(namespace: Namespace, found: Found, asked: int, wishes: MatchWishes)
     elif wishes.source_pin_id is None or not namespace.layout.divides_by_token:
         matchable = matchable_pages(asked, page_tokens) * page_tokens
     matched, copied = found.at.depth * page_tokens, found.valid_token_count
-    return Lookup(asked, matched, copied, matchable, found.next_token is not None)
+    speed = wishes.prefill_tokens_per_second
+    return Lookup(asked, matched, copied, matchable, found.next_token is not None, speed)

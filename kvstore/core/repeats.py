@@ -25,7 +25,9 @@ def fingerprint_of(
             sequence.position,
             sequence.base_pin_id,
             sequence.base_reservation_id,
-            wishes,
+            wishes.pin_id,
+            wishes.source_pin_id,
+            wishes.accept_next_token,
             len(sequence.tokens),
             rest,
         )

@@ -22,12 +22,15 @@ class Sequence(NamedTuple):
 class MatchWishes(NamedTuple):
     """How a match is asked for: the pins to take, and what it may answer.
 
-    Without ``source_pin_id`` no source page is looked for.
+    Without ``source_pin_id`` no source page is looked for. ``prefill_tokens_per_second`` is
+    how fast the caller says that it computes, 0 where it does not: it is counted by, and
+    tells no match from another.
     """
 
     pin_id: int
     source_pin_id: int | None = None
     accept_next_token: bool = False
+    prefill_tokens_per_second: int = 0
 
     @property
     def hold_count(self) -> int:

@@ -88,6 +88,7 @@ def wishes_of(message: pb.MatchPrefixRequest | pb.AcquirePrefixRequest) -> Match
         fields.chosen_id("pin_id", message.pin_id),
         message.source_pin_id or None,
         message.accept_next_token,
+        message.prefill_tokens_per_second,
     )
 
 

@@ -183,7 +183,7 @@ class ProcessInfo(_message.Message):
     def __init__(self, pid: _Optional[int] = ..., uid: _Optional[int] = ..., connected: _Optional[bool] = ..., mapped_extent_count: _Optional[int] = ...) -> None: ...
 
 class CacheCounters(_message.Message):
-    __slots__ = ("lookup_count", "full_hit_count", "partial_hit_count", "miss_count", "asked_token_count", "matched_token_count", "inserted_page_count", "duplicate_page_count", "evicted_page_count", "removed_page_count", "exhausted_count", "copied_token_count", "next_token_count", "superseded_page_count", "verified_page_count", "corrupt_page_count", "returned_page_count", "demoted_page_count", "promoted_page_count", "loaded_page_count", "yielded_count")
+    __slots__ = ("lookup_count", "full_hit_count", "partial_hit_count", "miss_count", "asked_token_count", "matched_token_count", "inserted_page_count", "duplicate_page_count", "evicted_page_count", "removed_page_count", "exhausted_count", "copied_token_count", "next_token_count", "superseded_page_count", "verified_page_count", "corrupt_page_count", "returned_page_count", "demoted_page_count", "promoted_page_count", "loaded_page_count", "yielded_count", "timed_token_count", "saved_prefill_us")
     LOOKUP_COUNT_FIELD_NUMBER: _ClassVar[int]
     FULL_HIT_COUNT_FIELD_NUMBER: _ClassVar[int]
     PARTIAL_HIT_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -205,6 +205,8 @@ class CacheCounters(_message.Message):
     PROMOTED_PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
     LOADED_PAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
     YIELDED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    TIMED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SAVED_PREFILL_US_FIELD_NUMBER: _ClassVar[int]
     lookup_count: int
     full_hit_count: int
     partial_hit_count: int
@@ -226,4 +228,6 @@ class CacheCounters(_message.Message):
     promoted_page_count: int
     loaded_page_count: int
     yielded_count: int
-    def __init__(self, lookup_count: _Optional[int] = ..., full_hit_count: _Optional[int] = ..., partial_hit_count: _Optional[int] = ..., miss_count: _Optional[int] = ..., asked_token_count: _Optional[int] = ..., matched_token_count: _Optional[int] = ..., inserted_page_count: _Optional[int] = ..., duplicate_page_count: _Optional[int] = ..., evicted_page_count: _Optional[int] = ..., removed_page_count: _Optional[int] = ..., exhausted_count: _Optional[int] = ..., copied_token_count: _Optional[int] = ..., next_token_count: _Optional[int] = ..., superseded_page_count: _Optional[int] = ..., verified_page_count: _Optional[int] = ..., corrupt_page_count: _Optional[int] = ..., returned_page_count: _Optional[int] = ..., demoted_page_count: _Optional[int] = ..., promoted_page_count: _Optional[int] = ..., loaded_page_count: _Optional[int] = ..., yielded_count: _Optional[int] = ...) -> None: ...
+    timed_token_count: int
+    saved_prefill_us: int
+    def __init__(self, lookup_count: _Optional[int] = ..., full_hit_count: _Optional[int] = ..., partial_hit_count: _Optional[int] = ..., miss_count: _Optional[int] = ..., asked_token_count: _Optional[int] = ..., matched_token_count: _Optional[int] = ..., inserted_page_count: _Optional[int] = ..., duplicate_page_count: _Optional[int] = ..., evicted_page_count: _Optional[int] = ..., removed_page_count: _Optional[int] = ..., exhausted_count: _Optional[int] = ..., copied_token_count: _Optional[int] = ..., next_token_count: _Optional[int] = ..., superseded_page_count: _Optional[int] = ..., verified_page_count: _Optional[int] = ..., corrupt_page_count: _Optional[int] = ..., returned_page_count: _Optional[int] = ..., demoted_page_count: _Optional[int] = ..., promoted_page_count: _Optional[int] = ..., loaded_page_count: _Optional[int] = ..., yielded_count: _Optional[int] = ..., timed_token_count: _Optional[int] = ..., saved_prefill_us: _Optional[int] = ...) -> None: ...

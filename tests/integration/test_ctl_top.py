@@ -141,7 +141,26 @@ def test_what_was_saved_is_counted(store: RunningStore) -> None:
     assert idle["tokens_without"] == 0
     text = run(store, "savings", "--namespace", "ti").stdout
     assert "all namespaces" not in text
-    assert "--prefill-rate" in text
+    assert "not known" in text
+
+
+def test_seconds_saved_are_by_what_engines_say(store: RunningStore, namespace: Namespace) -> None:
+    """Each token at the speed that its engine said as it asked; it says of how many."""
+    client, engine = open_client(store.runtime_dir)
+    before = client.admin.stats().counters
+    engine.prefill_tokens_per_second = 100.0
+    with engine.match(TOKENS) as match:
+        assert match.token_count == FOUND
+    after = client.admin.stats().counters
+    client.close()
+    engine.prefill_tokens_per_second = 0.0
+    assert after.timed_token_count - before.timed_token_count == FOUND
+    assert after.saved_prefill_us - before.saved_prefill_us == FOUND * 10_000
+    (row,) = json.loads(
+        run(store, "savings", "--namespace", namespace.namespace_id.hex(), "--json").stdout
+    )
+    assert row["seconds_saved"] == pytest.approx(FOUND / 100)
+    assert f"of {FOUND} of the " in run(store, "savings").stdout
 
 
 def test_the_calculator_asks_no_store() -> None:

@@ -91,6 +91,9 @@ class MatchRules(MachineState):
             self.refused(errors.Tombstoned, self.cache.match, lease, *asked)
             return
         assert self.cache.match(self.caller(lease), *asked, self.now) == pin.match
+        # Meanwhile its engine may have found out that it is faster.
+        asked = (*asked[:2], pin.wishes._replace(prefill_tokens_per_second=7))
+        assert self.cache.match(self.caller(lease), *asked, self.now) == pin.match
         other = Sequence(self.tokens([4] * 6))
         wishes = MatchWishes(pin_id)
         self.refused(errors.IdReused, self.cache.match, lease, self.namespace_id, other, wishes)

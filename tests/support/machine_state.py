@@ -99,7 +99,8 @@ class MachineState(RuleBasedStateMachine):
     def wishes(self, data: st.DataObject) -> MatchWishes:
         """Draw how a match is asked for."""
         source_id = data.draw(st.sampled_from([None, self.fresh(), self.fresh()]))
-        return MatchWishes(self.fresh(), source_id, data.draw(st.booleans()))
+        pin_id = self.fresh()
+        return MatchWishes(pin_id, source_id, data.draw(st.booleans()), pin_id % 3)
 
     def check_match(
         self,

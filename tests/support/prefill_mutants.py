@@ -4,6 +4,12 @@ from core_mutants import Mutant
 
 PREFILL_MUTANTS = [
     Mutant(
+        "another-speed-is-another-match",
+        "repeats.py",
+        "            wishes.accept_next_token,\n",
+        "            wishes.accept_next_token,\n            wishes.prefill_tokens_per_second,\n",
+    ),
+    Mutant(
         "late-lease-is-waited-for",
         "membership.py",
         "            each.drop_prefill()\n",

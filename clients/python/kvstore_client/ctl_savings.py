@@ -4,19 +4,18 @@ from typing import Annotated, Any
 
 import typer
 
+from kvstore.v1 import lease_pb2
 from kvstore_client import tables
 from kvstore_client.console import AsJson, RuntimeDirOption, connected, show, show_json
 from kvstore_client.ctl_values import namespaces_of, title_of
 from kvstore_client.savings import Savings, prefix_savings, savings_of
 
-BASIS = (
-    "Seconds are tokens over a speed: {rate:g} tokens a second, as --prefill-rate says."
-    " A worker of kvstore logs what it measures of itself; the store keeps no speed."
+GIVEN = "Seconds are the saved tokens at {rate:g} tokens a second, as --prefill-rate says."
+SAID = (
+    "Seconds are of {timed} of the {saved} saved tokens: those of engines that said what they"
+    " compute in a second, each at its own speed. --prefill-rate counts all at one."
 )
-NO_BASIS = (
-    "Seconds of prefill are not said, for the store keeps no speed of its workers:"
-    " give what an engine computes with --prefill-rate."
-)
+NOT_KNOWN = "Seconds are not known: say what an engine computes in a second with --prefill-rate."
 
 
 def savings(  # each is an option
@@ -40,6 +39,7 @@ def savings(  # each is an option
     The calculator asks no store: of the requests the first computes the shared tokens, the
     others find them. The counters are of all matches since the store's start.
     """
+    timed = 0
     if shared is not None:
         rows = {"calculated": prefix_savings(shared, suffix, requests, prefill_rate)}
     else:
@@ -49,21 +49,37 @@ def savings(  # each is an option
             counted |= {
                 title_of(each): each.counters for each in namespaces_of(stats.namespaces, namespace)
             }
-        rows = {
-            title: savings_of(
-                each.asked_token_count,
-                each.asked_token_count - each.matched_token_count - each.copied_token_count,
-                prefill_rate,
-            )
-            for title, each in counted.items()
-        }
+        timed = sum(each.counters.timed_token_count for each in stats.namespaces)
+        rows = {title: counted_savings(each, prefill_rate) for title, each in counted.items()}
     if as_json:
         show_json([{"of": title} | each._asdict() for title, each in rows.items()])
         return
     show(tables.plain_table("savings", COLUMNS, (_cells(*each) for each in rows.items())))
-    typer.echo(BASIS.format(rate=prefill_rate) if prefill_rate else NO_BASIS)
+    if prefill_rate:
+        typer.echo(GIVEN.format(rate=prefill_rate))
+    elif timed:
+        saved = stats.counters.matched_token_count + stats.counters.copied_token_count
+        typer.echo(SAID.format(timed=timed, saved=saved))
+    else:
+        typer.echo(NOT_KNOWN)
 
 
+def counted_savings(counters: lease_pb2.CacheCounters, prefill_rate: float = 0.0) -> Savings:
+    """Return what was saved by a store's counters.
+
+    Seconds at a rate in tokens a second; without one at the speeds that engines said
+    themselves, of their own tokens alone; None where none did.
+    """
+    asked = counters.asked_token_count
+    reused = counters.matched_token_count + counters.copied_token_count
+    saved = savings_of(asked, asked - reused, prefill_rate)
+    if prefill_rate or not counters.timed_token_count:
+        return saved
+    return saved._replace(seconds_saved=counters.saved_prefill_us * MICROSECOND)
+
+
+# Seconds.
+MICROSECOND = 1e-6
 COLUMNS = ("of", "tokens asked", "computed", "saved", "share", "prefill sooner", "seconds saved")
 
 

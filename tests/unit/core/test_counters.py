@@ -37,6 +37,15 @@ def test_lookups_add_up() -> None:
     assert counters.next_token_count == 1
 
 
+def test_what_a_caller_saves_is_counted_by_its_own_speed() -> None:
+    """Of those that say none nothing is known: their tokens are not among the timed."""
+    counters = Counters()
+    counters.count_lookup(Lookup(500, 300, 100, 499, prefill_tokens_per_second=200))
+    counters.count_lookup(Lookup(500, 400, 0, 499, prefill_tokens_per_second=3_000_000))
+    counters.count_lookup(Lookup(500, 400, 0, 499))
+    assert (counters.timed_token_count, counters.saved_prefill_us) == (800, 2_000_133)
+
+
 def test_adding_adds_every_counter() -> None:
     """No counter is left out of a sum."""
     names = [field.name for field in fields(Counters)]

@@ -28,7 +28,7 @@ from kvstore.service.traffic import Requests
 from kvstore.storage.slab_book import SlabCounters
 from kvstore.v1 import lease_pb2, store_pb2, types_pb2
 
-COUNTERS = Counters(*range(1, 22))
+COUNTERS = Counters(*range(1, 24))
 # Told by another field, or the place in a list and no more.
 NOT_SENT = {"epoch", "expired", "number"}
 LEASE = LeaseStats(
