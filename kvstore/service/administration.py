@@ -16,7 +16,7 @@ from kvstore.core.stats import PrefixStats, Stats, prefixes, snapshot
 from kvstore.core.tree_rows import first_tokens, overdue_holds, tree_rows
 from kvstore.service.clock import Clock
 
-# Nodes of a tree that are read while all calls wait: a millisecond or two.
+# Nodes of a tree that are read while all calls wait: two milliseconds.
 ROWS_AT_ONCE = 1000
 # Seconds that the mutex is left alone in between: whoever waits for it gets it.
 ROWS_PAUSE = 0.0005

@@ -32,7 +32,7 @@ const NAMESPACES = [
 const TENANTS = [
   { title: "Tenant", text: (each) => each.tenant },
   { title: "Tier 1", number: true, text: (each) => bytes(each.tier1_bytes) },
-  { title: "Of", number: true, text: (each) => (each.quota_bytes === null ? "no bound" : bytes(each.quota_bytes)) },
+  { title: "Quota", number: true, text: (each) => (each.quota_bytes === null ? "no bound" : bytes(each.quota_bytes)) },
   { title: "Leases", number: true, text: (each) => count(each.leases) },
   { title: "Pins", number: true, text: (each) => count(each.pins) },
   { title: "Named pins", number: true, text: (each) => count(each.named_pins) },

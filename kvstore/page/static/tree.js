@@ -6,7 +6,7 @@ import { ago, bytes, count, short, some } from "./format.js";
 import { binNames, binOf, layOut, neighbour } from "./icicle.js";
 
 const HEIGHT = 460;
-const ROW = { least: 12, most: 30 };
+const ROW = { least: 12, most: 40 };
 const AXIS = 18;
 // Pixels at a bar's beginning that say by a pattern who holds it.
 const BAND = 9;
@@ -143,7 +143,7 @@ export class Tree {
         role: "button",
         tabindex: active ? 0 : -1,
         "data-bar": keyOf(bar),
-        "aria-label": `${describe(bar, this.namespace)} Level ${bar.depth}.`,
+        "aria-label": `${text === "" ? "" : `${text}. `}${describe(bar, this.namespace)} Level ${bar.depth}.`,
         click: () => this.zoom(bar),
         focus: () => this.activate(bar),
         pointerenter: () => this.tell(bar),
@@ -161,7 +161,7 @@ export class Tree {
     const long =
       bar.kind === "other"
         ? `${count(bar.entry.count)} more, ${short(bar.entry.total)} tokens`
-        : `${some(bar.entry.tokens, "token")} · ${some(bar.entry.hits, "hit")}`;
+        : `${this.plan.cut && bar === this.plan.bars[0] ? "… " : ""}${some(bar.entry.tokens, "token")} · ${some(bar.entry.hits, "hit")}`;
     const brief = bar.kind === "other" ? `+${short(bar.entry.count)}` : short(bar.entry.tokens);
     return [long, brief].find(fits) ?? "";
   }
