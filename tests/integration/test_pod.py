@@ -1,0 +1,77 @@
+"""What deploy/kubernetes rests on: containers that share a folder, and see each other's processes.
+
+Store and workers are the first processes of PID namespaces beside each other. The folder is in a
+volume as an emptyDir with fsGroup is one, and the workers' mount of it is read-only.
+"""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from contained import Contained, why_not
+
+from kvstore_client import connect_admin
+from kvstore_client.testing import wait_until
+
+WHY_NOT = why_not()
+pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
+# What a worker does that computes a prompt of 40 tokens, and is then busy with another.
+WORKER = """
+import sys
+from kvstore_client import Client, NamespaceIdentity, PagedContent, PageLayout
+content = PagedContent(layer_count=2, kv_head_count=4, head_dim=8, dtype="float32")
+layout = PageLayout.paged(16, content)
+with Client(sys.argv[1]) as client:
+    namespace = client.namespace(NamespaceIdentity(b"a model"), layout)
+    assert namespace.wait_open(30)
+    tokens = list(range(40))
+    with namespace.acquire(tokens, total_page_count=3) as acquired:
+        match, reservation = acquired.match, acquired.reservation
+        for page in reservation.pages:
+            namespace.page(page)[:] = bytes(layout.page_bytes)
+        start = match.token_count
+        reservation.insert(tokens[start:], position=start, base=match)
+        with namespace.reserve(start_page=0, page_count=4):
+            print("matched", start, flush=True)
+            sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def volume(tmp_path: Path) -> Path:
+    """Return a folder that is everybody's, and hands its group down."""
+    made = tmp_path / "volume"
+    made.mkdir()
+    made.chmod(0o2777)
+    return made
+
+
+@pytest.fixture
+def store(volume: Path) -> Iterator[Contained]:
+    """Provide a store in a folder below the volume, which it made itself."""
+    flags = ("--runtime-dir", str(volume / "store"), "--tier1-bytes", "64MiB")
+    with Contained("-m", "kvstore", *flags, "--log-format", "json") as made:
+        made.hear("server_started")
+        yield made
+
+
+def test_a_pod_shares_pages_and_loses_nothing(store: Contained, volume: Path) -> None:
+    """A worker finds another's pages; a killed one's slots go back; the store drains at the end."""
+    mounted = (volume, volume.with_name("mounted"))
+    worker = ("-c", WORKER, str(mounted[1] / "store"))
+    with connect_admin(volume / "store") as admin:
+        with Contained(*worker, volume=mounted) as first:
+            assert first.hear("matched") == "matched 0"
+            with Contained(*worker, volume=mounted) as second:
+                assert second.hear("matched") == "matched 32"
+                assert sum(each.reserved_slot_count for each in admin.stats().arenas) > 0
+                second.signal(signal.SIGKILL)
+                second.wait()
+                assert wait_until(lambda: len(admin.stats().leases) == 1)
+        assert wait_until(lambda: not admin.stats().leases)
+        stats = admin.stats()
+        assert sum(each.reserved_slot_count for each in stats.arenas) == 0
+        assert sum(each.cached_slot_count for each in stats.arenas) > 0
+    store.signal(signal.SIGTERM)
+    assert store.wait() == 0
