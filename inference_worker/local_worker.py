@@ -16,6 +16,7 @@ from inference_worker.prefix_cache_backend import PrefixCacheBackend, check_back
 from inference_worker.salted_namespaces import salt_bytes
 from inference_worker.scheduler import MAX_RUNNING, MAX_STEP_TOKENS
 from inference_worker.store_namespace import model_namespace
+from kvstore import __version__, tracing
 from kvstore_client.runtime_dir import RuntimeDir
 
 # How long a store that is there is waited for; where there is none, it is attached to later.
@@ -65,33 +66,34 @@ def local_worker(  # noqa: PLR0913 - each is a setting, with a default
     With a ``cache_salt`` it uses the pages of requests that name it, and no others.
     Raises what ``load_model`` and ``check_backend`` raise, and ``ValueError`` for a path too long.
     """
-    if backend is not PrefixCacheBackend.NONE:
-        check_backend(runtime_dir, backend)
-    loaded = (
-        load_model(model, device=device, dtype=dtype, deterministic=deterministic)
-        if isinstance(model, str)
-        else model
-    )
-    make_engine = partial(
-        Engine,
-        loaded,
-        page_tokens=page_tokens,
-        longest=longest,
-        max_step_tokens=max_step_tokens,
-        max_running=max_running,
-    )
-    if backend is PrefixCacheBackend.NONE:
-        yield LocalWorker(loaded, make_engine(None), None, None)
-        return
-    if attach_seconds is None:
-        there = RuntimeDir(runtime_dir).attach_socket.exists()
-        attach_seconds = ATTACH_SECONDS if there else 0.0
-    work = DeviceWork(loaded.device)
-    config = kvstore_client.ClientConfig(display_name=name, wait_for_device=work.wait)
-    with kvstore_client.Client(runtime_dir, config) as client:
-        shown = model_name or (model if isinstance(model, str) else name)
-        namespace = model_namespace(client, loaded, page_tokens, shown)
-        if cache_salt:
-            namespace = namespace.salted(salt_bytes(cache_salt))
-        namespace.wait_open(attach_seconds)
-        yield LocalWorker(loaded, make_engine(namespace), client, namespace)
+    with tracing.exported("kvstore-worker", __version__):
+        if backend is not PrefixCacheBackend.NONE:
+            check_backend(runtime_dir, backend)
+        loaded = (
+            load_model(model, device=device, dtype=dtype, deterministic=deterministic)
+            if isinstance(model, str)
+            else model
+        )
+        make_engine = partial(
+            Engine,
+            loaded,
+            page_tokens=page_tokens,
+            longest=longest,
+            max_step_tokens=max_step_tokens,
+            max_running=max_running,
+        )
+        if backend is PrefixCacheBackend.NONE:
+            yield LocalWorker(loaded, make_engine(None), None, None)
+            return
+        if attach_seconds is None:
+            there = RuntimeDir(runtime_dir).attach_socket.exists()
+            attach_seconds = ATTACH_SECONDS if there else 0.0
+        work = DeviceWork(loaded.device)
+        config = kvstore_client.ClientConfig(display_name=name, wait_for_device=work.wait)
+        with kvstore_client.Client(runtime_dir, config) as client:
+            shown = model_name or (model if isinstance(model, str) else name)
+            namespace = model_namespace(client, loaded, page_tokens, shown)
+            if cache_salt:
+                namespace = namespace.salted(salt_bytes(cache_salt))
+            namespace.wait_open(attach_seconds)
+            yield LocalWorker(loaded, make_engine(namespace), client, namespace)

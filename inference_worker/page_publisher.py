@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import kvstore_client
 from inference_worker.page_ref import PageRef
+from kvstore import tracing
 from kvstore_client.errors import StoreError
 
 
@@ -72,9 +73,10 @@ class PagePublisher:
     ) -> kvstore_client.Inserted | None:
         position = first_page * self._page_tokens
         try:
-            return self._reservation.insert(
-                list(ids[position:end]), position=position, base=base, next_token=next_token
-            )
+            with tracing.span("save", tokens=end - position):
+                return self._reservation.insert(
+                    list(ids[position:end]), position=position, base=base, next_token=next_token
+                )
         except StoreError:
             self._failed = True
             return None

@@ -14,6 +14,7 @@ from inference_worker.request_table import RequestTable
 from inference_worker.salted_namespaces import OPENING_SECONDS, SaltedNamespaces
 from inference_worker.scheduler_supply import Admitted, Elsewhere, NotAdmitted
 from inference_worker.sequence_pages import SequencePages
+from kvstore import tracing
 
 OPENING: Final = "a namespace that is being opened"
 # Between two looks at what another computes: a share of what computing it takes, within bounds.
@@ -51,7 +52,10 @@ class PageSupply:
         """Ask the store what is cached; zero for a request that takes no part in it."""
         run = self._table.runs[number]
         namespace = self._namespace(run)
-        return namespace.peek(run.ids) if namespace is not None and run.shares_cache else 0
+        if namespace is None or not run.shares_cache:
+            return 0
+        with tracing.span("peek", run.span):
+            return namespace.peek(run.ids)
 
     def admit(self, number: int, *, may_yield: bool) -> Admitted | Elsewhere | NotAdmitted:
         """Match all ids of a request and have pages for them.
@@ -65,7 +69,8 @@ class PageSupply:
         try:
             namespace = self._namespace(run)
             opening = self._opening(run) if may_yield and namespace is not None else None
-            found = opening or self._open(run, namespace, may_yield=may_yield)
+            with tracing.span("lookup", run.span):
+                found = opening or self._open(run, namespace, may_yield=may_yield)
         except Exception as error:  # noqa: BLE001 - it is this request's own
             self._table.fail(run, error)
             return NotAdmitted.ENDED

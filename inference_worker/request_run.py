@@ -10,6 +10,7 @@ from inference_worker.request import FinishReason, Request, RequestListener
 from inference_worker.sampling import Choice, Sampler
 from inference_worker.sequence_pages import SequencePages
 from inference_worker.step import StepPart
+from kvstore import tracing
 from kvstore_client.errors import PageRecycled
 
 OnPublished = Callable[[list[PageRef]], None]
@@ -57,6 +58,9 @@ class RequestRun:
         # When it first had pages, and how long it had waited for the store by then.
         self._began: float | None = None
         self._waited_before = 0.0
+        # Of its whole life, and from its first pages to its first token; None: not traced.
+        self.span: Final = tracing.begin("request", prompt_tokens=len(prompt_ids))
+        self._prefill: tracing.Span = None
 
     @property
     def longest(self) -> int:
@@ -98,6 +102,13 @@ class RequestRun:
         found.matched_tokens, found.copied_tokens = pages.matched_tokens, pages.copied_tokens
         found.prefilled_tokens = found.prompt_tokens - self._computed
         found.matched_pages, found.source_page = pages.matched_pages, pages.source_page
+        self._prefill = tracing.begin(
+            "prefill",
+            self.span,
+            matched_tokens=found.matched_tokens,
+            copied_tokens=found.copied_tokens,
+            prefilled_tokens=found.prefilled_tokens,
+        )
         return True
 
     def part(self, count: int) -> StepPart:
@@ -147,6 +158,7 @@ class RequestRun:
         said = self.generation.output_ids
         if not said:
             self.generation.time_to_first_token = time.perf_counter() - self._added
+            self._end_prefill()
         said.append(token)
         self.ids.append(token)
 
@@ -162,7 +174,8 @@ class RequestRun:
         if self.pages is not None and self._computed_here:
             at_prompt = self._computed == self.generation.prompt_tokens
             token = self._next_tokens.get(self._computed) if at_prompt else None
-            self._note(self.pages.publish(self.ids, self._computed, token))
+            with tracing.inside(self.span):
+                self._note(self.pages.publish(self.ids, self._computed, token))
 
     def give_back(self, *, publish: bool) -> None:
         """Release all pages; with ``publish`` the store is told the rest of what was computed.
@@ -176,12 +189,20 @@ class RequestRun:
             # Else its first page may lack the tokens of the source.
             if publish and self._computed_here:
                 ends = {end: t for end, t in self._next_tokens.items() if end <= self._computed}
-                self._note(pages.finish(self.ids, self._computed, ends))
+                with tracing.inside(self.span):
+                    self._note(pages.finish(self.ids, self._computed, ends))
         finally:
             self.generation.store_seconds += pages.store_seconds
             self.pages = None
             self._computed = 0
             pages.close()
+
+    def end(self) -> None:
+        """End its trace, where it has one: it ended, however."""
+        self._end_prefill()
+        if self.span is not None:
+            self.span.set_attribute("output_tokens", len(self.generation.output_ids))
+            self.span.end()
 
     def distrust(self, why: PageRecycled) -> None:
         """Release all pages, and compute all ids anew without the store.
@@ -196,6 +217,11 @@ class RequestRun:
         found.prefilled_tokens = found.prompt_tokens
         found.recycled_pages += len(why.pages)
         found.store_failure = str(why)
+
+    def _end_prefill(self) -> None:
+        if self._prefill is not None:
+            self._prefill.end()
+            self._prefill = None
 
     def _note(self, published: list[PageRef]) -> None:
         if published:

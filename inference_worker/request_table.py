@@ -79,7 +79,10 @@ class RequestTable:
         """Forget a request and release all that it holds, telling nobody."""
         del self.runs[run.number]
         self._on_gone(run.number)
-        run.give_back(publish=publish)
+        try:
+            run.give_back(publish=publish)
+        finally:
+            run.end()
 
 
 def _tell(call: Callable[[], None]) -> None:

@@ -21,7 +21,7 @@ from threading import Timer
 
 import structlog
 
-from kvstore import __version__, grpc_log  # noqa: F401  # comes before gRPC
+from kvstore import __version__, grpc_log, tracing  # noqa: F401  # comes before gRPC
 from kvstore.access import Access, read_access
 from kvstore.config import PROGRAM, Config
 from kvstore.config_command import COMMAND, config_command
@@ -65,6 +65,7 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 EPOCH_BITS = 64
 # How often it is looked whether there is much to collect.
 COLLECT_SECONDS = 1.0
+NO_TRACES = "the extra otel has them; nothing is traced"
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # Seconds for calls under way to end, once the leases are gone or the grace is over.
 CALL_GRACE = 1.0
@@ -97,8 +98,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_USAGE
     configure_logging(config.log_format, config.log_level)
     _allow_descriptors()
+    if tracing.WANTED and not tracing.ON:
+        log.warning("tracing_unavailable", missing=tracing.missing(), advice=NO_TRACES)
     try:
-        with Signals((*STOP_SIGNALS, signal.SIGHUP)) as signals:
+        with (
+            tracing.exported(PROGRAM, __version__),
+            Signals((*STOP_SIGNALS, signal.SIGHUP)) as signals,
+        ):
             serve(config, access, signals, partial(load_config, given))
     except REFUSALS as error:
         _complain(str(error))

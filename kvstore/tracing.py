@@ -8,8 +8,8 @@ A span's name and attributes are ours: a method's name, counts, a tenant. Never 
 """
 
 import os
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.util import find_spec
 from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -100,10 +100,15 @@ def traceparent() -> str:
     return carrier.get(TRACEPARENT, "")
 
 
-def configure(service: str, version: str) -> Callable[[], None]:
-    """Have this process' spans sent to the collector; return what ends that, in two seconds."""
-    if not ON:
-        return _nothing
+@contextmanager
+def exported(service: str, version: str) -> Iterator[None]:
+    """Have this process' spans sent to the collector, until the block ends or two seconds later.
+
+    Where the program has said before where its spans go, that stays.
+    """
+    if not ON or not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        yield
+        return
     from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import (  # noqa: PLC0415 - only then
         OTLPSpanExporter,
     )
@@ -116,18 +121,13 @@ def configure(service: str, version: str) -> Callable[[], None]:
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     trace.set_tracer_provider(provider)
-
-    def end() -> None:
+    try:
+        yield
+    finally:
         ending = Thread(target=provider.shutdown, name="kvstore-tracing", daemon=True)
         ending.start()
         ending.join(PATIENCE)
 
-    return end
-
 
 def _context_of(parent: Span) -> "Context | None":
     return None if parent is None else trace.set_span_in_context(parent)
-
-
-def _nothing() -> None:
-    pass

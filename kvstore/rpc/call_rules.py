@@ -2,14 +2,16 @@
 
 import random
 import re
+from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import grpc
 import structlog
 from google.rpc import status_pb2
 from structlog.contextvars import bind_contextvars
 
+from kvstore import tracing
 from kvstore.errors import InvalidField, KVStoreError
 from kvstore.rpc import status
 from kvstore.service.call_times import CallTimes
@@ -55,11 +57,12 @@ class Outcome:
 
     An error of ours becomes its status, ``failure``; anything else is a bug, becomes
     INTERNAL and is logged with its traceback. One line a call at debug, never a
-    request's content. A ``grpc.RpcError`` alone goes on. ``times`` are told how long it took.
+    request's content. A ``grpc.RpcError`` alone goes on. ``times`` are told how long it took;
+    with them it is a span too, of the one that its request id names, where calls are traced.
     """
 
     __slots__ = (
-        *("_began", "_clock", "_log", "_method", "_request_id", "_tenant", "_times"),
+        *("_began", "_clock", "_log", "_method", "_request_id", "_span", "_tenant", "_times"),
         "failure",
     )
 
@@ -80,9 +83,14 @@ class Outcome:
         self._request_id = request_id
         self._tenant = tenant
         self._times = times
+        self._span: AbstractContextManager[Any] | None = None
 
     def __enter__(self) -> Self:
         self._began = self._clock()
+        if tracing.ON and self._times is not None:
+            name = self._method.rpartition("/")[2]
+            self._span = tracing.call_span(name, self._request_id)
+            self._span.__enter__()
         # For this call alone: its context is its own, or the next call's takes its place.
         bind_contextvars(request_id=self._request_id, method=self._method, tenant=self._tenant)
         return self
@@ -94,6 +102,8 @@ class Outcome:
         traceback: TracebackType | None,
     ) -> bool:
         reason = "OK"
+        if self._span is not None:
+            self._span.__exit__(kind, error, traceback)
         if error is None:
             pass
         elif isinstance(error, KVStoreError):

@@ -16,6 +16,7 @@ from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection
 from structlog.contextvars import bind_contextvars
 
+from kvstore import tracing
 from kvstore.core.limits import Limits
 from kvstore.errors import InvalidField
 from kvstore.rpc import status
@@ -58,11 +59,17 @@ def sending(behavior: Callable[..., None]) -> Callable[..., Any]:
 
 
 def request_id_of(context: grpc.ServicerContext) -> str:
-    """Return the id that the client gave the call, or a new random one."""
+    """Return the id that the client gave the call, or a new random one.
+
+    Where calls are traced the span that the client names comes first.
+    """
+    given = ""
     for key, value in context.invocation_metadata():
-        if key == REQUEST_ID and isinstance(value, str):
+        if tracing.ON and key == tracing.TRACEPARENT and isinstance(value, str):
             return usable_request_id(value)
-    return usable_request_id("")
+        if key == REQUEST_ID and isinstance(value, str):
+            given = value
+    return usable_request_id(given)
 
 
 class _MethodInterceptor(grpc.ServerInterceptor):

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import structlog
 
+from kvstore import tracing
 from kvstore.core.arena import Arena
 from kvstore.core.cache import PrefixCache
 from kvstore.core.caller import Caller
@@ -127,9 +128,12 @@ class Loader:
         if self._worth_loading(slab, layout, count, terms) and self._places.acquire(blocking=False):
             most = max(slab.reading_room // layout.page_bytes, 1)
             try:
-                ended = self._begin(slab, caller, namespace_id, sequence, min(count, most), located)
-                if ended is not None:
-                    ended.wait(None if terms.seconds == inf else terms.seconds * (1 - RESERVE))
+                with tracing.span("load", pages=min(count, most)):
+                    ended = self._begin(
+                        slab, caller, namespace_id, sequence, min(count, most), located
+                    )
+                    if ended is not None:
+                        ended.wait(None if terms.seconds == inf else terms.seconds * (1 - RESERVE))
             finally:
                 self._places.release()
         return (located.end + count) * layout.page_tokens

@@ -9,6 +9,7 @@ from threading import Event, Lock
 
 import structlog
 
+from kvstore import tracing
 from kvstore.core.arena import Arena
 from kvstore.core.cache import PrefixCache
 from kvstore.core.moving import Move
@@ -85,6 +86,13 @@ class Mover:
         A batch of them is copied at once, and finished when its copies are done, while
         the next is copied already. Whatever is raised, no move stays under way.
         """
+        if not tracing.ON or not moves:
+            return self._carry_out(moves)
+        pages = sum(len(each.transfers) for each in moves)
+        with tracing.span("copy", pages=pages, tier=moves[0].tier):
+            return self._carry_out(moves)
+
+    def _carry_out(self, moves: Items[Move]) -> int:
         waiting, copied = deque(moves), 0
         begun: deque[tuple[list[Move], Ending]] = deque()
         since = self._clock()

@@ -11,6 +11,7 @@ from typing import TypeVar
 import structlog
 from xxhash import xxh3_64_intdigest
 
+from kvstore import tracing
 from kvstore.core.cache import PrefixCache
 from kvstore.core.caller import Caller
 from kvstore.core.requests import MatchWishes
@@ -104,7 +105,8 @@ class Verifier:
                 return answer
 
     def _passes(self, inspection: Inspection) -> bool:
-        corrupt, read_count = self._read(inspection)
+        with tracing.span("verify", pages=len(inspection.pages)):
+            corrupt, read_count = self._read(inspection)
         removed: list[PageCheck] = []
         try:
             with self._mutex:

@@ -28,6 +28,7 @@ GOVERNED = (
     "kvstore_client",
     "kvstore_transformers",
     "kvstore_vllm",
+    "opentelemetry",
     "torch",
     "transformers",
     "vllm",
@@ -35,6 +36,8 @@ GOVERNED = (
 ERRORS = "kvstore.errors"
 # A constant of the package that kvstore.v1 is in.
 VERSION = "kvstore.__version__"
+# Spans, which it alone knows how to make; without any it imports nothing.
+TRACING = "kvstore.tracing"
 WIRE = {"google", "grpc", "grpc_status", "kvstore.v1"}
 # Parts of the server's settings, which config.py puts together.
 SETTINGS = ("about", "access", "http", "sources", "tiers", "types")
@@ -42,12 +45,12 @@ SETTINGS = ("about", "access", "http", "sources", "tiers", "types")
 ALLOWED = {
     "kvstore/core": {ERRORS},
     "kvstore/storage": {ERRORS, "kvstore.core", "torch", "cupy"},
-    "kvstore/service": {ERRORS, "kvstore.core", "kvstore.storage"},
+    "kvstore/service": {ERRORS, TRACING, "kvstore.core", "kvstore.storage"},
     "kvstore/http": {ERRORS, "kvstore.core", "kvstore.service"},
     "kvstore/metrics": {ERRORS, "kvstore.core", "kvstore.http", "kvstore.service"},
     "kvstore/page": {ERRORS, VERSION, "kvstore.core", "kvstore.http", "kvstore.service"},
     "kvstore/rpc": WIRE
-    | {ERRORS, VERSION, "grpc_health", "grpc_reflection"}
+    | {ERRORS, TRACING, VERSION, "grpc_health", "grpc_reflection"}
     | {"kvstore.core", "kvstore.service"},
     "kvstore/errors.py": set(),
     "kvstore/config.py": {f"kvstore.config_{part}" for part in SETTINGS},
@@ -91,9 +94,9 @@ ALLOWED = {
     "kvstore/runtime_dir.py": set(),
     "kvstore/service_manager.py": set(),
     "kvstore/signals.py": set(),
-    "kvstore/tracing.py": set(),
+    "kvstore/tracing.py": {"opentelemetry"},
     "kvstore/__init__.py": set(),
-    CLIENT: WIRE | {VERSION, "cupy", "grpc_health", "torch"},
+    CLIENT: WIRE | {TRACING, VERSION, "cupy", "grpc_health", "torch"},
     TRANSFORMERS: {"kvstore_client", "torch", "transformers"},
     # What vLLM loads: the store's words on one side, vLLM's on the other.
     VLLM: {"kvstore_client", "torch", "vllm"},
@@ -104,7 +107,7 @@ ALLOWED = {
     },
     "inference_worker/scheduler_queue.py": {"inference_worker.scheduler_supply"},
     "inference_worker/scheduler_supply.py": set(),
-    "inference_worker": {VERSION, "kvstore.v1", "kvstore_client", "kvstore_transformers"}
+    "inference_worker": {TRACING, VERSION, "kvstore.v1", "kvstore_client", "kvstore_transformers"}
     | {"torch", "transformers"},
 }
 # The composition root is the one place that knows every type; kvstore/v1 is generated.

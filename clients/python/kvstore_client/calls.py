@@ -6,6 +6,7 @@ from typing import Any
 
 import grpc
 
+from kvstore import tracing
 from kvstore.v1 import (
     lease_pb2,
     lease_pb2_grpc,
@@ -100,6 +101,12 @@ class StoreCalls:
         ``tokens`` are the request's ``sequence.tokens``, which it does not have yet: put
         into a message they would be copied, which a lane does without.
         """
+        if not tracing.ON:
+            return self._make(method, request, timeout, tokens)
+        with tracing.span(f"client {_name_of(method)}"):
+            return self._make(method, request, timeout, tokens)
+
+    def _make(self, method: Any, request: Any, timeout: float, tokens: bytes) -> Any:  # noqa: ANN401  # as call
         if self._lanes is not None and method in self._on_lanes:
             path, response = self._on_lanes[method]
             pieces = [request.SerializeToString(), *sequence_pieces(tokens)]
@@ -113,7 +120,7 @@ class StoreCalls:
         if tokens:
             request.sequence.tokens = tokens
         try:
-            return method(request, timeout=timeout, metadata=self._metadata)
+            return method(request, timeout=timeout, metadata=self._metadata_now())
         except grpc.RpcError as error:
             raise error_of_call(error) from None
         except ValueError as error:
@@ -126,9 +133,15 @@ class StoreCalls:
         Reading them raises gRPC's errors, which ``error_of_call`` says the meaning of.
         """
         try:
-            return method(request, timeout=timeout, metadata=self._metadata)
+            return method(request, timeout=timeout, metadata=self._metadata_now())
         except ValueError as error:
             raise StoreUnavailable(str(error)) from None
+
+    def _metadata_now(self) -> tuple[tuple[str, str | bytes], ...]:
+        """Return what goes with each call, and with a traced one its span."""
+        if not tracing.ON:
+            return self._metadata
+        return (*self._metadata, (tracing.TRACEPARENT, tracing.traceparent()))
 
     def post(self, method: Any, request: Any, timeout: float, told: Callable[[bool], None]) -> bool:  # noqa: ANN401  # as call
         """Have a call made over a lane, and do not wait; False where none takes it at once.
@@ -175,3 +188,8 @@ class StoreCalls:
         if self._lanes is not None:
             self._lanes.close()
         self._channel.close()
+
+
+def _name_of(method: Any) -> str:  # noqa: ANN401  # a stub's
+    path: bytes = getattr(method, "_method", b"call")
+    return path.decode().rpartition("/")[2]

@@ -14,6 +14,7 @@ from weakref import WeakSet
 
 from google.protobuf.message import DecodeError
 
+from kvstore import tracing
 from kvstore.v1 import attach_pb2
 from kvstore_client.attach import PROTOCOL_VERSION
 from kvstore_client.deadline import Deadline
@@ -175,7 +176,9 @@ class HotLane:
 
     def _framed(self, method: str, request: Sequence[bytes], timeout: float) -> list[bytes]:
         head = attach_pb2.LaneCall(
-            method=self._numbers[method], timeout_us=int(timeout * MICROSECONDS) or 1
+            method=self._numbers[method],
+            timeout_us=int(timeout * MICROSECONDS) or 1,
+            request_id=tracing.traceparent() if tracing.ON else "",
         ).SerializeToString()
         return [LENGTHS.pack(len(head), sum(map(len, request))) + head, *request]
 

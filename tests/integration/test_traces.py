@@ -1,0 +1,142 @@
+"""Traces of real processes, as a collector has them; and that without one there is nothing."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from otlp_collector import Collector, collecting
+from traced_client import PAGE_BYTES, PAGES
+
+from kvstore_client.testing import RunningStore, running_store, wait_until
+
+LIMIT = 120.0
+SUPPORT = Path(__file__).parents[1] / "support"
+TIERS = (
+    *("--tier1-bytes", str(3 * PAGES * PAGE_BYTES), "--extent-bytes", str(3 * PAGES * PAGE_BYTES)),
+    *("--tier2-bytes", "1MiB", "--tier2-match", "promote", "--verify-rate", "1"),
+)
+MODULES = "import sys, {module}; print(*sys.modules)"
+
+
+def run(*arguments: str, **environment: str) -> str:
+    """Run some Python to its end and return what it printed."""
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def came(collector: Collector, *wanted: tuple[str, ...]) -> bool:
+    """Wait until a collector has spans of these paths."""
+    return wait_until(lambda: set(wanted) <= collector.paths())
+
+
+@pytest.mark.parametrize("way", ["lanes", "grpc"])
+def test_a_trace_leads_from_the_client_to_the_copy(
+    monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """Over lanes and over gRPC: the client's call, the server's, and what it waits for."""
+    with collecting() as (collector, environment):
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        with running_store("--log-level", "debug", *TIERS) as store:
+            run(str(SUPPORT / "traced_client.py"), str(store.runtime_dir), way)
+            client, server = "client:", "kvstore-server:"
+            acquire = "client:publish", f"{client}client AcquirePrefix", f"{server}AcquirePrefix"
+            match = f"{client}again", f"{client}client MatchPrefix", f"{server}MatchPrefix"
+            insert = "client:publish", f"{client}client InsertPrefix", f"{server}InsertPrefix"
+            copy, verify = (*match, f"{server}copy"), (*match, f"{server}verify")
+            assert came(collector, acquire, insert, copy, verify), collector.paths()
+            # What nobody waits for is a trace of its own.
+            assert (f"{server}copy",) in collector.paths()
+            logged(store, collector)
+
+
+def logged(store: RunningStore, collector: Collector) -> None:
+    """Check that a line of the log leads to its trace."""
+    ids = re.findall(r"request_id=(\S+)", store.log)
+    traces = {each.trace_id.hex() for each in collector.spans}
+    assert [each for each in ids if each.startswith("00-") and each.split("-")[1] in traces]
+
+
+def called(method: str) -> tuple[str, str]:
+    """Return a call of a worker's and what it was in the server."""
+    return f"kvstore-worker:client {method}", f"kvstore-server:{method}"
+
+
+def test_a_request_of_an_engine_is_one_trace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With its lookup, its prefill and its save, and the calls that they made."""
+    with collecting() as (collector, environment):
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        with running_store() as store:
+            request = {"op": "generate", "id": 1, "prompt_ids": list(range(40)), "max_tokens": 2}
+            worker = ("-m", "inference_worker", "run", "--model", "tiny")
+            done = subprocess.run(
+                [sys.executable, *worker, "--runtime-dir", str(store.runtime_dir)],
+                input=json.dumps(request) + "\n",
+                capture_output=True,
+                text=True,
+                timeout=LIMIT,
+                check=False,
+            )
+            assert done.returncode == 0, done.stderr
+            worker_ = "kvstore-worker:"
+            top = f"{worker_}request"
+            assert came(
+                collector,
+                (top,),
+                (top, f"{worker_}lookup", *called("AcquirePrefix")),
+                (top, f"{worker_}prefill"),
+                (top, f"{worker_}save", *called("InsertPrefix")),
+            ), collector.paths()
+            [span] = [each for each in collector.spans if each.name == "request"]
+            assert span.attributes == {"prompt_tokens": 40, "output_tokens": 2}
+
+
+def test_a_collector_that_is_not_there_costs_nobody_an_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The spans are lost, and all else goes on and ends."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
+    with running_store(*TIERS) as store:
+        run(str(SUPPORT / "traced_client.py"), str(store.runtime_dir), "lanes")
+        assert store.stop() == 0
+
+
+def test_without_a_collector_nothing_of_it_is_imported() -> None:
+    """Though the packages are installed."""
+    modules = "kvstore.__main__, kvstore_client"
+    loaded = run("-c", MODULES.format(module=modules), OTEL_EXPORTER_OTLP_ENDPOINT="").split()
+    assert "kvstore.tracing" in loaded
+    assert [name for name in loaded if name.startswith("opentelemetry")] == []
+
+
+def test_without_the_packages_a_server_says_so_and_serves(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It traces nothing."""
+    hiding = tmp_path / "sitecustomize.py"
+    hiding.write_text(
+        "import importlib.util as util\n"
+        "find = util.find_spec\n"
+        "util.find_spec = lambda name, *more: (\n"
+        "    None if name.startswith('opentelemetry') else find(name, *more))\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    with running_store() as store:
+        assert "tracing_unavailable" in store.log
