@@ -4,9 +4,11 @@ import json
 import os
 import resource
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from kvstore_client.host_facts import HostFacts
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.testing import RunningStore, running_store, wait_until
 
+SUPPORT = Path(__file__).parents[1] / "support"
 SLOTS = 32
 # A server of another version: the same program, which says so of itself.
 OLDER = "import kvstore; kvstore.__version__ = '0.0.9'; import kvstore.__main__ as m; m.main()"
@@ -228,6 +231,30 @@ def test_without_a_store_the_host_is_looked_at(tmp_path: Path) -> None:
     assert str(tmp_path) in found["socket"]["found"]
     assert found["memfd"]["outcome"] == "ok"
     assert "hit rate" not in found
+
+
+@pytest.mark.skipif(find_spec("cupy") is not None, reason="the real cupy is here")
+def test_a_store_on_a_device_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pages are on a device of which files take the place, and which this process lacks."""
+    folders = [str(SUPPORT / "shared_card"), str(SUPPORT)]
+    monkeypatch.setenv("KVSTORE_TEST_CARD", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*folders, *sys.path]))
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "")
+    device = ("--device", "cuda:0", "--tier1-bytes", "8MiB", "--extent-bytes", "4MiB")
+    with running_store(*device) as store, Client(store.runtime_dir) as client:
+        # It has no part in them, and has the store make some.
+        client.namespace(IDENTITY, LAYOUT)
+        assert wait_until(lambda: diagnose(store.runtime_dir)[1]["CUDA IPC"]["outcome"] == "ok")
+        status, found = diagnose(store.runtime_dir)
+        monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+        _, with_mps = diagnose(store.runtime_dir)
+    assert "pages are on device" in found["GPU"]["found"]
+    assert found["GPU"]["outcome"] == ("ok" if status == 0 else "failed")
+    assert "arenas take 0.0 MiB" in found["memory"]["found"]
+    assert (with_mps["CUDA IPC"]["outcome"], "MPS" in with_mps["CUDA IPC"]["found"]) == (
+        "failed",
+        True,
+    )
 
 
 def test_an_older_server_whose_disk_fails_and_whose_tenant_floods(tmp_path: Path) -> None:

@@ -17,9 +17,8 @@ from kvstore_client.ctl_remote import require_here
 from kvstore_client.ctl_scratch import (
     PAGE_TOKENS,
     Pool,
-    ScratchSpec,
-    page_bytes_of,
     scratch,
+    scratch_spec,
 )
 from kvstore_client.errors import StoreUnavailable
 
@@ -62,12 +61,12 @@ def bench(  # each is an option
 
     Three calls in ten are matches; the others are acquires, half of them of new prompts,
     whose pages are inserted, and the oldest removed. Nothing is written into the pages. They
-    are as large as most pages there, in a namespace of their own that is emptied in the end.
+    are as large as most pages there, in a namespace of their own that is deleted in the end.
     It never fills more than --share of the pool, and refuses where that is too little.
     """
     with store_failures():
         require_here()
-        spec = ScratchSpec(runtime_dir, "bench", page_bytes_of(runtime_dir))
+        spec = scratch_spec(runtime_dir, "bench")
         pages = (prefix_tokens // PAGE_TOKENS, suffix_tokens // PAGE_TOKENS)
         with scratch(spec) as made:
             plan = plan_of(made.pool, share, clients, prefixes, pages)

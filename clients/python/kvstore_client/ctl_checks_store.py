@@ -143,8 +143,8 @@ def namespaces_check(
     """Look whether salts, or anything else, use up the namespaces that a tenant may have."""
     name, listed = "namespaces", list(namespaces)
     advice = (
-        "salt by tenant or application and not by request (cache_salt); what there is goes at a"
-        " restart of the server"
+        "salt by tenant or application and not by request (cache_salt), and remove what nobody"
+        " uses: kvstore-ctl namespaces delete"
     )
     for tenant, count in Counter(each.tenant for each in listed).items():
         if count >= limit * MANY_NAMESPACES:

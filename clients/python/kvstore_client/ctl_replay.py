@@ -18,7 +18,7 @@ from kvstore_client.console import (
     store_failures,
 )
 from kvstore_client.ctl_remote import require_here
-from kvstore_client.ctl_scratch import PAGE_TOKENS, Scratch, ScratchSpec, page_bytes_of, scratch
+from kvstore_client.ctl_scratch import PAGE_TOKENS, Scratch, scratch, scratch_spec
 from kvstore_client.ctl_trace import Prompt, prompts_of
 from kvstore_client.errors import PoolExhausted
 from kvstore_client.reservation import Reservation
@@ -46,12 +46,12 @@ def replay(
     which a page stands for a block of 512 tokens. Each prompt is matched, the rest of its
     pages inserted with nothing written into them, and released; its time is not waited for.
     It takes what room it needs, so pages that others have cached may go: then it asks first.
-    The namespace is its own, and is emptied in the end.
+    The namespace is its own, and is deleted in the end.
     """
     with store_failures():
         require_here()
         prompts = list(prompts_of(trace, requests))
-        spec = ScratchSpec(runtime_dir, "replay", page_bytes or page_bytes_of(runtime_dir))
+        spec = scratch_spec(runtime_dir, "replay", page_bytes)
         with scratch(spec) as made:
             if made.pool.others and not yes:
                 question = f"Make room for it among {made.pool.others} pages that others cached?"

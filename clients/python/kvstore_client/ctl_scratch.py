@@ -14,9 +14,9 @@ from kvstore_client.errors import StoreUnavailable
 from kvstore_client.identity import NamespaceIdentity
 from kvstore_client.layout import OpaqueContent, PageLayout
 from kvstore_client.namespace import Namespace
-from kvstore_client.tokens import Tokens
 
 PAGE_TOKENS = 16
+SALT_BYTES = 16
 # Bytes of a page where the store has none yet: those of a small model.
 PAGE_BYTES = 16 << 10
 OPEN_SECONDS = 30.0
@@ -47,10 +47,6 @@ class Scratch(NamedTuple):
         space = self.namespace.namespace_id
         return next(n for n in self.client.admin.namespaces() if n.namespace_id == space)
 
-    def evict(self, tokens: Tokens) -> None:
-        """Remove the end of a prefix, and what continues it; no tokens: everything."""
-        self.client.admin.evict_prefix(self.namespace.namespace_id, tokens)
-
 
 class ScratchSpec(NamedTuple):
     """What every process that fills one scratch namespace opens it by."""
@@ -58,6 +54,7 @@ class ScratchSpec(NamedTuple):
     runtime_dir: Path | None
     purpose: str
     page_bytes: int
+    salt: bytes
 
     def open(self, name: str) -> tuple[Client, Namespace]:
         """Return a started client and its open namespace; raises ``StoreUnavailable``."""
@@ -65,7 +62,8 @@ class ScratchSpec(NamedTuple):
         client = Client(self.runtime_dir, config)
         client.start()
         identity = NamespaceIdentity(
-            sha256(f"kvstore-ctl {self.purpose} {self.page_bytes}".encode()).digest(),
+            sha256(b"kvstore-ctl").digest(),
+            salt=self.salt,
             display_name=f"kvstore-ctl {self.purpose}",
         )
         layout = PageLayout(PAGE_TOKENS, self.page_bytes, OpaqueContent(b"kvstore-ctl"))
@@ -79,18 +77,29 @@ class ScratchSpec(NamedTuple):
 
 @contextmanager
 def scratch(spec: ScratchSpec) -> Iterator[Scratch]:
-    """Open a scratch namespace, and remove all its pages in the end. Raises ``StoreError``."""
+    """Open a scratch namespace, and delete it in the end. Raises ``StoreError``."""
     client, namespace = spec.open(f"kvstore-ctl {spec.purpose}")
     try:
-        made = Scratch(client, namespace, _pool(client, namespace))
-        # What a run that was killed left.
-        made.evict([])
-        yield made
-    finally:
+        namespace_id = namespace.namespace_id
         try:
-            client.admin.evict_prefix(namespace.namespace_id, [])
+            yield Scratch(client, namespace, _pool(client, namespace))
         finally:
-            client.close()
+            # Or it would be opened anew as it is found gone.
+            namespace.forget()
+            client.admin.delete_namespace(namespace_id)
+    finally:
+        client.close()
+
+
+def scratch_spec(
+    runtime_dir: Path | None, purpose: str, page_bytes: int | None = None
+) -> ScratchSpec:
+    """Return how a namespace of its own is opened, which nobody else does.
+
+    With pages of most pages' size unless told. Raises ``StoreError``.
+    """
+    size = page_bytes or page_bytes_of(runtime_dir)
+    return ScratchSpec(runtime_dir, purpose, size, secrets.token_bytes(SALT_BYTES))
 
 
 def page_bytes_of(runtime_dir: Path | None) -> int:
