@@ -5,9 +5,11 @@ dist-test` also at the worker with a model, of the archives in $KVSTORE_DIST.
 """
 
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from installed_wheel import InstalledWheel, build_wheel
@@ -35,15 +37,31 @@ def folder() -> Iterator[Path]:
         yield Path(made)
 
 
+def require_pages(log: str) -> None:
+    """Raise unless the server that logged this shows its page, with all of it, and its metrics."""
+    ports = {shows: port for port, shows in re.findall(r"port=(\d+) shows=(\w+)", log)}
+    assert "kvstore_lookups_total" in fetch(ports["metrics"], "metrics")
+    parts = re.findall(r'(?:href|src)="([\w.]+)"', fetch(ports["page"], ""))
+    assert parts
+    assert all(fetch(ports["page"], part) for part in parts)
+
+
+def fetch(port: str, path: str) -> str:
+    """Return what is answered there; raises ``OSError`` for what is not."""
+    with urlopen(f"http://127.0.0.1:{port}/{path}", timeout=30) as answer:
+        text: bytes = answer.read()
+    return text.decode()
+
+
 @pytest.mark.slow
 def test_the_wheel_alone_serves(wheel: Path, folder: Path) -> None:
-    """Server, kvstore-ctl and a worker run as the README says, from the wheel and without torch."""
+    """Server with its page, kvstore-ctl and a worker run as the README says, without torch."""
     installed = InstalledWheel(wheel, "server", folder)
     where = installed.run("python", "-c", "import kvstore; print(kvstore.__file__)")
     assert Path(where.strip()).is_relative_to(folder / ".venv")
     for program in PROGRAMS:
         assert installed.run(program, "--version").strip() == f"{program} {kvstore.__version__}"
-    assert installed.follow(ROOT / "README.md") >= 3
+    assert installed.follow(ROOT / "README.md", require_pages) >= 3
     look = "from importlib.util import find_spec; print(find_spec('torch'))"
     assert installed.run("python", "-c", look).strip() == "None"
 

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import venv
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -34,9 +35,12 @@ class InstalledWheel:
         """Install it with ``extras``, versions as constrained. Skips where no index is reached."""
         self.folder = folder
         self.bin = folder / ".venv" / "bin"
+        self._background = folder / "background.log"
         self.environment = {
             "HOME": str(folder),
             "KVSTORE_RUNTIME_DIR": str(folder / "run"),
+            "KVSTORE_METRICS_LISTEN": "127.0.0.1:0",
+            "KVSTORE_PAGE_LISTEN": "127.0.0.1:0",
             "KVSTORE_TIER1_BYTES": "64MiB",
             "PATH": os.defpath,
             "TMPDIR": str(folder),
@@ -54,8 +58,11 @@ class InstalledWheel:
         """Run a program of the environment and return what it printed; it has to end well."""
         return self._say([str(self.bin / program), *arguments])
 
-    def follow(self, page: Path) -> int:
-        """Do what a page tells a reader to type, and return how many snippets that were."""
+    def follow(self, page: Path, look: Callable[[str], None] = lambda _: None) -> int:
+        """Do what a page tells a reader to type, and return how many snippets that were.
+
+        ``look`` is called before what runs in the background is ended, with what that printed.
+        """
         found = snippets(page)
         background: list[subprocess.Popen[bytes]] = []
         try:
@@ -68,6 +75,7 @@ class InstalledWheel:
                     continue
                 for line, command, output in console_commands(each):
                     self._type(f"{each.page}:{line}", command, output, background)
+            look(self._background.read_text(encoding="utf-8"))
         finally:
             for process in background:
                 process.terminate()
@@ -81,7 +89,7 @@ class InstalledWheel:
         if not command.endswith("&"):
             require_output(place, output or "...", self._say(["bash", "-euc", command]))
             return
-        with (self.folder / "background.log").open("ab") as log:
+        with self._background.open("ab") as log:
             background.append(
                 subprocess.Popen(
                     command.removesuffix("&").split(),
