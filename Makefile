@@ -68,7 +68,7 @@ test-vllm:
 
 # No network: neither the site nor its check fetches anything.
 docs: $(STAMP)
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@$(BIN)/python docs/site_check.py build/site
 	@KVSTORE_SNIPPETS=all $(PYTEST) tests/integration/test_snippets.py \
 	    tests/static/test_generated_code.py tests/static/test_site.py tests/static/test_links.py $(ARGS)

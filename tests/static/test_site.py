@@ -45,7 +45,7 @@ def check(site: Path) -> "subprocess.CompletedProcess[str]":
 def test_the_site_can_be_built_and_leads_nowhere_wrong(tmp_path: Path) -> None:
     """Every page is in the nav, every link has its page and its heading, nothing is fetched."""
     built = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path / "site")],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")],
         cwd=ROOT,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
@@ -53,6 +53,8 @@ def test_the_site_can_be_built_and_leads_nowhere_wrong(tmp_path: Path) -> None:
         check=False,
     )
     assert built.returncode == 0, built.stdout + built.stderr
+    # Were it told to be quiet, it would count no warnings.
+    assert "Documentation built" in built.stderr
     looked = check(tmp_path / "site")
     assert looked.returncode == 0, looked.stdout
     count, *_ = re.findall(r"^(\d+) pages, \d+ links, 0 wrong$", looked.stdout, re.MULTILINE)
