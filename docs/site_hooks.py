@@ -35,7 +35,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for file in list(files):
         if file.src_dir == config.docs_dir:
             files.remove(file)
-    for path in reached(ROOT / FIRST):
+    for path in (*reached(ROOT / FIRST), *(ROOT / each for each in config.extra_css)):
         uri = path.relative_to(ROOT).as_posix()
         files.append(File.generated(config, uri, abs_src_path=str(path)))
     return files

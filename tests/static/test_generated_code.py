@@ -1,5 +1,6 @@
 """What is generated and committed is what its script writes today."""
 
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -82,3 +83,10 @@ def test_the_errors_page_is_in_step_with_the_reasons(tmp_path: Path) -> None:
     run("docs/errors.py", out)
     committed = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
     assert committed == out.read_text(encoding="utf-8"), "run docs/errors.py"
+
+
+def test_the_commands_page_is_in_step_with_kvstore_ctl() -> None:
+    """docs/commands.md is what --help says; tests/unit/worker looks at kvstore-worker's part."""
+    script = runpy.run_path(str(ROOT / "docs" / "commands.py"))
+    committed = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    assert script["program_part"]("kvstore-ctl") in committed, "run docs/commands.py"
