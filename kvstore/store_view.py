@@ -38,6 +38,7 @@ class StoreView:
                 for (method, outcome), counts in times.read().items()
             },
             thrash=store.thrash.ratio,
+            events=store.events.use(),
             threads={
                 name: ThreadView(max(now - each.last_tick, 0.0), getattr(each, "failure_count", 0))
                 for name, each in self._health.threads.items()

@@ -67,6 +67,8 @@ class Directory(Membership):
         self.counters = Counters()
         # Of the namespaces that were deleted.
         self.deleted = Counters()
+        # Pages that were removed, by why.
+        self.removed_pages: dict[Cause, int] = {}
         self.namespaces: dict[bytes, Namespace] = {}
         self.arenas: dict[int, Arena] = {}
         self._policy = policy
@@ -247,10 +249,15 @@ class Directory(Membership):
             sum(each.evicted_page_count for each in removals),
             sum(each.detached_page_count for each in removals),
         )
+        self.count_removed(namespace, removed, cause)
+        return removed
+
+    def count_removed(self, namespace: Namespace, removed: Removed, cause: Cause) -> None:
+        """Count what left a namespace's index, for good and not for want of room."""
         total = removed.evicted_page_count + removed.detached_page_count
         namespace.counters.removed_page_count += total
         self.counters.removed_page_count += total
-        return removed
+        self.removed_pages[cause] = self.removed_pages.get(cause, 0) + total
 
     def length(self, tokens: bytes, position: int) -> int:
         """Return the tokens of a sequence whose ``tokens`` start at ``position``.

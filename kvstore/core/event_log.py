@@ -11,12 +11,14 @@ from kvstore.errors import QuotaExceeded
 class EventLog:
     """The latest events, and the watches that each is handed to. Not thread-safe.
 
-    ``now`` is the latest time that the core was told, in seconds: an event's.
+    ``now`` is the latest time that the core was told, in seconds: an event's. ``count`` are all
+    that there were.
     """
 
     def __init__(self, limits: Limits | None = None) -> None:
         limits = limits or Limits()
         self.now = 0.0
+        self.count = 0
         self.recent: deque[Event] = deque(maxlen=limits.max_remembered_events)
         self._watches: tuple[EventWatch, ...] = ()
         self._max_watchers = limits.max_watchers
@@ -24,6 +26,7 @@ class EventLog:
 
     def note(self, event: Event) -> None:
         """Take in what happened."""
+        self.count += 1
         self.recent.append(event)
         for watch in self._watches:
             watch.offer(event)

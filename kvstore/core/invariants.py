@@ -237,6 +237,8 @@ def _check_counters(cache: PrefixCache) -> None:
     for lease in cache.table.leases.values():
         by_lease.add(lease.counters)
     law(by_namespace == cache.counters, "sums over namespaces equal the totals")
+    removed = sum(cache.removed_pages.values())
+    law(removed == cache.counters.removed_page_count, "what was removed has a cause")
     # An operator's, the mover's, and tier 3's, no lease's.
     for name in ("removed", "demoted", "promoted", "loaded"):
         setattr(by_lease, f"{name}_page_count", getattr(cache.counters, f"{name}_page_count"))

@@ -1,7 +1,7 @@
 """What a store looks like at one moment: everything here is a copy."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
 
@@ -9,6 +9,7 @@ from kvstore.core.arena import Arena
 from kvstore.core.cache import PrefixCache
 from kvstore.core.caller import Identity
 from kvstore.core.counters import Counters
+from kvstore.core.events import Cause
 from kvstore.core.layout import NamespaceIdentity, PageLayout
 from kvstore.core.lease import Lease
 from kvstore.core.lease_stats import LeaseStats, lease_stats, oldest
@@ -70,6 +71,8 @@ class Stats:
     detached_page_count: int
     oldest_quarantine_age: float | None
     tenants: tuple[TenantStats, ...] = ()
+    # Of an admin's: pages removed, by why.
+    removed_pages: dict[Cause, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,7 @@ def snapshot(cache: PrefixCache, identity: Identity, now: float) -> Stats:
         detached_page_count=sum(each.detached_page_count for each in visible),
         oldest_quarantine_age=oldest(each.oldest_quarantine_age for each in leases),
         tenants=tuple(tenant_stats(each) for each in cache.table.visible_holdings(identity)),
+        removed_pages=dict(cache.removed_pages) if identity.admin else {},
     )
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from kvstore.core.caller import Caller
 from kvstore.core.children import Children
+from kvstore.core.events import Cause
 from kvstore.core.holds import Hold, Pin
 from kvstore.core.lease import Lease
 from kvstore.core.matching import Matching
@@ -100,7 +101,6 @@ class Verifying(Matching):
         if not corrupt:
             return []
         found = [page for page in corrupt if _place_of(page) is not None]
-        removed = 0
         for page in corrupt:
             if page not in found:
                 _forget_ends(lease, inspection.pin, page)
@@ -111,12 +111,9 @@ class Verifying(Matching):
             if at is not None:
                 if self.third is not None:
                     self.third.remove(namespace, digest_at(at))
-                gone = remove_corrupt(at)
-                removed += gone.evicted_page_count + gone.detached_page_count
+                self.count_removed(namespace, remove_corrupt(at), Cause.CORRUPT)
         for counters in every:
             counters.corrupt_page_count += len(found)
-        self.counters.removed_page_count += removed
-        namespace.counters.removed_page_count += removed
         return found
 
     def settle(self, inspection: Inspection, corrupt: Items[PageCheck]) -> bool:

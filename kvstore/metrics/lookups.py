@@ -51,7 +51,7 @@ EVICTED: Final = counter(
     "kvstore_evicted_pages_total",
     f"{BY} reason",
     "Pages that left the index: for want of room (`pressure`), replaced by a fuller page "
-    "(`superseded`), or removed by an operator, with a corrupt page or with an extent (`removed`).",
+    "(`superseded`), or `removed`, of which `kvstore_removed_pages_total` has the causes.",
     "`pressure` grows as fast as pages are inserted: more memory, or tier 2; sizing.md.",
 )
 CACHED: Final = gauge(

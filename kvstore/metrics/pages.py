@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from kvstore.core.events import Cause
 from kvstore.metrics.metric import Sheet, counter, gauge
 from kvstore.metrics.view import View
 
@@ -47,6 +48,15 @@ CORRUPT: Final = counter(
     "Of the verified, those that were not what was written. They left the index.",
     "Any: a worker writes where it should not; set `verify_rate` to 1 and see `page_corrupt`.",
 )
+REMOVED: Final = counter(
+    "kvstore_removed_pages_total",
+    "cause",
+    "Pages that left the index for good and not for want of room: `removed` by an operator, "
+    "`corrupt` and what continued those, with an extent that was `retired`, with a "
+    "`namespace_deleted`.",
+    "`corrupt`: see `kvstore_corrupt_pages_total`. `retired` again and again: tenants take memory "
+    "from each other; limits.md.",
+)
 DETACHED: Final = gauge(
     "kvstore_detached_pages",
     "",
@@ -61,8 +71,10 @@ NODES: Final = gauge(
 )
 METRICS: Final = (
     *(DUPLICATES, RETURNED, THRASH, EXHAUSTED, YIELDED),
-    *(VERIFIED, CORRUPT, DETACHED, NODES),
+    *(VERIFIED, CORRUPT, REMOVED, DETACHED, NODES),
 )
+# Why pages are removed; what else happens to them has counters of its own.
+CAUSES: Final = (Cause.REMOVED, Cause.CORRUPT, Cause.RETIRED, Cause.NAMESPACE_DELETED)
 
 
 def write(view: View, sheet: Sheet) -> None:
@@ -80,3 +92,5 @@ def write(view: View, sheet: Sheet) -> None:
         (NODES, sum(each.node_count for each in stats.namespaces)),
     ):
         sheet.add(metric, value)
+    for cause in CAUSES:
+        sheet.add(REMOVED, stats.removed_pages.get(cause, 0), cause.name.lower())

@@ -42,7 +42,19 @@ SNAPSHOT: Final = gauge(
     "How long the store was asked for what this scrape shows; calls wait for a part of it.",
     "Above 0.1: many leases, pins or namespaces; scrape less often.",
 )
-METRICS: Final = (INFO, READY, SILENCE, FAILURES, MUTEX, SNAPSHOT)
+EVENTS: Final = counter(
+    "kvstore_events_total",
+    "",
+    "Events that watchers are told of, or would be.",
+    "Nothing by itself: it is what a watcher has to keep up with; events.md.",
+)
+WATCHERS: Final = gauge(
+    "kvstore_event_watchers",
+    "",
+    "Watchers of events.",
+    "Only grows: somebody watches and does not end; limits.md bounds them.",
+)
+METRICS: Final = (INFO, READY, SILENCE, FAILURES, MUTEX, SNAPSHOT, EVENTS, WATCHERS)
 
 
 def write(view: View, sheet: Sheet) -> None:
@@ -54,3 +66,6 @@ def write(view: View, sheet: Sheet) -> None:
         sheet.add(FAILURES, thread.failure_count, name)
     sheet.add_durations(MUTEX, view.mutex_waits)
     sheet.add(SNAPSHOT, view.seconds)
+    event_count, watcher_count = view.events
+    sheet.add(EVENTS, event_count)
+    sheet.add(WATCHERS, watcher_count)

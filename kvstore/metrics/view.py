@@ -36,6 +36,8 @@ class View(NamedTuple):
     # By what they came over, method and outcome.
     calls: Mapping[tuple[str, str, str], DurationCounts]
     thrash: float
+    # How many there were, and how many watch.
+    events: tuple[int, int]
     threads: Mapping[str, ThreadView]
     ready: bool
     mutex_waits: DurationCounts

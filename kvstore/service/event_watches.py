@@ -120,6 +120,11 @@ class EventWatches:
         with self._state:
             self._watching.discard(watching)
 
+    def use(self) -> tuple[int, int]:
+        """Return how many events there were, and how many watch."""
+        with self._state:
+            return self._cache.events.count, len(self._watching)
+
     def close(self) -> None:
         """End all watches, and begin no other. Does not wait."""
         with self._state:

@@ -31,6 +31,7 @@ def view_of(store: KVStore) -> View:
             for key, counts in times.read().items()
         },
         thrash=store.thrash.ratio,
+        events=store.events.use(),
         threads={"reaper": ThreadView(0.5, 2)},
         ready=True,
         mutex_waits=DurationCounts(),

@@ -4,6 +4,12 @@ from core_mutants import Mutant
 
 VERIFYING_MUTANTS = [
     Mutant(
+        "removed-for-no-reason",
+        "directory.py",
+        "        self.removed_pages[cause] = self.removed_pages.get(cause, 0) + total\n",
+        "",
+    ),
+    Mutant(
         "corrupt-page-s-children-stay",
         "pages.py",
         "    removed = remove(top, Cause.CORRUPT)\n    if above.ends",

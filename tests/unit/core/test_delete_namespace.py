@@ -6,7 +6,7 @@ from third_world import ThirdWorld
 from verifying_steps import ask, found_bad, publish
 
 from kvstore.core.caller import Identity
-from kvstore.core.events import NamespaceEvent, NamespaceStep, PagesEvent
+from kvstore.core.events import Cause, NamespaceEvent, NamespaceStep, PagesEvent
 from kvstore.core.layout import NamespaceIdentity
 from kvstore.core.namespace import Namespace
 from kvstore.core.requests import MatchWishes, NamedPinRequest, Removed, ReservationRequest
@@ -43,6 +43,7 @@ def test_pages_that_nobody_holds_go_at_once() -> None:
     assert arena.free_count == arena.slot_count
     assert world.cache.counters.inserted_page_count == before.inserted_page_count
     assert world.cache.counters.removed_page_count == before.removed_page_count + 4
+    assert world.cache.removed_pages == {Cause.NAMESPACE_DELETED: 4}
     assert snapshot(world.cache, ADMIN, world.now).named_pin_count == 0
     assert world.cache.namespaces == {}
 

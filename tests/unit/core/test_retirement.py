@@ -4,6 +4,7 @@ import pytest
 from core_builders import PAGE_TOKENS, CoreWorld, Worker, paged
 from pinned_world import pin
 
+from kvstore.core.events import Cause
 from kvstore.core.requests import Sequence
 from kvstore.core.tokens import TOKEN_BYTES
 from kvstore.errors import ParentDetached, PoolExhausted
@@ -48,6 +49,7 @@ def test_pages_that_nobody_holds_go_at_once(world: CoreWorld) -> None:
     assert world.shape() == {"xyz": {}}
     assert world.cache.emptied_extents() == [1]
     assert world.cache.counters.removed_page_count == 4
+    assert world.cache.removed_pages == {Cause.RETIRED: 4}
 
 
 def test_what_continues_a_page_that_goes_goes_too(world: CoreWorld) -> None:

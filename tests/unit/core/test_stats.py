@@ -5,6 +5,7 @@ from dataclasses import asdict
 from core_builders import ADMIN, EPOCH, NAMESPACE_ID, OWNER, CoreWorld, make_layout, paged
 
 from kvstore.core.caller import Caller, Identity
+from kvstore.core.events import Cause
 from kvstore.core.layout import NamespaceIdentity
 from kvstore.core.lease_stats import ProcessStats
 from kvstore.core.requests import MatchWishes, NamedPinRequest
@@ -51,6 +52,13 @@ def test_a_snapshot_counts_slots_by_state() -> None:
         SlotState.QUARANTINED: 0,
     }
     assert sum(arena.slots.values()) == arena.slot_count
+
+
+def test_an_admin_is_shown_why_pages_were_removed() -> None:
+    """Of all tenants together, so nobody else is."""
+    world = busy()
+    assert snapshot(world.cache, ADMIN, 102.0).removed_pages == {Cause.REMOVED: 2}
+    assert snapshot(world.cache, OWNER, 102.0).removed_pages == {}
 
 
 def test_a_snapshot_shows_a_namespace() -> None:

@@ -7,6 +7,7 @@ from core_builders import NAMESPACE_ID, OWNER, CoreWorld, paged, places
 from verifying_steps import ask, conclude, everything, publish
 
 from kvstore.core.caller import Caller
+from kvstore.core.events import Cause
 from kvstore.core.requests import Grant, Match, MatchWishes, NamedPinRequest, Sequence
 from kvstore.core.verifying import Inspection
 
@@ -76,6 +77,7 @@ def test_a_bad_page_leaves_with_all_below_it() -> None:
     assert world.worker.match("abcd", 1) == match
     counters = world.cache.counters
     assert (counters.corrupt_page_count, counters.removed_page_count) == (1, 4)
+    assert world.cache.removed_pages == {Cause.CORRUPT: 4}
     world.laws.check()
 
 
