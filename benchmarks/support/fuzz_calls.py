@@ -67,6 +67,9 @@ def methods() -> list[Method]:
     ]
 
 
+ENDING = ("/RevokeLease", "/DeleteNamespace")
+
+
 class Caller:
     """Makes calls with drawn requests, metadata and deadlines, many at a time.
 
@@ -81,10 +84,8 @@ class Caller:
         self._random = random
         self._messages = messages
         self._methods = methods()
-        # Who revokes the lease ends what the other calls live on.
-        self._weights = [
-            0.02 if each.path.endswith("/RevokeLease") else 1.0 for each in self._methods
-        ]
+        # Who revokes the lease, or deletes the namespace, ends what the other calls live on.
+        self._weights = [0.02 if each.path.endswith(ENDING) else 1.0 for each in self._methods]
         self._stubs = {each.path: _stub(channel, each) for each in self._methods}
         unknown = Method("/kvstore.v1.StoreService/None", Message, *[False] * 3)
         self._stubs[unknown.path] = _stub(channel, unknown)

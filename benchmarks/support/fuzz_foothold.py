@@ -45,12 +45,12 @@ class Foothold:
             ("kvstore-lease-secret-bin", self._secret),
         )
         self._lease = lease_pb2_grpc.LeaseServiceStub(channel)
-        store = store_pb2_grpc.StoreServiceStub(channel)
+        self._store = store_pb2_grpc.StoreServiceStub(channel)
         grant = lease_pb2.GrantLeaseRequest(lease_id=self._lease_id, features=["hot_lane"])
         self._call(self._lease.GrantLease, grant)
         bind = attach_pb2.Bind(lease_id=self._lease_id, lease_secret=self._secret)
         self._ask(attach_pb2.ClientFrame(bind=bind))
-        opened = self._open(store)
+        opened = self._open()
         self.known: dict[str, Sequence[Any]] = {
             "lease_id": (self._lease_id,),
             "lease_secret": (self._secret,),
@@ -71,12 +71,16 @@ class Foothold:
         }
 
     def stands(self) -> bool:
-        """Renew the lease, map what is announced; return whether the lease still is one."""
+        """Renew the lease, map what is announced; return whether the lease still is one.
+
+        Where a call deleted the namespace it is opened again.
+        """
         request = lease_pb2.RenewLeaseRequest(lease_id=self._lease_id, store_epoch=self._epoch)
         try:
             while select.select([self._socket], [], [], 0)[0]:
                 self._listen()
             self._call(self._lease.RenewLease, request)
+            self.known["namespace_id"] = (self._open().namespace_id,)
         except (EOFError, OSError, grpc.RpcError):
             # Another connection bound this process to it, or a call ended the lease.
             return False
@@ -89,7 +93,7 @@ class Foothold:
             self._call(self._lease.RevokeLease, request)
         self._socket.close()
 
-    def _open(self, store: store_pb2_grpc.StoreServiceStub) -> store_pb2.OpenNamespaceResponse:
+    def _open(self) -> store_pb2.OpenNamespaceResponse:
         """Open the namespace; where other calls have taken all memory, once some came back."""
         request = store_pb2.OpenNamespaceRequest(
             lease_id=self._lease_id, store_epoch=self._epoch, identity=IDENTITY, layout=LAYOUT
@@ -97,7 +101,9 @@ class Foothold:
         until = monotonic() + LIMIT
         while True:
             try:
-                opened: store_pb2.OpenNamespaceResponse = self._call(store.OpenNamespace, request)
+                opened: store_pb2.OpenNamespaceResponse = self._call(
+                    self._store.OpenNamespace, request
+                )
             except grpc.RpcError as error:
                 if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED or monotonic() > until:
                     raise

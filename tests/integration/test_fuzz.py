@@ -13,7 +13,7 @@ from support.fuzz_calls import methods
 from support.fuzz_messages import Messages
 
 INPUTS = 6_000
-SEED = 20_261_121
+SEED = 20_261_122
 
 
 @pytest.mark.slow

@@ -68,8 +68,16 @@ class CacheMachine(
 
     @rule(data=st.data(), tail=TAILS, everything=st.sampled_from([False] * 9 + [True]))
     def evict_prefix(self, data: st.DataObject, tail: tuple[int, int], *, everything: bool) -> None:
-        """An operator removes a prefix: what is held of it is detached, the rest goes."""
+        """An operator removes a prefix: what is held of it is detached, the rest goes.
+
+        Everything, perhaps, and the namespace with it.
+        """
         COUNTS["evict_prefix"] += 1
+        if everything and self.model.leases and data.draw(st.booleans()):
+            opener = self.member(data)
+            if opener is not None:
+                self.delete_namespace(opener)
+            return
         tokens = b"" if everything else self.sequence(data, [], tail)
         if not tokens and not everything:
             tokens = self.tokens([0])

@@ -1,8 +1,7 @@
-"""The cache machine's rule about a namespace that is deleted, and opened again."""
+"""What the cache machine does to a namespace that is deleted, and opened again."""
 
-from hypothesis import strategies as st
-from hypothesis.stateful import precondition, rule
 from machine_state import COUNTS, OWNER, MachineState
+from naive_holds import ModelLease
 
 from kvstore import errors
 from kvstore.core.requests import Sequence
@@ -11,13 +10,8 @@ from kvstore.core.requests import Sequence
 class DeleteRules(MachineState):
     """An operator deletes the namespace under everybody's hands."""
 
-    @precondition(lambda self: self.model.leases)
-    @rule(data=st.data(), rarely=st.sampled_from([False] * 14 + [True]))
-    def delete_namespace(self, data: st.DataObject, *, rarely: bool) -> None:
+    def delete_namespace(self, opener: ModelLease) -> None:
         """Pages that are held stay until they are given back; then another one is opened."""
-        opener = self.member(data) if rarely else None
-        if opener is None:
-            return
         COUNTS["delete_namespace"] += 1
         space = self.cache.namespaces[self.namespace_id]
         held_before = self.model.held_by_leases()
