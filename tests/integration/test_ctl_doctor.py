@@ -21,7 +21,7 @@ from worker_fleet import EXPIRED, Fleet, pool_arguments
 from kvstore.v1 import store_pb2
 from kvstore_client import Client, Namespace, connect_admin, ctl_checks_store, ctl_doctor, errors
 from kvstore_client.ctl import app
-from kvstore_client.ctl_checks_host import descriptors_check, socket_check
+from kvstore_client.ctl_checks_host import descriptors_check, server_pid, socket_check
 from kvstore_client.ctl_findings import Finding, Outcome
 from kvstore_client.host_facts import HostFacts
 from kvstore_client.runtime_dir import RuntimeDir
@@ -108,6 +108,7 @@ def test_another_user_is_told_whose_it_is(store: RunningStore) -> None:
 def test_descriptors_that_run_out_are_seen(store: RunningStore) -> None:
     """Of the server's process, whose limit is read while it runs."""
     facts = HostFacts()
+    assert server_pid(facts, RuntimeDir(store.runtime_dir)) == store.pid
     soft, hard = resource.prlimit(store.pid, resource.RLIMIT_NOFILE)
     used = facts.open_file_count(store.pid) or 0
     resource.prlimit(store.pid, resource.RLIMIT_NOFILE, (used, hard))

@@ -90,6 +90,20 @@ def test_a_remote_admin_looks(remote: Remote) -> None:
     assert (health.exit_code, "SERVING" in health.stdout) == (0, True)
 
 
+def test_a_remote_admin_asks_whether_it_is_well(remote: Remote) -> None:
+    """What is of the store is checked, what is of its host is not; a load is its host's alone."""
+    diagnosis = remote.run("doctor", "--json")
+    assert diagnosis.exit_code == 0, diagnosis.output
+    found = {each["check"]: each["outcome"] for each in json.loads(diagnosis.stdout)["checks"]}
+    assert (found["answers"], found["versions"], found["host"]) == ("ok", "ok", "skipped")
+    assert "socket" not in found
+    assert "worker-a" in remote.run("top", "--once", "--interval", "0.1").stdout
+    assert json.loads(remote.run("savings", "--json").stdout)[0]["of"] == "all namespaces"
+    assert "tiny" in remote.run("identity").stdout
+    refused = remote.run("bench")
+    assert (refused.exit_code, "this host's store alone" in refused.stderr) == (2, True)
+
+
 def test_a_remote_admin_peeks_pins_and_evicts(remote: Remote, tmp_path: Path) -> None:
     """What is cached can be asked for, kept, let go and removed from elsewhere."""
     tokens = tmp_path / "tokens"

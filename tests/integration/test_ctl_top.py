@@ -6,7 +6,7 @@ import pty
 import select
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from threading import Event, Thread
 
@@ -51,6 +51,13 @@ def namespace(store: RunningStore) -> Iterator[Namespace]:
     done.set()
     thread.join()
     client.close()
+
+
+@pytest.fixture(scope="module")
+def idle() -> Iterator[RunningStore]:
+    """A store that nobody uses."""
+    with running_store(*SMALL_STORE) as running:
+        yield running
 
 
 def run(store: RunningStore, *arguments: str) -> Result:
@@ -100,31 +107,6 @@ def test_a_column_that_is_none_is_status_two(store: RunningStore) -> None:
     """Those there are are named."""
     result = run(store, "top", "--once", "--sort", "size")
     assert (result.exit_code, "evictions" in result.stderr) == (2, True)
-
-
-@pytest.mark.usefixtures("namespace")
-def test_keys_of_a_terminal_act(store: RunningStore) -> None:
-    """On a terminal frames follow in place; s sorts by the next column, q quits."""
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "kvstore_client.ctl", "top", "--interval", "0.2"]
-    environment = {**os.environ, "KVSTORE_RUNTIME_DIR": str(store.runtime_dir), "TERM": "xterm"}
-    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
-    os.close(theirs)
-    shown = b""
-    keys = {b"sorted by tokens": b"s", b"sorted by lookups": b"q"}
-    try:
-        while select.select([ours], [], [], LIMIT)[0]:
-            try:
-                shown += os.read(ours, 65536)
-            except OSError:  # the terminal's other end is closed
-                break
-            for words in [each for each in keys if each in shown]:
-                os.write(ours, keys.pop(words))
-        assert process.wait(LIMIT) == 0, shown
-    finally:
-        process.kill()
-        os.close(ours)
-    assert keys == {}
 
 
 @pytest.mark.usefixtures("namespace")
@@ -203,10 +185,39 @@ def test_the_folder_stands_before_or_after(
     assert CliRunner().invoke(app, both).exit_code == 2
 
 
-def test_an_idle_and_empty_store_is_shown() -> None:
+def test_an_idle_and_empty_store_is_shown(idle: RunningStore) -> None:
     """No namespace, no lease and no arena are no error, and no rate is made up."""
-    with running_store(*SMALL_STORE) as store:
-        result = run(store, "top", "--once", "--interval", "0.1")
-        assert (result.exit_code, "hit rate now -, overall -" in result.stdout) == (0, True)
-        for command in (["savings"], ["identity"], ["tree"]):
-            assert run(store, *command).exit_code == 0
+    result = run(idle, "top", "--once", "--interval", "0.1")
+    assert (result.exit_code, "hit rate now -, overall -" in result.stdout) == (0, True)
+    for command in (["savings"], ["identity"], ["tree"]):
+        assert run(idle, *command).exit_code == 0
+
+
+def test_a_terminal_is_shown_frames_in_place(idle: RunningStore) -> None:
+    """S sorts by the next column, a store that restarts is waited for, and q quits."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "kvstore_client.ctl", "top", "--interval", "0.1"]
+    environment = {**os.environ, "KVSTORE_RUNTIME_DIR": str(idle.runtime_dir), "TERM": "xterm"}
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+    shown = b""
+    acts: list[tuple[bytes, Callable[[], object]]] = [
+        (b"sorted by tokens", lambda: os.write(ours, b"s")),
+        (b"sorted by lookups", idle.kill),
+        (b"no answer, trying again", idle.start),
+        (b"by the store's clock", lambda: os.write(ours, b"q")),
+    ]
+    try:
+        while select.select([ours], [], [], LIMIT)[0]:
+            try:
+                shown += os.read(ours, 65536)
+            except OSError:  # the terminal's other end is closed
+                break
+            if acts and acts[0][0] in shown:
+                acts.pop(0)[1]()
+                shown = b""
+        assert process.wait(LIMIT) == 0, shown
+    finally:
+        process.kill()
+        os.close(ours)
+    assert acts == []

@@ -63,18 +63,24 @@ def connected(runtime_dir: Path | None, *, here: bool = False) -> Iterator[Admin
     to that, whatever address the environment has. Failures of the block end it as
     :func:`store_failures` does.
     """
-    with store_failures():
-        remote = None
-        if here:
-            require_here()
-        else:
-            remote = remote_of()
-        with (
-            connect_admin(runtime_dir, timeout=TIMEOUT)
-            if remote is None
-            else connect_remote_admin(remote, timeout=TIMEOUT)
-        ) as admin:
-            yield admin
+    with store_failures(), admin_of(runtime_dir, here=here) as admin:
+        yield admin
+
+
+@contextmanager
+def admin_of(runtime_dir: Path | None, *, here: bool = False) -> Iterator[Admin]:
+    """Connect as :func:`connected` does. Raises ``StoreError``, and ``ValueError``."""
+    remote = None
+    if here:
+        require_here()
+    else:
+        remote = remote_of()
+    with (
+        connect_admin(runtime_dir, timeout=TIMEOUT)
+        if remote is None
+        else connect_remote_admin(remote, timeout=TIMEOUT)
+    ) as admin:
+        yield admin
 
 
 def show(*shown: RenderableType) -> None:

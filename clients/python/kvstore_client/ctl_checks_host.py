@@ -43,12 +43,20 @@ def socket_check(paths: RuntimeDir) -> Finding:
     return ok(name, f"{paths.path}, mode {mode:04o}, both sockets there")
 
 
-def server_pid(paths: RuntimeDir) -> int | None:
-    """Return the process that serves a folder, as its file says; None where it does not."""
+def server_pid(facts: HostFacts, paths: RuntimeDir) -> int | None:
+    """Return the process that serves a folder, by the flock that it holds on its file.
+
+    None where it is not seen here: the number in the file is that of its own pid namespace,
+    and may be somebody else's here.
+    """
+    holders = facts.flock_holders(paths.flock_file)
     try:
-        return int(paths.flock_file.read_text(encoding="ascii"))
+        written = int(paths.flock_file.read_text(encoding="ascii"))
     except (OSError, ValueError):
         return None
+    if holders is None or written in holders:
+        return written
+    return holders[0] if holders else None
 
 
 def descriptors_check(facts: HostFacts, pid: int | None) -> Finding:

@@ -69,7 +69,8 @@ def doctor(*, runtime_dir: RuntimeDirOption = None, as_json: AsJson = False) -> 
 
 
 def _here(paths: RuntimeDir) -> Iterator[Finding]:
-    facts, pid = HostFacts(), ctl_checks_host.server_pid(paths)
+    facts = HostFacts()
+    pid = ctl_checks_host.server_pid(facts, paths)
     yield ctl_checks_host.socket_check(paths)
     with grpc.insecure_channel(paths.grpc_target) as channel:
         yield from _health(channel)

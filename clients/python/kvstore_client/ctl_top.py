@@ -3,18 +3,28 @@
 import json
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from pathlib import Path
 from threading import Event
 from typing import Annotated, NamedTuple
 
 import typer
 from rich.live import Live
 
+from kvstore.v1 import store_pb2
 from kvstore_client.admin import Admin
-from kvstore_client.console import AsJson, RuntimeDirOption, connected, show
+from kvstore_client.console import (
+    AsJson,
+    RuntimeDirOption,
+    admin_of,
+    connected,
+    show,
+    store_failures,
+)
 from kvstore_client.ctl_keys import keys
 from kvstore_client.ctl_rates import change_between
 from kvstore_client.ctl_top_view import SORTS, Frame, plain_frame, rendered
+from kvstore_client.errors import StoreError
 
 NAMES = ", ".join(SORTS)
 LEAST_INTERVAL = 0.05
@@ -46,20 +56,21 @@ def top(  # each is an option
     """Show what the store does now: hit rate, tokens saved, tiers, namespaces and leases.
 
     Each frame is what changed between two looks, by the store's own uptime. On a terminal
-    it stays in place: q quits, s sorts by the next column. Elsewhere, and with --json, one
-    frame follows the other; of JSON one value a line.
+    it stays in place, also while a store restarts: q quits, s sorts by the next column.
+    Elsewhere, and with --json, one frame follows the other; of JSON one value a line.
     """
     if sort not in SORTS:
         raise typer.BadParameter(f"one of {NAMES}, not {sort!r}", param_hint="--sort")
     looks = _Looks(interval, 1 if once else count, sort, rows)
-    with connected(runtime_dir) as admin:
-        try:
-            if sys.stdout.isatty() and not as_json:
-                _live(admin, looks)
-            else:
+    try:
+        if sys.stdout.isatty() and not as_json:
+            with store_failures(), closing(_Store(runtime_dir)) as store:
+                _live(store, looks)
+        else:
+            with connected(runtime_dir) as admin:
                 _printed(admin, looks, _print_json if as_json else _print_text)
-        except KeyboardInterrupt:
-            return
+    except KeyboardInterrupt:
+        return
 
 
 def _printed(admin: Admin, looks: _Looks, print_frame: Callable[[Frame], None]) -> None:
@@ -72,15 +83,16 @@ def _printed(admin: Admin, looks: _Looks, print_frame: Callable[[Frame], None]) 
         before, shown = after, shown + 1
 
 
-def _live(admin: Admin, looks: _Looks) -> None:
-    """Show frames in place; a key acts at once, and the next look comes an interval later."""
+def _live(store: "_Store", looks: _Looks) -> None:
+    """Show frames in place; a key acts at once, and the next look comes an interval later.
+
+    A store that goes away is looked for until it is back, once it was there at first.
+    """
     sorts = list(SORTS)
-    with ExitStack() as stack:
-        wait_for_key = stack.enter_context(keys())
-        # What is counted is to be read afterwards.
-        screen = stack.enter_context(Live(auto_refresh=False, screen=not looks.frames))
-        before, shown = admin.stats(), 0
-        frame = Frame(before, change_between(before, before), looks.sort, looks.rows)
+    before, shown, trouble = store.stats(), 0, ""
+    frame = Frame(before, change_between(before, before), looks.sort, looks.rows)
+    # What is counted is to be read afterwards.
+    with keys() as wait_for_key, Live(auto_refresh=False, screen=not looks.frames) as screen:
         while not looks.frames or shown < looks.frames:
             key = wait_for_key(looks.interval)
             if key == "q":
@@ -89,10 +101,38 @@ def _live(admin: Admin, looks: _Looks) -> None:
                 following = sorts[(sorts.index(frame.sort) + 1) % len(sorts)]
                 frame = frame._replace(sort=following)
             elif not key:
-                after = admin.stats()
-                frame = frame._replace(stats=after, change=change_between(before, after))
-                before, shown = after, shown + 1
-            screen.update(rendered(frame, keys=True), refresh=True)
+                try:
+                    after = store.stats()
+                except StoreError as error:
+                    trouble = f"no answer, trying again: {error}"
+                else:
+                    frame = frame._replace(stats=after, change=change_between(before, after))
+                    before, shown, trouble = after, shown + 1, ""
+            screen.update(rendered(frame, trouble=trouble, keys=True), refresh=True)
+
+
+class _Store:
+    """A store that is connected to anew where that is necessary."""
+
+    def __init__(self, runtime_dir: Path | None) -> None:
+        self._runtime_dir = runtime_dir
+        self._connection = ExitStack()
+        self._admin: Admin | None = None
+
+    def stats(self) -> store_pb2.GetStatsResponse:
+        """Return a snapshot; raises ``StoreError``, and connects anew the next time then."""
+        try:
+            if self._admin is None:
+                self._admin = self._connection.enter_context(admin_of(self._runtime_dir))
+            return self._admin.stats()
+        except StoreError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of the connection. Can be repeated."""
+        self._admin = None
+        self._connection.close()
 
 
 def _print_json(frame: Frame) -> None:

@@ -64,8 +64,11 @@ class Frame(NamedTuple):
         )[: self.rows]
 
 
-def rendered(frame: Frame, *, keys: bool = False) -> RenderableType:
-    """Return a frame for a terminal or a file; ``keys`` adds which there are."""
+def rendered(frame: Frame, *, trouble: str = "", keys: bool = False) -> RenderableType:
+    """Return a frame for a terminal or a file; ``keys`` adds which there are.
+
+    ``trouble`` is why it is no frame of now.
+    """
     now, all_of_it, stats = frame.change.whole, frame.overall, frame.stats
     thrash = Text(f"thrash {_share(now.thrash)}")
     if now.thrash is not None and now.thrash >= THRASH_SHARE:
@@ -90,6 +93,8 @@ def rendered(frame: Frame, *, keys: bool = False) -> RenderableType:
         _namespaces(frame),
         _leases(frame),
     ]
+    if trouble:
+        lines[0] = Text(printable(trouble), style="bold red")
     if keys:
         lines.append(Text(KEYS, style="dim"))
     return Group(*lines)

@@ -72,6 +72,24 @@ class HostFacts:
         """Return what the kernel reads its clocks from; nothing where it does not say."""
         return self._read(CLOCK_SOURCE).strip()
 
+    def flock_holders(self, path: Path) -> list[int] | None:
+        """Return the processes that hold a file's flock, by their numbers here.
+
+        None where the kernel does not say, or there is no such file.
+        """
+        listed = self._read("proc/locks")
+        try:
+            inode = str(path.stat().st_ino)
+        except OSError:
+            return None
+        words = [line.split() for line in listed.splitlines()]
+        held = [
+            int(each[4])
+            for each in words
+            if each[1] == "FLOCK" and each[5].rpartition(":")[2] == inode
+        ]
+        return held if words else None
+
     def devices(self) -> list[str]:
         """Return the files of the GPUs of NVIDIA that are visible here."""
         found = (self._root / "dev").glob("nvidia[0-9]*")

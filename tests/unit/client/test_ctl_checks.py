@@ -159,7 +159,19 @@ def test_a_folder_without_a_store_is_seen(tmp_path: Path) -> None:
     assert says(ctl_checks_host.socket_check(paths), Outcome.FAILED, "attach.sock", START)
     paths.attach_socket.touch()
     assert says(ctl_checks_host.socket_check(paths), Outcome.FAILED, "no socket", "remove it")
-    assert ctl_checks_host.server_pid(paths) is None
+    assert ctl_checks_host.server_pid(HostFacts(), paths) is None
+
+
+def test_a_server_is_known_by_the_flock_that_it_holds(tmp_path: Path) -> None:
+    """A number of another pid namespace is not taken for a process of this one."""
+    paths, check = RuntimeDir(tmp_path), ctl_checks_host.server_pid
+    paths.flock_file.write_text("7\n", encoding="ascii")
+    held = f"1: FLOCK  ADVISORY  WRITE {{}} fe:00:{paths.flock_file.stat().st_ino} 0 EOF\n"
+    other = "2: POSIX  ADVISORY  WRITE 9 fe:00:1 0 EOF\n"
+    assert check(machine(tmp_path, {"proc/locks": held.format(7) + other}), paths) == 7
+    assert check(machine(tmp_path, {"proc/locks": held.format(4711) + other}), paths) == 4711
+    assert check(machine(tmp_path, {"proc/locks": other}), paths) is None
+    assert check(machine(tmp_path, {"proc/locks": ""}), paths) == 7
 
 
 def loads(_: str) -> None:
