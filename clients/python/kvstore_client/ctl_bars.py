@@ -7,7 +7,7 @@ from rich.text import Text
 
 from kvstore.v1 import store_pb2, types_pb2
 
-WIDTH = 40
+WIDTH = 32
 MEBIBYTE = 1 << 20
 
 
@@ -27,7 +27,7 @@ PARTS = (
     Part("quarantined", "!", "bold red"),
     Part("free", ".", "dim"),
 )
-LEGEND = "  ".join(f"{part.character} {part.name}" for part in PARTS)
+LEGEND = " ".join(f"{part.character}{part.name}" for part in PARTS)
 
 
 def cells_of(counts: Sequence[int], width: int) -> list[int]:
@@ -68,9 +68,7 @@ def tier_bars(stats: store_pb2.GetStatsResponse) -> list[Text]:
         size = sum(each.slot_count * each.slot_bytes for each in arenas)
         used = slots - counts[-1]
         line = Text(f"tier {tier}  ").append(bar(counts))
-        lines.append(
-            line.append(f"  {used} of {slots} slots, {share(used, slots)} of {mebibytes(size)}")
-        )
+        lines.append(line.append(f"  {share(used, slots)} of {slots} slots, {mebibytes(size)}"))
     tier_3 = stats.tier_3
     if tier_3.state == store_pb2.Tier3Stats.STATE_OPEN and tier_3.slot_count:
         pages, slots = tier_3.page_count, tier_3.slot_count
@@ -78,7 +76,7 @@ def tier_bars(stats: store_pb2.GetStatsResponse) -> list[Text]:
         line = Text("tier 3  ").append(bar(counts))
         lines.append(
             line.append(
-                f"  {pages} of {slots} slots cut so far, file of {mebibytes(tier_3.size_bytes)}"
+                f"  {share(pages, slots)} of {slots} slots so far, {mebibytes(tier_3.size_bytes)}"
             )
         )
     elif tier_3.state == store_pb2.Tier3Stats.STATE_FAILED:

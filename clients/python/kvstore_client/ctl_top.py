@@ -108,7 +108,9 @@ def _live(store: "_Store", looks: _Looks) -> None:
                 else:
                     frame = frame._replace(stats=after, change=change_between(before, after))
                     before, shown, trouble = after, shown + 1, ""
-            screen.update(rendered(frame, trouble=trouble, keys=True), refresh=True)
+            width = screen.console.width
+            shown_now = rendered(frame, width=width, trouble=trouble, keys=True)
+            screen.update(shown_now, refresh=True)
 
 
 class _Store:

@@ -64,10 +64,12 @@ class Frame(NamedTuple):
         )[: self.rows]
 
 
-def rendered(frame: Frame, *, trouble: str = "", keys: bool = False) -> RenderableType:
-    """Return a frame for a terminal or a file; ``keys`` adds which there are.
+def rendered(
+    frame: Frame, *, width: int | None = None, trouble: str = "", keys: bool = False
+) -> RenderableType:
+    """Return a frame for a file, or for a terminal of ``width`` columns.
 
-    ``trouble`` is why it is no frame of now.
+    ``keys`` adds which there are, ``trouble`` is why it is no frame of now.
     """
     now, all_of_it, stats = frame.change.whole, frame.overall, frame.stats
     thrash = Text(f"thrash {_share(now.thrash)}")
@@ -80,9 +82,11 @@ def rendered(frame: Frame, *, trouble: str = "", keys: bool = False) -> Renderab
         ),
         Text(
             f"hit rate now {_share(now.hit_rate)}, overall {_share(all_of_it.hit_rate)};"
-            f" tokens saved a second {now.per_second(now.saved_tokens):.0f}"
-            f" (overall {all_of_it.per_second(all_of_it.saved_tokens):.0f});"
             f" lookups a second {now.per_second(now.lookups):.1f}"
+        ),
+        Text(
+            f"tokens saved a second now {now.per_second(now.saved_tokens):.0f},"
+            f" overall {all_of_it.per_second(all_of_it.saved_tokens):.0f}"
         ),
         Text(
             f"pages a second: inserted {now.per_second(now.inserted_pages):.1f},"
@@ -90,8 +94,8 @@ def rendered(frame: Frame, *, trouble: str = "", keys: bool = False) -> Renderab
         ).append(thrash),
         *tier_bars(stats),
         Text(f"        {LEGEND}", style="dim"),
-        _namespaces(frame),
-        _leases(frame),
+        _namespaces(frame, width),
+        _leases(frame, width),
     ]
     if trouble:
         lines[0] = Text(printable(trouble), style="bold red")
@@ -142,54 +146,95 @@ def span(seconds: float) -> str:
     return f"{minutes}m{rest:02}s" if minutes else f"{rest}s"
 
 
-def _namespaces(frame: Frame) -> Table:
-    table = _table("namespace", "name", "tenant", "pages", "pins", *COLUMNS)
-    for info, activity in frame.namespaces:
-        table.add_row(
+def _namespaces(frame: Frame, width: int | None) -> Table:
+    rows = [
+        (
             info.namespace_id.hex()[:SHORT_ID],
-            Text(printable(info.identity.display_name)),
-            Text(printable(info.tenant)),
-            str(info.cached_page_count),
-            str(info.pin_count + info.named_pin_count),
-            *_cells(activity),
+            info.identity.display_name,
+            info.tenant,
+            info.cached_page_count,
+            info.pin_count + info.named_pin_count,
+            activity,
         )
-    return table
+        for info, activity in frame.namespaces
+    ]
+    return _table("namespace", "pages", "pins", rows, width)
 
 
-def _leases(frame: Frame) -> Table:
-    table = _table("lease", "name", "tenant", "pinned", "slots", *COLUMNS)
-    for info, activity in frame.leases:
-        expired = info.state == lease_pb2.LeaseInfo.STATE_EXPIRED
-        table.add_row(
+def _leases(frame: Frame, width: int | None) -> Table:
+    rows = [
+        (
             info.lease_id.hex()[:SHORT_ID],
-            Text(printable(info.display_name) + (" (expired)" if expired else "")),
-            Text(printable(info.tenant)),
-            str(info.pinned_page_count),
-            str(info.reserved_slot_count + info.quarantined_slot_count),
-            *_cells(activity),
+            info.display_name + EXPIRED * (info.state == lease_pb2.LeaseInfo.STATE_EXPIRED),
+            info.tenant,
+            info.pinned_page_count,
+            info.reserved_slot_count + info.quarantined_slot_count,
+            activity,
         )
+        for info, activity in frame.leases
+    ]
+    return _table("lease", "pinned", "slots", rows, width)
+
+
+def compact(value: float) -> str:
+    """Return a number in six characters at most: 7.5, 1234, 56.7k, 8.9M."""
+    for unit, size, least in (("G", 1e9, 1e9), ("M", 1e6, 1e6), ("k", 1e3, 1e4)):
+        if value >= least:
+            return f"{value / size:.1f}{unit}"
+    return f"{value:.0f}" if value >= LARGE or value == int(value) else f"{value:.1f}"
+
+
+LARGE = 100
+# Characters of a number.
+NUMBER = 6
+EXPIRED = " (expired)"
+# All but the last of a second.
+COLUMNS = ("look/s", "tok/s", "saved/s", "evict/s", "hit")
+
+
+# Columns of a terminal that all but names take, and from where on tenants have room.
+BESIDE_NAMES, WIDE = 69, 100
+
+
+def _table(
+    what: str,
+    one: str,
+    two: str,
+    rows: list[tuple[str, str, str, int, int, Activity]],
+    width: int | None,
+) -> Table:
+    """Return a table that a terminal of 80 columns has room for: names are cut, no number is.
+
+    Tenants are named where there are several, and room for them.
+    """
+    several = len({row[2] for row in rows}) > 1 and (width is None or width >= WIDE)
+    longest = None if width is None else max((width - BESIDE_NAMES) // (1 + several), SHORT_ID)
+    table = Table(box=None, pad_edge=False)
+    for column in (what, "name", "tenant")[: 2 + several]:
+        table.add_column(column, no_wrap=True)
+    for column in (one, two, *COLUMNS):
+        table.add_column(column, justify="right", no_wrap=True, min_width=NUMBER)
+    for identifier, name, tenant, first, second, activity in rows:
+        names = [_cut(printable(each), longest) for each in (name, tenant)[: 1 + several]]
+        table.add_row(identifier, *names, compact(first), compact(second), *_cells(activity))
     return table
 
 
-COLUMNS = ("lookups/s", "hit now", "tokens/s", "saved/s", "evicted/s")
+def _cut(name: str, longest: int | None) -> Text:
+    if longest is None or len(name) <= longest:
+        return Text(name)
+    return Text(f"{name[: longest - 1]}…")
 
 
 def _cells(activity: Activity) -> tuple[str, ...]:
-    rate = activity.per_second
-    return (
-        f"{rate(activity.lookups):.1f}",
-        _share(activity.hit_rate),
-        f"{rate(activity.asked_tokens):.0f}",
-        f"{rate(activity.saved_tokens):.0f}",
-        f"{rate(activity.evicted_pages):.1f}",
+    counts = (
+        activity.lookups,
+        activity.asked_tokens,
+        activity.saved_tokens,
+        activity.evicted_pages,
     )
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number < 3 else "right")  # noqa: PLR2004  # names
-    return table
+    rates = (compact(activity.per_second(each)) for each in counts)
+    return (*rates, _share(activity.hit_rate))
 
 
 def _plain(activity: Activity) -> dict[str, float | None]:

@@ -47,9 +47,9 @@ def test_each_tier_has_a_line() -> None:
         tier_3={"state": "STATE_OPEN", "page_count": 3, "slot_count": 12, "size_bytes": 5 << 19},
     )
     first, second, third = plain(stats)
-    assert first == f"tier 1  [{'#' * 20}{'.' * 20}]  20 of 40 slots, 50% of 40 MiB"
-    assert second.endswith("10 of 20 slots, 50% of 20 MiB")
-    assert third == f"tier 3  [{'#' * 10}{'.' * 30}]  3 of 12 slots cut so far, file of 2.5 MiB"
+    assert first == f"tier 1  [{'#' * 16}{'.' * 16}]  50% of 40 slots, 40 MiB"
+    assert second.endswith("50% of 20 slots, 20 MiB")
+    assert third == f"tier 3  [{'#' * 8}{'.' * 24}]  25% of 12 slots so far, 2.5 MiB"
 
 
 def test_a_tier_3_that_failed_is_said() -> None:
