@@ -14,14 +14,13 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from kvstore.config_about import AT_SIGHUP, CONTENT_AT_SIGHUP, Shown
 from kvstore.config_access import AccessSettings
 from kvstore.config_http import HttpSettings
+from kvstore.config_leases import LeaseSettings
 from kvstore.config_sources import ConfigFile
 from kvstore.config_tiers import TierSettings
 from kvstore.config_types import (
     Device,
     FilePath,
     FolderPath,
-    Grace,
-    Seconds,
     Share,
     Size,
     TierSize,
@@ -134,58 +133,6 @@ class StoreSettings(BaseSettings):
         quarter = max(self.tier1_bytes // EXTENTS_IN_A_TIER, 1)
         return self.extent_bytes or min(quarter, LARGEST_EXTENT)
 
-    default_ttl: Annotated[
-        Seconds, Shown(metrics="kvstore_leases", stats="expired_lease_count", log="lease_expired")
-    ] = 10.0
-    """Time to live of a lease whose client asks for none.
-
-    Too short when `lease_expired` is logged for workers that live; too long when
-    slots stay reserved long after a worker hung. Start with: 10.
-    """
-
-    min_ttl: Annotated[Seconds, Shown(metrics="kvstore_requests_total", stats="request_count")] = (
-        0.2
-    )
-    """Shortest time to live granted. Each lease is renewed three times within its own.
-
-    Too short when renewals are most of the calls in the log. Start with: 0.2.
-    """
-
-    max_ttl: Annotated[
-        Seconds,
-        Shown(
-            metrics="kvstore_oldest_quarantine_seconds kvstore_held_slots",
-            stats="reserved_slot_count quarantined_slot_count oldest_quarantine_age",
-        ),
-    ] = 300.0
-    """Longest time to live granted.
-
-    Too long when `reserved_slot_count` stays high after a worker hung. Start with: 300.
-    """
-
-    drain_grace: Annotated[Grace, AT_SIGHUP, Shown(log="drain_finished")] = 10.0
-    """How long a stop waits for leases to end before it stops anyway.
-
-    Too short when `drain_finished` is logged with `leases_left` above zero, whose
-    workers then go on without a store. Start with: what a request takes, and not
-    more than the supervisor waits before it kills.
-    """
-
-    reaper_interval: Annotated[
-        Seconds,
-        AT_SIGHUP,
-        Shown(
-            metrics="kvstore_thread_silence_seconds kvstore_leases",
-            stats="expired_lease_count",
-            log="lease_expired",
-        ),
-    ] = 0.1
-    """How often leases are looked through for those past their time to live.
-
-    Too long when `lease_expired` comes late; too short when an idle server takes
-    processor time. Start with: half of `min_ttl`.
-    """
-
     prefix_cache_backend: Annotated[
         Literal["radix", "hash"],
         Shown(
@@ -251,12 +198,6 @@ class StoreSettings(BaseSettings):
     ] = "info"
     """Least severe events shown; debug has a line for each request. Start with: info."""
 
-    @model_validator(mode="after")
-    def _order_ttls(self) -> Self:
-        if not self.min_ttl <= self.default_ttl <= self.max_ttl:
-            raise ValueError("min_ttl, default_ttl and max_ttl have to be in this order")
-        return self
-
     @classmethod
     def settings_customise_sources(
         cls,
@@ -271,10 +212,11 @@ class StoreSettings(BaseSettings):
         return env_settings, ConfigFile(settings_cls)
 
 
-class Config(HttpSettings, AccessSettings, TierSettings, StoreSettings):
+class Config(HttpSettings, AccessSettings, LeaseSettings, TierSettings, StoreSettings):
     """Settings of one server. Times are in seconds, sizes in bytes or like "512MiB".
 
     --tier1-bytes is KVSTORE_TIER1_BYTES in the environment, tier1_bytes in the file.
+    `kvstore-server config` shows all that are in force, and explains each.
     """
 
     @property

@@ -69,7 +69,7 @@ class Reloader:
             return
         if not self._read_tenants():
             return
-        differing = [name for name in Config.model_fields if self._differs(wanted, name)]
+        differing = sorted(name for name in Config.model_fields if self._differs(wanted, name))
         changed = [name for name in differing if name in self._changes]
         values = {name: getattr(wanted, name) for name in changed}
         self.config = self.config.model_copy(update=values)

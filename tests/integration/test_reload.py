@@ -41,7 +41,7 @@ def test_settings_are_read_again(tmp_path: Path) -> None:
 
         file.write_text("verify_rate = 0.5")
         said = reload(store, "config_reloaded")
-        assert "changed=['verify_rate', 'log_level']" in said
+        assert "changed=['log_level', 'verify_rate']" in said
         assert store.stop() == 0
 
 

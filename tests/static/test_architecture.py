@@ -40,7 +40,7 @@ VERSION = "kvstore.__version__"
 TRACING = "kvstore.tracing"
 WIRE = {"google", "grpc", "grpc_status", "kvstore.v1"}
 # Parts of the server's settings, which config.py puts together.
-SETTINGS = ("about", "access", "http", "sources", "tiers", "types")
+SETTINGS = ("about", "access", "http", "leases", "sources", "tiers", "types")
 # Package or module -> what it may import of GOVERNED, besides itself.
 ALLOWED = {
     "kvstore/core": {ERRORS},
@@ -57,6 +57,7 @@ ALLOWED = {
     "kvstore/config_about.py": set(),
     "kvstore/config_loading.py": {VERSION, "kvstore.config"}
     | {"kvstore.config_help", "kvstore.config_sources"},
+    "kvstore/config_leases.py": {"kvstore.config_about", "kvstore.config_types"},
     "kvstore/config_sources.py": set(),
     "kvstore/config_tiers.py": {"kvstore.config_about", "kvstore.config_types", "kvstore.core"},
     # Parts of the composition root: what the settings come to, shown, and changed while it serves.

@@ -85,7 +85,7 @@ def test_what_cannot_change_is_named_and_stays(tmp_path: Path) -> None:
     for changed in (["log_level"], []):
         assert stage.reload() == [
             {"event": "config_reloaded", "changed": changed},
-            {"event": "config_needs_restart", "unchanged": ["tier1_bytes", "max_ttl"]},
+            {"event": "config_needs_restart", "unchanged": ["max_ttl", "tier1_bytes"]},
         ]
     assert stage.reloader.config.tier1_bytes == 1 << 30
 

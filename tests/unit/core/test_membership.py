@@ -7,6 +7,7 @@ from kvstore.core.caller import Caller, Identity
 from kvstore.core.lease import LeaseState
 from kvstore.core.limits import Limits
 from kvstore.core.membership import Membership
+from kvstore.core.quotas import Quotas, QuotaTable
 from kvstore.errors import (
     LeaseExpired,
     LeaseNotFound,
@@ -261,3 +262,11 @@ def test_sums_survive_the_end_of_a_lease() -> None:
     world.cache.revoke(world.worker.caller, world.now)
     assert world.cache.ended == world.cache.counters
     assert world.cache.ended.inserted_page_count == 2
+
+
+def test_rates_can_change_and_nothing_else() -> None:
+    """What a tenant may have stays what it was, whatever the new quotas say of it."""
+    members = make_members()
+    members.change_rates(QuotaTable(Quotas(leases=0, requests_per_second=2.0)))
+    found = members.table.holdings_of(OWNER).quotas
+    assert found == members.quotas.default == Quotas(requests_per_second=2.0)

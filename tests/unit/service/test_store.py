@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from kvstore.core.caller import Caller, Identity
 from kvstore.core.invariants import Laws
 from kvstore.core.layout import NamespaceIdentity
+from kvstore.core.quotas import Quotas, QuotaTable
 from kvstore.core.requests import MatchWishes, ReservationRequest, Sequence
 from kvstore.core.slots import SlotState
 from kvstore.errors import (
@@ -20,6 +21,7 @@ from kvstore.errors import (
     PoolExhausted,
     StoreDraining,
 )
+from kvstore.service.traffic import TooManyRequests
 
 ADMIN = Identity("uid-0", admin=True)
 
@@ -257,3 +259,16 @@ def test_what_is_said_of_the_store_itself(world: World) -> None:
     assert world.store.uptime() == 5
     assert world.store.epoch == world.cache.epoch
     assert world.store.limits is world.cache.limits
+
+
+def test_a_rate_that_changes_is_told_and_counts(world: World) -> None:
+    """The tenant is refused by the new rate, which statistics and capabilities have."""
+    caller = world.worker()
+    tenant = caller.identity.tenant
+    world.store.change_rates(QuotaTable(Quotas(leases=0, requests_per_second=1.0)))
+    told = world.store.quotas.of(tenant)
+    assert told == Quotas(requests_per_second=1.0)
+    assert [each.quotas for each in world.store.stats(ADMIN).tenants] == [told]
+    world.store.traffic.admit(tenant)
+    with pytest.raises(TooManyRequests):
+        world.store.traffic.admit(tenant)
