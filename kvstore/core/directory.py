@@ -65,8 +65,9 @@ class Directory(Membership):
         self.third = ThirdTier() if third_tier else None
         self.limits = limits
         self.counters = Counters()
-        # Of the namespaces that were deleted.
+        # What was counted in namespaces that were deleted, and those of which pages are held.
         self.deleted = Counters()
+        self.leaving: list[Namespace] = []
         # Pages that were removed, by why.
         self.removed_pages: dict[Cause, int] = {}
         self.namespaces: dict[bytes, Namespace] = {}
@@ -226,6 +227,7 @@ class Directory(Membership):
             self.third.close(namespace)
         self._note_namespace(namespace, NamespaceStep.DELETED)
         namespace.deleted = True
+        self.leaving = [each for each in (*self.leaving, namespace) if each.detached_page_count]
         self.deleted.add(namespace.counters)
         # What is counted of it from now on is of one that was deleted.
         namespace.counters = self.deleted

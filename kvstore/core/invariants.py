@@ -212,9 +212,12 @@ def _check_detached(cache: PrefixCache, holds: list[Hold]) -> None:
             held = copies.child_count > 0 or copies.held_pages == copies.copy_count
             law(held, "a detached page is held", node.number)
         check_counts(node)
-    for namespace in cache.namespaces.values():
+    namespaces = [*cache.namespaces.values(), *cache.leaving]
+    for namespace in namespaces:
         count = sum(len(node.slots) for node in nodes if node.namespace is namespace)
         law(count == namespace.detached_page_count, "detached pages are counted")
+    known = all(node.namespace in namespaces for node in nodes)
+    law(known, "a detached page's namespace is known")
 
 
 def _check_reach(cache: PrefixCache, arena: Arena) -> None:

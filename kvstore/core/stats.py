@@ -109,6 +109,7 @@ def snapshot(cache: PrefixCache, identity: Identity, now: float) -> Stats:
     """
     leases = [lease_stats(each, now) for each in cache.table.visible(identity)]
     visible = cache.visible_namespaces(identity)
+    leaving = [each for each in cache.leaving if identity.sees(each.tenant)]
     pins = _pins_by_namespace(cache.table.visible(identity))
     return Stats(
         epoch=cache.epoch,
@@ -122,7 +123,7 @@ def snapshot(cache: PrefixCache, identity: Identity, now: float) -> Stats:
         in_flight_count=sum(each.in_flight_count for each in leases),
         expired_lease_count=sum(each.expired for each in leases),
         quarantined_slot_count=sum(each.quarantined_slot_count for each in leases),
-        detached_page_count=sum(each.detached_page_count for each in visible),
+        detached_page_count=sum(each.detached_page_count for each in (*visible, *leaving)),
         oldest_quarantine_age=oldest(each.oldest_quarantine_age for each in leases),
         tenants=tuple(tenant_stats(each) for each in cache.table.visible_holdings(identity)),
         removed_pages=dict(cache.removed_pages) if identity.admin else {},

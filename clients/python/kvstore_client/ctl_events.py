@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from math import inf
 from typing import Annotated
 
 import typer
@@ -57,11 +58,11 @@ def events(
         listed = admin.namespaces()
         chosen = namespace_of(listed, namespace).namespace_id if namespace else b""
         titles = {each.namespace_id: printable(title_of(each)) for each in listed}
-        for at, event in _watched(admin, chosen, follow=follow, seconds=seconds, new=new):
-            typer.echo(_as_json(at, event) if as_json else _as_line(at, event, titles))
+        for at, event in watched(admin, chosen, follow=follow, seconds=seconds, new=new):
+            typer.echo(json_line(at, event) if as_json else text_line(at, event, titles))
 
 
-def _watched(
+def watched(
     admin: Admin, namespace_id: bytes, *, follow: bool, seconds: float, new: bool
 ) -> Iterator[tuple[datetime, store_pb2.WatchEventsResponse]]:
     """Yield events with their times by this machine's clock.
@@ -71,19 +72,24 @@ def _watched(
     """
     longest = _seconds(admin.capabilities().limits.max_watch)
     history = History.NONE if new else History.FIRST if follow or seconds else History.ALONE
+    left = inf if follow else seconds
     told_through = -1.0
     while True:
         before = told_through
-        span = longest if follow or not seconds else min(seconds, longest)
+        span = min(left or longest, longest)
         with admin.watch_events(namespace_id, seconds=span, history=history) as watch:
-            started = datetime.now(UTC) - timedelta(seconds=_seconds(watch.began.uptime))
+            began = _seconds(watch.began.uptime)
+            started = datetime.now(UTC) - timedelta(seconds=began)
+            if history is History.NONE:
+                told_through = began
             for event in watch:
                 uptime = _seconds(event.uptime)
                 told_through = max(told_through, uptime)
                 is_new = event.sequence_number > watch.began.began.remembered_event_count
                 if is_new or uptime > before:
                     yield started + timedelta(seconds=uptime), event
-        if not follow:
+        left -= span
+        if left <= 0:
             return
         history = History.FIRST
 
@@ -92,11 +98,13 @@ def _seconds(span: Duration) -> float:
     return span.ToNanoseconds() / 1e9
 
 
-def _as_json(at: datetime, event: store_pb2.WatchEventsResponse) -> str:
+def json_line(at: datetime, event: store_pb2.WatchEventsResponse) -> str:
+    """Return an event, and when it happened, as one JSON value."""
     return json.dumps({"time": at.isoformat(timespec="milliseconds")} | plain(event))
 
 
-def _as_line(at: datetime, event: store_pb2.WatchEventsResponse, titles: dict[bytes, str]) -> str:
+def text_line(at: datetime, event: store_pb2.WatchEventsResponse, titles: dict[bytes, str]) -> str:
+    """Return an event, and when it happened, in words; ``titles`` are namespaces' names."""
     lost = f"({event.lost_event_count} lost before) " if event.lost_event_count else ""
     when = at.astimezone().isoformat(sep=" ", timespec="milliseconds")
     return f"{when}  {event.tenant}  {lost}{_what(event, titles)}"

@@ -7,6 +7,7 @@ from verifying_steps import ask, found_bad, publish
 
 from kvstore.core.caller import Identity
 from kvstore.core.events import Cause, NamespaceEvent, NamespaceStep, PagesEvent
+from kvstore.core.law import LawBroken
 from kvstore.core.layout import NamespaceIdentity
 from kvstore.core.namespace import Namespace
 from kvstore.core.requests import MatchWishes, NamedPinRequest, Removed, ReservationRequest
@@ -57,12 +58,29 @@ def test_pages_that_somebody_holds_go_at_the_last_release() -> None:
     other = world.join("other")
     other.match("abc", 1)
     assert delete(world) == Removed(1, 3)
+    assert snapshot(world.cache, OWNER, world.now).detached_page_count == 3
+    assert snapshot(world.cache, Identity("tenant-b"), world.now).detached_page_count == 0
     world.worker.release(1)
     world.laws.check()
     assert arena.free_count == 5
     other.release(1)
     world.laws.check()
     assert arena.free_count == 8
+    assert snapshot(world.cache, OWNER, world.now).detached_page_count == 0
+    reopen(world)
+    world.cache.delete_namespace(OWNER, FRESH_ID)
+    assert world.cache.leaving == []
+
+
+def test_pages_of_a_deleted_namespace_are_not_forgotten() -> None:
+    """A law says so."""
+    world = CoreWorld()
+    world.worker.publish("ab")
+    world.worker.match("ab", 1)
+    delete(world)
+    world.cache.leaving.clear()
+    with pytest.raises(LawBroken, match="namespace is known"):
+        world.laws.check()
 
 
 def test_what_was_reserved_can_be_given_back_and_not_published() -> None:

@@ -1,0 +1,148 @@
+"""What kvstore-ctl says of each event, and how it goes on after a watch's end."""
+
+import json
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Self, cast
+
+from kvstore.v1 import store_pb2 as pb
+from kvstore_client import History
+from kvstore_client.admin import Admin
+from kvstore_client.ctl_events import json_line, text_line, watched
+
+SPACE, LEASE, PATH = bytes([0xAB] * 16), bytes([0xCD] * 16), bytes([0xEF] * 16)
+HOUR = 3600
+
+
+def event(number: int = 1, at: float = 2.5, **fields: Any) -> pb.WatchEventsResponse:  # noqa: ANN401
+    """Return an event of a store that started ``at`` seconds before it."""
+    made = pb.WatchEventsResponse(sequence_number=number, tenant="uid-7", **fields)
+    made.uptime.FromNanoseconds(round(at * 1e9))
+    return made
+
+
+def pages(**more: Any) -> pb.PagesEvent:  # noqa: ANN401
+    """Return what happened to three pages."""
+    cause = pb.PagesEvent.CAUSE_EVICTED
+    return pb.PagesEvent(
+        namespace_id=SPACE, start_page=2, page_count=3, tier="TIER_2", cause=cause, **more
+    )
+
+
+class Watch:
+    """A watch that was over long ago."""
+
+    def __init__(
+        self, told: list[pb.WatchEventsResponse], remembered: int, began: float = 0.0
+    ) -> None:
+        self.began = event(0, began, began=pb.WatchBegan(remembered_event_count=remembered))
+        self._told = told
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def __iter__(self) -> Iterator[pb.WatchEventsResponse]:
+        return iter(self._told)
+
+
+class Store:
+    """Answers one watch after another, and notes how they were asked for."""
+
+    def __init__(self, *watches: Watch) -> None:
+        self._watches = iter(watches)
+        self.asked: list[tuple[float, History]] = []
+
+    def capabilities(self) -> pb.GetCapabilitiesResponse:
+        """Say how long a watch may be."""
+        answer = pb.GetCapabilitiesResponse()
+        answer.limits.max_watch.FromSeconds(HOUR)
+        return answer
+
+    def watch_events(self, _: bytes, *, seconds: float, history: History) -> Watch:
+        """Begin the next watch."""
+        self.asked.append((seconds, history))
+        return next(self._watches)
+
+
+def numbers(store: Store, count: int, **options: Any) -> list[float]:  # noqa: ANN401
+    """Return when the first events happened that are told."""
+    chosen = {"follow": False, "seconds": 0.0, "new": False} | options
+    told = watched(cast("Admin", store), b"", **chosen)
+    return [each.uptime.seconds for _, each in islice(told, count)]
+
+
+def test_each_event_is_a_line() -> None:
+    """With its tenant, the namespace by its name, and what was lost."""
+    lease = pb.LeaseEvent(lease_id=LEASE, change=pb.LeaseEvent.CHANGE_ENDED, display_name="w\x1b")
+    space = pb.NamespaceEvent(namespace_id=SPACE, change=pb.NamespaceEvent.CHANGE_DELETED)
+    path = pages(path_digest=PATH)
+    cases = {
+        "lease cdcdcdcd (w\\x1b) ended": event(lease_changed=lease),
+        "namespace tiny deleted": event(namespace_changed=space),
+        "tiny: pages 2 to 4 inserted tier 2, evicted path efefefef": event(pages_inserted=path),
+        "tiny: pages 2 to 4 removed tier 2, evicted": event(pages_removed=pages()),
+        "tiny: pages 2 to 4 copied to tier 2, evicted": event(pages_copied=pages()),
+        "tiny: pages 2 to 4 copy gone from tier 2, evicted": event(copies_removed=pages()),
+        "(5 lost before) namespace tiny deleted": event(
+            namespace_changed=space, lost_event_count=5
+        ),
+        "something that this program does not know: None": event(),
+    }
+    store = Store(Watch(list(cases.values()), 0))
+    told = watched(cast("Admin", store), b"", follow=False, seconds=1.0, new=True)
+    for (at, each), expected in zip(told, cases, strict=True):
+        line = text_line(at, each, {SPACE: "tiny"})
+        assert line.endswith(f"  uid-7  {expected}")
+        assert text_line(at, each, {}).replace("abababab", "tiny") == line
+
+
+def test_an_event_is_json() -> None:
+    """The message's own fields, of those that may be there the one that is, and the time."""
+    store = Store(Watch([event(pages_removed=pages())], 0))
+    [(at, told)] = watched(cast("Admin", store), b"", follow=False, seconds=1.0, new=True)
+    found = json.loads(json_line(at, told))
+    assert set(found) == {
+        *("time", "sequence_number", "lost_event_count", "uptime", "tenant", "pages_removed")
+    }
+    assert found["pages_removed"]["cause"] == "CAUSE_EVICTED"
+
+
+def test_how_a_watch_is_asked_for() -> None:
+    """What is remembered alone, or first, or not; as long as is wanted and allowed."""
+    for options, asked in (
+        ({}, (HOUR, History.ALONE)),
+        ({"seconds": 5.0}, (5.0, History.FIRST)),
+        ({"follow": True}, (HOUR, History.FIRST)),
+        ({"new": True, "seconds": 5.0}, (5.0, History.NONE)),
+    ):
+        store = Store(Watch([event(1, 3.0)], 1))
+        assert numbers(store, 1, **options) == [3]
+        assert store.asked == [asked]
+
+
+def test_following_goes_on_after_a_watch_s_end() -> None:
+    """What was told before is left out of what the next one remembers, and nothing else is."""
+    first = Watch([event(1, 1.0), event(2, 2.0), event(3, 4.0)], 2)
+    second = Watch([event(1, 2.0), event(2, 4.0), event(3, 5.0), event(4, 5.0)], 3)
+    third = Watch([event(1, 5.0), event(2, 6.0)], 1)
+    store = Store(first, second, third)
+    assert numbers(store, 6, follow=True) == [1, 2, 4, 5, 5, 6]
+    assert {history for _, history in store.asked} == {History.FIRST}
+
+
+def test_a_watch_longer_than_the_store_allows_is_several() -> None:
+    """As long together as was wanted."""
+    store = Store(Watch([event(1, 1.0)], 1), Watch([event(1, 1.0), event(2, 2.0)], 2))
+    assert numbers(store, 9, seconds=1.5 * HOUR) == [1, 2]
+    assert store.asked == [(HOUR, History.FIRST), (HOUR / 2, History.FIRST)]
+
+
+def test_what_is_new_is_followed_alone() -> None:
+    """From the second watch on, what happened between the two."""
+    silent = Watch([], 0, began=2.5)
+    store = Store(silent, Watch([event(1, 2.0), event(2, 3.0), event(3, 4.0)], 2))
+    assert numbers(store, 2, follow=True, new=True) == [3, 4]
+    assert [history for _, history in store.asked] == [History.NONE, History.FIRST]
