@@ -1,13 +1,14 @@
 """What the page's address answers: its files, and below /api/ what they show."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, Final
 
 from kvstore import __version__
 from kvstore.core.caller import Identity
 from kvstore.core.stats import Stats
-from kvstore.errors import KVStoreError
+from kvstore.errors import KVStoreError, NamespaceNotFound
 from kvstore.http.connection import Route
 from kvstore.http.request import Refused, Request
 from kvstore.http.response import Response
@@ -90,7 +91,10 @@ class PageSite:
         found = next((each for each in stats.namespaces if each.number == number), None)
         if found is None:
             raise Refused(HTTPStatus.NOT_FOUND, "no such namespace")
-        tree = self._trees.get(found.namespace_id)
+        try:
+            tree = self._trees.get(found.namespace_id)
+        except KVStoreError:
+            raise Refused(HTTPStatus.NOT_FOUND, "no such namespace any more") from None
         entry = tree.look(
             _number(request, "node", default=0),
             count=_number(request, "count", default=DEFAULT_NODES, most=MOST_NODES),
@@ -103,7 +107,8 @@ class PageSite:
         for each in entries:
             each["age"] = self._history.age(each.pop("used"), uptime)
         if self._shows_tokens:
-            self._add_tokens(found.namespace_id, entries)
+            with suppress(NamespaceNotFound):
+                self._add_tokens(found.namespace_id, entries)
         return Response.json({"nodes": len(tree), "node": entry})
 
     def _add_tokens(self, namespace_id: bytes, entries: list[Entry]) -> None:

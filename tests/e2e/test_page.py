@@ -1,6 +1,7 @@
 """The page in a browser: Debian's Chromium, on a real server with prompts in it."""
 
 import json
+import signal
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -8,12 +9,18 @@ from pathlib import Path
 
 import pytest
 from browser import MISSING, Browser, browsing, chromium
+from page_process import PageProcess
 from page_stage import HOSTILE, address_of, converse, joined, page_store, run
+from stamped_pages import PART_PAGES, PART_TOKENS, prompt
+
+from kvstore_client.testing import RunningStore
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason=MISSING)
 
 CASES = json.loads((Path(__file__).parents[1] / "data" / "savings.json").read_text())
 BARS = "document.querySelectorAll('#tree-picture .bar').length"
+# More than a picture has at once.
+MANY = 70
 PATH = "document.querySelector('#tree-path').innerText"
 FOCUSED = "document.activeElement.getAttribute('aria-label')"
 NEED_NAMES = {"button", "checkbox", "combobox", "image", "link", "radio", "slider", "table"}
@@ -21,14 +28,21 @@ WIDE, NARROW = (1280, 900), (375, 800)
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def store() -> Iterator[RunningStore]:
+    """A store that has a page."""
+    with page_store() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def page(store: RunningStore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """The page, once all of it is drawn: two namespaces, two leases, a pin that is held."""
     with ExitStack() as stack:
-        store = stack.enter_context(page_store())
         namespace = stack.enter_context(joined(store, "tiny", "worker A"))
         other = stack.enter_context(joined(store, HOSTILE, HOSTILE))
         longest = converse(namespace)
-        run(other, list(range(64)))
+        for number in range(MANY):
+            run(other, [number] * 16)
         stack.enter_context(namespace.match(longest))
         browser = stack.enter_context(browsing(tmp_path_factory.mktemp("browser")))
         browser.resize(*WIDE)
@@ -162,6 +176,46 @@ def test_focus_can_be_seen(page: Browser) -> None:
         seen.append(width)
     assert len(seen) > 15
     assert min(seen) >= 2
+
+
+def test_the_rest_is_one_bar_that_leads_to_the_next(page: Browser) -> None:
+    """Of many prefixes the largest are drawn; of the others it is said how many, and led to."""
+    choose = (
+        "(() => {{ const choice = document.querySelector('#tree-namespace');"
+        "choice.selectedIndex = {}; choice.dispatchEvent(new Event('change')); }})()"
+    )
+    other = "document.querySelectorAll('#tree-picture .other').length"
+    page.look(choose.format(1))
+    page.wait(f"{other} === 1 && {BARS} === 61")
+    page.click("#tree-picture .other")
+    page.wait(f"{other} === 0 && {BARS} === {MANY - 60}")
+    assert "without the 60 largest" in page.look(PATH)
+    page.look(choose.format(0))
+    page.wait(f"!{PATH}.includes('without') && document.querySelector('.mark') !== null")
+
+
+def test_a_worker_that_hangs_is_seen(page: Browser, store: RunningStore) -> None:
+    """Its lease comes first, what it had reserved is in quarantine, what it holds is marked."""
+    alarm = "document.querySelector('#figures .alarm dd')"
+    hung = PageProcess(store.runtime_dir, "hung", ttl=0.3)
+    try:
+        hung.ask("write", prompt(1))
+        assert hung.ask("acquire", "both", prompt(1, 2)) == PART_TOKENS
+        hung.signal(signal.SIGSTOP)
+        page.wait(f"{alarm}.innerText === '⚠ {PART_PAGES} slots'")
+        first = "document.querySelector('#lease-table tbody tr')"
+        page.wait(f"{first}.innerText.includes('hung')")
+        assert "past its time" in page.look(f"{first}.innerText")
+        page.wait("document.querySelector('#tiers').innerText.includes('in quarantine')")
+        page.look(
+            "(() => { const choice = document.querySelector('#tree-namespace');"
+            "choice.selectedIndex = [...choice.options].findIndex((each) =>"
+            " each.text.startsWith('stamped')); choice.dispatchEvent(new Event('change')); })()"
+        )
+        page.wait("document.querySelector('#tree-picture .mark[fill=\"url(#overdue)\"]')")
+    finally:
+        hung.kill()
+    page.wait(f"{alarm} === null")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

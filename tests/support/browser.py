@@ -89,8 +89,9 @@ class Browser:
         if self._session is not None:
             message["sessionId"] = self._session
         os.write(self._commands, json.dumps(message).encode() + b"\0")
+        due = time.monotonic() + PATIENCE
         while True:
-            answer = self._read()
+            answer = self._read(due)
             if answer.get("id") == self._last:
                 break
             self._note(answer)
@@ -121,7 +122,11 @@ class Browser:
     def wait(self, condition: str) -> None:
         """Wait until a JavaScript expression is true; raises BrowserFailed where it never is."""
         due = time.monotonic() + PATIENCE
-        once = f"new Promise((seen) => setTimeout(() => seen(Boolean({condition})), 25))"
+        # What is not there yet has no text to look at, and is no failure.
+        once = (
+            "new Promise((seen) => setTimeout(() => "
+            f"{{ try {{ seen(Boolean({condition})); }} catch {{ seen(false); }} }}, 25))"
+        )
         while not self.look(once):
             if time.monotonic() > due:
                 text = self.look("document.body.innerText")
@@ -181,10 +186,9 @@ class Browser:
         answer = self.call("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(answer["data"]))
 
-    def _read(self) -> Message:
-        due = time.monotonic() + PATIENCE
+    def _read(self, due: float) -> Message:
         while b"\0" not in self._received:
-            ready, _, _ = select.select([self._answers], [], [], max(due - time.monotonic(), 0))
+            ready, *_ = select.select([self._answers], [], [], max(due - time.monotonic(), 0))
             data = os.read(self._answers, 1 << 20) if ready else b""
             if not data:
                 raise BrowserFailed("the browser ended" if ready else "the browser is silent")

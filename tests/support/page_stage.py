@@ -22,7 +22,7 @@ LAYOUT: Final = PageLayout.paged(16, PagedContent(2, 1, 8, "float32"))
 SLOTS: Final = 2048
 ARGUMENTS: Final = (
     *("--tier1-bytes", str(SLOTS * LAYOUT.page_bytes)),
-    *("--extent-bytes", str(SLOTS * LAYOUT.page_bytes)),
+    *("--extent-bytes", str(SLOTS // 4 * LAYOUT.page_bytes)),
     *("--log-format", "json"),
 )
 # A name that would run, were it ever read as markup.

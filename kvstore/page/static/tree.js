@@ -25,7 +25,11 @@ export class Tree {
     this.at = { node: 0, skip: 0 };
     this.active = null;
     this.asked = 0;
-    this.choice.addEventListener("change", () => this.go(0));
+    this.chosen = "";
+    this.choice.addEventListener("change", () => {
+      this.chosen = this.choice.value;
+      this.go(0);
+    });
     byId("tree-colour").addEventListener("change", (event) => {
       this.by = event.target.value;
       this.draw();
@@ -53,6 +57,8 @@ export class Tree {
       (option, each) => say(option, `${each.name || each.model} · ${each.tenant} · ${some(each.pages, "page")}`),
     );
     this.choice.disabled = namespaces.length < 2;
+    if (this.choice.value !== this.chosen) this.at = { node: 0, skip: 0 };
+    this.chosen = this.choice.value;
     if (namespaces.length === 0) {
       this.clear();
       this.draw();

@@ -11,7 +11,7 @@ from store_world import make_world
 
 from kvstore.core.layout import NamespaceIdentity
 from kvstore.http.request import Refused, Request
-from kvstore.page.site import MAX_TOKENS, MOST_NODES, PageSite
+from kvstore.page.site import EVERYONE, MAX_TOKENS, MOST_NODES, PageSite
 from kvstore.page.state import MOST
 
 SHARED = (1, 2, 3, 4, 5, 6, 7, 8)
@@ -206,3 +206,15 @@ def test_a_lease_that_ended_since_the_snapshot_is_not_found(page: PageWorld) -> 
     with pytest.raises(Refused) as refused:
         get(page.site, "/api/holds?lease=1")
     assert refused.value.status == HTTPStatus.NOT_FOUND
+
+
+def test_a_namespace_that_was_deleted_since_the_snapshot_is_not_found(page: PageWorld) -> None:
+    """Its tree is gone, and says so; the next snapshot has no such namespace."""
+    page.publish(*SHARED)
+    get(page.site, "/api/state")
+    page.world.store.delete_namespace(EVERYONE, page.namespace_id)
+    with pytest.raises(Refused) as refused:
+        get(page.site, "/api/tree?namespace=1")
+    assert refused.value.status == HTTPStatus.NOT_FOUND
+    page.world.clock.now += 1
+    assert get(page.site, "/api/state")["namespaces"] == []
