@@ -1,18 +1,20 @@
 """How long calls took, by method and outcome, without a wait on their way."""
 
+from bisect import bisect_left
 from threading import Lock, local
 from typing import TypeAlias
 
-from kvstore.service.durations import DurationCounts, Durations
+from kvstore.service.durations import BOUNDS, DurationCounts
 
-_Book: TypeAlias = dict[tuple[str, str], Durations]
+# By method and outcome: the counts of each bucket, and the seconds in all.
+_Book: TypeAlias = dict[tuple[str, str], list[float]]
 
 
 class CallTimes:
     """Counts calls of one lane. Thread-safe.
 
     Each thread writes into a book of its own, which only :meth:`read` adds up: what a call
-    pays is a look into two dicts. A book stays when its thread ends; those who call are
+    pays is a look into a dict. A book stays when its thread ends; those who call are
     threads of pools.
     """
 
@@ -24,14 +26,11 @@ class CallTimes:
     def note(self, method: str, outcome: str, seconds: float) -> None:
         """Count a call that ended; ``outcome`` is OK or its error's reason."""
         try:
-            book: _Book = self._own.book
-        except AttributeError:
-            book = self._begin()
-        try:
-            durations = book[method, outcome]
-        except KeyError:
-            durations = book[method, outcome] = Durations()
-        durations.note(seconds)
+            line: list[float] = self._own.book[method, outcome]
+        except (AttributeError, KeyError):
+            line = self._begin(method, outcome)
+        line[bisect_left(BOUNDS, seconds)] += 1
+        line[-1] += seconds
 
     def read(self) -> dict[tuple[str, str], DurationCounts]:
         """Return the counts of now, by method and outcome."""
@@ -40,13 +39,18 @@ class CallTimes:
             books = list(self._books)
         for book in books:
             # A copy is one step, during which no other thread adds to it.
-            for key, durations in book.copy().items():
-                found[key] = found.get(key, DurationCounts()).plus(durations.read())
+            for key, line in book.copy().items():
+                *counts, seconds = line.copy()
+                more = DurationCounts(tuple(map(int, counts)), seconds)
+                found[key] = found.get(key, DurationCounts()).plus(more)
         return found
 
-    def _begin(self) -> _Book:
-        book: _Book = {}
-        with self._mutex:
-            self._books.append(book)
-        self._own.book = book
-        return book
+    def _begin(self, method: str, outcome: str) -> list[float]:
+        """Return a fresh line of this thread's book."""
+        book: _Book | None = getattr(self._own, "book", None)
+        if book is None:
+            book = self._own.book = {}
+            with self._mutex:
+                self._books.append(book)
+        line = book[method, outcome] = [0] * (len(BOUNDS) + 1) + [0.0]
+        return line

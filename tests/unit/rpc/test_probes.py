@@ -3,6 +3,8 @@
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Lock
 
+import pytest
+
 from kvstore.rpc.probes import OwnerProbe, PoolProbe
 
 
@@ -24,6 +26,24 @@ def test_the_owner_ticks_when_its_mutex_can_be_had() -> None:
     probe.look()
     assert probe.last_tick == 2.0
     assert probe.is_alive()
+
+
+def test_how_long_the_owner_s_mutex_took_is_counted() -> None:
+    """Had or not: it is what a call would have waited for."""
+    now = 1.0
+
+    def responds(timeout: float) -> bool:
+        nonlocal now
+        now += 0.002 if now < 2 else timeout
+        return now < 2
+
+    probe = OwnerProbe(responds, lambda: now, patience=0.25)
+    probe.look()
+    now = 2.0
+    probe.look()
+    waits = probe.waits.read()
+    assert waits.total == 2
+    assert waits.seconds == pytest.approx(0.252)
 
 
 def test_the_pool_ticks_when_a_thread_is_there() -> None:

@@ -35,6 +35,20 @@ def test_a_minute_of_thrash_is_one_line() -> None:
     assert rig.minute(0, 0, INTERVAL / 2) == [(400, 80)]
 
 
+def test_the_last_minute_s_part_is_kept() -> None:
+    """Until the next is over, whether it is worth a line or not."""
+    rig = Rig()
+    assert rig.watch.ratio == 0
+    rig.minute(1000, 10)
+    assert rig.watch.ratio == 0.01
+    rig.minute(400, 80, INTERVAL / 2)
+    assert rig.watch.ratio == 0.01
+    rig.minute(0, 0, INTERVAL / 2)
+    assert rig.watch.ratio == 0.2
+    rig.minute(0, 0)
+    assert rig.watch.ratio == 0
+
+
 def test_little_that_returns_is_no_line() -> None:
     """Neither few pages, nor a small part of many."""
     rig = Rig()
