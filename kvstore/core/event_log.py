@@ -21,6 +21,9 @@ class EventLog:
         self.count = 0
         self.recent: deque[Event] = deque(maxlen=limits.max_remembered_events)
         self._watches: tuple[EventWatch, ...] = ()
+        # Those that see each tenant's events, and those that see every other tenant's.
+        self._by_tenant: dict[str, tuple[EventWatch, ...]] = {}
+        self._of_all: tuple[EventWatch, ...] = ()
         self._max_watchers = limits.max_watchers
         self._max_watchers_in_all = limits.max_watchers_in_all
 
@@ -28,12 +31,12 @@ class EventLog:
         """Take in what happened."""
         self.count += 1
         self.recent.append(event)
-        for watch in self._watches:
+        for watch in self._by_tenant.get(event.tenant, self._of_all):
             watch.offer(event)
 
     def is_watched(self, tenant: str, namespace_id: bytes) -> bool:
         """Return whether anybody is told what happens in a namespace."""
-        watches = self._watches
+        watches = self._by_tenant.get(tenant, self._of_all)
         return bool(watches) and any(each.sees(tenant, namespace_id) for each in watches)
 
     def begin(self, watch: EventWatch, *, with_history: bool, goes_on: bool = True) -> None:
@@ -49,10 +52,20 @@ class EventLog:
             maximum = min(room, self._max_watchers)
             if mine >= maximum:
                 raise QuotaExceeded(quota="watchers", maximum=self._max_watchers)
-            self._watches += (watch,)
+            self._keep((*self._watches, watch))
         for event in self.recent if with_history else ():
             watch.offer(event)
 
     def end(self, watch: EventWatch) -> None:
         """Hand nothing more to a watch; one that ended already is passed over."""
-        self._watches = tuple(each for each in self._watches if each is not watch)
+        self._keep(tuple(each for each in self._watches if each is not watch))
+
+    def _keep(self, watches: tuple[EventWatch, ...]) -> None:
+        """Have these and no others: what happens to a tenant costs it a look at its own."""
+        self._watches = watches
+        self._of_all = tuple(each for each in watches if each.admin)
+        tenants = {each.tenant for each in watches if not each.admin}
+        self._by_tenant = {
+            tenant: tuple(each for each in watches if each.admin or each.tenant == tenant)
+            for tenant in tenants
+        }

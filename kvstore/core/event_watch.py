@@ -27,6 +27,7 @@ class EventWatch:
     ) -> None:
         """``wake`` is called as the first event comes; it returns at once and asks nothing."""
         self.tenant = identity.tenant
+        self.admin = identity.admin
         self._identity = identity
         self._namespace_id = namespace_id
         self._room = room
