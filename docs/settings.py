@@ -17,6 +17,7 @@ from pathlib import Path
 from kvstore.config import Config
 from kvstore.config_about import About, about
 from kvstore_client import ClientConfig
+from kvstore_client.config import MAX_CALL_TIMEOUT
 
 PAGE = Path(__file__).resolve().parent / "configuration.md"
 HEAD = """\
@@ -140,6 +141,10 @@ def client_settings() -> Iterator[str]:
     }
     for each in fields(ClientConfig):
         yield f"\n### `{each.name}`\n{_client_default(each)}\n{described[each.name]}\n"
+        # As ClientConfig's own check has it.
+        if each.type in (float, float | None):
+            most = f", at most {MAX_CALL_TIMEOUT:g}" if each.name == "call_timeout" else ""
+            yield f"\n- values: seconds; more than 0{most}\n"
 
 
 def _client_default(setting: Field[object]) -> str:
