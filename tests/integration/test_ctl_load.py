@@ -74,7 +74,7 @@ def hits(rows: list[dict[str, Any]]) -> int:
 
 def test_a_load_says_what_calls_take(store: RunningStore, others: Client) -> None:
     """Percentiles of each call, rates and hits; in pages of the others' size, and all removed."""
-    arguments = ("bench", "--clients", "2", "--seconds", "0.5", "--share", "0.25", *SMALL)
+    arguments = ("bench", "--clients", "2", "--seconds", "0.5", "--share", "0.05", *SMALL)
     result = run(store, *arguments, "--json")
     assert result.exit_code == 0, result.output
     answer = json.loads(result.stdout)
@@ -83,7 +83,7 @@ def test_a_load_says_what_calls_take(store: RunningStore, others: Client) -> Non
         assert 0 < each["p50_ms"] <= each["p99_ms"] <= each["max_ms"]
     assert answer["misses"] == 0
     assert 0.5 < answer["hit_rate"] < 1
-    assert answer["most_pages"] <= SLOTS // 4
+    assert answer["most_pages"] <= SLOTS // 20
     assert cached(others) == {"tiny": 4}
     stats = others.admin.stats()
     (arena,) = stats.arenas
