@@ -1,61 +1,34 @@
 """kvstore-ctl doctor against real stores, each in the state that it is to see."""
 
-import json
 import os
 import resource
-import signal
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
 
 import pytest
+from diagnosis import SERVER_CHECKS, diagnose, outcomes
 from other_user import POSSIBLE, as_user
 from patterned_pages import IDENTITY, LAYOUT, SMALL_STORE, TOKENS, open_client, write_and_insert
 from typer.testing import CliRunner
-from worker_fleet import EXPIRED, Fleet, pool_arguments
 
-from kvstore.v1 import store_pb2
 from kvstore_client import (
-    Admin,
     Client,
     Namespace,
-    connect_admin,
     ctl_checks_store,
-    ctl_doctor,
-    errors,
 )
 from kvstore_client.ctl import app
 from kvstore_client.ctl_checks_host import descriptors_check, server_pid, socket_check
 from kvstore_client.ctl_findings import Finding, Outcome
 from kvstore_client.host_facts import HostFacts
 from kvstore_client.runtime_dir import RuntimeDir
-from kvstore_client.testing import RunningStore, running_store, wait_until
+from kvstore_client.testing import RunningStore, running_store
 
-SUPPORT = Path(__file__).parents[1] / "support"
 SLOTS = 32
-# A server of another version: the same program, which says so of itself.
-OLDER = "import kvstore; kvstore.__version__ = '0.0.9'; import kvstore.__main__ as m; m.main()"
-SERVER_CHECKS = {"liveness", "readiness", "answers"}
 
 
 def prompt(number: int) -> list[int]:
     """Return a prompt of four pages and a token that begins like no other."""
     return [10_000 + number * 100 + each for each in range(len(TOKENS))]
-
-
-def diagnose(runtime_dir: Path) -> tuple[int, dict[str, Any]]:
-    """Run the command and return its exit status, and each check's finding by its name."""
-    result = CliRunner().invoke(app, ["doctor", "--runtime-dir", str(runtime_dir), "--json"])
-    answer = json.loads(result.stdout)
-    return result.exit_code, {each["check"]: each for each in answer["checks"]}
-
-
-def outcomes(found: dict[str, Any], names: set[str]) -> set[str]:
-    """Return the outcomes of these checks."""
-    return {found[name]["outcome"] for name in names}
 
 
 @pytest.fixture(scope="module")
@@ -198,104 +171,3 @@ def test_pages_that_were_written_over_are_seen(client: Client, namespace: Namesp
     namespace.match(TOKENS).release()
     finding = finding_of(client, "corruption")
     assert (finding.outcome, "page_corrupt" in finding.advice) == (Outcome.FAILED, True)
-
-
-def test_late_workers_and_a_store_s_end_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that is stopped, then its store as it drains, hangs and is dead."""
-    with running_store(*pool_arguments(), "--drain-grace", "60") as store:
-        fleet = Fleet(store)
-        worker = fleet.spawn("late", ttl=2.0)
-        worker.ask("write", list(range(64)))
-        worker.ask("acquire", "open", list(range(100, 196)))
-        worker.signal(signal.SIGSTOP)
-        assert wait_until(lambda: [each.state for each in fleet.leases("late")] == [EXPIRED])
-        stats = fleet.stats()
-        for check in (ctl_checks_store.expired_check, ctl_checks_store.quarantine_check):
-            finding = check(stats)
-            assert (finding.outcome, f"pid {worker.pid}" in finding.advice) == (
-                Outcome.WARNING,
-                True,
-            )
-        os.kill(store.pid, signal.SIGTERM)
-        assert wait_until(lambda: "NOT_SERVING" in str(diagnose(store.runtime_dir)))
-        status, found = diagnose(store.runtime_dir)
-        assert (status, found["readiness"]["outcome"]) == (1, "failed")
-        assert found["liveness"]["outcome"] == "ok"
-        monkeypatch.setattr(ctl_doctor, "TIMEOUT", 0.5)
-        store.suspend()
-        status, found = diagnose(store.runtime_dir)
-        assert (status, outcomes(found, SERVER_CHECKS)) == (1, {"failed"})
-        assert found["socket"]["outcome"] == "ok"
-        store.kill()
-        fleet.end()
-        status, found = diagnose(store.runtime_dir)
-        assert (status, outcomes(found, SERVER_CHECKS)) == (1, {"failed"})
-
-
-def test_without_a_store_the_host_is_looked_at(tmp_path: Path) -> None:
-    """It says where there is none, and what of this host can be seen."""
-    status, found = diagnose(tmp_path / "none")
-    assert (status, outcomes(found, {*SERVER_CHECKS, "socket"})) == (1, {"failed"})
-    assert str(tmp_path) in found["socket"]["found"]
-    assert found["memfd"]["outcome"] == "ok"
-    assert "hit rate" not in found
-
-
-@pytest.mark.skipif(find_spec("cupy") is not None, reason="the real cupy is here")
-def test_a_store_on_a_device_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its pages are on a device of which files take the place, and which this process lacks."""
-    folders = [str(SUPPORT / "shared_card"), str(SUPPORT)]
-    monkeypatch.setenv("KVSTORE_TEST_CARD", str(tmp_path))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*folders, *sys.path]))
-    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "")
-    device = ("--device", "cuda:0", "--tier1-bytes", "8MiB", "--extent-bytes", "4MiB")
-    with running_store(*device) as store, Client(store.runtime_dir) as client:
-        # It has no part in them, and has the store make some.
-        client.namespace(IDENTITY, LAYOUT)
-        assert wait_until(lambda: diagnose(store.runtime_dir)[1]["CUDA IPC"]["outcome"] == "ok")
-        status, found = diagnose(store.runtime_dir)
-        monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
-        _, with_mps = diagnose(store.runtime_dir)
-    assert "pages are on device" in found["GPU"]["found"]
-    assert found["GPU"]["outcome"] == ("ok" if status == 0 else "failed")
-    assert "arenas take 0.0 MiB" in found["memory"]["found"]
-    assert (with_mps["CUDA IPC"]["outcome"], "MPS" in with_mps["CUDA IPC"]["found"]) == (
-        "failed",
-        True,
-    )
-
-
-def flood(admin: Admin) -> None:
-    """Ask more often than the tenant may."""
-    for _ in range(10_000):
-        admin.capabilities()
-
-
-def test_an_older_server_whose_disk_fails_and_whose_tenant_floods(tmp_path: Path) -> None:
-    """Its version, its tier 3 and the calls that were refused are each seen."""
-    tenants = tmp_path / "tenants.toml"
-    tenants.write_text(
-        f"[tenants.mine]\nuids = [{os.geteuid()}]\nadmin = true\nrequests_per_second = 60\n"
-    )
-    tenants.chmod(0o600)
-    flags = [*SMALL_STORE, "--tenants-file", str(tenants), "--tier3-write", "through"]
-    flags += ["--tier3-path", str(tmp_path / "slab"), "--tier3-bytes", str(4 << 20)]
-    with running_store(*flags, program=("-c", OLDER)) as store:
-        client, namespace = open_client(store.runtime_dir)
-        # From here on no file of the store's may have a byte beyond.
-        resource.prlimit(store.pid, resource.RLIMIT_FSIZE, (32 << 10, 32 << 10))
-        write_and_insert(namespace, TOKENS)
-        failed = store_pb2.Tier3Stats.STATE_FAILED
-        assert wait_until(lambda: client.admin.stats().tier_3.state == failed), store.log
-        client.close()
-        with connect_admin(store.runtime_dir) as admin, pytest.raises(errors.QuotaExceeded):
-            flood(admin)
-        assert wait_until(lambda: "versions" in diagnose(store.runtime_dir)[1])
-        _, found = diagnose(store.runtime_dir)
-    for name, outcome, words in (
-        ("versions", "warning", "0.0.9"),
-        ("tier 3", "failed", "slab_failed"),
-        ("refused requests", "warning", "mine"),
-    ):
-        assert found[name]["outcome"] == outcome, found[name]
-        assert words in found[name]["found"] + found[name]["advice"]

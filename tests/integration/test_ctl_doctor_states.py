@@ -1,0 +1,137 @@
+"""kvstore-ctl doctor of stores that end, fail, are old, or have their pages on a device."""
+
+import os
+import resource
+import signal
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from diagnosis import SERVER_CHECKS, diagnose, outcomes
+from patterned_pages import IDENTITY, LAYOUT, SMALL_STORE, TOKENS, open_client, write_and_insert
+from worker_fleet import EXPIRED, Fleet, pool_arguments
+
+from kvstore.v1 import store_pb2
+from kvstore_client import (
+    Admin,
+    Client,
+    connect_admin,
+    ctl_checks_store,
+    ctl_doctor,
+    errors,
+)
+from kvstore_client.ctl_findings import Outcome
+from kvstore_client.testing import running_store, wait_until
+
+SUPPORT = Path(__file__).parents[1] / "support"
+# A server of another version: the same program, which says so of itself.
+OLDER = "import kvstore; kvstore.__version__ = '0.0.9'; import kvstore.__main__ as m; m.main()"
+
+
+def test_late_workers_and_a_store_s_end_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that is stopped, then its store as it drains, hangs and is dead."""
+    with running_store(*pool_arguments(), "--drain-grace", "60") as store:
+        fleet = Fleet(store)
+        worker = fleet.spawn("late", ttl=2.0)
+        worker.ask("write", list(range(64)))
+        worker.ask("acquire", "open", list(range(100, 196)))
+        worker.signal(signal.SIGSTOP)
+        assert wait_until(lambda: [each.state for each in fleet.leases("late")] == [EXPIRED])
+        stats = fleet.stats()
+        for check in (ctl_checks_store.expired_check, ctl_checks_store.quarantine_check):
+            finding = check(stats)
+            assert (finding.outcome, f"pid {worker.pid}" in finding.advice) == (
+                Outcome.WARNING,
+                True,
+            )
+        os.kill(store.pid, signal.SIGTERM)
+        assert wait_until(lambda: "NOT_SERVING" in str(diagnose(store.runtime_dir)))
+        status, found = diagnose(store.runtime_dir)
+        assert (status, found["readiness"]["outcome"]) == (1, "failed")
+        assert found["liveness"]["outcome"] == "ok"
+        monkeypatch.setattr(ctl_doctor, "TIMEOUT", 0.5)
+        store.suspend()
+        status, found = diagnose(store.runtime_dir)
+        assert (status, outcomes(found, SERVER_CHECKS)) == (1, {"failed"})
+        assert found["socket"]["outcome"] == "ok"
+        store.kill()
+        fleet.end()
+        status, found = diagnose(store.runtime_dir)
+        assert (status, outcomes(found, SERVER_CHECKS)) == (1, {"failed"})
+
+
+def test_without_a_store_the_host_is_looked_at(tmp_path: Path) -> None:
+    """It says where there is none, and what of this host can be seen."""
+    status, found = diagnose(tmp_path / "none")
+    assert (status, outcomes(found, {*SERVER_CHECKS, "socket"})) == (1, {"failed"})
+    assert str(tmp_path) in found["socket"]["found"]
+    assert found["memfd"]["outcome"] == "ok"
+    assert "hit rate" not in found
+
+
+@pytest.mark.skipif(find_spec("cupy") is not None, reason="the real cupy is here")
+def test_a_store_on_a_device_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pages are on a device of which files take the place, and which this process lacks."""
+    folders = [str(SUPPORT / "shared_card"), str(SUPPORT)]
+    monkeypatch.setenv("KVSTORE_TEST_CARD", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*folders, *sys.path]))
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "")
+    device = ("--device", "cuda:0", "--tier1-bytes", "8MiB", "--extent-bytes", "4MiB")
+    with running_store(*device) as store, Client(store.runtime_dir) as client:
+        # It has no part in them, and has the store make some.
+        client.namespace(IDENTITY, LAYOUT)
+        assert wait_until(lambda: diagnose(store.runtime_dir)[1]["CUDA IPC"]["outcome"] == "ok")
+        status, found = diagnose(store.runtime_dir)
+        monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+        _, with_mps = diagnose(store.runtime_dir)
+    assert "pages are on device" in found["GPU"]["found"]
+    assert found["GPU"]["outcome"] == ("ok" if status == 0 else "failed")
+    assert "arenas take 0.0 MiB" in found["memory"]["found"]
+    assert (with_mps["CUDA IPC"]["outcome"], "MPS" in with_mps["CUDA IPC"]["found"]) == (
+        "failed",
+        True,
+    )
+
+
+def flood(admin: Admin) -> None:
+    """Ask more often than the tenant may."""
+    for _ in range(10_000):
+        admin.capabilities()
+
+
+def test_an_older_server_whose_disk_fails_and_whose_tenant_floods(tmp_path: Path) -> None:
+    """Its version, its tier 3 and the calls that were refused are each seen."""
+    tenants = tmp_path / "tenants.toml"
+    tenants.write_text(
+        f"[tenants.mine]\nuids = [{os.geteuid()}]\nadmin = true\nrequests_per_second = 60\n"
+    )
+    tenants.chmod(0o600)
+    flags = [*SMALL_STORE, "--tenants-file", str(tenants), "--tier3-write", "through"]
+    flags += ["--tier3-path", str(tmp_path / "slab"), "--tier3-bytes", str(4 << 20)]
+    with running_store(*flags, program=("-c", OLDER)) as store:
+        client, namespace = open_client(store.runtime_dir)
+        # From here on no file of the store's may have a byte beyond.
+        resource.prlimit(store.pid, resource.RLIMIT_FSIZE, (32 << 10, 32 << 10))
+        write_and_insert(namespace, TOKENS)
+        failed = store_pb2.Tier3Stats.STATE_FAILED
+        assert wait_until(lambda: client.admin.stats().tier_3.state == failed), store.log
+        client.close()
+        with connect_admin(store.runtime_dir) as admin, pytest.raises(errors.QuotaExceeded):
+            flood(admin)
+        found: dict[str, Any] = {}
+
+        def answered() -> bool:
+            """Ask until two calls in a row are not refused."""
+            found.update(diagnose(store.runtime_dir)[1])
+            return "versions" in found
+
+        assert wait_until(answered)
+    for name, outcome, words in (
+        ("versions", "warning", "0.0.9"),
+        ("tier 3", "failed", "slab_failed"),
+        ("refused requests", "warning", "mine"),
+    ):
+        assert found[name]["outcome"] == outcome, found[name]
+        assert words in found[name]["found"] + found[name]["advice"]
