@@ -17,6 +17,8 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 # Seconds between two samples of what was counted.
 INTERVAL = 1.0
 NAME = "page"
+# A browser asks for six of the page's files at a time, and shows no page that lacks one.
+MAX_CONNECTIONS = 48
 
 
 def show_page(
@@ -39,7 +41,13 @@ def show_page(
     samples = Ticker("page_samples", (site.tick,), clock=clock, interval=INTERVAL)
     samples.start()
     stack.callback(samples.close)
-    server = HttpServer(config.page_listen, site.routes(), clock=clock, name=NAME)
+    server = HttpServer(
+        config.page_listen,
+        site.routes(),
+        clock=clock,
+        name=NAME,
+        max_connections=MAX_CONNECTIONS,
+    )
     server.start()
     stack.callback(server.close)
     health.watch(NAME, server)

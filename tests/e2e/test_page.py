@@ -2,7 +2,6 @@
 
 import json
 import signal
-import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -117,6 +116,41 @@ def test_the_calculator_agrees_with_kvstore_ctl(page: Browser, case: dict[str, o
     given = json.dumps([case[name] for name in names])
     found = page.look(f"import('./savings_math.js').then((it) => it.prefixSavings(...{given}))")
     assert found == pytest.approx(case["expected"])
+
+
+COLUMNS = ["time", "asked", "found", "lookups", "evicted", "returned"]
+
+
+def test_rates_are_of_what_came_between_two_samples(page: Browser) -> None:
+    """However often samples are told; where nothing was asked there is no rate."""
+    fine = [[0, 0, 0, 0, 0, 0], [1, 100, 0, 1, 0, 0], [2, 100, 0, 1, 0, 0], [3, 300, 150, 3, 2, 1]]
+    answer = json.dumps({"columns": COLUMNS, "fine": fine, "coarse": fine[:1]})
+    found = page.look(
+        f"import('./rates.js').then((it) => {{ const kept = new it.Samples();"
+        f"kept.add({answer}); kept.add({answer});"
+        "return [kept.fine.length, kept.newest, it.points(kept.fine, 1), it.points(kept.fine, 2),"
+        " it.lately(kept.fine, 2), it.lately(kept.fine.slice(0, 1), 60),"
+        " [0, 0.3, 7, 20, 21].map(it.roundUp)]; })"
+    )
+    length, newest, each_second, each_other, lately, too_early, rounded = found
+    assert (length, newest, lately, too_early) == (4, 3, 0.75, None)
+    assert [each["hitRate"] for each in each_second] == [0, None, 0.75]
+    assert [each["savedRate"] for each in each_second] == [0, 0, 150]
+    assert [(each["from"], each["time"], each["asked"]) for each in each_other] == [(0, 2, 100)]
+    assert rounded == [1, 0.5, 10, 20, 50]
+
+
+def test_bars_stand_where_their_tokens_are(page: Browser) -> None:
+    """Each below what it continues, one row a leaf; a long beginning of all is cut."""
+    leaf = {"children": [], "other": None, "total": 20, "tokens": 20, "start": 1000}
+    rest = {"count": 4, "total": 40, "skip": 2}
+    top = {"id": 1, "start": 0, "tokens": 1000, "total": 1080, "other": rest}
+    top["children"] = [{**leaf, "id": 2}, {**leaf, "id": 3}]
+    root = {"id": 0, "start": 0, "tokens": 0, "total": 1080, "children": [top], "other": None}
+    plan = page.look(f"import('./icicle.js').then((it) => it.layOut({json.dumps(root)}))")
+    placed = [(each["from"], each["to"], each["row"], each["rows"]) for each in plan["bars"]]
+    assert placed == [(0, 1000, 0, 3), (1000, 1020, 0, 1), (1000, 1020, 1, 1), (1000, 1010, 2, 1)]
+    assert (plan["rows"], plan["from"], plan["to"], plan["cut"]) == (3, 995, 1020, True)
 
 
 def test_a_lease_shows_what_it_holds(page: Browser) -> None:
@@ -244,23 +278,3 @@ def test_nothing_is_complained_of_and_nothing_leaves_the_host(page: Browser) -> 
     assert len(page.requests) > 20
     assert [each for each in page.requests if not each.startswith(own)] == []
     assert page.complaints == []
-
-
-def test_it_says_when_the_server_is_gone_and_goes_on_by_itself(tmp_path: Path) -> None:
-    """The banner comes and goes; another store, which is empty, says how it gets pages."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        listen = f"127.0.0.1:{free.getsockname()[1]}"
-    with page_store(listen=listen) as store, browsing(tmp_path) as browser:
-        with joined(store, "tiny") as namespace:
-            run(namespace, list(range(64)))
-            browser.open(address_of(store))
-            browser.wait(f"{BARS} === 1")
-        store.kill()
-        browser.wait("!document.querySelector('#stale').hidden")
-        assert "No answer from the store since" in browser.look("document.body.innerText")
-        assert browser.look(BARS) == 1
-        store.start()
-        browser.wait("document.querySelector('#stale').hidden")
-        browser.wait(f"{BARS} === 0")
-        empty = browser.look("document.querySelector('#tree-picture').innerText")
-        assert empty.startswith("No pages yet: no worker has opened a namespace.")

@@ -109,6 +109,10 @@ def test_the_runtime_folder_is_the_session_s(monkeypatch: pytest.MonkeyPatch) ->
         ("drain_grace", ["--drain-grace", "-1"]),
         ("reaper_interval", ["--reaper-interval", "nan"]),
         ("log_level", ["--log-level", "loud"]),
+        ("of this host alone, .* `ssh -L`", ["--page-listen", "0.0.0.0:7402"]),
+        ("of this host alone", ["--page-listen", "[2001:db8::1]:7402"]),
+        ("of this host alone", ["--page-listen", "this-host.example:7402"]),
+        ("set page_listen, or leave it", ["--page-tokens"]),
         ("config_file", ["--config-file", "/nowhere/kvstore.toml"]),
     ],
 )

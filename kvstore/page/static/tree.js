@@ -2,11 +2,17 @@
 
 import { NoAnswer, Refused, ask } from "./api.js";
 import { byId, el, keyed, say, svg, table, whenSized } from "./dom.js";
-import { ago, bytes, count, short, some } from "./format.js";
+import { ago, count, short, some } from "./format.js";
 import { binNames, binOf, layOut, neighbour } from "./icicle.js";
+import { axis, patterns, torn } from "./tree_shapes.js";
+import { describe, heldBy, keyOf } from "./tree_words.js";
 
 const HEIGHT = 460;
-const ROW = { least: 12, most: 40 };
+// On a narrow screen a finger has to hit a bar, so there are fewer.
+const NARROW = 500;
+const WIDE_LIMITS = { nodes: 60, row: 12 };
+const NARROW_LIMITS = { nodes: 24, row: 24 };
+const HIGHEST_ROW = 40;
 const AXIS = 18;
 // Pixels at a bar's beginning that say by a pattern who holds it.
 const BAND = 9;
@@ -46,6 +52,10 @@ export class Tree {
     return this.namespaces.find((each) => String(each.number) === this.choice.value);
   }
 
+  get limits() {
+    return this.place.clientWidth < NARROW ? NARROW_LIMITS : WIDE_LIMITS;
+  }
+
   // Takes the namespaces that there are; the one chosen stays chosen.
   offer(namespaces) {
     this.namespaces = namespaces;
@@ -77,7 +87,7 @@ export class Tree {
     if (namespace === undefined) return;
     const turn = (this.asked += 1);
     try {
-      const answer = await ask("api/tree", { namespace: namespace.number, ...this.at });
+      const answer = await ask("api/tree", { namespace: namespace.number, count: this.limits.nodes, ...this.at });
       if (turn !== this.asked) return;
       this.answer = answer;
       this.draw();
@@ -107,7 +117,7 @@ export class Tree {
   picture() {
     const { bars, rows, from, to, cut } = this.plan;
     const width = Math.max(this.place.clientWidth, 120);
-    const high = Math.min(Math.max(Math.floor(HEIGHT / rows), ROW.least), ROW.most);
+    const high = Math.min(Math.max(Math.floor(HEIGHT / rows), this.limits.row), HIGHEST_ROW);
     const x = (tokens) => Math.max(((tokens - from) / (to - from)) * width, 0);
     const focused = this.place.contains(document.activeElement);
     const active = bars.find((each) => keyOf(each) === this.active) ?? bars[0];
@@ -256,62 +266,3 @@ export class Tree {
     byId("tree-table").replaceChildren(table("Prefixes", heads, rows));
   }
 }
-
-function keyOf(bar) {
-  return bar.kind === "other" ? `other-${bar.of.id}` : `node-${bar.entry.id}`;
-}
-
-function heldBy(entry) {
-  if (entry.holds === 0) return "nobody";
-  const late = entry.overdue > 0 ? `, ${count(entry.overdue)} past its lease's time` : "";
-  return some(entry.holds, "hold") + late;
-}
-
-function describe(bar, namespace) {
-  const { entry } = bar;
-  const size = namespace?.pages > 0 ? namespace.bytes / namespace.pages / namespace.page_tokens : 0;
-  const uses = `${some(entry.hits, "hit")}, last used ${ago(entry.age)}. Held by ${heldBy(entry)}.`;
-  if (bar.kind === "other") {
-    return `${some(entry.count, "smaller prefix", "smaller prefixes")} with ${some(entry.total, "token")} in all: ${uses}`;
-  }
-  const below = entry.total - entry.tokens;
-  const rest = below > 0 ? `, and ${count(below)} in ${some(entry.nodes, "run")} after them` : "";
-  return `Tokens ${count(bar.from)} to ${count(bar.to)}: ${some(entry.tokens, "token")}${rest}, ${bytes(entry.total * size)}. ${uses}`;
-}
-
-function patterns() {
-  const paper = () => svg("rect", { class: "band", width: 6, height: 6 });
-  const lines = () => svg("path", { d: "M-1 1L1 -1M0 6L6 0M5 7L7 5", class: "pattern-line" });
-  const across = svg("path", { d: "M-1 5L1 7M0 0L6 6M5 -1L7 1", class: "pattern-line" });
-  const size = { width: 6, height: 6, patternUnits: "userSpaceOnUse" };
-  return svg(
-    "defs",
-    null,
-    svg("pattern", { id: "held", ...size }, paper(), lines()),
-    svg("pattern", { id: "overdue", ...size }, paper(), lines(), across),
-  );
-}
-
-function torn(height) {
-  let path = "M0 0";
-  for (let y = 0; y < height; y += 8) path += `L4 ${y + 4}L0 ${y + 8}`;
-  return path;
-}
-
-function axis(from, to, x, width, top) {
-  const step = [1, 2, 5]
-    .flatMap((each) => [0, 1, 2, 3, 4, 5, 6].map((power) => each * 10 ** power))
-    .sort((one, other) => one - other)
-    .find((each) => ((to - from) / each) * 72 <= width);
-  const ticks = [];
-  for (let at = Math.ceil(from / step) * step; at <= to; at += step) ticks.push(at);
-  return ticks.map((at) => [
-    svg("line", { class: "grid", x1: x(at), x2: x(at), y1: top, y2: top + 4 }),
-    svg(
-      "text",
-      { class: "tick", x: Math.min(Math.max(x(at), 2), width - 2), y: top + 15, "text-anchor": x(at) < 12 ? "start" : x(at) > width - 24 ? "end" : "middle" },
-      count(at),
-    ),
-  ]);
-}
-

@@ -1,0 +1,32 @@
+"""The page in a browser when its server goes away, and comes back with nothing."""
+
+import socket
+from pathlib import Path
+
+import pytest
+from browser import MISSING, browsing, chromium
+from page_stage import address_of, joined, page_store, run
+
+pytestmark = pytest.mark.skipif(chromium() is None, reason=MISSING)
+
+BARS = "document.querySelectorAll('#tree-picture .bar').length"
+
+
+def test_it_says_when_the_server_is_gone_and_goes_on_by_itself(tmp_path: Path) -> None:
+    """The banner comes and goes; another store, which is empty, says how it gets pages."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        listen = f"127.0.0.1:{free.getsockname()[1]}"
+    with page_store(listen=listen) as store, browsing(tmp_path) as browser:
+        with joined(store, "tiny") as namespace:
+            run(namespace, list(range(64)))
+            browser.open(address_of(store))
+            browser.wait(f"{BARS} === 1")
+        store.kill()
+        browser.wait("!document.querySelector('#stale').hidden")
+        assert "No answer from the store since" in browser.look("document.body.innerText")
+        assert browser.look(BARS) == 1
+        store.start()
+        browser.wait("document.querySelector('#stale').hidden")
+        browser.wait(f"{BARS} === 0")
+        empty = browser.look("document.querySelector('#tree-picture').innerText")
+        assert empty.startswith("No pages yet: no worker has opened a namespace.")
