@@ -32,6 +32,7 @@ from kvstore.rpc.health import Health
 from kvstore.rpc.hot_lane import Frame, Party
 from kvstore.rpc.hot_lane_calls import METHODS, LaneCalls
 from kvstore.rpc.probes import OwnerProbe
+from kvstore.service.call_times import CallTimes
 from kvstore.service.clock import MonotonicClock
 from kvstore.service.credentials import Credentials
 from kvstore.service.store import KVStore
@@ -43,7 +44,7 @@ from kvstore_client import Client, ClientConfig
 from kvstore_client import NamespaceIdentity as ClientIdentity
 from kvstore_client.layout import OpaqueContent as ClientContent
 from kvstore_client.layout import PageLayout as ClientLayout
-from kvstore_client.testing import running_store
+from kvstore_client.testing import RunningStore, running_store
 from support import machine
 
 EPOCH = 1
@@ -121,8 +122,9 @@ def lane_call(rounds: int) -> dict[str, Any]:
         rig = Rig(1_000, stack)
         caller, namespace_id = rig.lease(1)
         rig.publish(caller, namespace_id, 1, TOKENS)
-        timed, untimed = (LaneCalls(rig.store, rig.credentials, rig.clock) for _ in range(2))
-        untimed._times = None  # type: ignore[assignment]  # noqa: SLF001 - as it was without
+        untimed = LaneCalls(rig.store, rig.credentials, rig.clock)
+        rig.store.call_times["lane"] = CallTimes()
+        timed = LaneCalls(rig.store, rig.credentials, rig.clock)
         party = Party(os.geteuid(), caller.lease_id, caller.secret, 1)
         pb = prefix_cache_pb2
         named = pb.Caller(lease_id=caller.lease_id, store_epoch=EPOCH)
@@ -214,37 +216,53 @@ def scraping(port: int, running: Event) -> Iterator[None]:
         thread.join()
 
 
-def beside(rounds: int, seconds: float) -> dict[str, Any]:
-    """Measure matches of a client's beside no scrapes and beside many, in turns."""
-    config = ClientConfig(call_timeout=LIMIT)
+@contextmanager
+def matching(*arguments: str) -> Iterator[tuple[RunningStore, Callable[[], None]]]:
+    """Provide a server and a client's match of 2,048 cached tokens, with its release."""
     layout = ClientLayout(PAGE_TOKENS, 4096, ClientContent(b"metrics"))
     tokens = list(range(2048))
-    running = Event()
-    with ExitStack() as stack:
-        store = stack.enter_context(running_store("--metrics-listen", "127.0.0.1:0"))
-        port = int(store.log.partition("http_listening")[2].partition("port=")[2].split()[0])
-        client = stack.enter_context(Client(store.runtime_dir, config))
+    with (
+        running_store(*arguments) as store,
+        Client(store.runtime_dir, ClientConfig(call_timeout=LIMIT)) as client,
+    ):
         namespace = client.namespace(ClientIdentity(b"m"), layout)
         assert namespace.wait_open(LIMIT), namespace.failure
         with namespace.reserve(start_page=0, page_count=128) as reservation:
             reservation.insert(tokens, position=0)
+        asked = [*tokens, 0]
+        yield store, lambda: namespace.match(asked).release()
+
+
+def beside(rounds: int, seconds: float) -> dict[str, Any]:
+    """Measure matches on a server without metrics, on one with, and beside scrapes, in turns."""
+    running = Event()
+    with ExitStack() as stack:
+        _, plain = stack.enter_context(matching())
+        store, timed = stack.enter_context(matching("--metrics-listen", "127.0.0.1:0"))
+        port = int(store.log.partition("http_listening")[2].partition("port=")[2].split()[0])
         stack.enter_context(scraping(port, running))
-        figures: dict[str, list[tuple[float, float]]] = {"alone": [], "scraped": []}
+        calls = {"without": plain, "with": timed, "scraped": timed}
+        figures: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
         for number in range(rounds):
-            for name in ("alone", "scraped")[:: -1 if number % 2 else 1]:
+            for name, call in list(calls.items())[:: -1 if number % 2 else 1]:
                 running.set() if name == "scraped" else running.clear()
                 taken = []
                 end = time.perf_counter() + seconds
                 while (began := time.perf_counter()) < end:
-                    namespace.match([*tokens, 0]).release()
+                    call()
                     taken.append((time.perf_counter() - began) * 1e6)
                 figures[name].append((median(taken), quantiles(taken, n=100)[98]))
-    pairs = list(zip(figures["alone"], figures["scraped"], strict=True))
     found: dict[str, Any] = {"scrapes_a_second": SCRAPES}
     for at, what in enumerate(("p50", "p99")):
-        medians = {name: median(each[at] for each in of) for name, of in figures.items()}
-        found[f"{what}_us"] = {name: round(each, 1) for name, each in medians.items()}
-        found[f"{what}_us"]["ratio"] = round(median(b[at] / a[at] for a, b in pairs), 3)
+        found[f"{what}_us"] = {
+            name: {
+                "median": round(median(each[at] for each in of), 1),
+                "ratio": round(
+                    median(b[at] / a[at] for a, b in zip(figures["without"], of, strict=True)), 3
+                ),
+            }
+            for name, of in figures.items()
+        }
     return found
 
 
@@ -264,7 +282,7 @@ def main(
         "machine": machine.machine_facts(),
         "lane_call": lane_call(rounds),
         "scrape": scrape(pages, leases, rounds),
-        "beside": beside(max(rounds // 5, 1), 2.0 if rounds > FEW else 0.3),
+        "beside": beside(rounds, 0.5 if rounds > FEW else 0.2),
         "load_average": {"before": before, "after": machine.load_average()},
         "method": {"rounds": rounds, "calls_of_a_round": CALLS_AT_ONCE},
     }

@@ -14,7 +14,8 @@ class Request:
     """A prompt to continue by ``max_tokens`` ids, or to the first of ``stop_ids``.
 
     With ``cache_prefix`` off it is neither matched nor inserted, as is a prompt of fewer than
-    ``min_cache_tokens`` ids. Requests of different ``cache_salt`` share nothing.
+    ``min_cache_tokens`` ids. Requests of different ``cache_salt`` share nothing. Where requests
+    are traced, ``traceparent`` names whose part it is.
     """
 
     prompt_ids: Sequence[int]
@@ -24,6 +25,7 @@ class Request:
     cache_prefix: bool = True
     min_cache_tokens: int = 0
     cache_salt: str = ""
+    traceparent: str = ""
 
 
 class FinishReason(StrEnum):

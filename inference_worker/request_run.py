@@ -59,7 +59,9 @@ class RequestRun:
         self._began: float | None = None
         self._waited_before = 0.0
         # Of its whole life, and from its first pages to its first token; None: not traced.
-        self.span: Final = tracing.begin("request", prompt_tokens=len(prompt_ids))
+        self.span: Final = tracing.begin(
+            "request", remote=request.traceparent, prompt_tokens=len(prompt_ids)
+        )
         self._prefill: tracing.Span = None
 
     @property

@@ -10,6 +10,7 @@ from kvstore.core.index import IndexFactory
 from kvstore.core.limits import Limits
 from kvstore.core.quotas import QuotaTable
 from kvstore.core.radix import RadixIndex
+from kvstore.service.call_times import CallTimes
 from kvstore.service.clock import Clock
 from kvstore.service.random_ids import random_ids
 from kvstore.service.store import KVStore
@@ -60,7 +61,7 @@ def build_store(
         tier_policy=config.tier_policy(on_gpu=config.cuda_device is not None),
         third_tier=disk.slab is not None,
     )
-    return KVStore(
+    store = KVStore(
         cache,
         arenas=arenas,
         lower=lower,
@@ -70,3 +71,6 @@ def build_store(
         admission=FirstTouch() if config.tier3_write == "through" else None,
         prefix_cache_backend=config.prefix_cache_backend,
     )
+    if config.metrics_listen is not None:
+        store.call_times |= {"grpc": CallTimes(), "lane": CallTimes()}
+    return store

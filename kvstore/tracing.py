@@ -60,11 +60,15 @@ if ON:
     _propagator = TraceContextTextMapPropagator()
 
 
-def begin(name: str, parent: Span = None, **attributes: Attribute) -> Span:
-    """Begin a span that is ended by its ``end``; of ``parent``, else of what is current."""
+def begin(name: str, parent: Span = None, remote: str = "", **attributes: Attribute) -> Span:
+    """Begin a span that is ended by its ``end``; of ``parent``, else of what is current.
+
+    ``remote`` names another process' span, of which it is then.
+    """
     if not ON:
         return None
-    return _tracer.start_span(name, _context_of(parent), attributes=attributes)
+    context = _context_at(remote) if remote else _context_of(parent)
+    return _tracer.start_span(name, context, attributes=attributes)
 
 
 def inside(span: Span) -> AbstractContextManager[Any]:
@@ -85,9 +89,8 @@ def call_span(name: str, traceparent: str, **attributes: Attribute) -> AbstractC
     """As :func:`span`, for a call that came from another process, whose span it names."""
     if not ON:
         return nullcontext()
-    context = _propagator.extract({TRACEPARENT: traceparent}, Context())
     return _tracer.start_as_current_span(
-        name, context, kind=trace.SpanKind.SERVER, attributes=attributes
+        name, _context_at(traceparent), kind=trace.SpanKind.SERVER, attributes=attributes
     )
 
 
@@ -127,6 +130,11 @@ def exported(service: str, version: str) -> Iterator[None]:
         ending = Thread(target=provider.shutdown, name="kvstore-tracing", daemon=True)
         ending.start()
         ending.join(PATIENCE)
+
+
+def _context_at(traceparent: str) -> "Context":
+    """Return the context of another process' span; an empty one for what names none."""
+    return _propagator.extract({TRACEPARENT: traceparent}, Context())
 
 
 def _context_of(parent: Span) -> "Context | None":

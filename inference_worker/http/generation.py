@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from starlette.requests import Request
@@ -22,6 +23,7 @@ from inference_worker.http.prepared import Prepared
 from inference_worker.http.problem import Problem, not_ready
 from inference_worker.http.served_model import ServedModel
 from inference_worker.http.settings import HttpSettings
+from kvstore import tracing
 
 # A longer body is read and made into tokens on a thread, so that streams go on meanwhile.
 SHORT_BODY_BYTES: Final = 8 << 10
@@ -77,6 +79,8 @@ class Generation:
                 loop = asyncio.get_running_loop()
                 reading = loop.run_in_executor(self._encoder, understand)
                 body, prepared = await reading
+            if tracing.ON:
+                prepared = traced(prepared, request.headers.get(tracing.TRACEPARENT, ""))
             choices = Choices(prepared, self._model.tokenizer, self._counters)
             documents = written_as(self._model)
             deltas = choices.deltas(self._engine)
@@ -98,6 +102,12 @@ class Generation:
     def close(self) -> None:
         """End its thread."""
         self._encoder.shutdown(wait=False)
+
+
+def traced(prepared: Prepared, traceparent: str) -> Prepared:
+    """Have requests be a part of what a client's header names."""
+    requests = [replace(each, traceparent=traceparent) for each in prepared.requests]
+    return replace(prepared, requests=requests)
 
 
 def check_model(name: str, model: ServedModel) -> None:

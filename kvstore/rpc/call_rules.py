@@ -58,11 +58,12 @@ class Outcome:
     An error of ours becomes its status, ``failure``; anything else is a bug, becomes
     INTERNAL and is logged with its traceback. One line a call at debug, never a
     request's content. A ``grpc.RpcError`` alone goes on. ``times`` are told how long it took;
-    with them it is a span too, of the one that its request id names, where calls are traced.
+    where calls are traced it is a span of the one that its request id names, but for a stream.
     """
 
     __slots__ = (
-        *("_began", "_clock", "_log", "_method", "_request_id", "_span", "_tenant", "_times"),
+        *("_began", "_clock", "_is_stream", "_log", "_method", "_request_id", "_span", "_tenant"),
+        "_times",
         "failure",
     )
 
@@ -74,6 +75,8 @@ class Outcome:
         request_id: str,
         tenant: str = "",
         times: CallTimes | None = None,
+        *,
+        is_stream: bool = False,
     ) -> None:
         """``tenant`` is empty where it is not known yet."""
         self.failure: status_pb2.Status | None = None
@@ -83,11 +86,12 @@ class Outcome:
         self._request_id = request_id
         self._tenant = tenant
         self._times = times
+        self._is_stream = is_stream
         self._span: AbstractContextManager[Any] | None = None
 
     def __enter__(self) -> Self:
         self._began = self._clock()
-        if tracing.ON and self._times is not None:
+        if tracing.ON and not self._is_stream:
             name = self._method.rpartition("/")[2]
             self._span = tracing.call_span(name, self._request_id)
             self._span.__enter__()

@@ -101,7 +101,7 @@ class LaneCalls:
         self._credentials = credentials
         self._clock = clock
         self._log = call_logger()
-        self._times = store.call_times["lane"]
+        self._times = store.call_times.get("lane")
         callers = LaneCallers(credentials)
         servicers = PrefixCacheServicer(store, callers), LeaseServicer(store, callers)
         self._methods = [_method(path, servicers) for path in METHODS]

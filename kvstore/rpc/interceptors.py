@@ -130,7 +130,8 @@ class Outcomes(_MethodInterceptor):
             def stream_outcome(
                 requests: Iterator[Request], context: grpc.ServicerContext, send: Send[Response]
             ) -> None:
-                with Outcome(self._clock, self._log, method, request_id_of(context)) as outcome:
+                request_id = request_id_of(context)
+                with Outcome(self._clock, self._log, method, request_id, is_stream=True) as outcome:
                     stream(requests, context, send)  # type: ignore[call-arg]  # as Sending says
                 if outcome.failure is not None:
                     status.abort_with(context, outcome.failure)

@@ -94,7 +94,7 @@ def build_server(
         threads,
         interceptors=[
             Lanes(threads, health_state.servicer.threads, callers, store.traffic),
-            Outcomes(clock, store.call_times["grpc"]),
+            Outcomes(clock, store.call_times.get("grpc")),
             Admission(callers, store.limits, store.traffic),
         ],
         options=server_options(store.limits),

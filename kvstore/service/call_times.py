@@ -1,10 +1,9 @@
 """How long calls took, by method and outcome, without a wait on their way."""
 
-from bisect import bisect_left
 from threading import Lock, local
 from typing import TypeAlias
 
-from kvstore.service.durations import BOUNDS, DurationCounts
+from kvstore.service.durations import BOUNDS, DurationCounts, bucket_of
 
 # By method and outcome: the counts of each bucket, and the seconds in all.
 _Book: TypeAlias = dict[tuple[str, str], list[float]]
@@ -29,7 +28,7 @@ class CallTimes:
             line: list[float] = self._own.book[method, outcome]
         except (AttributeError, KeyError):
             line = self._begin(method, outcome)
-        line[bisect_left(BOUNDS, seconds)] += 1
+        line[bucket_of(seconds)] += 1
         line[-1] += seconds
 
     def read(self) -> dict[tuple[str, str], DurationCounts]:

@@ -102,8 +102,8 @@ class KVStore(Matching):
         self.named_pins = NamedPinKeeper(cache, self._mutex, clock)
         self.thrash = ThrashWatch(cache, self._mutex, clock)
         self.traffic = Traffic(cache.quotas, clock)
-        # Over gRPC, and over lanes of the attach socket.
-        self.call_times = {"grpc": CallTimes(), "lane": CallTimes()}
+        # By what calls come over; what is not there when their server is made is not timed.
+        self.call_times: dict[str, CallTimes] = {}
         self.tier3 = Tier3(
             cache,
             self._mutex,

@@ -19,6 +19,7 @@ TIERS = (
     *("--tier1-bytes", str(3 * PAGES * PAGE_BYTES), "--extent-bytes", str(3 * PAGES * PAGE_BYTES)),
     *("--tier2-bytes", "1MiB", "--tier2-match", "promote", "--verify-rate", "1"),
 )
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 MODULES = "import sys, {module}; print(*sys.modules)"
 
 
@@ -115,6 +116,22 @@ def test_a_collector_that_is_not_there_costs_nobody_an_answer(
     with running_store(*TIERS) as store:
         run(str(SUPPORT / "traced_client.py"), str(store.runtime_dir), "lanes")
         assert store.stop() == 0
+
+
+def test_a_span_of_another_process_is_the_parent_of_one_here() -> None:
+    """As its traceparent says; what is none begins a trace of its own."""
+    code = (
+        "from kvstore import tracing\n"
+        "from opentelemetry.sdk.trace import TracerProvider\n"
+        "from opentelemetry import trace\n"
+        "trace.set_tracer_provider(TracerProvider())\n"
+        f"for remote in ({PARENT!r}, 'nonsense', ''):\n"
+        "    span = tracing.begin('request', remote=remote)\n"
+        "    print(f'{span.context.trace_id:032x}', span.parent is not None)\n"
+    )
+    lines = run("-c", code, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9").splitlines()
+    assert lines[0] == f"{PARENT.split('-')[1]} True"
+    assert [line.split()[1] for line in lines[1:]] == ["False", "False"]
 
 
 def test_without_a_collector_nothing_of_it_is_imported() -> None:

@@ -11,6 +11,7 @@ from kvstore.core.layout import NamespaceIdentity
 from kvstore.core.requests import MatchWishes, ReservationRequest
 from kvstore.metrics.collector import CATALOGUE, METRICS
 from kvstore.metrics.metric import Kind
+from kvstore.service.call_times import CallTimes
 
 NASTY = '<script>"\n} 1\nkvstore_ready 0\\'
 
@@ -93,15 +94,16 @@ def test_what_a_deleted_namespace_counted_stays(world: World) -> None:
 
 def test_calls_are_a_histogram(world: World) -> None:
     """By what they came over, method and outcome."""
-    world.store.call_times["lane"].note("/kvstore.v1.PrefixCacheService/MatchPrefix", "OK", 0.0007)
+    world.store.call_times["lane"] = times = CallTimes()
+    times.note("/kvstore.v1.PrefixCacheService/MatchPrefix", "OK", 0.0007)
     world.store.traffic.admit("uid-1")
     found = Scraped(view_of(world.store)).samples()
     by = "lane", "MatchPrefix", "OK"
     assert found["kvstore_call_duration_seconds_count"] == {by: 1}
     assert found["kvstore_call_duration_seconds_sum"] == {by: 0.0007}
     buckets = found["kvstore_call_duration_seconds_bucket"]
-    assert buckets[*by, "0.0005"] == 0
-    assert buckets[*by, "0.001"] == buckets[*by, "+Inf"] == 1
+    assert buckets[*by, "0.000512"] == 0
+    assert buckets[*by, "0.001024"] == buckets[*by, "+Inf"] == 1
     assert found["kvstore_requests_total"] == {("uid-1",): 1}
     assert found["kvstore_thread_failures_total"] == {("reaper",): 2}
 

@@ -1,23 +1,35 @@
 """Durations of calls: counted by bucket, by each thread for itself, and added up."""
 
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from threading import Barrier
 
+import pytest
+
 from kvstore.service.call_times import CallTimes
-from kvstore.service.durations import BOUNDS, DurationCounts, Durations
+from kvstore.service.durations import BOUNDS, DurationCounts, Durations, bucket_of
 
 
-def test_a_duration_is_in_the_first_bucket_that_has_room_for_it() -> None:
-    """A bound counts to its own bucket; what is longer than all is in the last."""
+def test_a_duration_is_in_the_first_bucket_whose_bound_it_is_below() -> None:
+    """Each bound is twice the one before; what is longer than all is in the last bucket."""
+    for number, bound in enumerate(BOUNDS):
+        assert bucket_of(bound - 2e-6) == number
+        assert bucket_of(bound + 2e-6) == number + 1
+    assert bucket_of(0.0) == bucket_of(1e-9) == 0
+    assert bucket_of(3600.0) == len(BOUNDS)
+    assert [b / a for a, b in pairwise(BOUNDS)] == [2.0] * (len(BOUNDS) - 1)
+
+
+def test_durations_are_counted() -> None:
+    """By bucket, one upon the other, and in all."""
     durations = Durations()
-    for seconds in (0.0, BOUNDS[0], BOUNDS[1], BOUNDS[-1] + 1):
+    for seconds in (0.0, 0.001, 0.0011, 60.0):
         durations.note(seconds)
     found = durations.read()
-    assert found.counts[:2] == (2, 1)
-    assert found.counts[-1] == 1
-    assert (found.total, found.cumulative()[-1]) == (4, 4)
-    assert found.cumulative()[0] == 2
-    assert found.seconds == sum((0.0, BOUNDS[0], BOUNDS[1], BOUNDS[-1] + 1))
+    assert (found.total, found.counts[0], found.counts[-1]) == (4, 1, 1)
+    assert found.cumulative()[0] == 1
+    assert found.cumulative()[-2:] == [3, 4]
+    assert found.seconds == pytest.approx(60.0021)
 
 
 def test_counts_add_up() -> None:

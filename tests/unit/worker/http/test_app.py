@@ -25,9 +25,11 @@ from inference_worker.http.app import build_app
 from inference_worker.http.served_model import served_model
 from inference_worker.http.settings import HttpSettings
 from inference_worker.request import Request
+from kvstore import tracing
 
 LIMIT = 30.0
 BODY = {"model": "m", "prompt": "Who is there?", "max_tokens": 3, "temperature": 0}
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 LONG = {**BODY, "max_tokens": 900}
 
 
@@ -71,6 +73,38 @@ def events(text: str) -> list[Any]:
     """Return a stream's documents; its end is a text."""
     datas = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
     return [each if each == "[DONE]" else json.loads(each) for each in datas]
+
+
+class RecordingEngine(CountingEngine):
+    """An engine that keeps what it was asked."""
+
+    ready = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[Request] = []
+
+    async def generate(self, request: Request) -> AsyncGenerator[Piece, None]:
+        """Note it."""
+        self.asked.append(request)
+        async for piece in super().generate(request):
+            yield piece
+
+
+@pytest.mark.parametrize("on", [False, True])
+def test_a_client_s_trace_goes_to_the_engine(monkeypatch: pytest.MonkeyPatch, *, on: bool) -> None:
+    """Of each choice, where requests are traced."""
+    monkeypatch.setattr(tracing, "ON", on)
+    engine = RecordingEngine()
+
+    async def test(client: httpx2.AsyncClient) -> None:
+        for headers in ({"traceparent": PARENT}, {}):
+            answer = await client.post("/v1/completions", json={**BODY, "n": 2}, headers=headers)
+            assert answer.status_code == 200
+
+    run(app_of(engine), test)
+    named = [PARENT, PARENT] if on else ["", ""]
+    assert [each.traceparent for each in engine.asked] == [*named, "", ""]
 
 
 @pytest.mark.parametrize(
