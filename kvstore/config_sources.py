@@ -40,7 +40,7 @@ def file_values(path: Path, fields: Mapping[str, FieldInfo]) -> dict[str, Any]:
     """Return the values of a TOML file; raises ``SettingsError``, also for unknown settings."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, RecursionError, ValueError) as error:
         raise SettingsError(f"config_file {path}: {error}") from error
     if unknown := values.keys() - fields.keys():
         names = ", ".join(sorted(unknown))

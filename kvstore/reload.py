@@ -58,7 +58,16 @@ class Reloader:
         self._read_tenants = read_tenants
 
     def reload(self) -> None:
-        """Read all again; where any of it cannot be used, nothing changes, and the log says why."""
+        """Read all again; where any of it cannot be used, nothing changes, and the log says why.
+
+        Raises nothing: a store does not end because its settings were looked at.
+        """
+        try:
+            self._reload()
+        except Exception:
+            log.exception("reload_failed")
+
+    def _reload(self) -> None:
         if self.config.config_file is None and self.config.tenants_file is None:
             log.info("nothing_to_reload", why="neither config_file nor tenants_file is set")
             return

@@ -103,6 +103,7 @@ def test_a_flag_wins_over_the_file_as_before(tmp_path: Path) -> None:
         ("drain_grace = 3.0\nverify_rate = 7", "verify_rate: "),
         ("drain_grace = 3.0\nx = 1", "no such setting: x"),
         ("drain_grace = 3.0\n[", "kvstore.toml: "),
+        (f"drain_grace = 3.0\nx = {'[' * 5000}", "kvstore.toml: "),
     ],
 )
 def test_a_bad_file_changes_nothing(tmp_path: Path, text: str, why: str) -> None:
@@ -123,6 +124,20 @@ def test_tenants_that_cannot_be_used_change_nothing(tmp_path: Path) -> None:
     stage.tenants_usable = False
     assert stage.reload() == []
     assert stage.told == {}
+
+
+def test_a_bug_ends_no_store(tmp_path: Path) -> None:
+    """Whatever a reload raises is logged, and what was in force stays."""
+    stage = Stage(tmp_path)
+
+    def fail() -> Config:
+        raise RuntimeError
+
+    reloader = Reloader(stage.reloader.config, {}, read=fail, read_tenants=lambda: True)
+    with capture_logs() as lines:
+        reloader.reload()
+    assert [each["event"] for each in lines] == ["reload_failed"]
+    assert reloader.config is stage.reloader.config
 
 
 def test_without_a_file_there_is_nothing_to_read() -> None:
