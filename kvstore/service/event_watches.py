@@ -48,18 +48,19 @@ class Watching:
     def take(self) -> Told | None:
         """Wait for events and return those that are there; None once it is over.
 
-        Not sooner than ``PACE`` seconds after the last time.
+        What happened before the store ended it is told first.
         """
-        if self._goes_on:
+        if self._goes_on and not self._ended.is_set():
             self._due.wait()
         self._due.clear()
-        if self._ended.is_set():
+        if self._ended.is_set() and not self.draining:
             return None
         with self._mutex:
             told = self._watch.take(BATCH)
             if len(self._watch):
                 self._due.set()
-        return told if told.events or self._goes_on else None
+        more = self._goes_on and not self._ended.is_set()
+        return told if told.events or more else None
 
     def pause(self) -> None:
         """Wait a moment, for more to come, or for the end."""

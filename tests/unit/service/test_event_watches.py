@@ -95,3 +95,25 @@ def test_what_has_no_time_of_its_own_has_the_store_s(world: World) -> None:
     assert [type(each) for each in told.events] == [PagesEvent, PagesEvent, NamespaceEvent]
     assert [each.at - 1000.0 for each in told.events] == [7, 14, 14]
     world.store.events.forget(watching)
+
+
+def test_what_happened_before_the_store_ended_is_told(world: World) -> None:
+    """The last lease's end too, in as many batches as it takes, without a wait; then it is over."""
+    watching = world.store.events.begin(OWNER, history=False)
+    come(world, BATCH)
+    world.store.events.close()
+    sizes = []
+    while (told := watching.take()) is not None:
+        sizes.append(len(told.events))
+        watching.pause()
+    assert sizes == [BATCH, BATCH - 1]
+    world.store.events.forget(watching)
+
+
+def test_whoever_went_away_is_told_nothing_more(world: World) -> None:
+    """Its client cancelled: what waits is for nobody."""
+    watching = world.store.events.begin(OWNER, history=False)
+    come(world, 1)
+    watching.end()
+    assert watching.take() is None
+    world.store.events.forget(watching)
