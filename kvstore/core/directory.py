@@ -20,6 +20,7 @@ from kvstore.core.moving import Move
 from kvstore.core.namespace import Namespace
 from kvstore.core.node import Node, Position
 from kvstore.core.pages import remove
+from kvstore.core.parts import part_of
 from kvstore.core.quotas import QuotaTable
 from kvstore.core.radix import RadixIndex
 from kvstore.core.requests import Peeked, Removed, Sequence
@@ -207,6 +208,18 @@ class Directory(Membership):
         if self.third is not None:
             self.third.remove_prefix(namespace, tokens)
         return self.remove_all(namespace, tops, Cause.REMOVED)
+
+    def thin_namespace(
+        self, identity: Identity, namespace_id: bytes, most: int, cause: Cause
+    ) -> Removed | None:
+        """Remove pages of at most ``most`` nodes of a namespace; None where it has no more.
+
+        So that a large one goes in many short steps. Raises NamespaceNotFound.
+        """
+        namespace = self.namespace(identity, namespace_id)
+        if len(namespace.index.nodes) <= most:
+            return None
+        return self.remove_all(namespace, part_of(namespace.index, most), cause)
 
     def delete_namespace(self, identity: Identity, namespace_id: bytes) -> Removed:
         """Forget a namespace with all its pages; those that somebody holds are detached.

@@ -135,3 +135,10 @@ class Removed:
 
     evicted_page_count: int
     detached_page_count: int
+
+    def plus(self, other: "Removed") -> "Removed":
+        """Return what left in both."""
+        return Removed(
+            self.evicted_page_count + other.evicted_page_count,
+            self.detached_page_count + other.detached_page_count,
+        )

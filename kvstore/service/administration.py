@@ -9,6 +9,7 @@ from typing import NamedTuple
 from kvstore.core.cache import PrefixCache
 from kvstore.core.caller import Identity
 from kvstore.core.counters import Counters
+from kvstore.core.events import Cause
 from kvstore.core.lease import LeaseState
 from kvstore.core.lease_stats import HoldStats, hold_stats
 from kvstore.core.requests import Removed
@@ -20,6 +21,9 @@ from kvstore.service.clock import Clock
 ROWS_AT_ONCE = 1000
 # Seconds that the mutex is left alone in between: whoever waits for it gets it.
 ROWS_PAUSE = 0.0005
+# Nodes of a tree that go while all calls wait: some milliseconds.
+NODES_AT_ONCE = 64
+NOTHING = Removed(0, 0)
 
 
 class Totals(NamedTuple):
@@ -45,16 +49,41 @@ class Administration:
         return True
 
     def evict_prefix(self, identity: Identity, namespace_id: bytes, tokens: bytes) -> Removed:
-        """Remove all pages that hold a prefix's last token, and all that continues them."""
+        """Remove all pages that hold a prefix's last token, and all that continues them.
+
+        Without tokens all pages of the namespace, as ``delete_namespace`` does.
+        """
+        before = NOTHING if tokens else self._thin(identity, namespace_id, Cause.REMOVED)
         with self._mutex:
             self._cache.events.now = self._clock()
-            return self._cache.evict_prefix(identity, namespace_id, tokens)
+            return before.plus(self._cache.evict_prefix(identity, namespace_id, tokens))
 
     def delete_namespace(self, identity: Identity, namespace_id: bytes) -> Removed:
-        """Forget a namespace with all its pages; raises NamespaceNotFound."""
+        """Forget a namespace with all its pages; raises NamespaceNotFound.
+
+        The mutex is taken for a part of a large one at a time: calls go on meanwhile, and find
+        what is left of it.
+        """
+        before = self._thin(identity, namespace_id, Cause.NAMESPACE_DELETED)
         with self._mutex:
             self._cache.events.now = self._clock()
-            return self._cache.delete_namespace(identity, namespace_id)
+            return before.plus(self._cache.delete_namespace(identity, namespace_id))
+
+    def _thin(self, identity: Identity, namespace_id: bytes, cause: Cause) -> Removed:
+        """Remove nearly all pages of a namespace, part by part; return what went."""
+        removed = NOTHING
+        with self._mutex:
+            count = len(self._cache.namespace(identity, namespace_id).index.nodes)
+        # Each part has a node at least; what comes meanwhile cannot make it go on for ever.
+        for _ in range(count):
+            with self._mutex:
+                self._cache.events.now = self._clock()
+                part = self._cache.thin_namespace(identity, namespace_id, NODES_AT_ONCE, cause)
+            if part is None:
+                break
+            removed = removed.plus(part)
+            sleep(ROWS_PAUSE)
+        return removed
 
     def stats(self, identity: Identity) -> Stats:
         """Return one consistent snapshot of what the identity may see."""

@@ -4,7 +4,8 @@ from machine_state import COUNTS, OWNER, MachineState
 from naive_holds import ModelLease
 
 from kvstore import errors
-from kvstore.core.requests import Sequence
+from kvstore.core.events import Cause
+from kvstore.core.requests import Removed, Sequence
 
 
 class DeleteRules(MachineState):
@@ -17,7 +18,8 @@ class DeleteRules(MachineState):
         held_before = self.model.held_by_leases()
         gone = self.model.remove(b"")
         self.model.disk.forbid(b"")
-        removed = self.cache.delete_namespace(OWNER, self.namespace_id)
+        removed = self._thin(len(held_before) % 4)
+        removed = removed.plus(self.cache.delete_namespace(OWNER, self.namespace_id))
         assert removed.evicted_page_count + removed.detached_page_count == gone
         kept = sum(prefix not in self.model.cached for prefix in held_before)
         assert removed.detached_page_count == kept
@@ -27,6 +29,17 @@ class DeleteRules(MachineState):
         identity, layout, self.namespace_id = space.identity, space.layout, self._fresh_namespace()
         caller = self.caller(opener)
         self.cache.open_namespace(caller, identity, layout, self.namespace_id, self.now)
+
+    def _thin(self, most: int) -> Removed:
+        """Let a large one go in parts before the rest does; 0: all of it at once."""
+        removed, cause = Removed(0, 0), Cause.NAMESPACE_DELETED
+        while most:
+            part = self.cache.thin_namespace(OWNER, self.namespace_id, most, cause)
+            if part is None:
+                break
+            self.laws.check()
+            removed = removed.plus(part)
+        return removed
 
     def _give_everything_back(self) -> None:
         """What is held of it is of no use for new work, and is let go."""
