@@ -1,5 +1,6 @@
 """What is written of a registry, and that it is written once a second at most."""
 
+import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from kvstore.http.request import Request
@@ -30,3 +31,25 @@ def test_it_has_what_the_process_takes() -> None:
     text = Exposition(process_registry(), lambda: 0.0)(Request("GET", "/metrics")).body
     assert b"process_resident_memory_bytes" in text
     assert b"python_info" in text
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        "application/openmetrics-text; version=one",
+        "text/plain; version=one",
+        "application/openmetrics-text; version=1.0.1",
+        "application/openmetrics-text; version=1.0.0²; escaping=x",
+        "application/openmetrics-text; version=0.0.1",
+        "application/openmetrics-text;;",
+        "\xff,,;=",
+    ],
+)
+def test_whatever_a_client_accepts_there_are_two_texts(accept: str) -> None:
+    """Neither its version nor what else it says has a third one written, nor fails."""
+    registry = CollectorRegistry()
+    show = Exposition(registry, lambda: 5.0)
+    plain = show(Request("GET", "/metrics"))
+    openmetrics = show(Request("GET", "/metrics", headers=OPENMETRICS))
+    again = show(Request("GET", "/metrics", headers={"accept": accept}))
+    assert again is plain or again is openmetrics
