@@ -1,6 +1,6 @@
 """Counters of what was asked and what was given."""
 
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import astuple, dataclass, fields
 from typing import NamedTuple
 
 MICROSECONDS = 1_000_000
@@ -74,8 +74,10 @@ class Counters:
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
     def copy(self) -> "Counters":
-        """Return the counts of now."""
-        return replace(self)
+        """Return the counts of now. Fast: a snapshot has one of each namespace and lease."""
+        copied = Counters.__new__(Counters)
+        vars(copied).update(vars(self))
+        return copied
 
     def is_zero(self) -> bool:
         """Return whether nothing was counted."""
