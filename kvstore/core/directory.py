@@ -100,6 +100,8 @@ class Directory(Membership):
         if namespace is None:
             lease.holdings.require_namespace_room()
             lease.holdings.require_page_room(layout.page_bytes)
+            if _arena_key(lease.holdings, layout, FIRST) not in self._by_arena_key:
+                lease.holdings.require_arena_room(len(self.tiers))
             arenas = [self._arena_of(lease.holdings, layout, tier) for tier in self.tiers]
             self._namespaces_made += 1
             namespace = Namespace(
@@ -136,7 +138,7 @@ class Directory(Membership):
         return ONE_TIER if self.wanted is None else self.wanted.policy
 
     def _arena_of(self, holdings: Holdings, layout: PageLayout, tier: int) -> Arena:
-        key = ArenaKey(holdings.tenant, layout.page_bytes, layout.tensor_parallel_size, tier)
+        key = _arena_key(holdings, layout, tier)
         if key not in self._by_arena_key:
             policy = self._policy()
             policy.spills = tier != self.tiers[-1]
@@ -283,3 +285,7 @@ class Directory(Membership):
         if count > self.limits.max_tokens:
             raise LimitExceeded(limit="max_tokens", maximum=self.limits.max_tokens, value=count)
         return count
+
+
+def _arena_key(holdings: Holdings, layout: PageLayout, tier: int) -> ArenaKey:
+    return ArenaKey(holdings.tenant, layout.page_bytes, layout.tensor_parallel_size, tier)

@@ -76,6 +76,15 @@ class Holdings:
         if len(self.namespaces) >= maximum:
             raise QuotaExceeded(quota="namespaces", maximum=maximum)
 
+    def require_arena_room(self, tier_count: int) -> None:
+        """Raise :class:`QuotaExceeded` if pages of another size, in so many tiers, are too many.
+
+        An arena stays when its last namespace is deleted, with the memory that it has.
+        """
+        maximum = self._limits.max_namespaces
+        if len(self.arenas) >= maximum * tier_count:
+            raise QuotaExceeded(quota="arenas", maximum=maximum)
+
     def require_page_room(self, page_bytes: int) -> None:
         """Raise :class:`QuotaExceeded` if one page of this size is more than it may have."""
         quota = self.quotas.tier1_bytes

@@ -9,13 +9,14 @@ from kvstore.core.caller import Identity
 from kvstore.core.events import Cause, NamespaceEvent, NamespaceStep, PagesEvent
 from kvstore.core.law import LawBroken
 from kvstore.core.layout import NamespaceIdentity
+from kvstore.core.limits import Limits
 from kvstore.core.namespace import Namespace
 from kvstore.core.parts import part_of
 from kvstore.core.radix import subtree
 from kvstore.core.requests import MatchWishes, NamedPinRequest, Removed, ReservationRequest
 from kvstore.core.stats import snapshot
 from kvstore.core.third_tier import RemovedPrefix
-from kvstore.errors import NamespaceNotFound
+from kvstore.errors import NamespaceNotFound, QuotaExceeded
 
 FRESH_ID = b"another of 16 by"
 
@@ -317,3 +318,25 @@ def test_what_was_announced_is_computed_for_nobody() -> None:
     wishes = MatchWishes(9)
     with pytest.raises(NamespaceNotFound):
         world.cache.match(other.caller, NAMESPACE_ID, other.sequence("ab"), wishes, world.now)
+
+
+def test_arenas_are_bounded_however_often_namespaces_come_and_go() -> None:
+    """As many sizes of pages as there may be namespaces; one of them may always come again."""
+    world = CoreWorld(limits=Limits(max_namespaces=3))
+    delete(world)
+    caller, identity = world.worker.caller, NamespaceIdentity(b"model")
+
+    def come_and_go(number: int) -> None:
+        layout = make_layout(page_bytes=64 * number)
+        namespace_id = number.to_bytes(16)
+        world.cache.open_namespace(caller, identity, layout, namespace_id, world.now)
+        world.cache.delete_namespace(OWNER, namespace_id)
+
+    for number in (2, 3, 1, 2, 3):
+        come_and_go(number)
+    with pytest.raises(QuotaExceeded) as refused:
+        come_and_go(4)
+    assert refused.value.metadata == {"quota": "arenas", "maximum": "3"}
+    assert len(world.cache.arenas) == 3
+    come_and_go(2)
+    world.laws.check()
