@@ -23,6 +23,7 @@ ON_BOTH = {
     "test_lookup",
     "test_membership",
     "test_named_pins",
+    "test_namespaces_that_go",
     "test_next_tokens",
     "test_partial_pages",
     "test_retirement",

@@ -9,14 +9,11 @@ from kvstore.core.caller import Identity
 from kvstore.core.events import Cause, NamespaceEvent, NamespaceStep, PagesEvent
 from kvstore.core.law import LawBroken
 from kvstore.core.layout import NamespaceIdentity
-from kvstore.core.limits import Limits
 from kvstore.core.namespace import Namespace
-from kvstore.core.parts import part_of
-from kvstore.core.radix import subtree
 from kvstore.core.requests import MatchWishes, NamedPinRequest, Removed, ReservationRequest
 from kvstore.core.stats import snapshot
 from kvstore.core.third_tier import RemovedPrefix
-from kvstore.errors import NamespaceNotFound, QuotaExceeded
+from kvstore.errors import NamespaceNotFound
 
 FRESH_ID = b"another of 16 by"
 
@@ -101,46 +98,6 @@ def test_what_was_reserved_can_be_given_back_and_not_published() -> None:
     worker.abort(2, 3)
     world.laws.check()
     assert arena.free_count == 8
-
-
-def nodes_of(world: CoreWorld) -> int:
-    """Return how many nodes the world's namespace has."""
-    return len(world.namespace.index.nodes)
-
-
-@pytest.mark.parametrize("most", [1, 2, 3, 5])
-def test_a_large_one_goes_in_parts(most: int) -> None:
-    """Each of few nodes, whatever shape the tree has and who holds of it; then there is no more."""
-    world = CoreWorld(slots=40)
-    # A comb, siblings, a path, and a node that was made before what is above it.
-    world.worker.publish("abcd", "abcx", "aby", "az", "b", "c", "dddddd", "dde", "dd")
-    world.worker.match("abc", 1)
-    total, gone = world.namespace.index.page_count, Removed(0, 0)
-    while True:
-        before = nodes_of(world)
-        cause = Cause.NAMESPACE_DELETED
-        part = world.cache.thin_namespace(OWNER, NAMESPACE_ID, most, cause)
-        if part is None:
-            break
-        world.laws.check()
-        assert before - nodes_of(world) >= 1
-        gone = gone.plus(part)
-    assert nodes_of(world) <= most
-    gone = gone.plus(delete(world))
-    assert gone == Removed(total - 3, 3)
-
-
-def test_a_part_is_no_larger_than_asked_for() -> None:
-    """Where a node has many below it, some of those go; else it goes whole with its siblings."""
-    world = CoreWorld(slots=60)
-    world.worker.publish("a", "b", "c", *(f"d{x}" for x in "0123456789"), "e", "f")
-    sizes = []
-    while part := part_of(world.namespace.index, 4):
-        sizes.append(sum(len(list(subtree(each))) for each in part))
-        world.cache.remove_all(world.namespace, part, Cause.REMOVED)
-        world.laws.check()
-    assert max(sizes) == 4
-    assert sum(sizes) == 16
 
 
 def test_every_call_that_names_it_is_told_that_it_is_gone() -> None:
@@ -318,25 +275,3 @@ def test_what_was_announced_is_computed_for_nobody() -> None:
     wishes = MatchWishes(9)
     with pytest.raises(NamespaceNotFound):
         world.cache.match(other.caller, NAMESPACE_ID, other.sequence("ab"), wishes, world.now)
-
-
-def test_arenas_are_bounded_however_often_namespaces_come_and_go() -> None:
-    """As many sizes of pages as there may be namespaces; one of them may always come again."""
-    world = CoreWorld(limits=Limits(max_namespaces=3))
-    delete(world)
-    caller, identity = world.worker.caller, NamespaceIdentity(b"model")
-
-    def come_and_go(number: int) -> None:
-        layout = make_layout(page_bytes=64 * number)
-        namespace_id = number.to_bytes(16)
-        world.cache.open_namespace(caller, identity, layout, namespace_id, world.now)
-        world.cache.delete_namespace(OWNER, namespace_id)
-
-    for number in (2, 3, 1, 2, 3):
-        come_and_go(number)
-    with pytest.raises(QuotaExceeded) as refused:
-        come_and_go(4)
-    assert refused.value.metadata == {"quota": "arenas", "maximum": "3"}
-    assert len(world.cache.arenas) == 3
-    come_and_go(2)
-    world.laws.check()
