@@ -1,4 +1,4 @@
-"""An operator: removes prefixes, pins them by name, and looks at everything."""
+"""An operator: removes prefixes and namespaces, pins by name, and looks at everything."""
 
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING
@@ -51,7 +51,9 @@ class Operator:
         tokens = pack_tokens([1] * chance.choice((0, 3, 4, 8, 12)))
         name = chance.choice("ab")
         what = chance.random()
-        if what < 0.25:
+        if what < 0.02:
+            admin.delete_namespace(space)
+        elif what < 0.25:
             admin.evict_prefix(space, tokens)
         elif what < 0.5:
             ttl = chance.choice((None, 0.5))

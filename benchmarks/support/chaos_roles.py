@@ -42,7 +42,7 @@ def _act(admin: Admin, tokens: bytes, chosen: random.Random) -> None:
     if not ours:
         return
     namespace_id = ours[0].namespace_id
-    act = chosen.choices(("evict", "pin", "unpin", "list"), (4, 3, 1, 2))[0]
+    act = chosen.choices(("evict", "pin", "unpin", "list", "delete"), (4, 3, 1, 2, 0.05))[0]
     name = f"pin {chosen.randrange(4)}"
     with suppress(StoreError):
         if act == "evict":
@@ -53,6 +53,8 @@ def _act(admin: Admin, tokens: bytes, chosen: random.Random) -> None:
             admin.pin_prefix(namespace_id, name, tokens[: 4 * WIDTH], ttl=PIN_TTL)
         elif act == "unpin":
             admin.unpin_prefix(namespace_id, name)
+        elif act == "delete":
+            admin.delete_namespace(namespace_id)
         else:
             admin.leases()
             admin.named_pins()

@@ -30,6 +30,7 @@ QUICK = (
 VERBS = [
     "AbortReservation",
     "AcquirePrefix",
+    "DeleteNamespace",
     "EvictPrefix",
     "GetCapabilities",
     "GrantLease",
