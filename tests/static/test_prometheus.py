@@ -1,8 +1,10 @@
 """Rules for Prometheus: accepted by its checker, and each seen to fire."""
 
+import json
 import re
 from pathlib import Path
 
+import yaml
 from promtool import promtool
 
 ROOT = Path(__file__).parents[2]
@@ -23,6 +25,17 @@ def test_each_alert_fires_alone_for_what_it_is_about() -> None:
     names = re.findall(r"- alert: (\w+)", ALERTS)
     assert len(names) == len(set(names)) > 10
     assert [name for name in names if f'alertname="{name}"' not in CASES] == []
+
+
+def test_the_dashboard_s_queries_are_queries(tmp_path: Path) -> None:
+    """Each, with what Grafana puts in the place of its variables."""
+    board = json.loads((ROOT / "deploy" / "grafana" / "kvstore.json").read_text(encoding="utf-8"))
+    queries = [each["expr"] for panel in board["panels"] for each in panel.get("targets", [])]
+    filled = [each.replace("$__rate_interval", "5m").replace("$", "") for each in queries]
+    rules = [{"record": f"panel:query{n}", "expr": each} for n, each in enumerate(filled)]
+    path = tmp_path / "rules.yml"
+    path.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
+    assert f"{len(queries)} rules found" in promtool("check", "rules", str(path))
 
 
 def test_each_alert_says_what_it_is_and_what_to_do() -> None:
