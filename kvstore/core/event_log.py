@@ -21,6 +21,8 @@ class EventLog:
         self.count = 0
         self.recent: deque[Event] = deque(maxlen=limits.max_remembered_events)
         self._watches: tuple[EventWatch, ...] = ()
+        # Those that are told of nothing that happens from now on.
+        self._looks_back: tuple[EventWatch, ...] = ()
         # Those that see each tenant's events, and those that see every other tenant's.
         self._by_tenant: dict[str, tuple[EventWatch, ...]] = {}
         self._of_all: tuple[EventWatch, ...] = ()
@@ -42,23 +44,26 @@ class EventLog:
     def begin(self, watch: EventWatch, *, with_history: bool, goes_on: bool = True) -> None:
         """Hand what happens from now on to a watch, what is remembered first if that is wanted.
 
-        Not what happens from now on, unless it ``goes_on``. A tenant has at most as many as
-        there is room left for, ``max_watchers`` at most: however many watch, another tenant
-        finds room. Raises :class:`QuotaExceeded`.
+        Not what happens from now on, unless it ``goes_on``. Of either kind a tenant has at most
+        as many as there is room left for, ``max_watchers`` at most: however many watch, another
+        tenant finds room. A place is taken until :meth:`end`. Raises :class:`QuotaExceeded`.
         """
+        of_its_kind = self._watches if goes_on else self._looks_back
+        room = self._max_watchers_in_all - len(of_its_kind)
+        mine = sum(each.tenant == watch.tenant for each in of_its_kind)
+        if mine >= min(room, self._max_watchers):
+            raise QuotaExceeded(quota="watchers", maximum=self._max_watchers)
         if goes_on:
-            room = self._max_watchers_in_all - len(self._watches)
-            mine = sum(each.tenant == watch.tenant for each in self._watches)
-            maximum = min(room, self._max_watchers)
-            if mine >= maximum:
-                raise QuotaExceeded(quota="watchers", maximum=self._max_watchers)
             self._keep((*self._watches, watch))
+        else:
+            self._looks_back += (watch,)
         for event in self.recent if with_history else ():
             watch.offer(event)
 
     def end(self, watch: EventWatch) -> None:
         """Hand nothing more to a watch; one that ended already is passed over."""
         self._keep(tuple(each for each in self._watches if each is not watch))
+        self._looks_back = tuple(each for each in self._looks_back if each is not watch)
 
     def _keep(self, watches: tuple[EventWatch, ...]) -> None:
         """Have these and no others: what happens to a tenant costs it a look at its own."""

@@ -129,7 +129,7 @@ def parse_tenants(content: bytes) -> TenantsFile:
         tenants = Tenants(_tenant(name, each) for name, each in values.tenants.items())
     except ValidationError as error:
         raise WrongTenants("; ".join(_problems(error))) from None
-    except ValueError as error:
+    except (RecursionError, ValueError) as error:
         raise WrongTenants(str(error)) from None
     default = values.default.over(Quotas())
     by_tenant = {name: each.over(default) for name, each in values.tenants.items()}

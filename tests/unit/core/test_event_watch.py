@@ -131,3 +131,17 @@ def test_watches_are_bounded_and_leave_room_for_others() -> None:
         begin("d")
     log.end(mine[0])
     begin("d")
+
+
+def test_those_that_look_back_are_bounded_too() -> None:
+    """By as many places of their own: a client that takes nothing keeps a thread all the same."""
+    log = EventLog(LIMITS)
+    past = [Watcher("a").watch for _ in range(3)]
+    for each in past:
+        log.begin(each, with_history=True, goes_on=False)
+    with pytest.raises(QuotaExceeded):
+        log.begin(Watcher("a").watch, with_history=True, goes_on=False)
+    log.begin(Watcher("a").watch, with_history=True)
+    log.begin(Watcher("b").watch, with_history=True, goes_on=False)
+    log.end(past[0])
+    log.begin(Watcher("a").watch, with_history=True, goes_on=False)

@@ -192,6 +192,20 @@ def test_watches_take_no_thread_of_the_calls(start_server: Callable[..., Server]
         each.cancel()
 
 
+def test_those_that_look_back_and_take_nothing_are_few(start_server: Callable[..., Server]) -> None:
+    """Each has a thread for as long as its client takes nothing, which may be long."""
+    server = start_server(limits=Limits(max_watchers=3))
+    worker = server.worker()
+    come_and_go(server, worker, range(600))
+    calls = [watch(worker, history=ALONE) for _ in range(3)]
+    with pytest.raises(Refused) as caught:
+        watch(worker, history=ALONE)
+    assert caught.value.reason == "QUOTA_EXCEEDED"
+    assert watchers() == 3
+    for each in calls:
+        each.cancel()
+
+
 def test_a_watch_ends_with_its_time(server: Server) -> None:
     """By the deadline that it was given, as any call."""
     error = ended(watch(server.worker(), timeout=0.2))

@@ -102,6 +102,7 @@ def test_no_file_and_an_empty_one_name_nobody() -> None:
         ('[tenants."a b"]', "tenants.a b: a tenant's name"),
         ('[tenants."a\\u001b"]', "a tenant's name"),
         ("[tenants.uid-x]", "a name like uid-1000"),
+        ("tenants = " + "[" * 10_000, "recursion"),
         ("[tenants.uid-5]\nuids = [6]", "tenants.uid-5.uids: this is the tenant of uid 5 alone"),
         ("[tenants.a]\nuids = [5]\n[tenants.uid-5]", "the uid 5 is of two tenants, a and uid-5"),
         (
