@@ -182,6 +182,9 @@ class Namespace(NamespaceMemory):
             namespace_id = self._opened(session).namespace_id
             with session.request(self.new_budget()) as asking:
                 return asking.ask(session.lease.peek, namespace_id, packed, asking.remaining())
+        except NamespaceNotFound:
+            session.note_namespace(self._key, None)
+            return prefix_cache_pb2.PeekPrefixResponse()
         except StoreError:
             return prefix_cache_pb2.PeekPrefixResponse()
 

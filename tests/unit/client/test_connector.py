@@ -98,9 +98,16 @@ def reserve(namespace: Namespace) -> errors.StoreError | None:
     return raised.value
 
 
+def peek(namespace: Namespace) -> errors.StoreError | None:
+    """Return that a peek found nothing: it says no more."""
+    assert namespace.peek(b"") == 0
+    return errors.NamespaceNotFound("gone")
+
+
 @pytest.mark.parametrize(
     ("method", "ask"),
     [
+        ("PeekPrefix", peek),
         ("MatchPrefix", lambda namespace: namespace.match(b"").failure),
         ("AcquirePrefix", lambda namespace: namespace.acquire(b"", total_page_count=1).failure),
         ("ReservePages", reserve),
