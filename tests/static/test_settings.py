@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,32 +15,35 @@ ROOT = Path(__file__).parents[2]
 ABOUTS = [about(name, field) for name, field in Config.model_fields.items()]
 
 
-def figures() -> set[str]:
+@cache
+def figures() -> frozenset[str]:
     """Return the names of the fields of the contract, which GetStats answers with."""
     paths = sorted((ROOT / "proto" / "kvstore" / "v1").glob("*.proto"))
     text = "\n".join(path.read_text(encoding="utf-8") for path in paths)
-    return set(re.findall(r"^\s+[\w.]+(?: [\w.]+)? (\w+) = \d+;", text, re.MULTILINE))
+    return frozenset(re.findall(r"^\s+[\w.]+(?: [\w.]+)? (\w+) = \d+;", text, re.MULTILINE))
 
 
-def events() -> set[str]:
+@cache
+def events() -> frozenset[str]:
     """Return the words that the server's sources have as text, its log's events among them."""
     paths = [
         path
         for path in sorted((ROOT / "kvstore").rglob("*.py"))
         if not path.name.startswith("config")
     ]
-    return {
+    return frozenset(
         node.value
         for path in paths
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    }
+    )
 
 
-def metrics() -> set[str]:
+@cache
+def metrics() -> frozenset[str]:
     """Return the names of the metrics, by the page that is written from their definitions."""
     page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
-    return set(re.findall(r"^\| `(kvstore_\w+)`", page, re.MULTILINE))
+    return frozenset(re.findall(r"^\| `(kvstore_\w+)`", page, re.MULTILINE))
 
 
 def missing(shown: Shown) -> set[str]:
