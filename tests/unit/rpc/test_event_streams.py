@@ -243,6 +243,25 @@ def test_a_store_that_stops_ends_its_watches(server: Server) -> None:
     assert refusal_of(error).reason == "STORE_DRAINING"
 
 
+def test_a_watcher_that_takes_nothing_keeps_no_server_from_ending(
+    start_server: Callable[..., Server],
+) -> None:
+    """Its thread, which waits for it, ends with the server's calls."""
+    servers: list[grpc.Server] = []
+    server = start_server(bind=servers.append)
+    worker = server.worker()
+    with watching(worker):
+        come_and_go(server, worker, range(3000))
+        server.store.events.close()
+        assert watchers() == 1
+        [ending] = servers
+        assert ending.stop(0.2).wait(30)
+        for each in threading.enumerate():
+            if each.name.startswith("kvstore-watcher"):
+                each.join(30)
+        assert watchers() == 0
+
+
 def test_a_request_that_does_not_come_takes_a_thread_for_a_moment(server: Server) -> None:
     """However far the deadline: it is ended, and its watch never began."""
     worker = server.worker()
