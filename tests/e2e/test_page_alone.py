@@ -16,11 +16,15 @@ def test_it_says_when_the_server_is_gone_and_goes_on_by_itself(tmp_path: Path) -
     """The banner comes and goes; another store, which is empty, says how it gets pages."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         listen = f"127.0.0.1:{free.getsockname()[1]}"
-    with page_store(listen=listen) as store, browsing(tmp_path) as browser:
+    with page_store("--page-tokens", listen=listen) as store, browsing(tmp_path) as browser:
         with joined(store, "tiny") as namespace:
             run(namespace, list(range(64)))
             browser.open(address_of(store))
             browser.wait(f"{BARS} === 1")
+            # As this operator wants it.
+            detail = "document.querySelector('#tree-detail').innerText"
+            assert "First tokens: 0 1 2 3 " in browser.look(detail)
+            assert "shows tokens of prompts" in browser.look("document.body.innerText")
         store.kill()
         browser.wait("!document.querySelector('#stale').hidden")
         assert "No answer from the store since" in browser.look("document.body.innerText")

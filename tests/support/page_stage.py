@@ -34,7 +34,7 @@ LISTENING: Final = re.compile(r"\{.*\"http_listening\".*\}")
 def address_of(store: RunningStore) -> str:
     """Return where the store that was started last shows its page."""
     lines = [json.loads(each) for each in LISTENING.findall(store.log)]
-    port = next(each["port"] for each in reversed(lines) if each["shows"] == "page")
+    port = next(each["port"] for each in reversed(lines) if each["shows"].startswith("page"))
     return f"http://127.0.0.1:{port}/"
 
 
