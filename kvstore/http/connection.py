@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from http import HTTPStatus
 from typing import TypeAlias
 
@@ -30,20 +30,24 @@ def serve(
     *,
     patience: float,
     own_names: bool,
+    answering: AbstractContextManager[None],
 ) -> None:
-    """Answer a connection's request and close it; raises nothing.
+    """Answer a connection's request; raises nothing. Whoever calls closes the connection.
 
     ``patience`` is how many seconds its request may take to come, and as many its
     response to be taken. ``own_names``: a request has to name this machine (its Host).
+    ``answering`` is entered while a route makes the answer.
     """
-    with connection, suppress(OSError):
+    with suppress(OSError):
         try:
             request = parse_request(_head(connection, clock, clock() + patience))
         except Refused as refused:
             sent = _refusal(refused).to_bytes()
         else:
             answer = _elsewhere(request) if own_names else None
-            answer = answer or _answer(request, routes)
+            if answer is None:
+                with answering:
+                    answer = _answer(request, routes)
             sent = answer.to_bytes(with_body=request.method != "HEAD")
         connection.settimeout(patience)
         connection.sendall(sent)

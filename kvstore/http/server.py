@@ -4,19 +4,20 @@ import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from http import HTTPStatus
-from threading import Event, Lock, Thread
+from threading import Event, Thread
 from typing import Self
 
 import structlog
 
 from kvstore.http.address import HttpAddress, is_loopback, parse_address
 from kvstore.http.connection import Route, serve
+from kvstore.http.connections import Connections
 from kvstore.http.response import Response
 from kvstore.service.clock import Clock
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-# Scrapers and browsers ask a few things at a time; whoever is one too many asks again.
+# Scrapers and browsers ask a few things at a time.
 MAX_CONNECTIONS = 16
 # Seconds for a request to come, and for its response to be taken.
 PATIENCE = 5.0
@@ -30,8 +31,9 @@ class HttpServer:
 
     ``routes`` are by exact path, without the query; each is called in a thread of its
     connection, several at the same time, and what it raises is a status of 500 and a line
-    in the log. A connection is for one request. On loopback a request whose Host is
-    another name than localhost's is refused.
+    in the log. A connection is for one request; where there are too many, the oldest that
+    waits for its client ends. On loopback, by whatever name it was given, a request whose
+    Host is another name than localhost's is refused.
     """
 
     def __init__(
@@ -51,10 +53,9 @@ class HttpServer:
         self._routes = dict(routes)
         self._clock = clock
         self._name = name
-        self._max_connections = max_connections
         self._patience = patience
-        self._mutex = Lock()
-        self._open: dict[socket.socket, Thread] = {}
+        self._own_names = True
+        self._connections = Connections(max_connections)
         self._closing = Event()
         self._listener: socket.socket | None = None
         self._thread = Thread(target=self._run, name=f"kvstore-{name}", daemon=True)
@@ -70,6 +71,7 @@ class HttpServer:
         """Listen, and start the thread; once. Raises :class:`UnusableHttpAddress`."""
         self._listener = self._address.bind()
         self._listener.settimeout(HEARTBEAT)
+        self._own_names = is_loopback(self._listener.getsockname()[0])
         self._thread.start()
 
     def is_alive(self) -> bool:
@@ -84,12 +86,7 @@ class HttpServer:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._listener.close()
-        with self._mutex:
-            left = dict(self._open)
-        for connection in left:
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-        for thread in left.values():
+        for thread in self._connections.end_all():
             thread.join(self._patience)
 
     def __enter__(self) -> Self:
@@ -123,20 +120,16 @@ class HttpServer:
             name=f"kvstore-{self._name}-connection",
             daemon=True,
         )
-        with self._mutex:
-            room = len(self._open) < self._max_connections
-            if room:
-                self._open[connection] = thread
         try:
-            if room:
+            if self._connections.take(connection, thread):
                 thread.start()
                 return
             connection.settimeout(0)
             with suppress(OSError):
                 connection.sendall(FULL)
         except RuntimeError:  # no thread to be had
-            self._forget(connection)
-        connection.close()
+            log.warning("http_accept_failed", why="no thread to be had")
+        self._connections.forget(connection)
 
     def _serve(self, connection: socket.socket) -> None:
         try:
@@ -145,11 +138,8 @@ class HttpServer:
                 self._routes,
                 self._clock,
                 patience=self._patience,
-                own_names=is_loopback(self._address.host),
+                own_names=self._own_names,
+                answering=self._connections.answering(connection),
             )
         finally:
-            self._forget(connection)
-
-    def _forget(self, connection: socket.socket) -> None:
-        with self._mutex:
-            self._open.pop(connection, None)
+            self._connections.forget(connection)

@@ -5,7 +5,7 @@ import socket
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from http.client import HTTPConnection
-from threading import Event
+from threading import Event, Semaphore
 
 import pytest
 import structlog
@@ -33,6 +33,7 @@ def elsewhere(request: Request) -> Response:
     raise Refused(HTTPStatus.BAD_REQUEST, f"not {request.path}")
 
 
+ASKED = b"GET /hello HTTP/1.1\r\nHost: localhost\r\n\r\n"
 ROUTES = {"/hello": hello, "/broken": broken}
 
 
@@ -113,6 +114,9 @@ def test_another_site_s_name_for_this_machine_is_refused(
     server = serving()
     assert ask(server, "/hello", Host="evil.example")[0] == 421
     assert ask(server, "/hello", Host=f"localhost:{server.address.port}")[0] == 200
+    # The same place by a name that is not told to be it.
+    otherwise = serving(address="127.1:0")
+    assert ask(otherwise, "/hello", Host="evil.example")[0] == 421
     everywhere = serving(address="0.0.0.0:0")
     assert ask(everywhere, "/hello", Host="store.example")[0] == 200
 
@@ -128,20 +132,44 @@ def test_a_head_that_does_not_end_is_refused(serving: Callable[..., HttpServer])
         assert slow.recv(1000).startswith(b"HTTP/1.1 408 ")
 
 
-def test_whoever_says_nothing_does_not_keep_others_out_for_long(
-    serving: Callable[..., HttpServer],
+@pytest.mark.parametrize("said", [b"", b"GET /hello HTTP/1.1\r\n", ASKED])
+def test_whoever_is_waited_for_keeps_nobody_out(
+    serving: Callable[..., HttpServer], said: bytes
 ) -> None:
-    """One connection too many is told so at once; when the others' time is over, there is room."""
-    server = serving(max_connections=2, patience=0.5)
+    """Silent, slow, or done and still there: the oldest of them makes room for who comes."""
+    server = serving(max_connections=2, patience=LIMIT)
     address = "127.0.0.1", server.address.port
-    silent = [socket.create_connection(address, timeout=LIMIT) for _ in range(2)]
+    holding = [socket.create_connection(address, timeout=LIMIT) for _ in range(2)]
+    for each in holding:
+        each.sendall(said)
+    for _ in range(3):
+        assert ask(server, "/hello")[0] == 200
+    for each in holding:
+        each.close()
+
+
+def test_whoever_is_answered_is_left_alone(serving: Callable[..., HttpServer]) -> None:
+    """Where all are, one connection too many is told so at once."""
+    called, going = Semaphore(0), Event()
+
+    def slow(request: Request) -> Response:
+        del request
+        called.release()
+        assert going.wait(LIMIT)
+        return Response.text("at last")
+
+    server = serving({"/slow": slow}, max_connections=2, patience=LIMIT)
+    address = "127.0.0.1", server.address.port
+    asking = [HTTPConnection(*address, timeout=LIMIT) for _ in range(2)]
+    for each in asking:
+        each.request("GET", "/slow")
+        assert called.acquire(timeout=LIMIT)
     with socket.create_connection(address, timeout=LIMIT) as one_too_many:
         assert one_too_many.recv(1000).startswith(b"HTTP/1.1 503 ")
-    for each in silent:
-        assert each.recv(1000).startswith(b"HTTP/1.1 408 ")
+    going.set()
+    for each in asking:
+        assert each.getresponse().read() == b"at last\n"
         each.close()
-    statuses = {ask(server, "/hello")[0] for _ in range(3)}
-    assert 200 in statuses
 
 
 def test_its_end_does_not_wait_for_who_is_connected(serving: Callable[..., HttpServer]) -> None:
