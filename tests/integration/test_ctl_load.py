@@ -6,7 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from kvstore_client.testing import RunningStore, running_store, wait_until
 
 CUT = Path(__file__).parents[1] / "data" / "conversation_300.jsonl.gz"
 SLOTS = 1024
+# Of an extent of the store in which memory moves.
+PAGES = 64
 # As shells say it of SIGINT.
 INTERRUPTED = 130
 SMALL = ("--prefixes", "2", "--prefix-tokens", "64", "--suffix-tokens", "32")
@@ -98,20 +101,74 @@ def test_a_load_that_would_take_too_much_is_refused(store: RunningStore, others:
     assert others.admin.stats().counters.lookup_count == lookups
 
 
-def test_a_load_that_is_interrupted_leaves_nothing(store: RunningStore, others: Client) -> None:
-    """Ctrl-C ends its clients, and deletes its namespace."""
+@contextmanager
+def loading(store: RunningStore, others: Client) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run a long bench from when it has pages until the block ends."""
     command = [sys.executable, "-m", "kvstore_client.ctl", "bench", "--seconds", "300", *SMALL]
     command += ["--share", "0.25", "--runtime-dir", str(store.runtime_dir)]
-    # Ctrl-C is of the terminal, and goes to all that it started.
     process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
     try:
         assert wait_until(lambda: cached(others).get("kvstore-ctl bench", 0) > 0)
-        os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(30) == INTERRUPTED
+        yield process
     finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@pytest.mark.parametrize(
+    ("told", "number", "status"),
+    [
+        # Ctrl-C is of the terminal, and goes to all that it started.
+        (os.killpg, signal.SIGINT, INTERRUPTED),
+        # A supervisor's, and that of a terminal that is closed.
+        (os.kill, signal.SIGTERM, 128 + signal.SIGTERM),
+        (os.killpg, signal.SIGHUP, 128 + signal.SIGHUP),
+    ],
+)
+def test_a_load_that_is_interrupted_leaves_nothing(
+    store: RunningStore,
+    others: Client,
+    told: Callable[[int, int], None],
+    number: int,
+    status: int,
+) -> None:
+    """A signal ends its clients, and deletes its namespace."""
+    with loading(store, others) as process:
+        told(process.pid, number)
+        assert process.wait(30) == status
+        assert cached(others) == {"tiny": 4}
+        assert [each.display_name for each in others.admin.leases()] == [""]
+
+
+def test_a_load_whose_command_is_killed_ends(store: RunningStore, others: Client) -> None:
+    """Its clients see that nobody waits for them; its namespace is left, and can be deleted."""
+    with loading(store, others) as process:
         process.kill()
+        assert wait_until(lambda: [each.display_name for each in others.admin.leases()] == [""], 30)
+    assert run(store, "namespaces", "delete", "kvstore-ctl bench", "--yes").exit_code == 0
     assert cached(others) == {"tiny": 4}
-    assert [each.display_name for each in others.admin.leases()] == [""]
+
+
+def test_a_trace_asks_before_memory_moves(tmp_path: Path) -> None:
+    """Pages of another size need memory that others' pages are in: they are told, and counted."""
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text(json.dumps({"tokens": [1] * 16}))
+    size = 2 * PAGES * LAYOUT.page_bytes
+    extents = ("--extent-bytes", str(size // 2))
+    with running_store("--tier1-bytes", str(size), *extents) as store:
+        client, namespace = open_client(store.runtime_dir)
+        for number in range(2 * PAGES // 4):
+            write_and_insert(namespace, [number, *TOKENS[1:]])
+        assert client.flush(30)
+        before = cached(client)["tiny"]
+        command = ("replay", str(trace), "--page-bytes", str(2 * LAYOUT.page_bytes))
+        refused = run(store, *command, typed="n\n")
+        assert (refused.exit_code, cached(client)["tiny"]) == (1, before)
+        assert f"{before} pages that others cached" in refused.stderr
+        answer = json.loads(run(store, *command, "--yes", "--json").stdout)
+        assert answer["evicted_pages_of_others"] == before - cached(client)["tiny"] > 0
+        client.close()
 
 
 def test_a_trace_is_replayed(store: RunningStore, others: Client) -> None:

@@ -1,5 +1,6 @@
 """kvstore-ctl bench: a load against the running store, in a namespace of its own."""
 
+import os
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -17,6 +18,7 @@ from kvstore_client.ctl_remote import require_here
 from kvstore_client.ctl_scratch import (
     PAGE_TOKENS,
     Pool,
+    cleaned_up,
     scratch,
     scratch_spec,
 )
@@ -64,9 +66,15 @@ def bench(  # each is an option
     are as large as most pages there, in a namespace of their own that is deleted in the end.
     It never fills more than --share of the pool, and refuses where that is too little.
     """
-    with store_failures():
+    with store_failures(), cleaned_up():
         require_here()
         spec = scratch_spec(runtime_dir, "bench")
+        if spec.before.cached_pages and not spec.before.has_room:
+            typer.echo(
+                f"kvstore-ctl: there is no memory for pages of {spec.page_bytes} bytes yet: where"
+                f" none is left, some of the {spec.before.cached_pages} cached pages go for it",
+                err=True,
+            )
         pages = (prefix_tokens // PAGE_TOKENS, suffix_tokens // PAGE_TOKENS)
         with scratch(spec) as made:
             plan = plan_of(made.pool, share, clients, prefixes, pages)
@@ -122,14 +130,20 @@ def percentile(ordered: list[float], share: float) -> float:
 def _run(load: Load, clients: int) -> list[Report]:
     # A command that is a probe is started every second, and needs none of it.
     from concurrent.futures import ProcessPoolExecutor  # noqa: PLC0415
-    from multiprocessing import get_context  # noqa: PLC0415
+    from multiprocessing import active_children, get_context  # noqa: PLC0415
 
     context = get_context("spawn")
     barrier = context.Barrier(clients)
     with ProcessPoolExecutor(
-        clients, mp_context=context, initializer=begin, initargs=(barrier,)
+        clients, mp_context=context, initializer=begin, initargs=(barrier, os.getpid())
     ) as pool:
-        answers = list(pool.map(run_client, [load] * clients, range(clients)))
+        try:
+            answers = list(pool.map(run_client, [load] * clients, range(clients)))
+        except BaseException:
+            barrier.abort()
+            for each in active_children():
+                each.terminate()
+            raise
     # Why one could not begin, and not that the others waited for it.
     for failure in sorted(
         (each for each in answers if isinstance(each, str)), key=lambda each: each == BROKEN

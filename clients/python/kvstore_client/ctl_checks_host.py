@@ -33,7 +33,7 @@ def socket_check(paths: RuntimeDir) -> Finding:
                 return failed(name, f"{path} is no socket", f"remove it, and {START}")
             if not os.access(path, os.R_OK | os.W_OK, effective_ids=True):
                 return failed(name, f"{path} is not yours to use", _whose(paths.path))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return failed(name, f"there is no {path}", START)
     except PermissionError:
         return failed(name, f"{path} is not yours to see", _whose(paths.path))

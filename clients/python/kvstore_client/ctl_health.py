@@ -17,6 +17,7 @@ from kvstore_client.ctl_remote import remote_of
 from kvstore_client.health import LIVENESS, READINESS, SERVING, health_of
 from kvstore_client.runtime_dir import RuntimeDir
 
+MOST_SECONDS = 3_600.0
 # What a store says that can be asked.
 ANSWERS = (SERVING, "NOT_SERVING")
 
@@ -27,7 +28,9 @@ def health(
         bool,
         typer.Option("--live", help="Ask whether it lives, not whether it takes new work."),
     ] = False,
-    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds to wait for an answer.")] = 2.0,
+    timeout: Annotated[
+        float, typer.Option(min=0.001, max=MOST_SECONDS, help="Seconds to wait for an answer.")
+    ] = 2.0,
     runtime_dir: RuntimeDirOption = None,
     as_json: AsJson = False,
 ) -> None:

@@ -1,5 +1,6 @@
 """One client of kvstore-ctl bench: a process that asks as an engine does."""
 
+import os
 import signal
 import time
 from array import array
@@ -66,13 +67,19 @@ class Report(NamedTuple):
 
 
 _barrier: list[Barrier] = []
+_command: list[int] = []
 _interrupted = Event()
 
 
-def begin(barrier: Barrier) -> None:
-    """Prepare a client's process, which Ctrl-C ends as the time's end does."""
-    signal.signal(signal.SIGINT, lambda *_: _interrupted.set())
+def begin(barrier: Barrier, command: int) -> None:
+    """Prepare a client's process, which Ctrl-C ends as the time's end does.
+
+    So does the end of the process ``command``, which started it.
+    """
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, lambda *_: _interrupted.set())
     _barrier.append(barrier)
+    _command.append(command)
 
 
 def run_client(load: Load, number: int) -> Report | str:
@@ -93,6 +100,10 @@ def run_client(load: Load, number: int) -> Report | str:
         client.close()
 
 
+def _is_wanted() -> bool:
+    return not _interrupted.is_set() and os.getppid() == _command[0]
+
+
 class LoadClient:
     """Asks, writes nothing into its pages, and removes what it has enough of."""
 
@@ -110,9 +121,7 @@ class LoadClient:
     def run(self) -> Report:
         """Ask until the time is over."""
         begun = time.monotonic()
-        while (
-            spent := time.monotonic() - begun
-        ) < self._load.seconds and not _interrupted.is_set():
+        while (spent := time.monotonic() - begun) < self._load.seconds and _is_wanted():
             if self._kept and self._random.random() < MATCH_SHARE:
                 self._match(self._random.choice(self._kept))
             elif self._kept and self._random.random() > NEW_SHARE:

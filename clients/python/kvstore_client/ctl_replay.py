@@ -18,7 +18,15 @@ from kvstore_client.console import (
     store_failures,
 )
 from kvstore_client.ctl_remote import require_here
-from kvstore_client.ctl_scratch import PAGE_TOKENS, Scratch, scratch, scratch_spec
+from kvstore_client.ctl_scratch import (
+    PAGE_TOKENS,
+    Before,
+    Scratch,
+    cleaned_up,
+    gone_pages,
+    scratch,
+    scratch_spec,
+)
 from kvstore_client.ctl_trace import Prompt, prompts_of
 from kvstore_client.errors import PoolExhausted
 from kvstore_client.reservation import Reservation
@@ -48,15 +56,18 @@ def replay(
     It takes what room it needs, so pages that others have cached may go: then it asks first.
     The namespace is its own, and is deleted in the end.
     """
-    with store_failures():
+    with store_failures(), cleaned_up():
         require_here()
         prompts = list(prompts_of(trace, requests))
         spec = scratch_spec(runtime_dir, "replay", page_bytes)
+        # Before it is opened, which takes memory where none has pages of this size yet.
+        if spec.before.cached_pages and not yes:
+            question = (
+                f"Make room for it among {spec.before.cached_pages} pages that others cached?"
+            )
+            typer.confirm(question, abort=True, err=True)
         with scratch(spec) as made:
-            if made.pool.others and not yes:
-                question = f"Make room for it among {made.pool.others} pages that others cached?"
-                typer.confirm(question, abort=True, err=True)
-            result = run(made, prompts)
+            result = run(made, prompts, spec.before)
     if as_json:
         show_json(result)
     else:
@@ -64,9 +75,9 @@ def replay(
         show(tables.plain_table("replay", ("", ""), rows))
 
 
-def run(made: Scratch, prompts: Iterable[Prompt]) -> dict[str, float]:
+def run(made: Scratch, prompts: Iterable[Prompt], before: Before) -> dict[str, float]:
     """Replay prompts in a scratch namespace, and return what came of it, tokens of the trace."""
-    before, begun, counts = made.client.admin.stats(), time.monotonic(), Counter[str]()
+    begun, counts = time.monotonic(), Counter[str]()
     mine = made.counters().counters
     for prompt in prompts:
         counts["requests"] += 1
@@ -76,7 +87,7 @@ def run(made: Scratch, prompts: Iterable[Prompt]) -> dict[str, float]:
     seconds = time.monotonic() - begun
     after, own = made.client.admin.stats(), made.counters().counters
     evicted = own.evicted_page_count - mine.evicted_page_count
-    everybody = after.counters.evicted_page_count - before.counters.evicted_page_count
+    others = gone_pages(after.counters) - before.gone_pages - gone_pages(own)
     return {
         "requests": counts["requests"],
         "tokens": counts["tokens"],
@@ -84,7 +95,7 @@ def run(made: Scratch, prompts: Iterable[Prompt]) -> dict[str, float]:
         "hit_rate": counts["hit_tokens"] / counts["tokens"] if counts["tokens"] else 0.0,
         "inserted_pages": own.inserted_page_count - mine.inserted_page_count,
         "evicted_pages": evicted,
-        "evicted_pages_of_others": everybody - evicted,
+        "evicted_pages_of_others": others,
         "returned_pages": own.returned_page_count - mine.returned_page_count,
         "requests_cached_in_part": counts["partly"],
         "failures": counts["failures"],

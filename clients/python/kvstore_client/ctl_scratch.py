@@ -1,13 +1,14 @@
 """A namespace that a command of kvstore-ctl fills and empties, and the pool that it is in."""
 
 import secrets
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
-from kvstore.v1 import store_pb2, types_pb2
+from kvstore.v1 import lease_pb2, store_pb2, types_pb2
 from kvstore_client.client import Client
 from kvstore_client.config import ClientConfig
 from kvstore_client.errors import StoreUnavailable
@@ -22,6 +23,8 @@ PAGE_BYTES = 16 << 10
 OPEN_SECONDS = 30.0
 # An operator's load measures what calls take; it does not give up as an engine would.
 CALL_SECONDS = 10.0
+# Of an exit status.
+SIGNALLED = 128
 
 
 class Pool(NamedTuple):
@@ -48,6 +51,19 @@ class Scratch(NamedTuple):
         return next(n for n in self.client.admin.namespaces() if n.namespace_id == space)
 
 
+class Before(NamedTuple):
+    """What there was before a scratch namespace, as far as the caller is told.
+
+    ``cached_pages`` are in tier 1, of whatever size; ``gone_pages`` were evicted or removed.
+    ``has_room`` says whether the caller's tenant has memory for pages of that size already:
+    otherwise some is taken, from others' pages if all is.
+    """
+
+    cached_pages: int
+    gone_pages: int
+    has_room: bool
+
+
 class ScratchSpec(NamedTuple):
     """What every process that fills one scratch namespace opens it by."""
 
@@ -55,6 +71,7 @@ class ScratchSpec(NamedTuple):
     purpose: str
     page_bytes: int
     salt: bytes
+    before: Before
 
     def open(self, name: str) -> tuple[Client, Namespace]:
         """Return a started client and its open namespace; raises ``StoreUnavailable``."""
@@ -73,6 +90,26 @@ class ScratchSpec(NamedTuple):
             client.close()
             raise failure or StoreUnavailable("the namespace is not open")
         return client, namespace
+
+
+@contextmanager
+def cleaned_up() -> Iterator[None]:
+    """Have SIGTERM and SIGHUP end the block as Ctrl-C does: what it made, it removes.
+
+    The exit status is a shell's, 128 and the signal's number. Of the main thread alone.
+    """
+    before = {each: signal.signal(each, _end) for each in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end(number: int, _: object) -> None:
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.SIG_IGN)
+    raise SystemExit(SIGNALLED + number)
 
 
 @contextmanager
@@ -98,21 +135,32 @@ def scratch_spec(
 
     With pages of most pages' size unless told. Raises ``StoreError``.
     """
-    size = page_bytes or page_bytes_of(runtime_dir)
-    return ScratchSpec(runtime_dir, purpose, size, secrets.token_bytes(SALT_BYTES))
-
-
-def page_bytes_of(runtime_dir: Path | None) -> int:
-    """Return the size of most pages of the caller's tenant, so that no memory has to move.
-
-    A size of our own where it has none yet. Raises ``StoreUnavailable``.
-    """
     name = f"kvstore-ctl {secrets.token_hex(8)}"
     with Client(runtime_dir, ClientConfig(display_name=name)) as client:
         if not client.wait_connected(OPEN_SECONDS):
             raise StoreUnavailable("the store does not answer")
         stats = client.admin.stats()
     tenant = next(each.tenant for each in stats.leases if each.display_name == name)
+    size = page_bytes or page_bytes_of(stats, tenant)
+    tier_1 = [each for each in stats.arenas if each.tier == types_pb2.TIER_1]
+    before = Before(
+        sum(each.cached_slot_count for each in tier_1),
+        gone_pages(stats.counters),
+        any((each.tenant, each.slot_bytes) == (tenant, size) for each in tier_1),
+    )
+    return ScratchSpec(runtime_dir, purpose, size, secrets.token_bytes(SALT_BYTES), before)
+
+
+def gone_pages(counters: lease_pb2.CacheCounters) -> int:
+    """Return the pages that were evicted, or went with the memory that they were in."""
+    return counters.evicted_page_count + counters.removed_page_count
+
+
+def page_bytes_of(stats: store_pb2.GetStatsResponse, tenant: str) -> int:
+    """Return the size of most pages of a tenant, so that no memory has to move.
+
+    A size of our own where it has none yet.
+    """
     slots = {
         each.arena_id: each.slot_count
         for each in stats.arenas

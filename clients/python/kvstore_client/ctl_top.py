@@ -28,6 +28,7 @@ from kvstore_client.errors import StoreError
 
 NAMES = ", ".join(SORTS)
 LEAST_INTERVAL = 0.05
+MOST_INTERVAL = 86_400.0
 
 
 class _Looks(NamedTuple):
@@ -42,7 +43,8 @@ class _Looks(NamedTuple):
 def top(  # each is an option
     *,
     interval: Annotated[
-        float, typer.Option(min=LEAST_INTERVAL, help="Seconds between two looks.")
+        float,
+        typer.Option(min=LEAST_INTERVAL, max=MOST_INTERVAL, help="Seconds between two looks."),
     ] = 2.0,
     count: Annotated[
         int, typer.Option(min=0, help="End after so many frames. 0: at Ctrl-C or q.")

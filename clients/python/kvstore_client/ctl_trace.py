@@ -14,6 +14,10 @@ from kvstore_client.tokens import TOKEN_BYTES, pack_tokens
 BLOCK_TOKENS = 512
 
 
+# Of a file, of its compression, of JSON and of what stands in it.
+READING_ERRORS = (OSError, EOFError, zlib.error, ValueError, RecursionError, TypeError, KeyError)
+
+
 class Prompt(NamedTuple):
     """One prompt as it is replayed.
 
@@ -50,7 +54,7 @@ def prompts_of(path: Path, count: int | None = None) -> Iterator[Prompt]:
                     return
                 if line.strip():
                     yield _prompt(json.loads(line))
-    except (OSError, EOFError, ValueError, TypeError, KeyError, zlib.error) as error:
+    except READING_ERRORS as error:
         msg = f"{path}, line {number}: {error!r}" if number else f"{path}: {error}"
         raise ValueError(msg) from error
 

@@ -33,7 +33,7 @@ def tokens_of(source: str, *, packed: bool) -> bytes:
     try:
         content = sys.stdin.buffer.read() if source == STDIN else Path(source).read_bytes()
         return pack_tokens(content if packed else _listed(content.decode()))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         msg = f"tokens from {source}: {error}"
         raise ValueError(msg) from error
 

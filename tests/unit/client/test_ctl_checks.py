@@ -158,6 +158,8 @@ def test_a_folder_without_a_store_is_seen(tmp_path: Path) -> None:
     paths = RuntimeDir(tmp_path)
     assert says(ctl_checks_host.socket_check(paths), Outcome.FAILED, "attach.sock", START)
     paths.attach_socket.touch()
+    a_file = RuntimeDir(paths.attach_socket)
+    assert says(ctl_checks_host.socket_check(a_file), Outcome.FAILED, START)
     assert says(ctl_checks_host.socket_check(paths), Outcome.FAILED, "no socket", "remove it")
     assert ctl_checks_host.server_pid(HostFacts(), paths) is None
 

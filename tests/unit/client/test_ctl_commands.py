@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
+from kvstore_client.console import EXIT_USAGE
 from kvstore_client.ctl import app
 
 # Prints no data: events of its own form are its own.
@@ -49,6 +51,12 @@ def test_each_command_has_json(name: str) -> None:
 def test_each_command_is_documented(name: str) -> None:
     """docs/ctl.md has a heading for it."""
     assert f"\n### {name}\n" in DOCUMENT.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("command", ["top --interval", "health --timeout"])
+def test_a_time_without_end_is_a_wrong_command_line(command: str) -> None:
+    """The kernel takes none, and none is no answer of the store's."""
+    assert CliRunner().invoke(app, [*command.split(), "inf"]).exit_code == EXIT_USAGE
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

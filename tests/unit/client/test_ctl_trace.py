@@ -37,7 +37,16 @@ def test_tokens_are_replayed_as_they_are(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["{", "[]", '{"hash_ids": [1]}', '{"tokens": 5}', '{"tokens": [-1]}', '{"tokens": ["a"]}'],
+    [
+        "{",
+        "[" * 100_000,
+        "[]",
+        '{"hash_ids": [1]}',
+        '{"tokens": 5}',
+        '{"tokens": [-1]}',
+        '{"tokens": ["a"]}',
+    ],
+    ids=range(7),
 )
 def test_a_line_that_is_none_is_named(tmp_path: Path, line: str) -> None:
     """By the file and the line's number."""

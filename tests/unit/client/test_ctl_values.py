@@ -70,7 +70,19 @@ def test_an_empty_file_has_no_tokens(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"one", b"1.5", b"-1", b"4294967296", b"[1, 2", b'["1"]', b"[[1]]", b"\xff\xfe"]
+    "content",
+    [
+        b"one",
+        b"1.5",
+        b"-1",
+        b"4294967296",
+        b"[1, 2",
+        b'["1"]',
+        b"[[1]]",
+        b"[" * 100_000,
+        b"\xff\xfe",
+    ],
+    ids=range(9),
 )
 def test_what_are_no_tokens_is_refused(tmp_path: Path, content: bytes) -> None:
     """Words, fractions, ids out of range and broken lists are refused by the file's name."""
