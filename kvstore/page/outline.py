@@ -59,6 +59,12 @@ class Outline:
         above = self._parent[self._children]
         self._first = np.searchsorted(above, np.arange(size), "left")
         self._end = np.searchsorted(above, np.arange(size), "right")
+        goes_on = self._going_on()
+        below, before = np.arange(size), np.arange(size)
+        below[goes_on] = self._children[self._first[goes_on]]
+        after = goes_on[self._parent]
+        before[after] = self._parent[after]
+        self._end_of_run, self._top_of_run = _farthest(below), _farthest(before)
 
     def __len__(self) -> int:
         return len(self._number) - 1
@@ -72,7 +78,7 @@ class Outline:
         place = int(np.searchsorted(self._number, number))
         if place == len(self._number) or self._number[place] != number:
             return None
-        top = self._top_of_run(place)
+        top = int(self._top_of_run[place])
         entry = self._entry(top, place)
         entries = {place: entry}
         shown = {place: min(skip, self._child_count(place))}
@@ -82,7 +88,7 @@ class Outline:
         while heap and len(entries) <= count:
             _, rank, above = heappop(heap)
             child = int(self._children[self._first[above] + rank])
-            end = self._end_of_run(child)
+            end = int(self._end_of_run[child])
             entries[end] = self._entry(child, end)
             entries[above]["children"].append(entries[end])
             shown[above], shown[end] = rank + 1, 0
@@ -140,7 +146,7 @@ class Outline:
             if top == ROOT:
                 return
             end = int(self._parent[top])
-            top = self._top_of_run(end)
+            top = int(self._top_of_run[end])
             yield top, end, self._run_tokens(top, end)
 
     def _run_tokens(self, top: int, end: int) -> int:
@@ -150,20 +156,22 @@ class Outline:
     def _child_count(self, place: int) -> int:
         return int(self._end[place] - self._first[place])
 
-    def _goes_on(self, place: int) -> bool:
-        """Return whether nothing parts, ends or is held where a node ends."""
-        marks = self._hits[place] or self._holds[place]
-        return bool(place != ROOT and self._child_count(place) == 1 and not marks)
+    def _going_on(self) -> NDArray[np.bool_]:
+        """Return of which nodes nothing parts, ends or is held where they end."""
+        marked = (self._hits != 0) | (self._holds != 0)
+        goes_on: NDArray[np.bool_] = (self._end - self._first == 1) & ~marked
+        goes_on[ROOT] = False
+        return goes_on
 
-    def _end_of_run(self, place: int) -> int:
-        while self._goes_on(place):
-            place = int(self._children[self._first[place]])
-        return place
 
-    def _top_of_run(self, place: int) -> int:
-        while place != ROOT and self._goes_on(int(self._parent[place])):
-            place = int(self._parent[place])
-        return place
+def _farthest(steps: Column) -> Column:
+    """Return where each place leads to in the end, a step at a time; one that stays is an end."""
+    while True:
+        # Each round goes twice as far.
+        farther = steps[steps]
+        if np.array_equal(farther, steps):
+            return steps
+        steps = farther
 
 
 def _places(number: Column, parent: Column) -> tuple[Column, Column]:

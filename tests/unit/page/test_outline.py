@@ -1,6 +1,8 @@
 """A tree as one can look at it."""
 
+import sys
 from array import array
+from collections import Counter
 from typing import Any
 
 from kvstore.page.outline import MOST_ABOVE, Outline
@@ -107,6 +109,23 @@ def test_nodes_without_a_fork_are_one() -> None:
         {"id": 0, "start": 0, "tokens": 0},
         {"id": 3, "start": 0, "tokens": 48},
     ]
+
+
+def test_a_look_costs_by_what_it_shows() -> None:
+    """And not by how many nodes a run has, which an index of a node a page has by the thousand."""
+
+    def calls(length: int) -> int:
+        rows = [(n, n - 1, 16 * n, 16, 0, 1, 0, 0) for n in range(1, length + 1)]
+        tree, counted = outline(*rows), Counter[str]()
+        sys.setprofile(lambda _, kind, __: counted.update([kind]))
+        try:
+            look(tree)
+            look(tree, length)
+        finally:
+            sys.setprofile(None)
+        return counted.total()
+
+    assert calls(2000) == calls(20)
 
 
 def test_a_hold_ends_a_run() -> None:
