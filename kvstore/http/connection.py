@@ -89,7 +89,7 @@ def _head(connection: socket.socket, clock: Clock, due: float) -> bytes:
             raise Refused(HTTPStatus.REQUEST_TIMEOUT, "too slow")
         connection.settimeout(left)
         try:
-            data = connection.recv(MAX_HEAD_BYTES)
+            data = connection.recv(MAX_HEAD_BYTES + 1 - len(received))
         except TimeoutError:
             continue
         if not data:

@@ -271,6 +271,20 @@ def test_it_fits_the_window(
     page.resize(*WIDE)
 
 
+def test_another_version_s_page_takes_its_place(page: Browser) -> None:
+    """A server that another version replaced is not read by the scripts of the one before."""
+    page.look("""(() => {
+        const real = window.fetch;
+        window.fetch = async (...asked) => {
+            const said = await (await real(...asked)).text();
+            return new Response(said.replace(/"version":"[^"]*"/, '"version":"another"'));
+        };
+        return true;
+    })()""")
+    page.wait("!window.fetch.toString().includes('another')")
+    page.wait("document.querySelector('#whoami').textContent.startsWith('version')")
+
+
 def test_nothing_is_complained_of_and_nothing_leaves_the_host(page: Browser) -> None:
     """After all of the above: no error in the console, and no request but to the server."""
     own = page.look("location.origin")

@@ -47,6 +47,10 @@ REFUSED: dict[str, tuple[Values, str]] = {
     "a claim without a device": ({"gpu": {"deviceClassName": "gpu.nvidia.com"}}, "device"),
     "a monitor of no port": ({"store": {"podMonitor": True}}, "metricsPort"),
     "a disk of nobody": ({"tier3": {"sizeMiB": 1024}}, "claim"),
+    "a disk of two": (
+        {"tier3": {"sizeMiB": 1024, "claim": "slab"}, "worker": {"replicas": 2}},
+        "replicas",
+    ),
     "a setting of the chart's": ({"store": {"settings": {"tier1_bytes": "1GiB"}}}, "tier1_bytes"),
 }
 UNKNOWN = {"store": {"settings": {"no_such_setting": 1}}}

@@ -23,6 +23,7 @@ const namespaces = new Namespaces();
 let epoch = null;
 let heard = null;
 let round = 0;
+let version = null;
 
 function begin(state) {
   if (epoch === state.epoch) return;
@@ -34,6 +35,12 @@ function begin(state) {
 
 async function look() {
   const state = await ask("api/state");
+  version ??= state.version;
+  if (version !== state.version) {
+    // A server of another version has another page.
+    location.reload();
+    return;
+  }
   begin(state);
   samples.add(await ask("api/history", { after: Math.max(Math.floor(samples.newest), 0) }));
   show(state);

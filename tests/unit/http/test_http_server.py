@@ -10,7 +10,7 @@ from threading import Event, Semaphore
 import pytest
 import structlog
 
-from kvstore.http.request import Refused, Request
+from kvstore.http.request import MAX_HEAD_BYTES, Refused, Request
 from kvstore.http.response import Response
 from kvstore.http.server import HttpServer
 from kvstore.service.clock import MonotonicClock
@@ -127,6 +127,8 @@ def test_a_head_that_does_not_end_is_refused(serving: Callable[..., HttpServer])
     with socket.create_connection(("127.0.0.1", server.address.port), timeout=LIMIT) as long:
         long.sendall(b"GET /hello HTTP/1.1\r\n" + b"X: y\r\n" * 2000)
         assert long.recv(1000).startswith(b"HTTP/1.1 431 ")
+    # By little, and whole.
+    assert ask(server, "/hello", X="y" * MAX_HEAD_BYTES)[0] == 431
     with socket.create_connection(("127.0.0.1", server.address.port), timeout=LIMIT) as slow:
         slow.sendall(b"GET /hello")
         assert slow.recv(1000).startswith(b"HTTP/1.1 408 ")
