@@ -200,28 +200,32 @@ class Directory(Membership):
         pages where the layout does not divide by token.
         """
         namespace = self.namespace(identity, namespace_id)
+        tops = self._begun_by(namespace, tokens)
+        if self.third is not None:
+            self.third.remove_prefix(namespace, tokens)
+        return self.remove_all(namespace, tops, Cause.REMOVED)
+
+    def _begun_by(self, namespace: Namespace, tokens: bytes) -> list[Node]:
+        """Return the nodes that begin with a page that holds a prefix's last token."""
         index, layout = namespace.index, namespace.layout
         above, rest = divmod(max(self.length(tokens, 0) - 1, 0), layout.page_tokens)
         last = tokens[above * index.width :]
         if rest + 1 < layout.page_tokens and tokens and not layout.divides_by_token:
             raise InvalidField(field="tokens", value=len(tokens), why="not in whole pages")
         at = index.descend(Position(index.root, 0), tokens, above)
-        tops = index.tops_beginning_with(at, last) if at.depth == above else []
-        if self.third is not None:
-            self.third.remove_prefix(namespace, tokens)
-        return self.remove_all(namespace, tops, Cause.REMOVED)
+        return index.tops_beginning_with(at, last) if at.depth == above else []
 
-    def thin_namespace(
-        self, identity: Identity, namespace_id: bytes, most: int, cause: Cause
+    def thin(
+        self, identity: Identity, namespace_id: bytes, tokens: bytes, most: int, cause: Cause
     ) -> Removed | None:
-        """Remove pages of at most ``most`` nodes of a namespace; None where it has no more.
+        """Remove ``most`` nodes at most of those that ``evict_prefix`` would; None: no more are.
 
-        So that a large one goes in many short steps. Raises NamespaceNotFound.
+        So that many go in short steps. Raises what ``evict_prefix`` does.
         """
         namespace = self.namespace(identity, namespace_id)
-        if len(namespace.index.nodes) <= most:
-            return None
-        return self.remove_all(namespace, part_of(namespace.index, most), cause)
+        tops = self._begun_by(namespace, tokens) if tokens else [namespace.index.root]
+        part = part_of(tops, most)
+        return self.remove_all(namespace, part, cause) if part else None
 
     def delete_namespace(self, identity: Identity, namespace_id: bytes) -> Removed:
         """Forget a namespace with all its pages; those that somebody holds are detached.

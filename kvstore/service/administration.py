@@ -51,9 +51,10 @@ class Administration:
     def evict_prefix(self, identity: Identity, namespace_id: bytes, tokens: bytes) -> Removed:
         """Remove all pages that hold a prefix's last token, and all that continues them.
 
-        Without tokens all pages of the namespace, as ``delete_namespace`` does.
+        The mutex is taken for a part of many at a time: calls go on meanwhile, and find what is
+        left.
         """
-        before = NOTHING if tokens else self._thin(identity, namespace_id, Cause.REMOVED)
+        before = self._thin(identity, namespace_id, tokens, Cause.REMOVED)
         with self._mutex:
             self._cache.events.now = self._clock()
             return before.plus(self._cache.evict_prefix(identity, namespace_id, tokens))
@@ -61,16 +62,17 @@ class Administration:
     def delete_namespace(self, identity: Identity, namespace_id: bytes) -> Removed:
         """Forget a namespace with all its pages; raises NamespaceNotFound.
 
-        The mutex is taken for a part of a large one at a time: calls go on meanwhile, and find
-        what is left of it.
+        A large one goes part by part, as in ``evict_prefix``.
         """
-        before = self._thin(identity, namespace_id, Cause.NAMESPACE_DELETED)
+        before = self._thin(identity, namespace_id, b"", Cause.NAMESPACE_DELETED)
         with self._mutex:
             self._cache.events.now = self._clock()
             return before.plus(self._cache.delete_namespace(identity, namespace_id))
 
-    def _thin(self, identity: Identity, namespace_id: bytes, cause: Cause) -> Removed:
-        """Remove nearly all pages of a namespace, part by part; return what went."""
+    def _thin(
+        self, identity: Identity, namespace_id: bytes, tokens: bytes, cause: Cause
+    ) -> Removed:
+        """Remove nearly all that ``evict_prefix`` would, part by part; return what went."""
         removed = NOTHING
         with self._mutex:
             count = len(self._cache.namespace(identity, namespace_id).index.nodes)
@@ -78,7 +80,7 @@ class Administration:
         for _ in range(count):
             with self._mutex:
                 self._cache.events.now = self._clock()
-                part = self._cache.thin_namespace(identity, namespace_id, NODES_AT_ONCE, cause)
+                part = self._cache.thin(identity, namespace_id, tokens, NODES_AT_ONCE, cause)
             if part is None:
                 break
             removed = removed.plus(part)

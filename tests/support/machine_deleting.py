@@ -34,7 +34,7 @@ class DeleteRules(MachineState):
         """Let a large one go in parts before the rest does; 0: all of it at once."""
         removed, cause = Removed(0, 0), Cause.NAMESPACE_DELETED
         while most:
-            part = self.cache.thin_namespace(OWNER, self.namespace_id, most, cause)
+            part = self.cache.thin(OWNER, self.namespace_id, b"", most, cause)
             if part is None:
                 break
             self.laws.check()

@@ -1,7 +1,7 @@
 """A namespace that goes in parts, and those that come and go without end."""
 
 import pytest
-from core_builders import NAMESPACE_ID, OWNER, CoreWorld, make_layout
+from core_builders import NAMESPACE_ID, OWNER, CoreWorld, make_layout, paged
 
 from kvstore.core.events import Cause
 from kvstore.core.layout import NamespaceIdentity
@@ -28,7 +28,7 @@ def test_a_large_one_goes_in_parts(most: int) -> None:
     while True:
         before = nodes_of(world)
         cause = Cause.NAMESPACE_DELETED
-        part = world.cache.thin_namespace(OWNER, NAMESPACE_ID, most, cause)
+        part = world.cache.thin(OWNER, NAMESPACE_ID, b"", most, cause)
         if part is None:
             break
         world.laws.check()
@@ -45,12 +45,30 @@ def test_a_part_is_no_larger_than_asked_for() -> None:
     world = CoreWorld(slots=60)
     world.worker.publish("a", "b", "c", *(f"d{x}" for x in "0123456789"), "e", "f")
     sizes = []
-    while part := part_of(world.namespace.index, 4):
+    while part := part_of([world.namespace.index.root], 4):
         sizes.append(sum(len(list(subtree(each))) for each in part))
         world.cache.remove_all(world.namespace, part, Cause.REMOVED)
         world.laws.check()
     assert max(sizes) == 4
-    assert sum(sizes) == 16
+    assert sum(sizes) == 16 - nodes_of(world)
+    assert nodes_of(world) < 4
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 5])
+@pytest.mark.parametrize(("prefix", "kept"), [("a", 5), ("abc", 8), ("x", 13), ("none", 14)])
+def test_a_large_prefix_goes_in_parts(prefix: str, kept: int, most: int) -> None:
+    """Nothing else goes; what is no more than a part is left to the last step."""
+    world = CoreWorld(slots=40)
+    world.worker.publish("abcd", "abce", "abcfgh", "az", "b", "bcde", "x")
+    total, gone = world.namespace.index.page_count, 0
+    cause = Cause.REMOVED
+    while part := world.cache.thin(OWNER, NAMESPACE_ID, paged(prefix), most, cause):
+        assert part.evicted_page_count
+        gone += part.evicted_page_count
+        world.laws.check()
+    assert gone or most > 1 or kept > 8
+    evicted, _ = world.evict_prefix(prefix)
+    assert total - evicted - gone == kept
 
 
 def test_arenas_are_bounded_however_often_namespaces_come_and_go() -> None:
