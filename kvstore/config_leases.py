@@ -6,7 +6,7 @@ from pydantic import model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from kvstore.config_about import AT_SIGHUP, Shown
-from kvstore.config_types import Grace, Seconds
+from kvstore.config_types import Grace, Interval, Seconds
 
 
 class LeaseSettings(BaseSettings):
@@ -52,7 +52,7 @@ class LeaseSettings(BaseSettings):
     """
 
     reaper_interval: Annotated[
-        Seconds,
+        Interval,
         AT_SIGHUP,
         Shown(
             metrics="kvstore_thread_silence_seconds kvstore_leases",

@@ -56,6 +56,8 @@ OptionalTierSize = Annotated[
 ]
 TierSize = Annotated[ByteSize, AfterValidator(_tier_size), Values(SIZE, "4KiB or more")]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), Values(SECONDS, "more than 0")]
+# A thread that goes round more often than that has no time for anything else.
+Interval = Annotated[float, Field(ge=0.001, allow_inf_nan=False), Values(SECONDS, "0.001 or more")]
 Grace = Annotated[float, Field(ge=0, allow_inf_nan=False), Values(SECONDS, "0 or more")]
 Share = Annotated[float, Field(ge=0, le=1), Values("of one", "from 0 to 1")]
 Device = Annotated[str, AfterValidator(_device), Values("", "cpu, or cuda:N with N from 0")]

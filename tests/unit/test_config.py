@@ -108,6 +108,7 @@ def test_the_runtime_folder_is_the_session_s(monkeypatch: pytest.MonkeyPatch) ->
         ("min_ttl", ["--min-ttl", "20"]),
         ("drain_grace", ["--drain-grace", "-1"]),
         ("reaper_interval", ["--reaper-interval", "nan"]),
+        ("reaper_interval", ["--reaper-interval", "1e-300"]),
         ("log_level", ["--log-level", "loud"]),
         ("of this host alone, .* `ssh -L`", ["--page-listen", "0.0.0.0:7402"]),
         ("of this host alone", ["--page-listen", "[2001:db8::1]:7402"]),

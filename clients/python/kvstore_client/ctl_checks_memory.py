@@ -43,14 +43,16 @@ def limits_check(
                 f"{whose}: {mebibytes(each.used_bytes)} of {mebibytes(each.limit_bytes)}"
                 f" by {each.path}"
             )
-            if each.killed_count:
-                advice = "raise the limit: it has to hold the arenas and what else runs in it"
-                return failed(name, f"{said}; {each.killed_count} were killed in it", advice)
             if each.used_bytes > each.limit_bytes * NEARLY_ALL:
                 return failed(name, said, "raise the limit, or lower --tier1-bytes")
             if whose == "the server" and taken > each.limit_bytes * MUCH:
                 advice = "raise the limit well above --tier1-bytes and --tier2-bytes together"
                 return warning(name, f"{said}; arenas take {mebibytes(taken)}", advice)
+            if each.killed_count:
+                # Counted since the cgroup was made: it says nothing of now.
+                advice = "raise the limit: it has to hold the arenas and what else runs in it"
+                killed = f"{said}; {each.killed_count} were killed in it so far"
+                return warning(name, killed, advice)
     seen = [
         f"{whose} {mebibytes(min(e.limit_bytes for e in f))}" for whose, f in limits.items() if f
     ]

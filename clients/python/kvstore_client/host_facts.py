@@ -109,7 +109,7 @@ class HostFacts:
         if not limit.isdigit() or not usage.isdigit() or int(limit) >= UNLIMITED:
             return
         can_go = _number(self._text(folder / "memory.stat"), reclaimable)
-        killed = _number(self._text(folder / "memory.events"), "oom_kill")
+        killed = _number(self._text(folder / "memory.events.local"), "oom_kill")
         place = f"/{(folder / limit_file).relative_to(self._root)}"
         yield MemoryLimit(place, int(limit), max(int(usage) - can_go, 0), killed)
 

@@ -49,7 +49,7 @@ def cgroup(limit: int, used: int, killed: int = 0) -> dict[str, str]:
         f"proc/{SERVER}/cgroup": "0::/pod\n",
         f"{CGROUP}/memory.max": f"{limit * MIB}\n",
         f"{CGROUP}/memory.current": f"{used * MIB}\n",
-        f"{CGROUP}/memory.events": f"oom_kill {killed}\n",
+        f"{CGROUP}/memory.events.local": f"oom_kill {killed}\n",
     }
 
 
@@ -92,14 +92,14 @@ def test_a_machine_that_says_nothing_is_skipped(tmp_path: Path) -> None:
         (cgroup(1000, 10), Outcome.OK, "the server 1000 MiB"),
         (cgroup(100, 50), Outcome.WARNING, "arenas take 90 MiB"),
         (cgroup(200, 199), Outcome.FAILED, "199 MiB of 200 MiB"),
-        (cgroup(1000, 10, killed=2), Outcome.FAILED, "2 were killed"),
+        (cgroup(1000, 10, killed=2), Outcome.WARNING, "2 were killed"),
         ({}, Outcome.OK, "none"),
     ],
 )
 def test_limits_of_the_server_s_container_count(
     tmp_path: Path, limits: dict[str, str], outcome: Outcome, words: str
 ) -> None:
-    """Its arenas have to fit, and nobody may have been killed for want of memory."""
+    """Its arenas have to fit, and nobody should have been killed for want of memory."""
     facts = machine(tmp_path, limits)
     finding = ctl_checks_memory.limits_check(facts, ARENAS, SERVER, on_device=False)
     assert says(finding, outcome, words)
