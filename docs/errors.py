@@ -84,6 +84,7 @@ STATUSES = """
 | | 1 | the store refused, with a reason of this page; or the question was answered with no ([ctl.md](ctl.md#of-every-command)) |
 | | 2 | the command line is wrong, or a file that it names |
 | | 3 | the store cannot be reached, or went away |
+| | 130 | Ctrl-C ended it; `bench` and `replay` have deleted their namespace by then, and end so at SIGTERM (143) and SIGHUP (129) too |
 | `kvstore-worker` | 0 | done |
 | | 1 | something failed that the command is there to find or to do: a check, an answer, a prompt that was not warmed |
 | | 2 | the command line is wrong |

@@ -71,10 +71,14 @@ def test_a_prompt_is_pinned_shown_and_unpinned(
     assert [row.split()[1] for row in rows] == ["system", "brief"]
     assert "named pins" in run(store, "stats").stdout
     assert run_json(store, "stats")["named_pin_count"] == 2
-    for _ in range(2):
-        ended = run(store, "unpin", "system")
+    for more in ((), ("--if-exists",)):
+        ended = run(store, "unpin", "system", *more)
         assert ended.exit_code == 0
         assert ended.stdout.startswith(f"system is pinned no more in {name} (")
+    again = run(store, "unpin", "system")
+    assert (again.exit_code, again.stdout) == (1, "")
+    assert "no pin is named 'system'" in again.stderr
+    assert "there are: brief" in again.stderr
     assert [each["name"] for each in run_json(store, "pins", "--namespace", name)] == ["brief"]
     assert namespace.peek(TOKENS) == 16
 

@@ -79,7 +79,7 @@ def test_what_is_remembered_is_shown_at_once(
     granted, made, inserted = result.stdout.splitlines()
     assert granted.endswith("granted")
     assert made.endswith("opened")
-    assert f"pages 0 to {PAGES - 1} inserted tier 1, inserted" in inserted
+    assert f"pages 0 to {PAGES - 1} inserted into tier 1" in inserted
     for line in (made, inserted):
         assert "tiny" in line
     assert str(TOKENS[1]) not in result.stdout

@@ -22,7 +22,9 @@ TIMEOUT = 10.0
 # A pipe has no width of its own; tables of ids want room.
 PIPE_WIDTH = 200
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of tables.")]
+AsJson = Annotated[
+    bool, typer.Option("--json", metavar="", help="Print one JSON value instead of tables.")
+]
 RuntimeDirOption = Annotated[
     Path | None,
     typer.Option(

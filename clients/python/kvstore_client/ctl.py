@@ -1,9 +1,10 @@
 """kvstore-ctl: looks into a running store, keeps prefixes cached and removes them.
 
 Exit status: 0 done; 1 the store refused, or the question was answered with no;
-2 the command line is wrong; 3 the store cannot be reached.
+2 the command line is wrong; 3 the store cannot be reached; 130 Ctrl-C ended it.
 """
 
+from collections.abc import Callable, Mapping
 from typing import Annotated
 
 import typer
@@ -22,6 +23,9 @@ from kvstore_client.ctl_savings import savings
 from kvstore_client.ctl_top import top
 from kvstore_client.ctl_tree import tree
 from kvstore_client.message_json import plain
+
+# What the commands are listed under in --help.
+LOOK, KEEP, OPERATE = "Look", "Keep, and remove", "Operate"
 
 app = typer.Typer(name="kvstore-ctl", help=__doc__, no_args_is_help=True)
 
@@ -46,7 +50,11 @@ def _options(
     _version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+            "--version",
+            metavar="",
+            callback=_show_version,
+            is_eager=True,
+            help="Show the version and exit.",
         ),
     ] = False,
 ) -> None:
@@ -62,7 +70,6 @@ def _options(
     )
 
 
-@app.command()
 def stats(*, runtime_dir: RuntimeDirOption = None, as_json: AsJson = False) -> None:
     """Show one consistent snapshot: counters, tenants, arenas, namespaces and leases."""
     with connected(runtime_dir) as admin:
@@ -80,26 +87,28 @@ def stats(*, runtime_dir: RuntimeDirOption = None, as_json: AsJson = False) -> N
     )
 
 
-app.add_typer(ctl_namespaces.app, name="namespaces")
-app.add_typer(ctl_token.app, name="token")
-for each in (
-    events,
-    top,
-    tree,
-    leases,
-    identity,
-    savings,
-    doctor,
-    health,
-    bench,
-    replay,
-    ctl_pins.peek,
-    ctl_pins.pin,
-    ctl_pins.unpin,
-    ctl_pins.pins,
-    ctl_pins.evict,
-):
-    app.command()(each)
+app.add_typer(ctl_namespaces.app, name="namespaces", rich_help_panel=KEEP)
+app.add_typer(ctl_token.app, name="token", rich_help_panel=OPERATE)
+PANELS: Mapping[str, tuple[Callable[..., None], ...]] = {
+    LOOK: (
+        top,
+        tree,
+        stats,
+        leases,
+        identity,
+        events,
+        ctl_pins.pins,
+        ctl_pins.peek,
+        savings,
+        doctor,
+        health,
+    ),
+    KEEP: (ctl_pins.pin, ctl_pins.unpin, ctl_pins.evict),
+    OPERATE: (bench, replay),
+}
+for panel, listed in PANELS.items():
+    for each in listed:
+        app.command(rich_help_panel=panel)(each)
 
 
 def main() -> None:

@@ -124,7 +124,9 @@ def _ask(where: RuntimeDir | RemoteStore) -> tuple[Seen | None, Finding]:
     except StoreError as error:
         advice = "see the server's log, and whether this user, token or certificate may ask"
         return None, failed(name, str(error), advice)
-    found = f"as a store of epoch {seen.stats.store_epoch}, with {len(seen.stats.leases)} leases"
+    count = len(seen.stats.leases)
+    leases = f"{count} lease{'s' * (count != 1)}"
+    found = f"as a store of epoch {seen.stats.store_epoch}, with {leases}"
     return seen, ok(name, found)
 
 

@@ -1,9 +1,10 @@
 """kvstore-ctl events: what happens in a store, one line an event."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from math import inf
 from typing import Annotated
 
@@ -23,27 +24,54 @@ SHORT_ID = 8
 VERBS = {
     "pages_inserted": "inserted",
     "pages_removed": "removed",
-    "pages_copied": "copied to",
-    "copies_removed": "copy gone from",
+    "pages_copied": "copied",
+    "copies_removed": "copy gone",
+}
+WHERE = {
+    "inserted": "into tier",
+    "removed": "from tier",
+    "copied": "to tier",
+    "copy gone": "from tier",
+}
+# What events are chosen by, of the contract's names.
+KINDS = {
+    "inserted": "pages_inserted",
+    "removed": "pages_removed",
+    "copied": "pages_copied",
+    "copy-gone": "copies_removed",
+    "lease": "lease_changed",
+    "namespace": "namespace_changed",
 }
 
 AsJsonLines = Annotated[
-    bool, typer.Option("--json", help="Print one JSON value a line, instead of text.")
+    bool, typer.Option("--json", metavar="", help="Print one JSON value a line, instead of text.")
 ]
 
 
 def events(
     *,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until interrupted or the store stops.")
+        bool,
+        typer.Option(
+            "--follow", "-f", metavar="", help="Go on until interrupted or the store stops."
+        ),
     ] = False,
     seconds: Annotated[
         float, typer.Option(min=0.0, help="Go on for so long. Default: do not wait.")
     ] = 0.0,
-    new: Annotated[bool, typer.Option("--new", help="Leave out what happened before.")] = False,
+    new: Annotated[
+        bool, typer.Option("--new", metavar="", help="Leave out what happened before.")
+    ] = False,
     namespace: Annotated[
         str, typer.Option(help="Only the namespace whose id or name begins so.")
     ] = "",
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Only events of this kind, of {', '.join(KINDS)}. Can be repeated."),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="End after so many of them. Default: no limit.")
+    ] = None,
     runtime_dir: RuntimeDirOption = None,
     as_json: AsJsonLines = False,
 ) -> None:
@@ -54,12 +82,25 @@ def events(
     """
     if follow and seconds:
         raise typer.BadParameter("one of the two is wanted", param_hint="--follow, --seconds")
+    if wrong := set(kind or ()) - set(KINDS):
+        known = ", ".join(KINDS)
+        raise typer.BadParameter(f"one of {known}, not {min(wrong)!r}", param_hint="--kind")
     with suppress(KeyboardInterrupt), connected(runtime_dir) as admin:
         listed = admin.namespaces()
         chosen = namespace_of(listed, namespace).namespace_id if namespace else b""
         titles = {each.namespace_id: printable(title_of(each)) for each in listed}
-        for at, event in watched(admin, chosen, follow=follow, seconds=seconds, new=new):
+        told = watched(admin, chosen, follow=follow, seconds=seconds, new=new)
+        for at, event in islice(of_kinds(told, kind or KINDS), limit):
             typer.echo(json_line(at, event) if as_json else text_line(at, event, titles))
+
+
+def of_kinds(
+    told: Iterable[tuple[datetime, store_pb2.WatchEventsResponse]], kinds: Collection[str]
+) -> Iterator[tuple[datetime, store_pb2.WatchEventsResponse]]:
+    """Yield those of these :data:`KINDS`; of all of them also what this program does not know."""
+    fields = {KINDS[each] for each in kinds}
+    everything = fields == set(KINDS.values())
+    return (each for each in told if everything or each[1].WhichOneof("event") in fields)
 
 
 def watched(
@@ -134,7 +175,10 @@ def _pages(verb: str, pages: store_pb2.PagesEvent, titles: dict[bytes, str]) -> 
     tier = types_pb2.Tier.Name(pages.tier).removeprefix("TIER_")
     end = pages.start_page + pages.page_count
     path = f" path {_short(pages.path_digest)}" if pages.path_digest else ""
-    return f"{title}: pages {pages.start_page} to {end - 1} {verb} tier {tier}, {cause}{path}"
+    run = f"page {end - 1}" if pages.page_count == 1 else f"pages {pages.start_page} to {end - 1}"
+    # Why something was inserted is mostly that it was.
+    why = "" if cause == verb else f", {cause}"
+    return f"{title}: {run} {verb} {WHERE[verb]} {tier}{why}{path}"
 
 
 def _short(identifier: bytes) -> str:

@@ -26,7 +26,9 @@ def health(
     *,
     live: Annotated[
         bool,
-        typer.Option("--live", help="Ask whether it lives, not whether it takes new work."),
+        typer.Option(
+            "--live", metavar="", help="Ask whether it lives, not whether it takes new work."
+        ),
     ] = False,
     timeout: Annotated[
         float, typer.Option(min=0.001, max=MOST_SECONDS, help="Seconds to wait for an answer.")

@@ -33,7 +33,7 @@ def delete(
         str, typer.Argument(metavar="NAMESPACE", help="How the namespace's id or name begins.")
     ],
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", metavar="", help="Do not ask.")] = False,
     runtime_dir: RuntimeDirOption = None,
     as_json: AsJson = False,
 ) -> None:

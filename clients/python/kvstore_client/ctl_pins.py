@@ -6,7 +6,14 @@ import typer
 
 from kvstore.v1 import store_pb2
 from kvstore_client import tables
-from kvstore_client.console import AsJson, RuntimeDirOption, connected, show, show_json
+from kvstore_client.console import (
+    EXIT_REFUSED,
+    AsJson,
+    RuntimeDirOption,
+    connected,
+    show,
+    show_json,
+)
 from kvstore_client.ctl_values import STDIN, namespace_of, span_of, title_of, tokens_of
 from kvstore_client.message_json import plain
 from kvstore_client.tokens import TOKEN_BYTES
@@ -18,7 +25,10 @@ NamespaceOption = Annotated[
     str, typer.Option(help="How the namespace's id or name begins. Default: the only one.")
 ]
 PackedOption = Annotated[
-    bool, typer.Option("--packed", help="The token ids are little-endian uint32, not decimal.")
+    bool,
+    typer.Option(
+        "--packed", metavar="", help="The token ids are little-endian uint32, not decimal."
+    ),
 ]
 
 
@@ -59,7 +69,8 @@ def pin(
         str, typer.Option(help="How long it stays, such as 90s, 10m, 12h, 7d. Default: no end.")
     ] = "",
     require_all: Annotated[
-        bool, typer.Option("--require-all", help="Fail unless all whole pages are cached.")
+        bool,
+        typer.Option("--require-all", metavar="", help="Fail unless all whole pages are cached."),
     ] = False,
     runtime_dir: RuntimeDirOption = None,
     as_json: AsJson = False,
@@ -88,13 +99,25 @@ def unpin(
     name: Name,
     *,
     namespace: NamespaceOption = "",
+    if_exists: Annotated[
+        bool,
+        typer.Option("--if-exists", metavar="", help="Let it be well where there is no such pin."),
+    ] = False,
     runtime_dir: RuntimeDirOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """End a named pin, there or not; its pages stay cached until they are evicted."""
+    """End a named pin; its pages stay cached until they are evicted."""
     with connected(runtime_dir) as admin:
         chosen = namespace_of(admin.namespaces(), namespace)
+        names = [each.name for each in admin.named_pins(chosen.namespace_id)]
         admin.unpin_prefix(chosen.namespace_id, name)
+    if name not in names and not if_exists:
+        known = ", ".join(names) or "none"
+        typer.echo(
+            f"kvstore-ctl: no pin is named {name!r} in {title_of(chosen)}; there are: {known}",
+            err=True,
+        )
+        raise typer.Exit(EXIT_REFUSED)
     if as_json:
         show_json({"namespace_id": chosen.namespace_id.hex(), "name": name})
     else:
@@ -126,9 +149,10 @@ def evict(
     tokens: Annotated[str, typer.Option(metavar="FILE", help=TOKENS_HELP)] = "",
     packed: PackedOption = False,
     everything: Annotated[
-        bool, typer.Option("--all", help="All pages of the namespace, instead of tokens.")
+        bool,
+        typer.Option("--all", metavar="", help="All pages of the namespace, instead of tokens."),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", metavar="", help="Do not ask.")] = False,
     namespace: NamespaceOption = "",
     runtime_dir: RuntimeDirOption = None,
     as_json: AsJson = False,

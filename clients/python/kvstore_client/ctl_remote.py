@@ -41,7 +41,12 @@ TlsKey = Annotated[
     Path | None, typer.Option(envvar="KVSTORE_CLIENT_KEY", help="The key of --tls-cert.")
 ]
 Insecure = Annotated[
-    bool, typer.Option("--insecure", help="Without TLS: who sees the network reads the token.")
+    bool,
+    typer.Option(
+        "--insecure",
+        metavar="",
+        help="Without TLS: who sees the network reads the token.",
+    ),
 ]
 Folder = Annotated[
     Path | None,

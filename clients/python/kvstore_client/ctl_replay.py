@@ -44,7 +44,7 @@ def replay(
     page_bytes: Annotated[
         int | None, typer.Option(min=1, help="Bytes of a page. Default: as most pages there.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", metavar="", help="Do not ask.")] = False,
     runtime_dir: RuntimeDirOption = None,
     as_json: AsJson = False,
 ) -> None:

@@ -49,7 +49,9 @@ def top(  # each is an option
     count: Annotated[
         int, typer.Option(min=0, help="End after so many frames. 0: at Ctrl-C or q.")
     ] = 0,
-    once: Annotated[bool, typer.Option("--once", help="The same as --count 1.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", metavar="", help="The same as --count 1.")
+    ] = False,
     sort: Annotated[str, typer.Option(help=f"What is first: most {NAMES}.")] = "tokens",
     rows: Annotated[int, typer.Option(min=1, help="Most namespaces, and leases, shown.")] = 15,
     runtime_dir: RuntimeDirOption = None,

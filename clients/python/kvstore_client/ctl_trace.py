@@ -12,6 +12,7 @@ from kvstore_client.tokens import TOKEN_BYTES, pack_tokens
 
 # Of the public traces that name their blocks by hash_ids (Mooncake): one id for so many tokens.
 BLOCK_TOKENS = 512
+LINE = 'a line is JSON with "tokens", or with "hash_ids" and "input_length"'
 
 
 # Of a file, of its compression, of JSON and of what stands in it.
@@ -55,17 +56,31 @@ def prompts_of(path: Path, count: int | None = None) -> Iterator[Prompt]:
                 if line.strip():
                     yield _prompt(json.loads(line))
     except READING_ERRORS as error:
-        msg = f"{path}, line {number}: {error!r}" if number else f"{path}: {error}"
+        msg = f"{path}, line {number}: {_said(error)}" if number else f"{path}: {error}"
         raise ValueError(msg) from error
 
 
-def _prompt(row: dict[str, object]) -> Prompt:
+def _said(error: Exception) -> str:
+    """Return what is wrong with a line, and what a line is."""
+    what = str(error)
+    if isinstance(error, KeyError):
+        what = f"{what} is missing"
+    elif isinstance(error, json.JSONDecodeError):
+        what = f"{error.msg} at character {error.pos + 1}"
+    return f"{what or type(error).__name__}; {LINE}"
+
+
+def _prompt(row: object) -> Prompt:
+    if not isinstance(row, dict):
+        raise TypeError("it is no JSON object")
     if "hash_ids" in row:
         ids, length = row["hash_ids"], row["input_length"]
         if not isinstance(ids, list) or not isinstance(length, int):
             raise TypeError("hash_ids is a list, input_length a number")
         packed = b"".join(pack_tokens([each]) * PAGE_TOKENS for each in ids)
         return Prompt(packed, BLOCK_TOKENS, length)
+    if "tokens" not in row:
+        raise ValueError('it has neither "tokens" nor "hash_ids"')
     tokens = row["tokens"]
     if not isinstance(tokens, list):
         raise TypeError("tokens is a list")

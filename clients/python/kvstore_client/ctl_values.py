@@ -11,6 +11,9 @@ from kvstore_client.tokens import pack_tokens
 
 STDIN = "-"
 SPAN = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
+WORDS = re.compile(r"[^\s,]+")
+# Characters of a word that is quoted.
+SHORT_WORD = 20
 SECONDS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 SHORT_ID = 8
 
@@ -104,4 +107,19 @@ def _listed(text: str) -> list[int]:
     if text.lstrip().startswith("["):
         listed: list[int] = json.loads(text)
         return listed
-    return [int(each) for each in re.findall(r"[^\s,]+", text)]
+    return [_token_id(word, number) for number, word in enumerate(WORDS.findall(text), start=1)]
+
+
+def _token_id(word: str, number: int) -> int:
+    try:
+        return int(word)
+    except ValueError:
+        msg = (
+            f"word {number} is {_shortened(word)!r}; wanted are token ids in decimal, as a JSON"
+            " list or one by one, or with --packed little-endian uint32"
+        )
+        raise ValueError(msg) from None
+
+
+def _shortened(word: str) -> str:
+    return word if len(word) <= SHORT_WORD else f"{word[: SHORT_WORD - 3]}..."

@@ -40,11 +40,8 @@ def prefix_tree(
     A node whose parent was not listed, for it went meanwhile, stands at the root.
     """
     name = printable(namespace.identity.display_name) or namespace.namespace_id.hex()
-    root = Tree(
-        Text(
-            f"{name}: {namespace.cached_page_count} pages of {namespace.layout.page_tokens} tokens"
-        )
-    )
+    pages = _pages(namespace.cached_page_count)
+    root = Tree(Text(f"{name}: {pages} of {namespace.layout.page_tokens} tokens"))
     listed = sorted(prefixes, key=lambda each: (each.start_page, each.node_id))
     known = {each.node_id for each in listed}
     children: dict[int, list[store_pb2.PrefixInfo]] = {}
@@ -90,7 +87,11 @@ def _more(
         count, pages = count + 1, pages + node.page_count
         waiting += children.get(node.node_id, [])
     if count:
-        branch.add(Text(f"... {count} more run{'s' * (count > 1)}, {pages} pages", style="dim"))
+        branch.add(Text(f"... {count} more run{'s' * (count > 1)}, {_pages(pages)}", style="dim"))
+
+
+def _pages(count: int) -> str:
+    return f"{count} page{'s' * (count != 1)}"
 
 
 def _label(

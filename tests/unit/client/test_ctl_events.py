@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Self, cast
 
 from kvstore.v1 import store_pb2 as pb
 from kvstore_client import History
 from kvstore_client.admin import Admin
-from kvstore_client.ctl_events import json_line, text_line, watched
+from kvstore_client.ctl_events import KINDS, json_line, of_kinds, text_line, watched
 
 SPACE, LEASE, PATH = bytes([0xAB] * 16), bytes([0xCD] * 16), bytes([0xEF] * 16)
 HOUR = 3600
@@ -23,10 +24,8 @@ def event(number: int = 1, at: float = 2.5, **fields: Any) -> pb.WatchEventsResp
 
 def pages(**more: Any) -> pb.PagesEvent:  # noqa: ANN401
     """Return what happened to three pages."""
-    cause = pb.PagesEvent.CAUSE_EVICTED
-    return pb.PagesEvent(
-        namespace_id=SPACE, start_page=2, page_count=3, tier="TIER_2", cause=cause, **more
-    )
+    values: dict[str, Any] = {"page_count": 3, "cause": pb.PagesEvent.CAUSE_EVICTED}
+    return pb.PagesEvent(namespace_id=SPACE, start_page=2, tier="TIER_2", **values | more)
 
 
 class Watch:
@@ -82,10 +81,15 @@ def test_each_event_is_a_line() -> None:
     cases = {
         "lease cdcdcdcd (w\\x1b) ended": event(lease_changed=lease),
         "namespace tiny deleted": event(namespace_changed=space),
-        "tiny: pages 2 to 4 inserted tier 2, evicted path efefefef": event(pages_inserted=path),
-        "tiny: pages 2 to 4 removed tier 2, evicted": event(pages_removed=pages()),
+        "tiny: pages 2 to 4 inserted into tier 2, evicted path efefefef": event(
+            pages_inserted=path
+        ),
+        "tiny: pages 2 to 4 removed from tier 2, evicted": event(pages_removed=pages()),
         "tiny: pages 2 to 4 copied to tier 2, evicted": event(pages_copied=pages()),
         "tiny: pages 2 to 4 copy gone from tier 2, evicted": event(copies_removed=pages()),
+        "tiny: page 2 inserted into tier 2": event(
+            pages_inserted=pages(page_count=1, cause=pb.PagesEvent.CAUSE_INSERTED)
+        ),
         "(5 lost before) namespace tiny deleted": event(
             namespace_changed=space, lost_event_count=5
         ),
@@ -97,6 +101,15 @@ def test_each_event_is_a_line() -> None:
         line = text_line(at, each, {SPACE: "tiny"})
         assert line.endswith(f"  uid-7  {expected}")
         assert text_line(at, each, {}).replace("abababab", "tiny") == line
+
+
+def test_events_are_chosen_by_kind() -> None:
+    """Of all kinds also what this program does not know."""
+    told = [event(1, 1.0, pages_removed=pages()), event(2, 2.0, pages_inserted=pages()), event(3)]
+    timed = [(datetime.now(UTC), each) for each in told]
+    assert [each for _, each in of_kinds(timed, ["inserted"])] == told[1:2]
+    assert [each for _, each in of_kinds(timed, ["inserted", "removed"])] == told[:2]
+    assert [each for _, each in of_kinds(timed, KINDS)] == told
 
 
 def test_an_event_is_json() -> None:

@@ -52,7 +52,7 @@ def test_a_line_that_is_none_is_named(tmp_path: Path, line: str) -> None:
     """By the file and the line's number."""
     path = tmp_path / "trace.jsonl"
     path.write_text('{"tokens": []}\n' + line + "\n")
-    with pytest.raises(ValueError, match="line 2"):
+    with pytest.raises(ValueError, match=r"trace.jsonl, line 2: \S.*; a line is JSON with"):
         list(prompts_of(path))
 
 

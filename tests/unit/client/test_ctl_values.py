@@ -92,6 +92,17 @@ def test_what_are_no_tokens_is_refused(tmp_path: Path, content: bytes) -> None:
         tokens_of(str(path), packed=False)
 
 
+def test_a_word_that_is_no_token_is_named(tmp_path: Path) -> None:
+    """With its place, cut where it is long, and what is wanted."""
+    path = tmp_path / "README.md"
+    path.write_text("1 2\n# kv" + "s" * 100, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"README.md: word 3 is '#'; wanted are token ids"):
+        tokens_of(str(path), packed=False)
+    path.write_text("x" * 100, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"word 1 is 'x{17}\.\.\.'; "):
+        tokens_of(str(path), packed=False)
+
+
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     """So is one that cannot be read."""
     with pytest.raises(ValueError, match="No such file"):
