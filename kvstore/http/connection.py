@@ -17,6 +17,8 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 Route: TypeAlias = Callable[[Request], Response]
 
+# Where there is one, it leads to the others.
+ROOT = "/"
 # Seconds in which the rest of a request that was refused may still come: a connection that is
 # closed before would be reset, and the response lost.
 LINGER = 1.0
@@ -63,7 +65,7 @@ def _elsewhere(request: Request) -> Response | None:
 def _answer(request: Request, routes: Mapping[str, Route]) -> Response:
     route = routes.get(request.path)
     if route is None:
-        return Response.text("nothing here", HTTPStatus.NOT_FOUND)
+        return _nothing(routes)
     try:
         return route(request)
     except Refused as refused:
@@ -72,6 +74,11 @@ def _answer(request: Request, routes: Mapping[str, Route]) -> Response:
         path = request.path
         log.exception("http_failed", path=path)
         return Response.text("failed: see the log", HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+def _nothing(routes: Mapping[str, Route]) -> Response:
+    begin = ROOT if ROOT in routes else ", ".join(routes)
+    return Response.text(f"nothing here: ask for {begin}", HTTPStatus.NOT_FOUND)
 
 
 def _refusal(refused: Refused) -> Response:

@@ -7,11 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from snippets import NOT_RUN, RUN
+from snippets import NOT_RUN, RUN, snippets
 
 ROOT = Path(__file__).parents[2]
 # Fences that a reader may type in, by what they are called.
 TYPED = frozenset({*RUN, "bash", "py", "pycon", "sh", "shell", "shell-session", "zsh"})
+# A file that a snippet writes into the reader's folder.
+WRITTEN = re.compile(r"(?<![>2&])> ?([\w.-]+\.\w+)|open\(\"([\w.-]+)\", \"w")
 HEAD = '<html><body><h1 id="here">A page</h1>'
 
 
@@ -123,3 +125,20 @@ def test_an_unmarked_fence_is_seen() -> None:
     assert unmarked("```sh\nls\n```\n```text\n$ ls\n```\n<!-- not run: why -->\n```sh\n```") == [
         "sh"
     ]
+
+
+def written(page: Path) -> set[str]:
+    """Return the names of the files that a page has its reader write."""
+    found = (each for snippet in snippets(page) for each in WRITTEN.findall(snippet.text))
+    return {name for names in found for name in names if name}
+
+
+def test_what_a_reader_writes_is_that_page_s_alone() -> None:
+    """No page finds what another one wrote, and none of it is a file of the project."""
+    by_page = [name for page in pages() for name in written(page)]
+    assert {"system.txt", "system-tokens.txt"} <= set(by_page)
+    assert sorted(by_page) == sorted(set(by_page))
+    if not (ROOT / ".git").exists():
+        pytest.skip("needs a checkout")
+    listed = ["git", "ls-files", "--", *by_page]
+    assert subprocess.check_output(listed, cwd=ROOT, text=True) == ""

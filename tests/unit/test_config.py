@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from kvstore import __version__
+from kvstore.__main__ import main
 from kvstore.config import Config
 from kvstore.config_loading import load_config
 
@@ -143,9 +144,21 @@ def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"kvstore-server {__version__}\n"
 
 
-def test_an_unknown_flag_ends_the_process(capsys: pytest.CaptureFixture[str]) -> None:
-    """A flag that is none ends with status 2 and a line on stderr that names it."""
-    with pytest.raises(SystemExit) as caught:
-        load_config(["--tier9-bytes", "1"])
-    assert caught.value.code == 2
-    assert "--tier9-bytes" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--tier1-bites", "3"], "--tier1-bites 3: did you mean --tier1-bytes? usage: "),
+        (["--tier1-bites=3"], "--tier1-bites=3: did you mean --tier1-bytes? usage: "),
+        (["x"], "unrecognized arguments: x; usage: "),
+        (["--tier1-bytes"], "--tier1-bytes: expected one argument; usage: "),
+    ],
+)
+def test_a_wrong_command_line_is_said_in_a_line(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+) -> None:
+    """With status 2, what may have been meant, and where all of it is said."""
+    assert main(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("kvstore-server: ")
+    assert told in line
+    assert line.endswith("kvstore-server --help lists them")

@@ -88,7 +88,10 @@ def test_a_head_has_no_body(serving: Callable[..., HttpServer]) -> None:
 def test_what_there_is_not_is_said(serving: Callable[..., HttpServer]) -> None:
     """A path, a method, and a body that nobody takes."""
     server = serving()
-    assert ask(server, "/hello/")[0] == 404
+    status, body, _ = ask(server, "/hello/")
+    assert (status, body) == (404, b"nothing here: ask for /hello, /broken\n")
+    rooted = serving({"/": hello, "/more": hello})
+    assert ask(rooted, "/less")[1] == b"nothing here: ask for /\n"
     status, _, headers = ask(server, "/hello", "DELETE")
     assert (status, headers["allow"]) == (405, "GET, HEAD")
     connection = HTTPConnection("127.0.0.1", server.address.port, timeout=LIMIT)
