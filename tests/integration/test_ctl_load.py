@@ -91,6 +91,14 @@ def test_a_load_says_what_calls_take(store: RunningStore, others: Client) -> Non
     stats = others.admin.stats()
     (arena,) = stats.arenas
     assert (arena.slot_bytes, stats.counters.evicted_page_count) == (LAYOUT.page_bytes, 0)
+    # What it counted falsifies nothing afterwards, and is named.
+    (whole, _) = json.loads(run(store, "savings", "--json").stdout)
+    (tiny,) = stats.namespaces
+    asked = tiny.counters.asked_token_count
+    assert whole["tokens_without"] == asked < stats.counters.asked_token_count
+    assert f"Not in it: {stats.counters.asked_token_count - asked} tokens" in (
+        run(store, "savings").stdout
+    )
 
 
 def test_a_load_that_would_take_too_much_is_refused(store: RunningStore, others: Client) -> None:

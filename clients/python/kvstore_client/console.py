@@ -20,10 +20,18 @@ EXIT_UNREACHABLE = 3
 # Seconds: an operator waits, but not for ever.
 TIMEOUT = 10.0
 # A pipe has no width of its own; tables of ids want room.
-PIPE_WIDTH = 200
+PIPE_WIDTH = 260
 
 AsJson = Annotated[
     bool, typer.Option("--json", metavar="", help="Print one JSON value instead of tables.")
+]
+Wide = Annotated[
+    bool,
+    typer.Option(
+        "--wide",
+        metavar="",
+        help="Show all columns and whole ids, as records where the terminal has no room.",
+    ),
 ]
 RuntimeDirOption = Annotated[
     Path | None,

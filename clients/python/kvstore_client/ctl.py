@@ -11,7 +11,7 @@ import typer
 
 from kvstore import __version__
 from kvstore_client import ctl_namespaces, ctl_pins, ctl_remote, ctl_token, tables
-from kvstore_client.console import AsJson, RuntimeDirOption, connected, show, show_json
+from kvstore_client.console import AsJson, RuntimeDirOption, Wide, connected, show, show_json
 from kvstore_client.ctl_bench import bench
 from kvstore_client.ctl_doctor import doctor
 from kvstore_client.ctl_events import events
@@ -70,7 +70,9 @@ def _options(
     )
 
 
-def stats(*, runtime_dir: RuntimeDirOption = None, as_json: AsJson = False) -> None:
+def stats(
+    *, wide: Wide = False, runtime_dir: RuntimeDirOption = None, as_json: AsJson = False
+) -> None:
     """Show one consistent snapshot: counters, tenants, arenas, namespaces and leases."""
     with connected(runtime_dir) as admin:
         snapshot = admin.stats()
@@ -80,10 +82,10 @@ def stats(*, runtime_dir: RuntimeDirOption = None, as_json: AsJson = False) -> N
     show(
         tables.totals_table(snapshot),
         tables.tier_3_table(snapshot.tier_3),
-        tables.tenants_table(snapshot.tenants),
-        tables.arenas_table(snapshot.arenas),
-        tables.namespaces_table(snapshot.namespaces),
-        tables.leases_table(snapshot.leases),
+        tables.tenants_table(snapshot.tenants, wide=wide),
+        tables.arenas_table(snapshot.arenas, wide=wide),
+        tables.namespaces_table(snapshot.namespaces, wide=wide),
+        tables.leases_table(snapshot.leases, wide=wide),
     )
 
 

@@ -29,6 +29,8 @@ MOST_CLIENTS = 64
 MOST_KEPT = 64
 PERCENTILES = (50, 90, 99)
 MILLISECONDS = 1e3
+# Of a call that was not made: how often, and nothing that it took.
+NEVER = (0, 0.0, *[""] * (len(PERCENTILES) + 1))
 
 
 class Plan(NamedTuple):
@@ -90,7 +92,8 @@ def bench(  # each is an option
     if as_json:
         show_json(result)
         return
-    rows = ((name, *each.values()) for name, each in result["calls"].items())
+    calls = result["calls"]
+    rows = [(name, *calls[name].values()) if name in calls else (name, *NEVER) for name in CALLS]
     columns = ("call", "number", "a second", *(f"p{n}, ms" for n in PERCENTILES), "most, ms")
     show(tables.plain_table("calls", columns, rows))
     typer.echo(

@@ -7,7 +7,7 @@ from kvstore import __version__
 from kvstore.v1 import lease_pb2, store_pb2
 from kvstore_client.ctl_findings import Finding, failed, ok, warning
 from kvstore_client.ctl_identity import MEANINGS, factors_of, namesakes
-from kvstore_client.ctl_rates import NANOSECONDS, overall, uptime_of
+from kvstore_client.ctl_rates import NANOSECONDS, counted_here, overall, uptime_of
 from kvstore_client.ctl_top_view import THRASH_SHARE, span
 from kvstore_client.ctl_values import title_of
 
@@ -34,7 +34,7 @@ def versions_check(capabilities: store_pb2.GetCapabilitiesResponse) -> Finding:
 
 def hit_rate_check(stats: store_pb2.GetStatsResponse) -> Finding:
     """Look whether what was computed is found again."""
-    name, whole = "hit rate", overall(stats.counters, uptime_of(stats))
+    name, whole = "hit rate", overall(counted_here(stats), uptime_of(stats))
     if whole.hit_rate is None or whole.lookups < FEW:
         return ok(name, f"{whole.lookups} lookups: too few to say")
     found = f"{whole.hit_rate:.1%} of the tokens of {whole.lookups} lookups"
@@ -49,7 +49,7 @@ def hit_rate_check(stats: store_pb2.GetStatsResponse) -> Finding:
 
 def thrash_check(stats: store_pb2.GetStatsResponse) -> Finding:
     """Look whether pages are evicted and soon computed again."""
-    name, whole = "thrash", overall(stats.counters, uptime_of(stats))
+    name, whole = "thrash", overall(counted_here(stats), uptime_of(stats))
     if whole.thrash is None or whole.inserted_pages < FEW:
         return ok(name, f"{whole.inserted_pages} pages inserted: too few to say")
     found = f"{whole.thrash:.1%} of {whole.inserted_pages} pages had been evicted shortly before"
@@ -60,7 +60,7 @@ def thrash_check(stats: store_pb2.GetStatsResponse) -> Finding:
 
 def room_check(stats: store_pb2.GetStatsResponse) -> Finding:
     """Look whether reservations find slots."""
-    name, counters = "room", stats.counters
+    name, counters = "room", counted_here(stats)
     failures, lookups = counters.exhausted_count, counters.lookup_count
     found = f"{failures} reserves of {lookups} lookups found no slots"
     if lookups >= FEW and failures > lookups * MUCH_EXHAUSTED:

@@ -65,8 +65,9 @@ def worst(findings: Iterable[Finding]) -> Outcome:
 def findings_table(findings: Iterable[Finding]) -> Table:
     """Return the findings in their order."""
     table = Table(title="doctor", title_justify="left", box=None, pad_edge=False)
-    for column in ("check", "outcome", "found, and what to do"):
-        table.add_column(column, overflow="fold")
+    for column in ("check", "outcome"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("found, and what to do", overflow="fold")
     for each in findings:
         said = Text(printable(each.found))
         if each.advice:

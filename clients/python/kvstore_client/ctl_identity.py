@@ -1,5 +1,6 @@
 """kvstore-ctl identity: what makes namespaces the same, and what sets two apart."""
 
+import re
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Annotated
@@ -8,7 +9,7 @@ import typer
 
 from kvstore.v1 import store_pb2, types_pb2
 from kvstore_client import tables
-from kvstore_client.console import AsJson, RuntimeDirOption, connected, show, show_json
+from kvstore_client.console import AsJson, RuntimeDirOption, Wide, connected, show, show_json
 from kvstore_client.ctl_values import namespaces_of, title_of
 
 SALT = "salt"
@@ -86,6 +87,7 @@ def identity(
         typer.Argument(help="How the namespaces' ids or names begin. Default: all."),
     ] = None,
     *,
+    wide: Wide = False,
     runtime_dir: RuntimeDirOption = None,
     as_json: AsJson = False,
 ) -> None:
@@ -120,8 +122,13 @@ def identity(
             }
         )
         return
-    rows = ((title_of(each), *factors_of(each).values()) for each in found)
-    show(tables.plain_table("identities", ("namespace", *list(MEANINGS)[:-1]), rows))
+    rows = (
+        (title_of(each), *(value if wide else _short(value) for value in factors_of(each).values()))
+        for each in found
+    )
+    columns = ("namespace", *list(MEANINGS)[:-1])
+    first = ("namespace", "model", "page tokens", "page bytes", "content")
+    show(tables.plain_table("identities", columns, rows, first=first, wide=wide))
     for one, other in pairs:
         for factor in differing(one, other):
             typer.echo(f"{title_of(one)} and {title_of(other)}: {factor}: {MEANINGS[factor]}")
@@ -129,6 +136,13 @@ def identity(
 
 # Of more namespaces not each pair is worth a line.
 FEW = 6
+# Numbers are shorter.
+DIGEST = re.compile(r"[0-9a-f]{16,}")
+
+
+def _short(factor: str) -> str:
+    """Return a factor with the beginning of each digest in it."""
+    return DIGEST.sub(lambda found: found[0][: tables.SHORT_ID], factor)
 
 
 def _content(layout: types_pb2.PageLayout) -> str:

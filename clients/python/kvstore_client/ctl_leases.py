@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from kvstore_client import tables
-from kvstore_client.console import AsJson, RuntimeDirOption, connected, show, show_json
+from kvstore_client.console import AsJson, RuntimeDirOption, Wide, connected, show, show_json
 from kvstore_client.ctl_values import leases_of, title_of
 from kvstore_client.message_json import plain
 
@@ -15,6 +15,7 @@ def leases(
         str, typer.Argument(help="Show each hold of the leases whose id or name begins so.")
     ] = "",
     *,
+    wide: Wide = False,
     runtime_dir: RuntimeDirOption = None,
     as_json: AsJson = False,
 ) -> None:
@@ -33,6 +34,7 @@ def leases(
     elif as_json:
         show_json([plain(each) for each in listed])
     else:
-        show(tables.leases_table(listed))
+        show(tables.leases_table(listed, wide=wide))
         for each, its in zip(listed, holds, strict=False):
-            show(tables.holds_table(its, titles, title=f"holds of {each.lease_id.hex()}"))
+            title = f"holds of {each.lease_id.hex()}"
+            show(tables.holds_table(its, titles, title=title, wide=wide))

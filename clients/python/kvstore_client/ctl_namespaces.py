@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from kvstore_client import tables
-from kvstore_client.console import AsJson, RuntimeDirOption, connected, show, show_json
+from kvstore_client.console import AsJson, RuntimeDirOption, Wide, connected, show, show_json
 from kvstore_client.ctl_values import namespace_of, title_of
 from kvstore_client.message_json import plain
 
@@ -14,7 +14,11 @@ app = typer.Typer(invoke_without_command=True)
 
 @app.callback()
 def namespaces(
-    context: typer.Context, *, runtime_dir: RuntimeDirOption = None, as_json: AsJson = False
+    context: typer.Context,
+    *,
+    wide: Wide = False,
+    runtime_dir: RuntimeDirOption = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show the namespaces and what each holds."""
     if context.invoked_subcommand is not None:
@@ -24,7 +28,7 @@ def namespaces(
     if as_json:
         show_json([plain(each) for each in listed])
     else:
-        show(tables.namespaces_table(listed))
+        show(tables.namespaces_table(listed, wide=wide))
 
 
 @app.command()

@@ -37,6 +37,17 @@ class Activity(NamedTuple):
         return count / self.seconds if self.seconds > 0 else 0.0
 
 
+def counted_here(stats: store_pb2.GetStatsResponse) -> lease_pb2.CacheCounters:
+    """Return the sums over the namespaces that are there.
+
+    The store's own counters keep what deleted ones counted, such as those of a bench.
+    """
+    total = lease_pb2.CacheCounters()
+    for name in total.DESCRIPTOR.fields_by_name:
+        setattr(total, name, sum(getattr(each.counters, name) for each in stats.namespaces))
+    return total
+
+
 def overall(counters: lease_pb2.CacheCounters, seconds: float) -> Activity:
     """Return all that was ever counted, over so many seconds."""
     return Activity(

@@ -7,6 +7,7 @@ import typer
 from kvstore.v1 import lease_pb2
 from kvstore_client import tables
 from kvstore_client.console import AsJson, RuntimeDirOption, connected, show, show_json
+from kvstore_client.ctl_rates import counted_here
 from kvstore_client.ctl_values import namespaces_of, title_of
 from kvstore_client.savings import Savings, prefix_savings, savings_of
 
@@ -15,6 +16,12 @@ SAID = (
     "Seconds are of {timed} of the {saved} saved tokens: those of engines that said what they"
     " compute in a second, each at its own speed. --prefill-rate counts all at one."
 )
+TOO_FEW = (
+    "Seconds are not known: no engine that found these tokens had said what it computes in a"
+    " second. kvstore-worker says it once it has computed enough tokens itself to measure it;"
+    " --prefill-rate counts all at one speed."
+)
+DELETED = "Not in it: {deleted} tokens that were asked of namespaces which are deleted."
 NOT_KNOWN = "Seconds are not known: say what an engine computes in a second with --prefill-rate."
 
 
@@ -39,17 +46,20 @@ def savings(  # each is an option
     The calculator asks no store: of the requests the first computes the shared tokens, the
     others find them. The counters are of all matches since the store's start.
     """
-    timed = 0
+    timed = deleted = saved = 0
     if shared is not None:
         rows = {"calculated": prefix_savings(shared, suffix, requests, prefill_rate)}
     else:
         with connected(runtime_dir) as admin:
             stats = admin.stats()
-            counted = {} if namespace else {"all namespaces": stats.counters}
+            here = counted_here(stats)
+            counted = {} if namespace else {"all namespaces": here}
             counted |= {
                 title_of(each): each.counters for each in namespaces_of(stats.namespaces, namespace)
             }
-        timed = sum(each.counters.timed_token_count for each in stats.namespaces)
+        timed = here.timed_token_count
+        deleted = stats.counters.asked_token_count - here.asked_token_count
+        saved = here.matched_token_count + here.copied_token_count
         rows = {title: counted_savings(each, prefill_rate) for title, each in counted.items()}
     if as_json:
         show_json([{"of": title} | each._asdict() for title, each in rows.items()])
@@ -58,10 +68,11 @@ def savings(  # each is an option
     if prefill_rate:
         typer.echo(GIVEN.format(rate=prefill_rate))
     elif timed:
-        saved = stats.counters.matched_token_count + stats.counters.copied_token_count
         typer.echo(SAID.format(timed=timed, saved=saved))
     else:
-        typer.echo(NOT_KNOWN)
+        typer.echo(TOO_FEW if saved else NOT_KNOWN)
+    if deleted > 0 and not namespace:
+        typer.echo(DELETED.format(deleted=deleted))
 
 
 def counted_savings(counters: lease_pb2.CacheCounters, prefill_rate: float = 0.0) -> Savings:

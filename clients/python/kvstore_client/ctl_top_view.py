@@ -9,7 +9,7 @@ from rich.text import Text
 
 from kvstore.v1 import lease_pb2, store_pb2
 from kvstore_client.ctl_bars import LEGEND, tier_bars
-from kvstore_client.ctl_rates import Activity, Change, overall, uptime_of
+from kvstore_client.ctl_rates import Activity, Change, counted_here, overall, uptime_of
 from kvstore_client.tables import SHORT_ID
 from kvstore_client.terminal_text import printable
 
@@ -36,8 +36,8 @@ class Frame(NamedTuple):
 
     @property
     def overall(self) -> Activity:
-        """All since the store's start."""
-        return overall(self.stats.counters, uptime_of(self.stats))
+        """All since the store's start, of the namespaces that are there."""
+        return overall(counted_here(self.stats), uptime_of(self.stats))
 
     @property
     def namespaces(self) -> list[tuple[store_pb2.NamespaceInfo, Activity]]:

@@ -3,10 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from rich.table import Table
-from rich.text import Text
 
 from kvstore.v1 import lease_pb2, named_pin_pb2, store_pb2
-from kvstore_client.terminal_text import printable
+from kvstore_client.fitted_table import FittedTable
 
 SHORT_ID = 8
 MEBIBYTE = 1 << 20
@@ -69,12 +68,14 @@ def tier_3_table(tier_3: store_pb2.Tier3Stats) -> Table:
     return table
 
 
-def arenas_table(arenas: Iterable[store_pb2.ArenaStats]) -> Table:
-    """Return the slots of each arena by state."""
-    return _table(
+def arenas_table(arenas: Iterable[store_pb2.ArenaStats], *, wide: bool = False) -> FittedTable:
+    """Return the slots of each arena by state; of all columns and whole ids where ``wide``."""
+    return FittedTable(
         "arenas",
-        ("arena", "tenant", "tier", "MiB", "extents", "retiring", "slots", "free", "reserved"),
-        ("cached", "detached", "moving", "quarantined"),
+        (
+            *("arena", "tenant", "tier", "MiB", "extents", "retiring", "slots", "free"),
+            *("reserved", "cached", "detached", "moving", "quarantined"),
+        ),
         (
             (
                 arena.arena_id,
@@ -93,15 +94,16 @@ def arenas_table(arenas: Iterable[store_pb2.ArenaStats]) -> Table:
             )
             for arena in arenas
         ),
+        first=("arena", "tier", "slots", "free", "reserved", "cached", "quarantined"),
+        wide=wide,
     )
 
 
-def tenants_table(tenants: Iterable[store_pb2.TenantStats]) -> Table:
+def tenants_table(tenants: Iterable[store_pb2.TenantStats], *, wide: bool = False) -> FittedTable:
     """Return what each tenant has, of what it may have, and how often it was refused."""
-    return _table(
+    return FittedTable(
         "tenants",
         ("tenant", "MiB", "leases", "pins", "named pins", "requests", "refused", "per second"),
-        (),
         (
             (
                 each.tenant,
@@ -122,18 +124,24 @@ def tenants_table(tenants: Iterable[store_pb2.TenantStats]) -> Table:
             )
             for each in tenants
         ),
+        first=("tenant", "MiB", "leases", "pins", "requests", "refused"),
+        wide=wide,
     )
 
 
-def namespaces_table(namespaces: Iterable[store_pb2.NamespaceInfo]) -> Table:
-    """Return what each namespace holds."""
-    return _table(
+def namespaces_table(
+    namespaces: Iterable[store_pb2.NamespaceInfo], *, wide: bool = False
+) -> FittedTable:
+    """Return what each namespace holds; all columns and whole ids where ``wide``."""
+    return FittedTable(
         "namespaces",
-        ("namespace", "name", "tenant", "arena", "page tokens", "pages", "nodes"),
-        ("detached", "pins", "named pins", "lookups", "matched"),
+        (
+            *("namespace", "name", "tenant", "arena", "page tokens", "pages", "nodes"),
+            *("detached", "pins", "named pins", "lookups", "matched"),
+        ),
         (
             (
-                each.namespace_id.hex()[:SHORT_ID],
+                _id(each.namespace_id, wide=wide),
                 each.identity.display_name,
                 each.tenant,
                 each.arena_id,
@@ -148,22 +156,24 @@ def namespaces_table(namespaces: Iterable[store_pb2.NamespaceInfo]) -> Table:
             )
             for each in namespaces
         ),
+        first=("namespace", "name", "pages", "pins", "lookups", "matched"),
+        wide=wide,
     )
 
 
-def leases_table(leases: Iterable[lease_pb2.LeaseInfo]) -> Table:
-    """Return what each lease holds."""
-    return _table(
+def leases_table(leases: Iterable[lease_pb2.LeaseInfo], *, wide: bool = False) -> FittedTable:
+    """Return what each lease holds; all columns and whole ids where ``wide``."""
+    return FittedTable(
         "leases",
-        ("lease", "name", "tenant", "state", "pids", "uids", "age, s", "renewed, s ago"),
         (
+            *("lease", "name", "tenant", "state", "pids", "uids", "age, s", "renewed, s ago"),
             *("pins", "pinned pages", "detached", "reservations", "in flight"),
             *("reserved", "quarantined"),
             *("oldest hold, s", "in quarantine, s"),
         ),
         (
             (
-                each.lease_id.hex()[:SHORT_ID],
+                _id(each.lease_id, wide=wide),
                 each.display_name,
                 each.tenant,
                 lease_pb2.LeaseInfo.State.Name(each.state).removeprefix("STATE_").lower(),
@@ -183,6 +193,8 @@ def leases_table(leases: Iterable[lease_pb2.LeaseInfo]) -> Table:
             )
             for each in leases
         ),
+        first=("lease", "name", "state", "pids", "pins", "pinned pages", "reserved"),
+        wide=wide,
     )
 
 
@@ -191,12 +203,12 @@ def holds_table(
     namespace_titles: Mapping[bytes, str],
     *,
     title: str = "holds",
-) -> Table:
+    wide: bool = False,
+) -> FittedTable:
     """Return each hold of a lease; a namespace without a title is shown by its id."""
-    return _table(
+    return FittedTable(
         title,
         ("kind", "id", "namespace", "pages", "tokens", "detached", "slots", "announced", "age, s"),
-        (),
         (
             (
                 lease_pb2.HoldInfo.Kind.Name(hold.kind).removeprefix("KIND_").lower(),
@@ -211,48 +223,56 @@ def holds_table(
             )
             for hold in holds
         ),
+        first=("kind", "namespace", "pages", "tokens", "slots", "age, s"),
+        wide=wide,
     )
 
 
 def named_pins_table(
     pins: Iterable[named_pin_pb2.NamedPinInfo], namespace_titles: Mapping[bytes, str]
-) -> Table:
+) -> FittedTable:
     """Return what each named pin holds; a namespace without a title is shown by its id."""
-    return _table(
+    return FittedTable(
         "named pins",
-        ("name", "namespace", "tokens", "age, s", "left, s"),
-        (),
+        ("name", "namespace", "tokens", "age, s", "left"),
         (
             (
                 pin.name,
                 namespace_titles.get(pin.namespace_id, pin.namespace_id.hex()[:SHORT_ID]),
                 pin.pinned_token_count,
                 pin.age.seconds,
-                pin.remaining.seconds if pin.HasField("remaining") else "",
+                span_text(pin.remaining.seconds) if pin.HasField("remaining") else "for ever",
             )
             for pin in pins
         ),
     )
 
 
-def plain_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """Return a table of whatever rows there are."""
-    return _table(title, columns, (), rows)
+def span_text(seconds: int) -> str:
+    """Return a time for people, in one or two units: 42 s, 5 min 7 s, 12 h, 6 d 23 h."""
+    units = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+    unit, size = next((each for each in units if seconds >= each[1]), units[-1])
+    if size == 1:
+        return f"{seconds} {unit}"
+    smaller, part = units[units.index((unit, size)) + 1]
+    rest = seconds % size // part
+    return f"{seconds // size} {unit}" + (f" {rest} {smaller}" if rest else "")
 
 
-def _table(
+def plain_table(
     title: str,
     columns: Sequence[str],
-    more_columns: Sequence[str],
     rows: Iterable[Sequence[object]],
-) -> Table:
-    table = Table(title=title, title_justify="left")
-    for column in (*columns, *more_columns):
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        # Names come from other programs: never markup, and nothing that a terminal obeys.
-        table.add_row(*(Text(printable(str(value))) for value in row))
-    return table
+    *,
+    first: Sequence[str] = (),
+    wide: bool = False,
+) -> FittedTable:
+    """Return a table of whatever rows there are."""
+    return FittedTable(title, columns, rows, first=first, wide=wide)
+
+
+def _id(identifier: bytes, *, wide: bool) -> str:
+    return identifier.hex() if wide else identifier.hex()[:SHORT_ID]
 
 
 def _seconds(message: store_pb2.GetStatsResponse | lease_pb2.LeaseInfo, span: str) -> str:

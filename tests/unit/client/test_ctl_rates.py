@@ -1,7 +1,7 @@
 """What changed between two snapshots, by the store's clock."""
 
-from kvstore.v1 import store_pb2
-from kvstore_client.ctl_rates import change_between, overall
+from kvstore.v1 import lease_pb2, store_pb2
+from kvstore_client.ctl_rates import change_between, counted_here, overall
 
 SPACE = b"\x01" * 16
 LEASE = b"\x02" * 16
@@ -60,6 +60,16 @@ def test_what_was_not_there_before_counts_whole() -> None:
     change = change_between(before, snapshot(14, 300))
     assert change.namespaces[SPACE].asked_tokens == 300
     assert change.leases["t", LEASE].asked_tokens == 300
+
+
+def test_deleted_namespaces_are_not_counted() -> None:
+    """The sums are of those that are there, whatever the store's own counters keep."""
+    stats = snapshot(9, 100, saved=30)
+    stats.namespaces.append(stats.namespaces[0])
+    stats.counters.asked_token_count = 999
+    assert counted_here(stats).asked_token_count == 200
+    assert overall(counted_here(stats), 1.0).hit_rate == 0.3
+    assert counted_here(store_pb2.GetStatsResponse()) == lease_pb2.CacheCounters()
 
 
 def test_overall_is_since_the_start() -> None:

@@ -1,202 +1,118 @@
-"""What an operator sees."""
+"""Tables of kvstore-ctl on a terminal of 80 columns, and on wider ones."""
 
 import io
 
+import pytest
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
 
 from kvstore.v1 import lease_pb2, named_pin_pb2, store_pb2
 from kvstore_client import tables
+from kvstore_client.fitted_table import FittedTable
 
-
-def shown(what: RenderableType) -> str:
-    """Return what a terminal would show."""
-    console = Console(file=io.StringIO(), width=260)
-    console.print(what)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
-
-
-def cells(text: str) -> list[str]:
-    """Return the cells of the last row of a table."""
-    row = [line for line in text.splitlines() if line.startswith("│")][-1]
-    return [cell.strip() for cell in row.strip("│").split("│")]
-
-
-def test_totals_show_hits_and_shares() -> None:
-    """The totals have the counts of matches and the share of tokens that was reused."""
-    counters = lease_pb2.CacheCounters(
-        lookup_count=3,
-        full_hit_count=1,
-        miss_count=2,
-        asked_token_count=8,
-        matched_token_count=2,
-        copied_token_count=1,
-        evicted_page_count=7,
-        superseded_page_count=9,
-    )
-    text = shown(tables.totals_table(store_pb2.GetStatsResponse(counters=counters, pin_count=4)))
-    assert "3 (1, 0, 2)" in text
-    assert "2 + 1 of 8 37.5%" in text
-    assert "7, 0, 9" in text
-    assert "4, 0" in text
-
-
-def test_tier_3_shows_its_state_and_what_became_of_it() -> None:
-    """Of a store without one, and for who is no admin, its state alone."""
-    absent = store_pb2.Tier3Stats(state=store_pb2.Tier3Stats.STATE_ABSENT)
-    assert "absent" in shown(tables.tier_3_table(absent))
-    tier_3 = store_pb2.Tier3Stats(
-        state=store_pb2.Tier3Stats.STATE_FAILED,
-        size_bytes=64 << 20,
-        page_count=3,
-        slot_count=5,
-        written_page_count=7,
-        refused_page_count=9,
-        read_page_count=11,
-        corrupt_page_count=13,
-        unreadable_page_count=15,
-        evicted_page_count=17,
-        removed_page_count=19,
-        bytes_per_second=21 << 20,
-        declined_load_count=23,
-        recovered_page_count=25,
-        torn_slot_count=27,
-    )
-    text = shown(tables.tier_3_table(tier_3))
-    for wanted in ("failed", "64", "3 of 5", "7 (9)", "11 (13, 15)", "17, 19", "21 (23)"):
-        assert wanted in text
-    assert cells(text)[-1] == "25 (27)"
-
-
-def test_a_tenant_shows_what_it_has_of_what_it_may_have() -> None:
-    """Counts stand beside their quotas; where there is no quota, alone."""
-    tenant = store_pb2.TenantStats(
-        tenant="uid-7",
-        quotas=store_pb2.Quotas(
-            tier1_bytes=8 << 20, leases=5, pins=6, named_pins=7, requests_per_second=2.5
-        ),
-        tier1_bytes=3 << 20,
-        lease_count=1,
-        pin_count=2,
-        named_pin_count=3,
-        request_count=100,
-        refused_request_count=40,
-    )
-    text = shown(tables.tenants_table([tenant]))
-    wanted = ["uid-7", "3 of 8", "1 of 5", "2 of 6", "3 of 7", "100", "40", "2.5"]
-    assert cells(text) == wanted
-    tenant.quotas.ClearField("tier1_bytes")
-    tenant.quotas.ClearField("requests_per_second")
-    text = shown(tables.tenants_table([tenant]))
-    assert cells(text)[1] == "3"
-    assert cells(text)[-1] == ""
-
-
-def test_an_arena_shows_its_slots_by_state() -> None:
-    """Each state has a column, in the order of the contract."""
-    arena = store_pb2.ArenaStats(
-        arena_id=1,
-        tenant="uid-7",
-        tier=1,
-        slot_bytes=1 << 20,
-        extent_count=2,
-        retiring_extent_count=9,
-        slot_count=21,
-        free_slot_count=1,
-        reserved_slot_count=2,
-        cached_slot_count=3,
-        detached_slot_count=4,
-        moving_slot_count=5,
-        quarantined_slot_count=6,
-    )
-    wanted = ["1", "uid-7", "1", "21", "2", "9", "21", "1", "2", "3", "4", "5", "6"]
-    assert cells(shown(tables.arenas_table([arena]))) == wanted
-
-
-def test_a_namespace_shows_what_it_holds() -> None:
-    """Pages, nodes and pins are there, and no share where nothing was asked."""
-    namespace = store_pb2.NamespaceInfo(
-        namespace_id=bytes(range(16)),
-        tenant="uid-7",
-        identity={"display_name": "gemma"},
+SPACE, LEASE = bytes(range(0xA0, 0xB0)), bytes(range(0xC0, 0xD0))
+COUNTERS = {"lookup_count": 12_345, "asked_token_count": 1000, "matched_token_count": 386}
+SPACES = [
+    store_pb2.NamespaceInfo(
+        namespace_id=SPACE,
+        identity={"display_name": "Qwen/Qwen3-8B"},
+        tenant="uid-1000",
+        arena_id=4_294_967_295,
         layout={"page_tokens": 16},
-        arena_id=1,
-        cached_page_count=5,
-        node_count=2,
-        pin_count=3,
-        named_pin_count=4,
+        cached_page_count=70_000,
+        counters=COUNTERS,
     )
-    wanted = ["00010203", "gemma", "uid-7", "1", "16", "5", "2", "0", "3", "4", "0", ""]
-    assert cells(shown(tables.namespaces_table([namespace]))) == wanted
-
-
-def test_a_lease_shows_what_it_holds() -> None:
-    """Holds and ages are there; a name of another program's is never taken for markup."""
-    lease = lease_pb2.LeaseInfo(
-        lease_id=bytes(range(16)),
-        display_name="[red]w",
-        tenant="uid-7",
+]
+LEASES = [
+    lease_pb2.LeaseInfo(
+        lease_id=LEASE,
+        display_name="vllm-server-0",
+        tenant="uid-1000",
         state=lease_pb2.LeaseInfo.STATE_EXPIRED,
-        processes=[{"pid": 8, "uid": 7}, {"pid": 9, "uid": 7}],
-        age={"seconds": 60},
-        since_renewal={"seconds": 20},
-        pin_count=1,
-        pinned_page_count=2,
-        reservation_count=3,
-        in_flight_count=12,
-        reserved_slot_count=4,
-        quarantined_slot_count=5,
-        oldest_hold_age={"seconds": 6},
-        detached_page_count=7,
-        oldest_quarantine_age={"seconds": 11},
+        processes=[{"pid": 1_234_567, "uid": 1000}, {"pid": 1_234_568, "uid": 1000}],
+        pin_count=12,
+        pinned_page_count=34_567,
+        reserved_slot_count=890,
     )
-    ours = ["00010203", "[red]w", "uid-7", "expired", "8, 9", "7", "60", "20"]
-    held = ["1", "2", "7", "3", "12", "4", "5", "6", "11"]
-    assert cells(shown(tables.leases_table([lease]))) == [*ours, *held]
-    lease.ClearField("oldest_hold_age")
-    lease.ClearField("oldest_quarantine_age")
-    assert cells(shown(tables.leases_table([lease])))[-2:] == ["", ""]
-
-
-def test_a_hold_shows_what_it_is() -> None:
-    """Kind, id, namespace, pages and age are there, and no token."""
-    hold = lease_pb2.HoldInfo(
-        kind=lease_pb2.HoldInfo.KIND_SOURCE,
-        hold_id=1 << 63,
-        namespace_id=b"\xab" * 16,
-        page_count=1,
-        token_count=2,
-        detached_page_count=3,
-        slot_count=4,
-        announced_token_count=6,
-        age={"seconds": 5},
+]
+ARENAS = [
+    store_pb2.ArenaStats(
+        arena_id=4_294_967_295,
+        tenant="uid-1000",
+        tier="TIER_1",
+        slot_count=70_000,
+        slot_bytes=1 << 20,
+        cached_slot_count=69_000,
     )
-    row = ["source", str(1 << 63), "gemma", "1", "2", "3", "4", "6", "5"]
-    assert cells(shown(tables.holds_table([hold], {hold.namespace_id: "gemma"}))) == row
-    assert cells(shown(tables.holds_table([hold], {})))[2] == "abababab"
-    hold.announced_token_count = 0
-    assert cells(shown(tables.holds_table([hold], {})))[-2:] == ["", "5"]
+]
+TENANTS = [store_pb2.TenantStats(tenant="uid-1000", request_count=123_456_789)]
+HOLDS = [lease_pb2.HoldInfo(hold_id=(1 << 64) - 1, namespace_id=SPACE, page_count=99)]
+PINS = [
+    named_pin_pb2.NamedPinInfo(name="system", namespace_id=SPACE, remaining={"seconds": 604_800}),
+    named_pin_pb2.NamedPinInfo(name="brief", namespace_id=SPACE),
+]
 
 
-def test_a_named_pin_shows_what_it_holds() -> None:
-    """Name, namespace, tokens and times are there; without an end nothing is left to show."""
-    pin = named_pin_pb2.NamedPinInfo(
-        namespace_id=b"\xab" * 16,
-        name="[red]system",
-        pinned_token_count=64,
-        age={"seconds": 5},
-        remaining={"seconds": 55},
-    )
-    titles = {pin.namespace_id: "gemma (abababab)"}
-    row = ["[red]system", "gemma (abababab)", "64", "5", "55"]
-    assert cells(shown(tables.named_pins_table([pin], titles))) == row
-    pin.ClearField("remaining")
-    assert cells(shown(tables.named_pins_table([pin], {})))[1:] == ["abababab", "64", "5", ""]
+def lines(shown: RenderableType, width: int = 80) -> list[str]:
+    """Return what is shown on a terminal of so many columns."""
+    console = Console(file=io.StringIO(), width=width)
+    console.print(shown)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
 
 
-def test_a_name_commands_no_terminal() -> None:
-    """What a terminal would obey of another program's name is shown and not sent."""
-    lease = lease_pb2.LeaseInfo(display_name="a\x1b[2J\u202eb\n[red]c")
-    text = shown(tables.leases_table([lease]))
-    assert "a\\x1b[2J\\u202eb\\n[red]c" in text
-    assert "\x1b" not in text
+def all_tables(*, wide: bool) -> list[tuple[FittedTable, list[str]]]:
+    """Return each table with what it has to show in one piece."""
+    space, lease = (each.hex()[: None if wide else 8] for each in (SPACE, LEASE))
+    return [
+        (tables.leases_table(LEASES, wide=wide), [lease, "vllm-server-0", "expired", "34567"]),
+        (tables.namespaces_table(SPACES, wide=wide), [space, "Qwen/Qwen3-8B", "70000", "38.6%"]),
+        (tables.arenas_table(ARENAS, wide=wide), ["4294967295", "69000", "quarantined"]),
+        (tables.tenants_table(TENANTS, wide=wide), ["uid-1000", "123456789"]),
+        (tables.holds_table(HOLDS, {SPACE: "library (a0a1a2a3)"}, wide=wide), ["(a0a1a2a3)", "99"]),
+        (tables.named_pins_table(PINS, {}), ["system", "for ever", "7 d"]),
+    ]
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_eighty_columns_are_enough(*, wide: bool) -> None:
+    """No line is longer, no word or number stands in parts, and what is left out is named."""
+    for table, wanted in all_tables(wide=wide):
+        shown = lines(table)
+        assert max(map(cell_len, shown)) <= 80, shown
+        for word in wanted:
+            assert any(word in line for line in shown), (word, shown)
+        assert not wide or not any("--wide shows" in line for line in shown)
+    left_out = lines(tables.leases_table(LEASES))[-2:]
+    assert "--wide shows also:" in " ".join(left_out)
+    assert "detached" in " ".join(left_out)
+
+
+def test_a_wide_terminal_has_every_column() -> None:
+    """And one line a row."""
+    shown = lines(tables.leases_table(LEASES), 300)
+    assert "in quarantine, s" in shown[2]
+    assert len(shown) == 6
+
+
+def test_columns_that_matter_stay_and_others_as_they_fit() -> None:
+    """In their order; a record each where not even those have room; markup is none."""
+    table = FittedTable("t", ("one", "two", "three"), [("[b]x", "y" * 20, "z")], first=("three",))
+    assert lines(table, 40)[2].split("┃")[1:4] == [" one  ", f" two{' ' * 18}", " three "]
+    narrow = lines(table, 20)
+    assert narrow[2].split("┃")[1:-1] == [" one  ", " three "]
+    assert [line.rstrip() for line in narrow[-2:]] == ["--wide shows also:", "two"]
+    records = lines(FittedTable("t", ("one", "two"), [("[b]x", "y" * 20)], first=("two",)), 22)
+    assert [line.split() for line in records[1:4]] == [["one", "[b]x"], ["two", "y" * 17], ["yyy"]]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        *((0, "0 s"), (42, "42 s"), (60, "1 min"), (307, "5 min 7 s")),
+        *((43_200, "12 h"), (604_799, "6 d 23 h"), (604_800, "7 d")),
+    ],
+)
+def test_times_are_for_people(seconds: int, text: str) -> None:
+    """In one unit, or two."""
+    assert tables.span_text(seconds) == text
