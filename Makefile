@@ -27,21 +27,34 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := server,worker,demo,dev
+# What `make demo` alone needs: no tools of tests and documentation, which all others add to it;
+# no Gemma where another model is asked for.
+DEMO_STAMP := $(VENV)/.installed-demo
+TINY_STAMP := $(VENV)/.installed-tiny
+DEMO_NEEDS := $(if $(findstring --model,$(ARGS)),$(if $(filter gemma --model=gemma,$(ARGS)),$(DEMO_STAMP),$(TINY_STAMP)),$(DEMO_STAMP))
+# The first that is there of those that have as much.
+DEMO_NEEDS := $(firstword $(wildcard $(STAMP)) \
+    $(if $(filter $(TINY_STAMP),$(DEMO_NEEDS)),$(wildcard $(DEMO_STAMP))) $(DEMO_NEEDS))
+$(STAMP): EXTRAS := server,worker,demo,dev
+$(DEMO_STAMP): EXTRAS := server,worker,demo
+$(TINY_STAMP): EXTRAS := server,worker
 PIP = $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off \
     --constraint constraints.txt $(PIP_ARGS)
 PYTEST := $(BIN)/pytest -n 2
 
+# Two set-ups at a time would be in one folder.
+.NOTPARALLEL:
 .PHONY: venv demo docs test test-fast test-vllm lint bench bench-peers promtool chromium dist dist-test clean
 
 venv: $(STAMP)
 
 # The build backend comes first and pinned, so that the editable install builds with that one.
 # pip says several lines for each package: here are the large ones, all of it is in setup.log.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP) $(DEMO_STAMP) $(TINY_STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v < (3, 14) \
 	    else f"kvstore needs Python 3.11 to 3.13, and $(PYTHON) is %d.%d: set PYTHON" % v)'
-	@echo "Setting up $(VENV) with $(PYTHON): takes a minute or a few, once"
+	@echo "Setting up $(VENV) with $(PYTHON) ($(EXTRAS)): takes a minute or a few, once."
+	@echo "After 'Installing collected packages' nothing is said for a minute or more."
 	@$(PYTHON) -m venv $(VENV)
 	@{ $(PIP) hatchling editables && $(PIP) --no-build-isolation --editable '.[$(EXTRAS)]'; } 2>&1 \
 	    | tee $(VENV)/setup.log \
@@ -50,7 +63,7 @@ $(STAMP): pyproject.toml constraints.txt
 	    || { grep -Ev '^(WARNING|Requirement already)' $(VENV)/setup.log | tail -n 30; exit 1; }
 	@touch $@
 
-demo: $(STAMP)
+demo: $(DEMO_NEEDS)
 	@$(BIN)/kvstore-worker demo $(ARGS)
 
 # Two workers, for tests that start processes need a core each: see tests/conftest.py.

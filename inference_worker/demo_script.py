@@ -10,6 +10,7 @@ from inference_worker.tokenizer import Tokenizer
 
 DOCUMENT_TOKENS: Final = 2_000
 QUESTIONS: Final = 4
+WARM_UP_TOKENS: Final = 300
 WORKERS: Final = ("A", "B")
 AGAIN: Final = "again"
 
@@ -39,6 +40,11 @@ class DemoScript:
         ids = tokenizer.encode(text)
         limit = DOCUMENT_TOKENS if len(ids) > 2 * DOCUMENT_TOKENS else len(ids)
         self.document = [*tokenizer.begin_ids, *ids[:limit]]
+
+    def warm_up(self) -> list[int]:
+        """Return a prompt that begins as no other of the demo does: out of the text's middle."""
+        middle = len(self.document) // 2
+        return self.document[middle : middle + WARM_UP_TOKENS]
 
     def questions(self) -> Iterator[DemoTurn]:
         """Yield questions on the document, to the workers in turn."""

@@ -29,7 +29,8 @@ CAPTION = (
     "by = whose pages, run = prefilled. "
     "Milliseconds to the first token: with the store, the same worker alone, "
     "stock transformers; sooner = the second by the first, where anything was reused. "
-    "same = the tokens of stock transformers."
+    "same = the tokens of stock transformers. "
+    "takeover = B was killed in it, and A answers it from what B had published."
 )
 
 

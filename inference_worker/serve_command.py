@@ -147,6 +147,8 @@ async def _serve(
         tokenizer = load_tokenizer(Path(loaded.folder))
         if store_options.used and not (await fleet.stats()).engines_attached:
             log.warning("no store at %s: computing without", store.path)
+        if store_options.used and store_options.start:
+            log.info("to look at its store: KVSTORE_RUNTIME_DIR=%s kvstore-ctl top", store.path)
         name = engines[0].model
         model = served_model(name, tokenizer, frozenset(loaded.end_ids), loaded.longest)
         where = listening.getsockname()

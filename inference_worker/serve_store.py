@@ -6,6 +6,7 @@ from pathlib import Path
 
 from inference_worker.engine_settings import LoadedModel
 from inference_worker.errors import StoreOptionsError
+from inference_worker.own_folder import named_folder
 from inference_worker.own_store import OwnStore, budget_arguments
 from inference_worker.prefix_cache_backend import PrefixCacheBackend, store_arguments
 from inference_worker.temporary_folder import STORE, TemporaryFolder
@@ -61,6 +62,8 @@ class ServeStore:
         self._own: OwnStore | None = None
         self._started: asyncio.Task[None] | None = None
         folder = options.runtime_dir
+        if options.used and options.start and folder is None:
+            folder = named_folder()
         if options.used and options.start and folder is None:
             self._temporary = TemporaryFolder()
             folder = self._temporary.path / STORE

@@ -106,6 +106,7 @@ def test_it_serves_what_was_warmed_and_ends_when_told(tmp_path: Path) -> None:
         assert names == {"tiny"}
         shown = httpx2.get(f"{url}/metrics").text
         assert "kvstore_worker_engines_attached 1.0" in shown
+        assert f"KVSTORE_RUNTIME_DIR={folder} kvstore-ctl top" in log.read_text()
         assert wait_until(lambda: "engine-0 has a store" in log.read_text())
         told = warmed(folder, file)
         assert told["pinned_tokens"] >= 64
