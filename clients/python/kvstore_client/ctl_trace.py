@@ -56,8 +56,13 @@ def prompts_of(path: Path, count: int | None = None) -> Iterator[Prompt]:
                 if line.strip():
                     yield _prompt(json.loads(line))
     except READING_ERRORS as error:
-        msg = f"{path}, line {number}: {_said(error)}" if number else f"{path}: {error}"
+        msg = f"{path}, line {number}: {_said(error)}" if number else f"{path}: {_unread(error)}"
         raise ValueError(msg) from error
+
+
+def _unread(error: Exception) -> str:
+    """Return why a file cannot be read, without its name."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def _said(error: Exception) -> str:

@@ -48,6 +48,7 @@ def prefix_tree(
     for each in listed:
         parent = each.parent_node_id if each.parent_node_id in known else 0
         children.setdefault(parent, []).append(each)
+    through = _through(listed)
     # A stack and no recursion: a long conversation is a deep tree.
     waiting = [(root, 0, 1)]
     while waiting:
@@ -58,11 +59,21 @@ def prefix_tree(
             continue
         kept = _kept(below, view.width)
         waiting += [
-            (branch.add(_label(each, namespace, view)), each.node_id, level + 1) for each in kept
+            (branch.add(_label(each, namespace, view, through)), each.node_id, level + 1)
+            for each in kept
         ]
         shown = {each.node_id for each in kept}
         _more(branch, [each for each in below if each.node_id not in shown], children)
     return root
+
+
+def _through(listed: list[store_pb2.PrefixInfo]) -> dict[int, int]:
+    """Return by node the matches that ended in it or below it; parents are listed first."""
+    through = {each.node_id: each.hit_count for each in listed}
+    for each in reversed(listed):
+        if each.parent_node_id in through:
+            through[each.parent_node_id] += through[each.node_id]
+    return through
 
 
 def _kept(nodes: list[store_pb2.PrefixInfo], width: int | None) -> list[store_pb2.PrefixInfo]:
@@ -95,13 +106,18 @@ def _pages(count: int) -> str:
 
 
 def _label(
-    prefix: store_pb2.PrefixInfo, namespace: store_pb2.NamespaceInfo, view: TreeView
+    prefix: store_pb2.PrefixInfo,
+    namespace: store_pb2.NamespaceInfo,
+    view: TreeView,
+    through: dict[int, int],
 ) -> Text:
     last_page = prefix.start_page + prefix.page_count - 1
     label = f"pages {prefix.start_page}-{last_page}"
     if prefix.token_count < prefix.page_count * namespace.layout.page_tokens:
         label += f" ({prefix.token_count} token{'s' * (prefix.token_count > 1)})"
     label += f"  pins {prefix.pin_count}  hits {prefix.hit_count}"
+    if prefix.child_count:
+        label += f"  through {through[prefix.node_id]}"
     if prefix.tokens:
         label += f"  {view.text(unpack_tokens(prefix.tokens))} ..."
     return Text(label)

@@ -96,3 +96,17 @@ def test_tokens_are_shown_as_the_view_says(count: int) -> None:
     prefix.tokens = b"".join(each.to_bytes(4, "little") for each in range(count))
     shown = lines([prefix], TreeView(text=lambda ids: f"<{len(ids)}>"))
     assert shown[1].endswith(f"<{count}> ...")
+
+
+def test_matches_through_a_run_are_its_own_and_those_below() -> None:
+    """At every level, and only where something continues it."""
+    family = [
+        store_pb2.PrefixInfo.FromString(each.SerializeToString()) for each in reversed(FAMILY)
+    ]
+    for each in family:
+        each.child_count = {1: 3, 2: 1, 3: 1, 6: 1}.get(each.node_id, 0)
+    shown = lines(family)
+    assert shown[1].endswith("hits 0  through 14")
+    assert shown[2].endswith("hits 1  through 1")
+    assert next(line for line in shown if "hits 9" in line).endswith("hits 9  through 9")
+    assert next(line for line in shown if "hits 4" in line).endswith("hits 4")
