@@ -127,10 +127,19 @@ class Browser:
             "new Promise((seen) => setTimeout(() => "
             f"{{ try {{ seen(Boolean({condition})); }} catch {{ seen(false); }} }}, 25))"
         )
-        while not self.look(once):
+        while not self._looked(once):
             if time.monotonic() > due:
                 text = self.look("document.body.innerText")
                 raise BrowserFailed(f"never came: {condition}\n{text}\n{self.complaints}")
+
+    def _looked(self, expression: str) -> object:
+        """Return what it comes to; None where the page went to another while it was looked at."""
+        try:
+            return self.look(expression)
+        except BrowserFailed as error:
+            if "navigated" not in str(error):
+                raise
+            return None
 
     def press(self, key: str, *, times: int = 1) -> None:
         """Press a key of ``KEYS``."""
