@@ -2,6 +2,7 @@
 
 import fcntl
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,12 @@ from inference_worker.serve_store import ServeStore, StoreOptions
 
 
 @pytest.fixture
-def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that the environment names, not there yet."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setenv("KVSTORE_RUNTIME_DIR", str(tmp_path / "run"))
-    return tmp_path / "run"
+def named(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder that the environment names, not there yet; its path is short, as a socket's is."""
+    with tempfile.TemporaryDirectory(prefix="kvstore-") as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        monkeypatch.setenv("KVSTORE_RUNTIME_DIR", f"{folder}/run")
+        yield Path(folder, "run")
 
 
 def own() -> Path:
