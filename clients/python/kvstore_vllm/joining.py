@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 # For how long the store is waited for after the start, and ranks that were told of a lease, in
-# seconds. Both come within tenths of a second where they can at all, on idle cores.
+# seconds. A bound with room to spare: in `make test-vllm` on two cores a server's first requests,
+# with all of that, take 0.4 s together.
 LONGEST_JOIN: Final = 2.0
 
 
