@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 from pydantic.fields import FieldInfo
 from pydantic_settings import PydanticBaseSettingsSource, SettingsError
 
+from kvstore.regular_file import NoRegularFile, read_regular
+
 
 class Origin(NamedTuple):
     """Where a setting's value came from: the ``kind`` of source, and by which name there."""
@@ -39,7 +41,9 @@ class ConfigFile(PydanticBaseSettingsSource):
 def file_values(path: Path, fields: Mapping[str, FieldInfo]) -> dict[str, Any]:
     """Return the values of a TOML file; raises ``SettingsError``, also for unknown settings."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(read_regular(path).content.decode())
+    except NoRegularFile as error:
+        raise SettingsError(f"config_file {error}") from error
     except (OSError, RecursionError, ValueError) as error:
         raise SettingsError(f"config_file {path}: {error}") from error
     if unknown := values.keys() - fields.keys():

@@ -4,6 +4,8 @@ import os
 import stat
 from pathlib import Path
 
+from kvstore.regular_file import NoRegularFile, read_regular
+
 # Others than the owner and its group get nothing, the group may read: root's files for a service.
 SECRET = stat.S_IWGRP | stat.S_IRWXO
 # Anybody may read what holds no secret.
@@ -18,14 +20,14 @@ class UntrustedFile(ValueError):
 def read_private(path: Path, *, secret: bool) -> bytes:
     """Return a file's content; ``secret``: others may not even read it.
 
-    Raises :class:`UntrustedFile` where it cannot be read, belongs to neither root nor
-    this process's user, or its mode lets others in. What is checked is what is read,
-    also where the path is moved meanwhile.
+    Raises :class:`UntrustedFile` where it cannot be read, is no regular file, belongs to
+    neither root nor this process's user, or its mode lets others in. What is checked is
+    what is read, also where the path is moved meanwhile.
     """
     try:
-        with path.open("rb") as file:
-            status = os.fstat(file.fileno())
-            content = file.read()
+        content, status = read_regular(path)
+    except NoRegularFile as error:
+        raise UntrustedFile(str(error)) from error
     except OSError as error:
         raise UntrustedFile(f"{path}: {error.strerror}") from error
     if status.st_uid not in (ROOT_UID, os.geteuid()):

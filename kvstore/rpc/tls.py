@@ -10,6 +10,8 @@ from typing import NamedTuple, NoReturn
 import grpc
 import structlog
 
+from kvstore.regular_file import read_regular
+
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
@@ -76,8 +78,7 @@ class Tls:
         cert, key, client_ca = self._files
         try:
             key_bytes = self._read_key(key)
-            _require_pair(cert, key)
-            chain = cert.read_bytes()
+            chain = _chain(cert, key)
             authorities = None if client_ca is None else _authorities(client_ca)
         except (OSError, ValueError) as error:
             raise UnusableTls(f"TLS: {error}") from error
@@ -92,22 +93,28 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
-def _require_pair(cert: Path, key: Path) -> None:
-    """Raise ValueError unless the key is the certificate's; gRPC would fail without a word."""
+def _chain(cert: Path, key: Path) -> bytes:
+    """Return a certificate, whose key it has to be; gRPC would fail without a word.
+
+    Raises ValueError.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
+        content = read_regular(cert).content
         context.load_cert_chain(cert, key, password=_refuse_passphrase)
     except (OSError, ssl.SSLError) as error:
         raise ValueError(f"tls_cert {cert} and tls_key {key}: {_why(error)}") from error
+    return content
 
 
 def _authorities(path: Path) -> bytes:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
+        content = read_regular(path).content
         context.load_verify_locations(path)
     except (OSError, ssl.SSLError) as error:
         raise ValueError(f"tls_client_ca {path}: {_why(error)}") from error
-    return path.read_bytes()
+    return content
 
 
 def _why(error: OSError) -> str:

@@ -212,12 +212,14 @@ def test_a_trace_larger_than_the_pool_evicts(store: RunningStore, tmp_path: Path
 def test_without_a_store_the_status_is_three(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both say so, and a trace that is none is a wrong command line before that."""
-    monkeypatch.setattr("kvstore_client.ctl_scratch.OPEN_SECONDS", 0.1)
+    """Both say so, and wait for none; a trace that is none is a wrong command line before that."""
+    monkeypatch.setattr(Client, "wait_connected", lambda *_: pytest.fail("waits for a store"))
     where = ["--runtime-dir", str(tmp_path)]
     trace = tmp_path / "trace.jsonl"
     trace.write_text('{"tokens": [1]}\n')
-    assert CliRunner().invoke(app, ["bench", *where]).exit_code == 3
-    assert CliRunner().invoke(app, ["replay", str(trace), *where]).exit_code == 3
+    for command in (["bench"], ["replay", str(trace)]):
+        result = CliRunner().invoke(app, [*command, *where])
+        assert result.exit_code == 3
+        assert f"no store answers at {tmp_path}" in result.stderr
     trace.write_text("nothing\n")
     assert CliRunner().invoke(app, ["replay", str(trace), *where]).exit_code == 2

@@ -38,6 +38,8 @@ ERRORS = "kvstore.errors"
 VERSION = "kvstore.__version__"
 # Spans, which it alone knows how to make; without any it imports nothing.
 TRACING = "kvstore.tracing"
+# An operator's files, read without waiting for a pipe's other end.
+FILES = "kvstore.regular_file"
 WIRE = {"google", "grpc", "grpc_status", "kvstore.v1"}
 # Parts of the server's settings, which config.py puts together.
 SETTINGS = ("about", "access", "http", "leases", "sources", "tiers", "types")
@@ -50,7 +52,7 @@ ALLOWED = {
     "kvstore/metrics": {ERRORS, "kvstore.core", "kvstore.http", "kvstore.service"},
     "kvstore/page": {ERRORS, VERSION, "kvstore.core", "kvstore.http", "kvstore.service"},
     "kvstore/rpc": WIRE
-    | {ERRORS, TRACING, VERSION, "grpc_health", "grpc_reflection"}
+    | {ERRORS, FILES, TRACING, VERSION, "grpc_health", "grpc_reflection"}
     | {"kvstore.core", "kvstore.service"},
     "kvstore/errors.py": set(),
     "kvstore/config.py": {f"kvstore.config_{part}" for part in SETTINGS},
@@ -58,7 +60,7 @@ ALLOWED = {
     "kvstore/config_loading.py": {VERSION, "kvstore.config"}
     | {"kvstore.config_help", "kvstore.config_sources"},
     "kvstore/config_leases.py": {"kvstore.config_about", "kvstore.config_types"},
-    "kvstore/config_sources.py": set(),
+    "kvstore/config_sources.py": {FILES},
     "kvstore/config_tiers.py": {"kvstore.config_about", "kvstore.config_types", "kvstore.core"},
     # Parts of the composition root: what the settings come to, shown, and changed while it serves.
     "kvstore/config_command.py": {"kvstore.access", "kvstore.config"}
@@ -86,7 +88,8 @@ ALLOWED = {
     # A part of the composition root: it knows whom the settings let in.
     "kvstore/access.py": {"kvstore.config_access", "kvstore.private_file"}
     | {"kvstore.core", "kvstore.rpc", "kvstore.service"},
-    "kvstore/private_file.py": set(),
+    "kvstore/private_file.py": {FILES},
+    "kvstore/regular_file.py": set(),
     "kvstore/config_help.py": {"kvstore.config_about"},
     "kvstore/grpc_log.py": set(),
     "kvstore/instance_lock.py": {"kvstore.runtime_dir"},

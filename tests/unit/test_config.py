@@ -1,8 +1,10 @@
 """The server's settings."""
 
+import os
 from pathlib import Path
 
 import pytest
+from pydantic_settings import SettingsError
 
 from kvstore import __version__
 from kvstore.__main__ import main
@@ -134,6 +136,14 @@ def test_a_file_with_anything_else_is_refused(tmp_path: Path, text: str, named: 
     file.write_text(text)
     with pytest.raises(ValueError, match=named):
         load_config(["--config-file", str(file)])
+
+
+def test_a_pipe_is_no_config_file(tmp_path: Path) -> None:
+    """It is refused at once: whoever is to write it may never come."""
+    pipe = tmp_path / "kvstore.toml"
+    os.mkfifo(pipe)
+    with pytest.raises(SettingsError, match=r"config_file .*/kvstore.toml is no regular file$"):
+        load_config(["--config-file", str(pipe)])
 
 
 def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

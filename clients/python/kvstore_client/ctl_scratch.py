@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kvstore.v1 import lease_pb2, store_pb2, types_pb2
+from kvstore_client.admin import connect_admin
 from kvstore_client.client import Client
 from kvstore_client.config import ClientConfig
 from kvstore_client.errors import StoreUnavailable
@@ -133,8 +134,11 @@ def scratch_spec(
 ) -> ScratchSpec:
     """Return how a namespace of its own is opened, which nobody else does.
 
-    With pages of most pages' size unless told. Raises ``StoreError``.
+    With pages of most pages' size unless told. Raises ``StoreError``, at once where
+    there is no store.
     """
+    with connect_admin(runtime_dir, timeout=CALL_SECONDS):
+        pass  # a client would wait for one to come
     name = f"kvstore-ctl {secrets.token_hex(8)}"
     with Client(runtime_dir, ClientConfig(display_name=name)) as client:
         if not client.wait_connected(OPEN_SECONDS):
