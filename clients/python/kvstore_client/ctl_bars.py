@@ -6,6 +6,7 @@ from typing import NamedTuple
 from rich.text import Text
 
 from kvstore.v1 import store_pb2, types_pb2
+from kvstore_client.ctl_counts import counted
 
 WIDTH = 32
 MEBIBYTE = 1 << 20
@@ -68,17 +69,15 @@ def tier_bars(stats: store_pb2.GetStatsResponse) -> list[Text]:
         size = sum(each.slot_count * each.slot_bytes for each in arenas)
         used = slots - counts[-1]
         line = Text(f"tier {tier}  ").append(bar(counts))
-        lines.append(line.append(f"  {share(used, slots)} of {slots} slots, {mebibytes(size)}"))
+        room = f"  {share(used, slots)} of {counted(slots, 'slot')}"
+        lines.append(line.append(f"{room}, {mebibytes(size)}"))
     tier_3 = stats.tier_3
     if tier_3.state == store_pb2.Tier3Stats.STATE_OPEN and tier_3.slot_count:
         pages, slots = tier_3.page_count, tier_3.slot_count
         counts = [pages, 0, 0, 0, 0, max(slots - pages, 0)]
         line = Text("tier 3  ").append(bar(counts))
-        lines.append(
-            line.append(
-                f"  {share(pages, slots)} of {slots} slots so far, {mebibytes(tier_3.size_bytes)}"
-            )
-        )
+        room = f"  {share(pages, slots)} of {counted(slots, 'slot')} so far"
+        lines.append(line.append(f"{room}, {mebibytes(tier_3.size_bytes)}"))
     elif tier_3.state == store_pb2.Tier3Stats.STATE_FAILED:
         lines.append(Text("tier 3  FAILED: kvstore-ctl doctor says what to do", style="bold red"))
     return lines

@@ -13,6 +13,7 @@ from kvstore_client.console import (
     show_json,
     store_failures,
 )
+from kvstore_client.ctl_counts import counted
 from kvstore_client.ctl_load import BROKEN, CALLS, Load, Report, begin, run_client
 from kvstore_client.ctl_remote import require_here
 from kvstore_client.ctl_scratch import (
@@ -73,8 +74,9 @@ def bench(  # each is an option
         spec = scratch_spec(runtime_dir, "bench")
         if spec.before.cached_pages and not spec.before.has_room:
             typer.echo(
-                f"kvstore-ctl: there is no memory for pages of {spec.page_bytes} bytes yet: where"
-                f" none is left, some of the {spec.before.cached_pages} cached pages go for it",
+                f"kvstore-ctl: there is no memory for pages of {counted(spec.page_bytes, 'byte')}"
+                " yet: where none is left, some of"
+                f" {counted(spec.before.cached_pages, 'cached page')} may go for it",
                 err=True,
             )
         pages = (prefix_tokens // PAGE_TOKENS, suffix_tokens // PAGE_TOKENS)
@@ -82,8 +84,9 @@ def bench(  # each is an option
             plan = plan_of(made.pool, share, clients, prefixes, pages)
             if plan.evicts_others:
                 typer.echo(
-                    f"kvstore-ctl: up to {plan.evicts_others} of the {made.pool.others} pages that"
-                    " others have cached may be evicted for it",
+                    f"kvstore-ctl: up to {plan.evicts_others} of"
+                    f" {counted(made.pool.others, 'page')} that others have cached may be evicted"
+                    " for it",
                     err=True,
                 )
             load = Load(spec, seconds, prefixes, *pages, plan.kept_suffixes, seed)
@@ -99,7 +102,7 @@ def bench(  # each is an option
     typer.echo(
         f"{result['calls_per_second']:.0f} calls and {result['tokens_per_second']:.0f} tokens a"
         f" second, hit rate {result['hit_rate']:.1%}, {result['misses']} failed or without slots;"
-        f" at most {plan.most_pages} pages of the pool, all removed"
+        f" at most {counted(plan.most_pages, 'page')} of the pool, all removed"
     )
 
 
@@ -114,9 +117,10 @@ def plan_of(pool: Pool, share: float, clients: int, prefixes: int, pages: tuple[
     fixed = prefixes * prefix_pages + clients * (prefix_pages + suffix_pages)
     kept = (most - fixed) // (clients * suffix_pages)
     if kept < 1:
+        needed = counted(fixed + clients * suffix_pages, "page")
         msg = (
-            f"{clients} clients with {prefixes} beginnings need {fixed + clients * suffix_pages}"
-            f" pages, and --share {share:g} of the pool's {pool.slots} slots is {most}: fewer"
+            f"{counted(clients, 'client')} with {counted(prefixes, 'beginning')} need {needed},"
+            f" and --share {share:g} of the pool's {counted(pool.slots, 'slot')} is {most}: fewer"
             " --clients, --prefixes or tokens, or a larger --share"
         )
         raise ValueError(msg)

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from kvstore import __version__
 from kvstore.v1 import lease_pb2, store_pb2
+from kvstore_client.ctl_counts import counted
 from kvstore_client.ctl_findings import Finding, failed, ok, warning
 from kvstore_client.ctl_identity import MEANINGS, factors_of, namesakes
 from kvstore_client.ctl_rates import NANOSECONDS, counted_here, overall, uptime_of
@@ -36,7 +37,7 @@ def hit_rate_check(stats: store_pb2.GetStatsResponse) -> Finding:
     """Look whether what was computed is found again."""
     name, whole = "hit rate", overall(counted_here(stats), uptime_of(stats))
     if whole.hit_rate is None or whole.lookups < FEW:
-        return ok(name, f"{whole.lookups} lookups: too few to say")
+        return ok(name, f"{counted(whole.lookups, 'lookup')}: too few to say")
     found = f"{whole.hit_rate:.1%} of the tokens of {whole.lookups} lookups"
     if whole.hit_rate < LOW_HIT_RATE:
         advice = (
@@ -51,7 +52,7 @@ def thrash_check(stats: store_pb2.GetStatsResponse) -> Finding:
     """Look whether pages are evicted and soon computed again."""
     name, whole = "thrash", overall(counted_here(stats), uptime_of(stats))
     if whole.thrash is None or whole.inserted_pages < FEW:
-        return ok(name, f"{whole.inserted_pages} pages inserted: too few to say")
+        return ok(name, f"{counted(whole.inserted_pages, 'page')} inserted: too few to say")
     found = f"{whole.thrash:.1%} of {whole.inserted_pages} pages had been evicted shortly before"
     if whole.thrash >= THRASH_SHARE:
         return warning(name, found, "more memory (--tier1-bytes), or another tier (docs/tiers.md)")
@@ -62,7 +63,7 @@ def room_check(stats: store_pb2.GetStatsResponse) -> Finding:
     """Look whether reservations find slots."""
     name, counters = "room", counted_here(stats)
     failures, lookups = counters.exhausted_count, counters.lookup_count
-    found = f"{failures} reserves of {lookups} lookups found no slots"
+    found = f"{counted(failures, 'reserve')} of {counted(lookups, 'lookup')} found no slots"
     if lookups >= FEW and failures > lookups * MUCH_EXHAUSTED:
         advice = "more memory (--tier1-bytes), or see what is held: kvstore-ctl leases, pins"
         return warning(name, found, advice)
@@ -74,7 +75,7 @@ def quarantine_check(stats: store_pb2.GetStatsResponse) -> Finding:
     name, count = "quarantine", stats.quarantined_slot_count
     if not count:
         return ok(name, "no slots")
-    found = f"{count} slots for {span(stats.oldest_quarantine_age.seconds)}"
+    found = f"{counted(count, 'slot')} for {span(stats.oldest_quarantine_age.seconds)}"
     return warning(name, found, f"they return as their holders do: {_ending(stats)}")
 
 
@@ -83,7 +84,8 @@ def expired_check(stats: store_pb2.GetStatsResponse) -> Finding:
     name = "expired leases"
     if not stats.expired_lease_count:
         return ok(name, "none")
-    found = f"{stats.expired_lease_count} workers live and renew no lease"
+    live = counted(stats.expired_lease_count, "worker lives and renews", "workers live and renew")
+    found = f"{live} no lease"
     return warning(name, found, f"they are stopped, hung or cut off: {_ending(stats)}")
 
 
@@ -107,9 +109,8 @@ def tier_3_check(stats: store_pb2.GetStatsResponse) -> Finding:
         )
         return failed(name, "it failed: its pages are misses", advice)
     if bad := tier_3.corrupt_page_count + tier_3.unreadable_page_count:
-        return warning(
-            name, f"{bad} pages were not what was written", "see to the disk: dmesg, smartctl"
-        )
+        found = f"{counted(bad, 'page was', 'pages were')} not what was written"
+        return warning(name, found, "see to the disk: dmesg, smartctl")
     state = store_pb2.Tier3Stats.State.Name(tier_3.state).removeprefix("STATE_").lower()
     return ok(name, state)
 
@@ -117,14 +118,15 @@ def tier_3_check(stats: store_pb2.GetStatsResponse) -> Finding:
 def corruption_check(stats: store_pb2.GetStatsResponse) -> Finding:
     """Look whether pages in memory were written over."""
     name, counters = "corruption", stats.counters
+    seen = f"{counted(counters.verified_page_count, 'page')} looked at"
     if counters.corrupt_page_count:
-        found = f"{counters.corrupt_page_count} of {counters.verified_page_count} pages looked at"
+        found = f"{counters.corrupt_page_count} of {seen}"
         advice = (
             "a worker writes where it may not: the log's page_corrupt lines name namespace and"
             " slot; --verify-rate 1 looks at every page"
         )
         return failed(name, found, advice)
-    return ok(name, f"none of {counters.verified_page_count} pages looked at")
+    return ok(name, f"none of {seen}")
 
 
 def refusals_check(stats: store_pb2.GetStatsResponse) -> Finding:

@@ -17,6 +17,7 @@ from kvstore_client.console import (
     show,
     show_json,
 )
+from kvstore_client.ctl_counts import counted
 from kvstore_client.ctl_findings import (
     Finding,
     Outcome,
@@ -124,8 +125,7 @@ def _ask(where: RuntimeDir | RemoteStore) -> tuple[Seen | None, Finding]:
     except StoreError as error:
         advice = "see the server's log, and whether this user, token or certificate may ask"
         return None, failed(name, str(error), advice)
-    count = len(seen.stats.leases)
-    leases = f"{count} lease{'s' * (count != 1)}"
+    leases = counted(len(seen.stats.leases), "lease")
     found = f"as a store of epoch {seen.stats.store_epoch}, with {leases}"
     return seen, ok(name, found)
 

@@ -6,6 +6,7 @@ import typer
 
 from kvstore_client import tables
 from kvstore_client.console import AsJson, RuntimeDirOption, Wide, connected, show, show_json
+from kvstore_client.ctl_counts import counted, gone
 from kvstore_client.ctl_values import namespace_of, title_of
 from kvstore_client.message_json import plain
 
@@ -50,13 +51,11 @@ def delete(
         chosen = namespace_of(admin.namespaces(), namespace)
         title = title_of(chosen)
         if not yes:
-            question = f"Delete {title} and all its {chosen.cached_page_count} pages?"
+            question = f"Delete {title} and its {counted(chosen.cached_page_count, 'page')}?"
             typer.confirm(question, abort=True, err=True)
         answer = admin.delete_namespace(chosen.namespace_id)
     if as_json:
         show_json({"namespace_id": chosen.namespace_id.hex()} | plain(answer))
     else:
-        typer.echo(
-            f"{title} is deleted: {answer.evicted_page_count} pages are gone, "
-            f"{answer.detached_page_count} go at their last release"
-        )
+        what = gone(answer.evicted_page_count, answer.detached_page_count)
+        typer.echo(f"{title} is deleted: {what}")

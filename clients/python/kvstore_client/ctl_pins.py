@@ -14,6 +14,7 @@ from kvstore_client.console import (
     show,
     show_json,
 )
+from kvstore_client.ctl_counts import counted, gone
 from kvstore_client.ctl_values import STDIN, namespace_of, span_of, title_of, tokens_of
 from kvstore_client.message_json import plain
 from kvstore_client.tokens import TOKEN_BYTES
@@ -50,7 +51,7 @@ def peek(
     else:
         cached = answer.matched_token_count + answer.source_token_count
         asked = len(packed_tokens) // TOKEN_BYTES
-        typer.echo(f"{cached} of {asked} tokens would be reused in {title_of(chosen)}")
+        typer.echo(f"{cached} of {counted(asked, 'token')} would be reused in {title_of(chosen)}")
         if answer.HasField("in_flight"):
             found = answer.in_flight
             typer.echo(
@@ -90,9 +91,11 @@ def pin(
     if as_json:
         show_json({"namespace_id": chosen.namespace_id.hex(), "name": name} | plain(answer))
     elif pinned:
-        typer.echo(f"{name}: {pinned} of {asked} tokens are pinned in {title_of(chosen)}")
+        are = counted(asked, "token is", "tokens are")
+        typer.echo(f"{name}: {pinned} of {are} pinned in {title_of(chosen)}")
     else:
-        typer.echo(f"{name}: no page of the {asked} tokens is cached in {title_of(chosen)}: no pin")
+        title = title_of(chosen)
+        typer.echo(f"{name}: no page of {counted(asked, 'token')} is cached in {title}: no pin")
 
 
 def unpin(
@@ -179,15 +182,13 @@ def evict(
     if as_json:
         show_json({"namespace_id": chosen.namespace_id.hex()} | plain(answer))
     else:
-        typer.echo(
-            f"{title_of(chosen)}: {answer.evicted_page_count} pages are gone, "
-            f"{answer.detached_page_count} go at their last release"
-        )
+        what = gone(answer.evicted_page_count, answer.detached_page_count)
+        typer.echo(f"{title_of(chosen)}: {what}")
 
 
 def _question(namespace: store_pb2.NamespaceInfo, packed_tokens: bytes) -> str:
     title = title_of(namespace)
     if not packed_tokens:
-        return f"Remove all {namespace.cached_page_count} pages of {title}?"
+        return f"Remove all of {title}, {counted(namespace.cached_page_count, 'page')}?"
     count = len(packed_tokens) // TOKEN_BYTES
-    return f"Remove the end of these {count} tokens from {title}, and all that continues it?"
+    return f"Remove the end of {counted(count, 'token')} from {title}, and all that continues it?"

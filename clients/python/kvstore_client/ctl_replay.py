@@ -17,6 +17,7 @@ from kvstore_client.console import (
     show_json,
     store_failures,
 )
+from kvstore_client.ctl_counts import counted
 from kvstore_client.ctl_remote import require_here
 from kvstore_client.ctl_scratch import (
     PAGE_TOKENS,
@@ -63,7 +64,8 @@ def replay(
         # Before it is opened, which takes memory where none has pages of this size yet.
         if spec.before.cached_pages and not yes:
             question = (
-                f"Make room for it among {spec.before.cached_pages} pages that others cached?"
+                f"Make room for it among {counted(spec.before.cached_pages, 'page')}"
+                " that others cached?"
             )
             typer.confirm(question, abort=True, err=True)
         with scratch(spec) as made:

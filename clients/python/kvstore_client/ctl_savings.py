@@ -7,13 +7,14 @@ import typer
 from kvstore.v1 import lease_pb2
 from kvstore_client import tables
 from kvstore_client.console import AsJson, RuntimeDirOption, connected, show, show_json
+from kvstore_client.ctl_counts import counted
 from kvstore_client.ctl_rates import counted_here
 from kvstore_client.ctl_values import namespaces_of, title_of
 from kvstore_client.savings import Savings, prefix_savings, savings_of
 
 GIVEN = "Seconds are the saved tokens at {rate:g} tokens a second, as --prefill-rate says."
 SAID = (
-    "Seconds are of {timed} of the {saved} saved tokens: those of engines that said what they"
+    "Seconds are of {timed} of the {saved}: those of engines that said what they"
     " compute in a second, each at its own speed. --prefill-rate counts all at one."
 )
 TOO_FEW = (
@@ -21,7 +22,7 @@ TOO_FEW = (
     " second. kvstore-worker says it once it has computed enough tokens itself to measure it;"
     " --prefill-rate counts all at one speed."
 )
-DELETED = "Not in it: {deleted} tokens that were asked of namespaces which are deleted."
+DELETED = "Not in it: {deleted} asked of namespaces which are deleted."
 NOT_KNOWN = "Seconds are not known: say what an engine computes in a second with --prefill-rate."
 
 
@@ -53,14 +54,14 @@ def savings(  # each is an option
         with connected(runtime_dir) as admin:
             stats = admin.stats()
             here = counted_here(stats)
-            counted = {} if namespace else {"all namespaces": here}
-            counted |= {
+            spaces = {} if namespace else {"all namespaces": here}
+            spaces |= {
                 title_of(each): each.counters for each in namespaces_of(stats.namespaces, namespace)
             }
         timed = here.timed_token_count
         deleted = stats.counters.asked_token_count - here.asked_token_count
         saved = here.matched_token_count + here.copied_token_count
-        rows = {title: counted_savings(each, prefill_rate) for title, each in counted.items()}
+        rows = {title: counted_savings(each, prefill_rate) for title, each in spaces.items()}
     if as_json:
         show_json([{"of": title} | each._asdict() for title, each in rows.items()])
         return
@@ -68,11 +69,11 @@ def savings(  # each is an option
     if prefill_rate:
         typer.echo(GIVEN.format(rate=prefill_rate))
     elif timed:
-        typer.echo(SAID.format(timed=timed, saved=saved))
+        typer.echo(SAID.format(timed=timed, saved=counted(saved, "saved token")))
     else:
         typer.echo(TOO_FEW if saved else NOT_KNOWN)
     if deleted > 0 and not namespace:
-        typer.echo(DELETED.format(deleted=deleted))
+        typer.echo(DELETED.format(deleted=counted(deleted, "token")))
 
 
 def counted_savings(counters: lease_pb2.CacheCounters, prefill_rate: float = 0.0) -> Savings:

@@ -7,6 +7,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from kvstore.v1 import store_pb2
+from kvstore_client.ctl_counts import counted
 from kvstore_client.terminal_text import printable
 from kvstore_client.tokens import unpack_tokens
 
@@ -40,8 +41,8 @@ def prefix_tree(
     A node whose parent was not listed, for it went meanwhile, stands at the root.
     """
     name = printable(namespace.identity.display_name) or namespace.namespace_id.hex()
-    pages = _pages(namespace.cached_page_count)
-    root = Tree(Text(f"{name}: {pages} of {namespace.layout.page_tokens} tokens"))
+    pages = counted(namespace.cached_page_count, "page")
+    root = Tree(Text(f"{name}: {pages} of {counted(namespace.layout.page_tokens, 'token')}"))
     listed = sorted(prefixes, key=lambda each: (each.start_page, each.node_id))
     known = {each.node_id for each in listed}
     children: dict[int, list[store_pb2.PrefixInfo]] = {}
@@ -98,11 +99,7 @@ def _more(
         count, pages = count + 1, pages + node.page_count
         waiting += children.get(node.node_id, [])
     if count:
-        branch.add(Text(f"... {count} more run{'s' * (count > 1)}, {_pages(pages)}", style="dim"))
-
-
-def _pages(count: int) -> str:
-    return f"{count} page{'s' * (count != 1)}"
+        branch.add(Text(f"... {counted(count, 'more run')}, {counted(pages, 'page')}", style="dim"))
 
 
 def _label(
