@@ -21,8 +21,16 @@ class Preloaded:
     A context manager. One thread uses it; one program runs at a time.
     """
 
-    def __init__(self, *modules: str, forget: Sequence[str] = ()) -> None:
-        """Import ``modules``; each program imports those of the packages ``forget`` anew."""
+    def __init__(
+        self,
+        *modules: str,
+        forget: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Import ``modules``; each program imports those of the packages ``forget`` anew.
+
+        ``environment`` comes over this process's own, for what is read as Python begins.
+        """
         self._forget = [*forget]
         self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with other:
@@ -30,6 +38,7 @@ class Preloaded:
                 [sys.executable, str(SERVER), str(other.fileno()), *modules],
                 pass_fds=[other.fileno()],
                 start_new_session=True,
+                env={**os.environ, **(environment or {})},
             )
 
     def run(
