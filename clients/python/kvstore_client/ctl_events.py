@@ -4,7 +4,7 @@ import json
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from itertools import islice
+from itertools import chain, islice
 from math import inf
 from typing import Annotated
 
@@ -109,30 +109,52 @@ def watched(
     """Yield events with their times by this machine's clock.
 
     One watch after the other to follow: each begins with what the store remembers, of which
-    what was told before is left out.
+    what was told before is left out, by the event that was told last: many have one time.
     """
     longest = _seconds(admin.capabilities().limits.max_watch)
     history = History.NONE if new else History.FIRST if follow or seconds else History.ALONE
     left = inf if follow else seconds
-    told_through = -1.0
+    last: store_pb2.WatchEventsResponse | None = None
+    since = -1.0
     while True:
-        before = told_through
         span = min(left or longest, longest)
         with admin.watch_events(namespace_id, seconds=span, history=history) as watch:
             began = _seconds(watch.began.uptime)
             started = datetime.now(UTC) - timedelta(seconds=began)
             if history is History.NONE:
-                told_through = began
-            for event in watch:
-                uptime = _seconds(event.uptime)
-                told_through = max(told_through, uptime)
-                is_new = event.sequence_number > watch.began.began.remembered_event_count
-                if is_new or uptime > before:
-                    yield started + timedelta(seconds=uptime), event
+                since = began
+            told = iter(watch)
+            remembered = list(islice(told, watch.began.began.remembered_event_count))
+            for event in chain(_not_told(remembered, last, since), told):
+                last = event
+                yield started + timedelta(seconds=_seconds(event.uptime)), event
         left -= span
         if left <= 0:
             return
         history = History.FIRST
+
+
+def _not_told(
+    remembered: list[store_pb2.WatchEventsResponse],
+    last: store_pb2.WatchEventsResponse | None,
+    since: float,
+) -> list[store_pb2.WatchEventsResponse]:
+    """Return what comes after the event that was told last; without one, after a moment."""
+    if last is None:
+        return [each for each in remembered if _seconds(each.uptime) > since]
+    known = _content(last)
+    told = (end for end in range(len(remembered), 0, -1) if _content(remembered[end - 1]) == known)
+    # Where it is remembered no more, all of them are later.
+    return remembered[next(told, 0) :]
+
+
+def _content(event: store_pb2.WatchEventsResponse) -> store_pb2.WatchEventsResponse:
+    """Return an event without what is its watch's own."""
+    content = store_pb2.WatchEventsResponse()
+    content.CopyFrom(event)
+    content.ClearField("sequence_number")
+    content.ClearField("lost_event_count")
+    return content
 
 
 def _seconds(span: Duration) -> float:

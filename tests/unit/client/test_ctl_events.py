@@ -24,8 +24,9 @@ def event(number: int = 1, at: float = 2.5, **fields: Any) -> pb.WatchEventsResp
 
 def pages(**more: Any) -> pb.PagesEvent:  # noqa: ANN401
     """Return what happened to three pages."""
-    values: dict[str, Any] = {"page_count": 3, "cause": pb.PagesEvent.CAUSE_EVICTED}
-    return pb.PagesEvent(namespace_id=SPACE, start_page=2, tier="TIER_2", **values | more)
+    values: dict[str, Any] = {"start_page": 2, "page_count": 3, "tier": "TIER_2"}
+    values |= {"namespace_id": SPACE, "cause": pb.PagesEvent.CAUSE_EVICTED}
+    return pb.PagesEvent(**values | more)
 
 
 class Watch:
@@ -144,6 +145,20 @@ def test_following_goes_on_after_a_watch_s_end() -> None:
     store = Store(first, second, third)
     assert numbers(store, 6, follow=True) == [1, 2, 4, 5, 5, 6]
     assert {history for _, history in store.asked} == {History.FIRST}
+
+
+def test_a_watch_may_end_among_events_of_one_moment() -> None:
+    """Those of them that it did not tell are in the next one, and nothing is told twice."""
+    removed = [event(number, 2.0, pages_removed=pages(start_page=number)) for number in range(1, 6)]
+    again = [
+        event(number, 2.0, lost_event_count=int(number == 1), pages_removed=pages(start_page=page))
+        for number, page in enumerate(range(2, 6), start=1)
+    ]
+    store = Store(Watch(removed[:3], 0), Watch(again, 4), Watch([event(1, 1.5)], 1))
+    told = watched(cast("Admin", store), b"", follow=True, seconds=0.0, new=False)
+    assert [each.pages_removed.start_page for _, each in islice(told, 5)] == [1, 2, 3, 4, 5]
+    # Of a time before: what is remembered has gone on without what was told last.
+    assert next(told)[1].uptime.ToNanoseconds() == 1.5e9
 
 
 def test_a_watch_longer_than_the_store_allows_is_several() -> None:
