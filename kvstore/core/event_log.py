@@ -12,13 +12,14 @@ class EventLog:
     """The latest events, and the watches that each is handed to. Not thread-safe.
 
     ``now`` is the latest time that the core was told, in seconds: an event's. ``count`` are all
-    that there were.
+    that there were, ``lost_count`` all that a watch lost, for each watch that did.
     """
 
     def __init__(self, limits: Limits | None = None) -> None:
         limits = limits or Limits()
         self.now = 0.0
         self.count = 0
+        self.lost_count = 0
         self.recent: deque[Event] = deque(maxlen=limits.max_remembered_events)
         self._watches: tuple[EventWatch, ...] = ()
         # Those that are told of nothing that happens from now on.
@@ -34,7 +35,7 @@ class EventLog:
         self.count += 1
         self.recent.append(event)
         for watch in self._by_tenant.get(event.tenant, self._of_all):
-            watch.offer(event)
+            self.lost_count += watch.offer(event)
 
     def is_watched(self, tenant: str, namespace_id: bytes) -> bool:
         """Return whether anybody is told what happens in a namespace."""
@@ -58,7 +59,7 @@ class EventLog:
         else:
             self._looks_back += (watch,)
         for event in self.recent if with_history else ():
-            watch.offer(event)
+            self.lost_count += watch.offer(event)
 
     def end(self, watch: EventWatch) -> None:
         """Hand nothing more to a watch; one that ended already is passed over."""

@@ -44,16 +44,21 @@ class EventWatch:
         chosen = not self._namespace_id or self._namespace_id == namespace_id
         return chosen and self._identity.sees(tenant)
 
-    def offer(self, event: Event) -> None:
-        """Let an event wait, if it is for this watcher; the oldest is lost if too many do."""
+    def offer(self, event: Event) -> int:
+        """Let an event wait, if it is for this watcher; the oldest is lost if too many do.
+
+        Returns how many were lost by that.
+        """
         if not self.sees(event.tenant, event.namespace_id):
-            return
-        if len(self._line) >= self._room:
+            return 0
+        lost = int(len(self._line) >= self._room)
+        if lost:
             self._line.popleft()
-            self._lost += 1
+            self._lost += lost
         self._line.append(event)
         if len(self._line) == 1:
             self._wake()
+        return lost
 
     def take(self, most: int) -> Told:
         """Return the next ``most`` events, and how many were lost before the first of them."""

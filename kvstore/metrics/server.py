@@ -48,13 +48,19 @@ EVENTS: Final = counter(
     "Events that watchers are told of, or would be.",
     "Nothing by itself: it is what a watcher has to keep up with; events.md.",
 )
+LOST: Final = counter(
+    "kvstore_events_lost_total",
+    "",
+    "Events that a watcher was not told, since its client takes them too slowly: of each watcher.",
+    "Grows: what that watcher counts is wrong from then on; let it do less with each; events.md.",
+)
 WATCHERS: Final = gauge(
     "kvstore_event_watchers",
     "",
     "Watchers of events.",
     "Only grows: somebody watches and does not end; limits.md bounds them.",
 )
-METRICS: Final = (INFO, READY, SILENCE, FAILURES, MUTEX, SNAPSHOT, EVENTS, WATCHERS)
+METRICS: Final = (INFO, READY, SILENCE, FAILURES, MUTEX, SNAPSHOT, EVENTS, LOST, WATCHERS)
 
 
 def write(view: View, sheet: Sheet) -> None:
@@ -66,6 +72,6 @@ def write(view: View, sheet: Sheet) -> None:
         sheet.add(FAILURES, thread.failure_count, name)
     sheet.add_durations(MUTEX, view.mutex_waits)
     sheet.add(SNAPSHOT, view.seconds)
-    event_count, watcher_count = view.events
-    sheet.add(EVENTS, event_count)
-    sheet.add(WATCHERS, watcher_count)
+    sheet.add(EVENTS, view.events.event_count)
+    sheet.add(LOST, view.events.lost_count)
+    sheet.add(WATCHERS, view.events.watcher_count)

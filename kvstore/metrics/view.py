@@ -7,6 +7,7 @@ from typing import NamedTuple
 from kvstore.core.stats import Stats
 from kvstore.service.clock import Clock
 from kvstore.service.durations import DurationCounts
+from kvstore.service.event_watches import EventUse
 from kvstore.service.move_counts import MoveCounts
 from kvstore.service.tier3 import Tier3Use
 from kvstore.service.traffic import Requests
@@ -36,8 +37,7 @@ class View(NamedTuple):
     # By what they came over, method and outcome.
     calls: Mapping[tuple[str, str, str], DurationCounts]
     thrash: float
-    # How many there were, and how many watch.
-    events: tuple[int, int]
+    events: EventUse
     threads: Mapping[str, ThreadView]
     ready: bool
     mutex_waits: DurationCounts

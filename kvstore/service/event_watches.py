@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from threading import Event, Lock
+from typing import NamedTuple
 
 from kvstore.core.cache import PrefixCache
 from kvstore.core.caller import Identity
@@ -79,6 +80,14 @@ class Watching:
             self._cache.events.end(self._watch)
 
 
+class EventUse(NamedTuple):
+    """How many events there were, how many watchers lost of them, and how many watch."""
+
+    event_count: int
+    lost_count: int
+    watcher_count: int
+
+
 class EventWatches:
     """All watchers of a store. Thread-safe.
 
@@ -121,10 +130,11 @@ class EventWatches:
         with self._state:
             self._watching.discard(watching)
 
-    def use(self) -> tuple[int, int]:
-        """Return how many events there were, and how many watch."""
+    def use(self) -> EventUse:
+        """Return how much is told."""
+        log = self._cache.events
         with self._state:
-            return self._cache.events.count, len(self._watching)
+            return EventUse(log.count, log.lost_count, len(self._watching))
 
     def close(self) -> None:
         """End all watches, and begin no other. Does not wait."""

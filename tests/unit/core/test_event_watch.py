@@ -1,5 +1,7 @@
 """Who is told what: watches, their bounds, and what is remembered."""
 
+from dataclasses import replace
+
 import pytest
 
 from kvstore.core.caller import Identity
@@ -64,6 +66,22 @@ def test_a_slow_watcher_loses_the_oldest_and_learns_how_many() -> None:
     told = watcher.watch.take(2)
     assert (told.lost_count, times(told)) == (3, [3, 4])
     assert watcher.watch.take(9).lost_count == 0
+
+
+def test_what_watchers_lose_is_counted() -> None:
+    """For each watcher, also what it loses of what is remembered, and what its end takes along."""
+    log, slow, quick = EventLog(replace(LIMITS, max_remembered_events=5)), Watcher(), Watcher()
+    log.begin(slow.watch, with_history=False)
+    log.begin(quick.watch, with_history=False)
+    for number in range(5):
+        log.note(event(number))
+        quick.watch.take(1)
+    assert (log.count, log.lost_count) == (5, 1)
+    log.begin(Watcher().watch, with_history=True, goes_on=False)
+    assert log.lost_count == 2
+    log.end(slow.watch)
+    log.note(event(5))
+    assert log.lost_count == 2
 
 
 def test_the_latest_events_are_remembered() -> None:
