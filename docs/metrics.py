@@ -34,7 +34,7 @@ Beside what is below it has the process' own (`process_...`, `python_...`).
 Names that others chose are untrusted text: they are cut to {MAX_LENGTH} characters, what is not printable is `?`.
 At most {MOST_TENANTS} tenants have a value of their own, {MOST_NAMESPACES_OF_TENANT} namespaces of each, {MOST_NAMESPACES} in all, and {MOST_OWNERS} owners of leases; the rest is in `other`.
 Namespaces and leases of one name and tenant are one series. A namespace without a name is called by the first digits of its id.
-What a deleted namespace counted stays counted.
+What a deleted namespace counted stays counted, in its own series as of the last scrape before, the rest in its tenant's `other`: sums over namespaces lose nothing.
 
 The store is asked at most once in {LIFETIME:g} second, however many scrape.
 """

@@ -73,6 +73,12 @@ class Counters:
         for field in fields(self):
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
+    def less(self, other: "Counters") -> "Counters":
+        """Return these counts without another's."""
+        return Counters(
+            *(mine - its for mine, its in zip(astuple(self), astuple(other), strict=True))
+        )
+
     def copy(self) -> "Counters":
         """Return the counts of now. Fast: a snapshot has one of each namespace and lease."""
         copied = Counters.__new__(Counters)

@@ -66,8 +66,8 @@ class Directory(Membership):
         self.third = ThirdTier() if third_tier else None
         self.limits = limits
         self.counters = Counters()
-        # What was counted in namespaces that were deleted, and those of which pages are held.
-        self.deleted = Counters()
+        # By tenant, what was counted in namespaces that were deleted; those with pages held.
+        self.deleted: dict[str, Counters] = {}
         self.leaving: list[Namespace] = []
         # Pages that were removed, by why.
         self.removed_pages: dict[Cause, int] = {}
@@ -247,9 +247,10 @@ class Directory(Membership):
         self._note_namespace(namespace, NamespaceStep.DELETED)
         namespace.deleted = True
         self.leaving = [each for each in (*self.leaving, namespace) if each.detached_page_count]
-        self.deleted.add(namespace.counters)
+        deleted = self.deleted.setdefault(namespace.tenant, Counters())
+        deleted.add(namespace.counters)
         # What is counted of it from now on is of one that was deleted.
-        namespace.counters = self.deleted
+        namespace.counters = deleted
         del self.namespaces[namespace_id], holdings.namespaces[namespace_id]
         del self._by_identity[namespace.identity.key(namespace.tenant)]
         return removed

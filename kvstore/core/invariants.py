@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from kvstore.core.anchors import Anchor
 from kvstore.core.arena import Arena
 from kvstore.core.cache import PrefixCache
+from kvstore.core.counters import Counters
 from kvstore.core.holdings import Holdings
 from kvstore.core.holds import Hold
 from kvstore.core.law import law
@@ -234,9 +235,9 @@ def _check_reach(cache: PrefixCache, arena: Arena) -> None:
 
 
 def _check_counters(cache: PrefixCache) -> None:
-    by_namespace, by_lease = cache.deleted.copy(), cache.ended.copy()
-    for namespace in cache.namespaces.values():
-        by_namespace.add(namespace.counters)
+    by_namespace, by_lease = Counters(), cache.ended.copy()
+    for each in (*cache.deleted.values(), *(each.counters for each in cache.namespaces.values())):
+        by_namespace.add(each)
     for lease in cache.table.leases.values():
         by_lease.add(lease.counters)
     law(by_namespace == cache.counters, "sums over namespaces equal the totals")

@@ -73,6 +73,8 @@ class Stats:
     tenants: tuple[TenantStats, ...] = ()
     # Of an admin's: pages removed, by why.
     removed_pages: dict[Cause, int] = field(default_factory=dict)
+    # Of an admin's: what namespaces counted that are deleted, by tenant.
+    deleted: dict[str, Counters] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,7 @@ def snapshot(cache: PrefixCache, identity: Identity, now: float) -> Stats:
         oldest_quarantine_age=oldest(each.oldest_quarantine_age for each in leases),
         tenants=tuple(tenant_stats(each) for each in cache.table.visible_holdings(identity)),
         removed_pages=dict(cache.removed_pages) if identity.admin else {},
+        deleted=_copies(cache.deleted) if identity.admin else {},
     )
 
 
@@ -163,6 +166,10 @@ def named_pin_stats(pin: NamedPin, now: float) -> NamedPinStats:
         age=now - pin.taken_at,
         remaining=None if pin.due == inf else max(pin.due - now, 0.0),
     )
+
+
+def _copies(counters: dict[str, Counters]) -> dict[str, Counters]:
+    return {name: each.copy() for name, each in counters.items()}
 
 
 def _sum(namespaces: Iterable[Namespace]) -> Counters:

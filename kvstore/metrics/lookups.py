@@ -69,7 +69,9 @@ class Lookups:
     def __init__(self, names: TenantNames) -> None:
         self._names = names
         self._last: dict[bytes, NamespaceStats] = {}
+        # What is shown of deleted namespaces by their names, and of that what is each tenant's.
         self._gone: dict[tuple[str, str], Counters] = {}
+        self._shown: dict[str, Counters] = {}
 
     def write(self, view: View, sheet: Sheet) -> None:
         """Write all of it."""
@@ -77,9 +79,14 @@ class Lookups:
         for namespace_id, last in self._last.items():
             if namespace_id not in current:
                 self._gone.setdefault(self._labels(last), Counters()).add(last.counters)
+                self._shown.setdefault(last.tenant, Counters()).add(last.counters)
         self._last = current
         for labels, counters in self._gone.items():
             _write(sheet, counters, *labels)
+        # What they counted after the last look at them, which by their names would be a guess.
+        for tenant, counters in view.stats.deleted.items():
+            unseen = counters.less(self._shown.get(tenant, Counters()))
+            _write(sheet, unseen, *self._names.others(tenant))
         for each in current.values():
             labels = self._labels(each)
             _write(sheet, each.counters, *labels)

@@ -59,6 +59,10 @@ class TenantNames:
             return owner, OTHER
         return owner, name
 
+    def others(self, tenant: str) -> tuple[str, str]:
+        """Return a tenant's, and what namespaces of it share that have no value of their own."""
+        return self.tenant(tenant), OTHER
+
 
 class PassingNames:
     """As :class:`Names`, for gauges: a name that is there no more makes room for another."""

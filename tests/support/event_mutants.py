@@ -42,7 +42,7 @@ EVENT_MUTANTS = [
     Mutant(
         "counts-of-a-deleted-namespace-are-lost",
         "directory.py",
-        "        self.deleted.add(namespace.counters)\n",
+        "        deleted.add(namespace.counters)\n",
         "",
     ),
     Mutant(

@@ -68,3 +68,11 @@ def test_zero_is_nothing_counted() -> None:
     assert Counters().is_zero()
     for field in fields(Counters):
         assert not Counters(**{field.name: 1}).is_zero()
+
+
+def test_what_was_counted_since_is_a_difference() -> None:
+    """Of each count; neither side changes."""
+    before = Counters(lookup_count=2, removed_page_count=1)
+    after = Counters(lookup_count=5, removed_page_count=1, saved_prefill_us=7)
+    assert after.less(before) == Counters(lookup_count=3, saved_prefill_us=7)
+    assert before.lookup_count == 2

@@ -92,6 +92,30 @@ def test_what_a_deleted_namespace_counted_stays(world: World) -> None:
         assert "kvstore_cached_pages" not in after
 
 
+def test_what_a_namespace_counted_last_is_not_lost(world: World) -> None:
+    """What it did between a scrape and its deletion, and if it was never scraped: in ``other``."""
+    caller = world.worker()
+    seen = world.open_namespace(caller)
+    scraped = Scraped(view_of(world.store))
+    name = next(iter(scraped.samples()["kvstore_cached_pages"]))[1]
+    world.store.match(caller, seen, sequence_of(2), MatchWishes(1))
+    scraped.view = view_of(world.store)
+    assert scraped.samples()["kvstore_lookups_total"]["uid-1", name, "miss"] == 1
+    world.store.match(caller, seen, sequence_of(2), MatchWishes(2))
+    world.store.delete_namespace(caller.identity, seen)
+    unseen = world.open_namespace(caller)
+    world.store.match(caller, unseen, sequence_of(2), MatchWishes(3))
+    world.store.delete_namespace(caller.identity, unseen)
+    world.open_namespace(caller)
+    scraped.view = view_of(world.store)
+    for _ in range(2):
+        found = scraped.samples()
+        assert found["kvstore_lookups_total"]["uid-1", name, "miss"] == 1
+        assert found["kvstore_lookups_total"]["uid-1", "other", "miss"] == 2
+        assert sum(found["kvstore_asked_tokens_total"].values()) == 3 * (2 * PAGE_TOKENS + 1)
+        assert ("uid-1", "other") not in found["kvstore_cached_pages"]
+
+
 def test_calls_are_a_histogram(world: World) -> None:
     """By what they came over, method and outcome."""
     world.store.call_times["lane"] = times = CallTimes()
