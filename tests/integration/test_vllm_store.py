@@ -27,7 +27,9 @@ def store() -> Iterator[RunningStore]:
 @pytest.fixture
 def access(store: RunningStore) -> Iterator[StoreAccess]:
     """An engine's use of it."""
-    made = StoreAccess(str(store.runtime_dir), IDENTITY, LAYOUT, call_timeout=20.0)
+    made = StoreAccess(
+        str(store.runtime_dir), IDENTITY, LAYOUT, name="vllm tiny", call_timeout=20.0
+    )
     assert wait_until(lambda: made.usable and made.memory.failure is None)
     yield made
     made.close()
@@ -119,7 +121,7 @@ def test_of_a_store_that_is_full_the_first_pages_can_be_had(access: StoreAccess)
 
 def test_without_a_store_all_is_a_miss(tmp_path: object) -> None:
     """At once, and the lease that others would join is none."""
-    access = StoreAccess(str(tmp_path), IDENTITY, LAYOUT, call_timeout=0.05)
+    access = StoreAccess(str(tmp_path), IDENTITY, LAYOUT, name="vllm tiny", call_timeout=0.05)
     work = StoreWork(access, PAGE, 0.05)
     assert not access.usable
     assert access.share_lease() is None

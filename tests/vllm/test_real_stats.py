@@ -1,10 +1,11 @@
 """Counts through vLLM's own hooks, and events through its types."""
 
 from collections import Counter
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Gauge, Histogram
 from prometheus_client import Counter as PrometheusCounter
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
@@ -15,7 +16,7 @@ from vllm.v1.core.kv_cache_utils import (
 )
 from vllm.v1.request import Request
 
-from kvstore_vllm.counters import METRICS
+from kvstore_vllm.counters import ATTACHED, GAUGES, METRICS
 from kvstore_vllm.events import MEDIUM, StoredEvents
 from kvstore_vllm.stats import ConnectorPromMetrics, ConnectorStats
 
@@ -48,17 +49,18 @@ def test_prometheus_has_every_metric_for_each_engine() -> None:
         return PrometheusCounter(name, meaning, labels, registry=registry)
 
     config = SimpleNamespace(kv_transfer_config=None)
-    types = {PrometheusCounter: counter}
-    from prometheus_client import Gauge, Histogram  # noqa: PLC0415
-
-    types |= {Gauge: Gauge, Histogram: Histogram}
+    types = {
+        PrometheusCounter: counter,
+        Gauge: partial(Gauge, registry=registry),
+        Histogram: Histogram,
+    }
     metrics = ConnectorPromMetrics(config, types, ["engine"], {0: ["0"], 1: ["1"]})
 
     def value(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(f"{name}_total", labels)
 
     names = {metric.name for metric in registry.collect()}
-    assert names == set(METRICS)
+    assert names == {*METRICS, *GAUGES}
     assert value("kvstore_lookups", engine="1", outcome="timeout") == 0
     metrics.observe({"lookups_full": 3, "load_microseconds": 1_500_000, "saves_failed": 1}, 1)
     metrics.observe({"lookups_full": 1, "inserts_failed": 1}, 1)
@@ -66,6 +68,26 @@ def test_prometheus_has_every_metric_for_each_engine() -> None:
     assert value("kvstore_lookups", engine="0", outcome="full") == 0
     assert value("kvstore_load_seconds", engine="1") == 1.5
     assert value("kvstore_failed_saves", engine="1") == 2
+
+
+def test_an_engine_that_has_the_store_says_so() -> None:
+    """From when it is told, for each engine, and as long as nothing else is."""
+    registry = CollectorRegistry()
+    types = {
+        each: partial(each, registry=registry) for each in (PrometheusCounter, Gauge, Histogram)
+    }
+    config = SimpleNamespace(kv_transfer_config=None)
+    metrics = ConnectorPromMetrics(config, types, ["engine"], {0: ["0"], 1: ["1"]})
+
+    def attached() -> list[float | None]:
+        return [registry.get_sample_value(ATTACHED, {"engine": each}) for each in "01"]
+
+    assert attached() == [0, 0]
+    metrics.observe({"attached": 1, "lookups_full": 1}, 1)
+    metrics.observe({"lookups_full": 1}, 1)
+    assert attached() == [0, 1]
+    metrics.observe({"not_attached": 1}, 1)
+    assert attached() == [0, 0]
 
 
 def events_of(*, enabled: bool | None) -> StoredEvents:

@@ -1,5 +1,6 @@
 """What a connector counts, and how people and Prometheus see it."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -34,6 +35,13 @@ METRICS: Final[Mapping[str, tuple[str, str]]] = {
     "kvstore_load_seconds": ("Time of copying from the store, summed over ranks.", ""),
     "kvstore_store_seconds": ("Time of copying to the store, summed over ranks.", ""),
 }
+# What is so as of the engine's last step, by the count that says yes and the one that says no.
+ATTACHED: Final = "kvstore_attached"
+IS_ATTACHED: Final = "attached"
+IS_NOT_ATTACHED: Final = "not_attached"
+GAUGES: Final[Mapping[str, str]] = {
+    ATTACHED: "1 while the store answers and every rank reaches its memory, as of the last step.",
+}
 OUTCOMES: Final = ("full", "partial", "miss", "timeout", "unavailable")
 COUNTED: Final = (
     *(Counted(f"lookups_{outcome}", "kvstore_lookups", outcome) for outcome in OUTCOMES),
@@ -61,6 +69,13 @@ def summed(*counts: Mapping[str, int]) -> dict[str, int]:
     return total
 
 
+def note_attached(counts: "Counter[str]", *, attached: bool) -> None:
+    """Have it told, once, that the store is used from now on, or is not."""
+    now, before = (IS_ATTACHED, IS_NOT_ATTACHED) if attached else (IS_NOT_ATTACHED, IS_ATTACHED)
+    counts[now] = 1
+    del counts[before]
+
+
 def in_words(counts: Mapping[str, int]) -> dict[str, int | float]:
     """Return what one line of a log says of an interval: nothing of what did not happen."""
     lookups = sum(counts.get(f"lookups_{outcome}", 0) for outcome in OUTCOMES)
@@ -75,4 +90,6 @@ def in_words(counts: Mapping[str, int]) -> dict[str, int | float]:
         words[f"{done} MB/s"] = round(copied / time) if time else 0
     words["failed loads"] = counts.get("loads_failed", 0)
     words["failed saves"] = counts.get("saves_failed", 0) + counts.get("inserts_failed", 0)
+    words["attached"] = counts.get(IS_ATTACHED, 0)
+    words["not attached"] = counts.get(IS_NOT_ATTACHED, 0)
     return {name: value for name, value in words.items() if value}

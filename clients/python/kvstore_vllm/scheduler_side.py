@@ -8,10 +8,12 @@ from typing import Any, Final
 from kvstore_vllm.adapters import AdapterDigests
 from kvstore_vllm.answers import ThreadedAnswers
 from kvstore_vllm.config_factors import adapter_facts
+from kvstore_vllm.counters import note_attached
 from kvstore_vllm.engine_facts import EngineFacts
 from kvstore_vllm.half_settings import HalfSettings
 from kvstore_vllm.identity import engine_salt, layout_of, model_identity
 from kvstore_vllm.joining import Joining
+from kvstore_vllm.lease_name import lease_name
 from kvstore_vllm.request_key import RequestKey
 from kvstore_vllm.salts import mixed_salt
 from kvstore_vllm.scheduler_half import SchedulerHalf
@@ -58,6 +60,7 @@ class SchedulerSide:
             settings.runtime_dir,
             identity,
             layout,
+            name=lease_name(identity.display_name, facts.engine_id),
             call_timeout=settings.lookup_timeout,
         )
         self._base_salt = engine_salt(settings)
@@ -153,6 +156,7 @@ class SchedulerSide:
         if usable == self._was_usable or self._is_joining():
             return
         self._was_usable = usable
+        note_attached(self.half.counts, attached=usable)
         facts = self._access.facts()
         if usable:
             _logger.info("kvstore_used", extra=facts)

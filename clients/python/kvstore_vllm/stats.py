@@ -3,14 +3,23 @@
 from collections import Counter
 from typing import Any
 
-from prometheus_client import REGISTRY
+from prometheus_client import REGISTRY, Gauge
 from prometheus_client import Counter as PrometheusCounter
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
     KVConnectorPromMetrics,
     KVConnectorStats,
 )
 
-from kvstore_vllm.counters import COUNTED, METRICS, in_words, summed
+from kvstore_vllm.counters import (
+    ATTACHED,
+    COUNTED,
+    GAUGES,
+    IS_ATTACHED,
+    IS_NOT_ATTACHED,
+    METRICS,
+    in_words,
+    summed,
+)
 
 
 class ConnectorStats(KVConnectorStats):
@@ -46,7 +55,7 @@ class ConnectorStats(KVConnectorStats):
 
 
 class ConnectorPromMetrics(KVConnectorPromMetrics):
-    """The counters of one API server, for each of its engines."""
+    """The metrics of one API server, for each of its engines."""
 
     def __init__(
         self,
@@ -70,16 +79,30 @@ class ConnectorPromMetrics(KVConnectorPromMetrics):
             for engine, values in per_engine_labelvalues.items()
             for each in COUNTED
         }
+        # Of several API servers any one is told of a change.
+        attached = metric_types[Gauge](
+            name=ATTACHED,
+            documentation=GAUGES[ATTACHED],
+            multiprocess_mode="mostrecent",
+            labelnames=labelnames,
+        )
+        self._attached = {
+            engine: attached.labels(*values) for engine, values in per_engine_labelvalues.items()
+        }
+        for each in self._attached.values():
+            each.set(0)
 
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
-        """Add what one engine counted."""
+        """Add what one engine counted, and note whether it has the store."""
         for each in COUNTED:
             if value := transfer_stats_data.get(each.key):
                 self._counters[engine_idx, each.key].inc(value / each.scale)
+        if transfer_stats_data.keys() & {IS_ATTACHED, IS_NOT_ATTACHED}:
+            self._attached[engine_idx].set(int(IS_ATTACHED in transfer_stats_data))
 
 
 def _forget_earlier() -> None:
     """Let a second engine of a process register anew, as vLLM does with its own metrics."""
     for collector in list(REGISTRY._collector_to_names):  # noqa: SLF001  # as vLLM looks for its own
-        if getattr(collector, "_name", None) in METRICS:
+        if getattr(collector, "_name", None) in {*METRICS, *GAUGES}:
             REGISTRY.unregister(collector)

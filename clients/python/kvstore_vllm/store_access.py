@@ -22,9 +22,10 @@ class StoreAccess:
         identity: NamespaceIdentity,
         layout: PageLayout,
         *,
+        name: str,
         call_timeout: float,
     ) -> None:
-        name = f"vllm {identity.display_name}".strip()
+        """``name`` is the lease's."""
         config = ClientConfig(call_timeout=call_timeout, display_name=name)
         self.layout = layout
         self._folder = RuntimeDir(runtime_dir).path

@@ -1,8 +1,9 @@
 """What is counted, and how it reads."""
 
 import re
+from collections import Counter
 
-from kvstore_vllm.counters import COUNTED, METRICS, OUTCOMES, in_words, summed
+from kvstore_vllm.counters import COUNTED, METRICS, OUTCOMES, in_words, note_attached, summed
 
 RANK = {"load_bytes": 3_000_000, "load_microseconds": 1_500, "save_bytes": 1}
 STEP = {"lookups_full": 2, "lookups_miss": 1, "asked_tokens": 300, "loaded_tokens": 200}
@@ -29,6 +30,17 @@ def test_an_interval_reads_as_one_line() -> None:
         "failed saves": 2,
     }
     assert in_words({}) == {}
+
+
+def test_whether_the_store_is_used_is_the_latest() -> None:
+    """What changed back before it was told is not told."""
+    counts: Counter[str] = Counter()
+    note_attached(counts, attached=True)
+    assert counts == {"attached": 1}
+    note_attached(counts, attached=False)
+    note_attached(counts, attached=False)
+    assert counts == {"not_attached": 1}
+    assert in_words(counts) == {"not attached": 1}
 
 
 def test_every_metric_is_counted_and_has_a_unit() -> None:

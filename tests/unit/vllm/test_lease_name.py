@@ -1,0 +1,31 @@
+"""Engines of one model are told apart by name, where there is a name for it."""
+
+import pytest
+
+from kvstore_vllm.lease_name import lease_name
+
+DRAWN = "0b0e7a3c-5a0e-4d53-9a05-4f7a3a0c2f11"
+
+
+@pytest.mark.parametrize(
+    ("engine_id", "name"),
+    [
+        (DRAWN, "vllm tiny"),
+        (f"{DRAWN}_dp1", "vllm tiny dp1"),
+        ("blue", "vllm tiny blue"),
+        ("blue_dp0", "vllm tiny blue dp0"),
+        ("blue_dpx_dp3", "vllm tiny blue_dpx dp3"),
+    ],
+)
+def test_an_engine_s_lease_says_which_it_is(engine_id: str, name: str) -> None:
+    """By what an operator chose, and its rank; not by what is another after a restart."""
+    assert lease_name("tiny", engine_id) == name
+
+
+def test_a_long_name_is_cut() -> None:
+    """To what the store takes, in whole characters; which engine it is stays."""
+    for model, engine_id in (("é" * 128, "blue_dp1"), ("m" * 300, "b" * 300), ("", "x" * 300)):
+        name = lease_name(model, engine_id)
+        assert 100 < len(name.encode()) <= 256
+    assert lease_name("é" * 128, "blue_dp1").endswith("é blue dp1")
+    assert lease_name("", DRAWN) == "vllm"
