@@ -4,7 +4,8 @@ Without ``OTEL_EXPORTER_OTLP_ENDPOINT``, or without the extra `otel`, nothing of
 and what is called here does nothing; where that still is too much, ``ON`` says so. Read once,
 as the process begins.
 
-A span's name and attributes are ours: a method's name, counts, a tenant. Never a token.
+A span's name and attributes are ours: a method's name, counts, a tenant; of an error its class,
+which is its reason, and not its text. Never a token.
 """
 
 import os
@@ -75,23 +76,22 @@ def inside(span: Span) -> AbstractContextManager[Any]:
     """Make a span current for a ``with`` block, and leave its end to others."""
     if not ON or span is None:
         return nullcontext()
-    return trace.use_span(span)
+    return _current(span, ends=False)
 
 
 def span(name: str, parent: Span = None, **attributes: Attribute) -> AbstractContextManager[Span]:
-    """Trace a ``with`` block, in which the span is current; it has what is raised."""
+    """Trace a ``with`` block, in which the span is current; it says what is raised."""
     if not ON:
         return nullcontext()
-    return _tracer.start_as_current_span(name, _context_of(parent), attributes=attributes)
+    return _current(_tracer.start_span(name, _context_of(parent), attributes=attributes))
 
 
 def call_span(name: str, traceparent: str, **attributes: Attribute) -> AbstractContextManager[Span]:
     """As :func:`span`, for a call that came from another process, whose span it names."""
     if not ON:
         return nullcontext()
-    return _tracer.start_as_current_span(
-        name, _context_at(traceparent), kind=trace.SpanKind.SERVER, attributes=attributes
-    )
+    context, kind = _context_at(traceparent), trace.SpanKind.SERVER
+    return _current(_tracer.start_span(name, context, kind, attributes=attributes))
 
 
 def traceparent() -> str:
@@ -130,6 +130,22 @@ def exported(service: str, version: str) -> Iterator[None]:
         ending = Thread(target=provider.shutdown, name="kvstore-tracing", daemon=True)
         ending.start()
         ending.join(PATIENCE)
+
+
+@contextmanager
+def _current(span: "_Span", *, ends: bool = True) -> Iterator["_Span"]:
+    """Have a span be current, and say the class of what is raised meanwhile.
+
+    The library's own way would have it say the text too.
+    """
+    with trace.use_span(
+        span, end_on_exit=ends, record_exception=False, set_status_on_exception=False
+    ):
+        try:
+            yield span
+        except Exception as error:
+            span.set_status(trace.Status(trace.StatusCode.ERROR, type(error).__name__))
+            raise
 
 
 def _context_at(traceparent: str) -> "Context":

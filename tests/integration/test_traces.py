@@ -134,6 +134,34 @@ def test_a_span_of_another_process_is_the_parent_of_one_here() -> None:
     assert [line.split()[1] for line in lines[1:]] == ["False", "False"]
 
 
+def test_a_span_says_which_error_and_nothing_of_its_text() -> None:
+    """By its class, which is the reason: a text may hold paths, names and tokens."""
+    code = (
+        "from kvstore import tracing\n"
+        "from kvstore.errors import LimitExceeded\n"
+        "from opentelemetry.sdk.trace import TracerProvider\n"
+        "from opentelemetry import trace\n"
+        "trace.set_tracer_provider(TracerProvider())\n"
+        "begun = tracing.begin('request')\n"
+        f"ways = tracing.span('a'), tracing.call_span('b', {PARENT!r}), tracing.inside(begun)\n"
+        "for way in ways:\n"
+        "    try:\n"
+        "        with way as span:\n"
+        "            raise LimitExceeded(limit='secret', maximum=1, value=2)\n"
+        "    except LimitExceeded:\n"
+        "        seen = trace.get_current_span().get_span_context().is_valid\n"
+        "        print(span.to_json(indent=None), seen)\n"
+    )
+    lines = run("-c", code, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9").splitlines()
+    for line in lines:
+        told, _, still_current = line.rpartition(" ")
+        span = json.loads(told)
+        assert span["status"] == {"status_code": "ERROR", "description": "LimitExceeded"}
+        assert span["events"] == []
+        assert ("secret" in told, still_current) == (False, "False")
+    assert len(lines) == 3
+
+
 def test_without_a_collector_nothing_of_it_is_imported() -> None:
     """Though the packages are installed."""
     modules = "kvstore.__main__, kvstore_client"
