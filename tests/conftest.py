@@ -21,9 +21,9 @@ STARTING_PROCESSES = frozenset({"chaos", "e2e", "gpu", "integration"})
 # Tests of how programs begin: theirs are started as a user's are, by an exec.
 OF_BEGINNINGS = frozenset(
     {
-        *("test_access", "test_commands", "test_examples", "test_health", "test_healthcheck"),
-        *("test_line_process", "test_log_secrets", "test_own_store", "test_restarts"),
-        *("test_serve", "test_server", "test_testing", "test_traces", "test_worker_program"),
+        *("test_access", "test_examples", "test_health", "test_healthcheck", "test_line_process"),
+        *("test_log_secrets", "test_own_store", "test_restarts", "test_serve", "test_server"),
+        *("test_testing", "test_traces", "test_worker_program"),
     }
 )
 

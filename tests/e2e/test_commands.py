@@ -7,10 +7,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
-from preloaded import Preloaded
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast
@@ -32,32 +31,19 @@ def store() -> Iterator[RunningStore]:
         yield running
 
 
-class Worker(Protocol):
-    """``kvstore-worker``, run to its end."""
-
-    def __call__(self, *arguments: str, given: str = "") -> "subprocess.CompletedProcess[str]":
-        """Run it with ``given`` on its standard input."""
-        ...
-
-
-@pytest.fixture(scope="module")
-def preloaded() -> Iterator[Preloaded]:
-    """Return what runs programs; what they import is imported once for all."""
-    with Preloaded("inference_worker.program") as made:
-        yield made
+def worker(*arguments: str, given: str = "") -> "subprocess.CompletedProcess[str]":
+    """Run kvstore-worker to its end with ``given`` on its standard input."""
+    return subprocess.run(
+        [sys.executable, "-m", "inference_worker", *arguments],
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
 
 
-@pytest.fixture(scope="module")
-def worker(preloaded: Preloaded) -> Worker:
-    """Return what runs kvstore-worker."""
-
-    def run(*arguments: str, given: str = "") -> "subprocess.CompletedProcess[str]":
-        return preloaded.run("inference_worker", *arguments, given=given, timeout=PATIENCE)
-
-    return run
-
-
-def turns(worker: Worker, *arguments: str) -> list[dict[str, Any]]:
+def turns(*arguments: str) -> list[dict[str, Any]]:
     """Chat over a pipe and return what each turn took."""
     options = ("--max-tokens", "24", "--json", "--compare")
     done = worker("chat", *TINY, *options, *arguments, given=QUESTIONS)
@@ -65,9 +51,9 @@ def turns(worker: Worker, *arguments: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_a_chat_goes_on_from_its_turns(worker: Worker, store: RunningStore, tmp_path: Path) -> None:
+def test_a_chat_goes_on_from_its_turns(store: RunningStore, tmp_path: Path) -> None:
     """The second turn matches the first one's pages; without a store the texts are the same."""
-    cold, later = turns(worker, "--store", str(store.runtime_dir))
+    cold, later = turns("--store", str(store.runtime_dir))
     assert cold["matched_tokens"] == 0
     assert later["matched_tokens"] >= cold["prompt_tokens"] // PAGE_TOKENS * PAGE_TOKENS
     assert min(cold["alone_ms"], later["alone_ms"]) > 0
@@ -79,7 +65,7 @@ def test_a_chat_goes_on_from_its_turns(worker: Worker, store: RunningStore, tmp_
     assert later["text"] in done.stdout
 
 
-def test_a_prompt_is_continued(worker: Worker, store: RunningStore, tmp_path: Path) -> None:
+def test_a_prompt_is_continued(store: RunningStore, tmp_path: Path) -> None:
     """From a file or standard input the text is the same, and JSON has the figures."""
     prompt = "A page is the KV of one page-aligned run of tokens."
     (tmp_path / "prompt").write_text(prompt)
@@ -93,7 +79,7 @@ def test_a_prompt_is_continued(worker: Worker, store: RunningStore, tmp_path: Pa
     assert len(found["output_ids"]) == 9
 
 
-def test_a_prompt_longer_than_the_store_is_reused_in_part(worker: Worker) -> None:
+def test_a_prompt_longer_than_the_store_is_reused_in_part() -> None:
     """Its first pages are there for the next process, in a store that has no room for all."""
     with running_store("--tier1-bytes", "512KiB", "--extent-bytes", "512KiB") as small:
         here = ("generate", *TINY, "--max-tokens", "2", "--json", "--store", str(small.runtime_dir))
@@ -103,7 +89,7 @@ def test_a_prompt_longer_than_the_store_is_reused_in_part(worker: Worker) -> Non
     assert second["output_ids"] == first["output_ids"]
 
 
-def test_an_experiment_shows_its_table(worker: Worker) -> None:
+def test_an_experiment_shows_its_table() -> None:
     """It starts a store of its own; what ran stands beside what was published, and it succeeds."""
     done = worker("experiment", "saved-prefill", "--model", "tiny")
     assert done.returncode == 0, done.stderr
@@ -112,7 +98,7 @@ def test_an_experiment_shows_its_table(worker: Worker) -> None:
     assert ["with", "96", "1", "5", "24", "25"] in rows
 
 
-def test_what_cannot_be_done_is_a_line(worker: Worker, tmp_path: Path) -> None:
+def test_what_cannot_be_done_is_a_line(tmp_path: Path) -> None:
     """The status is 1, and the reason stands there without a traceback."""
     none = ("--runtime-dir", str(tmp_path))
     done = worker("generate", "--model", "/nowhere", *none, "A prompt.")
@@ -150,7 +136,7 @@ def test_sigterm_ends_the_store_that_a_chat_started() -> None:
 
 
 def test_generate_starts_from_what_another_process_saved(
-    preloaded: Preloaded, store: RunningStore, tmp_path: Path
+    store: RunningStore, tmp_path: Path
 ) -> None:
     """The example, run twice: the second run computes next to nothing, and says the same."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -159,14 +145,16 @@ def test_generate_starts_from_what_another_process_saved(
     bytewise.decoder = decoders.ByteLevel()
     PreTrainedTokenizerFast(tokenizer_object=bytewise).save_pretrained(tmp_path)
     build_llama().save_pretrained(tmp_path)
+    program = [sys.executable, "-m", "generate_with_transformers"]
 
     def run() -> tuple[list[str], list[str]]:
-        done = preloaded.run(
-            "generate_with_transformers",
-            *(str(tmp_path), str(store.runtime_dir)),
-            path=[EXAMPLES],
-            environment={**os.environ, "OMP_NUM_THREADS": "1"},
+        done = subprocess.run(
+            [*program, str(tmp_path), str(store.runtime_dir)],
+            cwd=EXAMPLES,
+            capture_output=True,
+            text=True,
             timeout=PATIENCE,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         lines = done.stdout.splitlines()

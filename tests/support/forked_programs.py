@@ -36,6 +36,10 @@ FORKERS: Mapping[str, Sequence[str]] = {
     "inference_worker": WORKER,
     "inference_worker.engine_process": WORKER,
     "inference_worker.reference": WORKER,
+    # Of the examples, and of the benchmarks.
+    "generate_with_transformers": WORKER,
+    "gpu": WORKER,
+    "support.gpu_open": WORKER,
 }
 TIED = "inference_worker.tied_process"
 OURS = ("kvstore", "kvstore_client", "inference_worker")

@@ -81,7 +81,7 @@ class Hunt:
         shutil.copytree(self._core, folder / "kvstore")
         changed = folder / "kvstore" / "core" / mutant.file
         put_in(mutant, changed)
-        Path(cache_from_source(changed)).unlink()
+        Path(cache_from_source(changed)).unlink(missing_ok=True)
         outcome = self._preloaded.run(
             "mutant_runner",
             *(str(each) for each in (look.seed, look.examples, look.turns, *look.machines)),
