@@ -1,20 +1,16 @@
 """benchmarks/checksums.py, with so little to do that its figures mean nothing."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "checksums.py"
+from benchmark_process import run_benchmark
+
 SMALL = ("--rounds", "1", "--page-kib", "4")
 
 
 def test_the_benchmark_prints_one_json_document() -> None:
     """Inserts with and without checksums, and matches at each rate, each beside the first."""
-    command = [sys.executable, str(SCRIPT), "--json", *SMALL]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert result.returncode == 0, result.stderr
-    document = json.loads(result.stdout)
+    output = run_benchmark("checksums", "--json", *SMALL)
+    document = json.loads(output)
     assert {"machine", "load_average", "method"} < set(document)
     [size] = document["sizes"]
     assert size["page_bytes"] == 4096

@@ -1,19 +1,14 @@
 """benchmarks/fetch.py, with so little to do that its figures mean nothing, and no peer."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "fetch.py"
+from benchmark_process import run_benchmark
 
 
 def test_the_benchmark_prints_one_json_document() -> None:
     """Hits, fetches and stores, each beside its part's reference, and all that was timed."""
-    command = [sys.executable, str(SCRIPT), "--json", "--quick", "--rounds", "1", "--no-peers"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert result.returncode == 0, result.stderr
-    document = json.loads(result.stdout)
+    output = run_benchmark("fetch", "--json", "--quick", "--rounds", "1", "--no-peers")
+    document = json.loads(output)
     assert {"machine", "load_average", "method"} < set(document)
     cells = document["cells"]
     assert {(each["part"], each["tokens"]) for each in cells} == {

@@ -1,37 +1,17 @@
 """benchmarks/gpu.py on host memory, where its figures mean nothing and its code is the same."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from forked_programs import NESTED
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
-
-def run(*arguments: str) -> str:
-    """Run the benchmark, whose own programs are forked as well, and return what it printed."""
-    result = subprocess.run(
-        [sys.executable, "-m", "gpu", *arguments],
-        cwd=BENCHMARKS,
-        env={**os.environ, NESTED: "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout
+from benchmark_process import run_benchmark
 
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
     """What a quick run on the CPU measured."""
-    found: dict[str, Any] = json.loads(run("--device", "cpu", "--quick", "--json"))
+    found: dict[str, Any] = json.loads(run_benchmark("gpu", "--device", "cpu", "--quick", "--json"))
     return found
 
 
@@ -62,7 +42,7 @@ def test_pages_go_down_and_up_beside_one_large_copy(document: dict[str, Any]) ->
 
 def test_tiers_of_the_host_are_measured_alone() -> None:
     """Without a model, and as one JSON value on stdout."""
-    found = json.loads(run("--host", "--quick", "--json"))
+    found = json.loads(run_benchmark("gpu", "--host", "--quick", "--json"))
     assert [row["page_bytes"] for row in found["tiers"]] == [64 << 10]
     assert "first_token" not in found
 
@@ -79,4 +59,4 @@ def test_each_shared_length_has_its_first_tokens(document: dict[str, Any]) -> No
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_without_a_device_it_says_so() -> None:
     """No figures, no error."""
-    assert run("--quick").strip() == "skipped: no CUDA device"
+    assert run_benchmark("gpu", "--quick").strip() == "skipped: no CUDA device"

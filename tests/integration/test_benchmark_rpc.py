@@ -1,12 +1,10 @@
 """benchmarks/rpc.py, with so little to do that its figures mean nothing."""
 
 import json
-import subprocess
-import sys
 from itertools import product
-from pathlib import Path
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "rpc.py"
+from benchmark_process import run_benchmark
+
 SMALL = (
     "--rounds",
     "1",
@@ -25,10 +23,8 @@ EMPTY, FULL = {"health", "empty"}, {"match", "release", "hit", "acquire", "inser
 
 def test_the_benchmark_prints_one_json_document() -> None:
     """Both servers and the lane are measured in every cell, and ratios are of cells there are."""
-    command = [sys.executable, str(SCRIPT), "--json", *SMALL]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert result.returncode == 0, result.stderr
-    document = json.loads(result.stdout)
+    output = run_benchmark("rpc", "--json", *SMALL)
+    document = json.loads(output)
     assert {"machine", "load_average", "method"} < set(document)
     cells = {(each["server"], each["tokens"], each["callers"]): each for each in document["cells"]}
     served = set(product(["grpc.server", "grpc.aio", "hot lane"], [0, 70], [1, 2]))

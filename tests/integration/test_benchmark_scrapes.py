@@ -1,19 +1,14 @@
 """benchmarks/scrapes.py, quickly."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "scrapes.py"
+from benchmark_process import run_benchmark
 
 
 def test_the_benchmark_prints_one_json_document() -> None:
     """Calls timed and not, a scrape, and matches beside scrapes."""
-    command = [sys.executable, str(SCRIPT), "--json", "--rounds", "1"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert result.returncode == 0, result.stderr
-    document = json.loads(result.stdout)
+    output = run_benchmark("scrapes", "--json", "--rounds", "1")
+    document = json.loads(output)
     assert {"machine", "load_average", "method"} < set(document)
     for call in document["lane_call"].values():
         assert list(call) == ["untimed", "timed"]

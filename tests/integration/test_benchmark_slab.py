@@ -1,21 +1,17 @@
 """benchmarks/slab.py, with so little to do that its figures mean nothing."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "slab.py"
+from benchmark_process import run_benchmark
+
 SMALL = ("--rounds", "1", "--mib", "4", "--page-kib", "64", "--restart-pages", "300")
 
 
 def test_the_benchmark_prints_one_json_document(tmp_path: Path) -> None:
     """Speeds beside plain copies, the time of a restart, and what a kill left."""
-    command = [sys.executable, str(SCRIPT), "--json", "--kills", "1", *SMALL]
-    command += ["--folder", str(tmp_path)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert result.returncode == 0, result.stderr
-    document = json.loads(result.stdout)
+    output = run_benchmark("slab", "--json", "--kills", "1", *SMALL, "--folder", str(tmp_path))
+    document = json.loads(output)
     [speed] = document["speeds"]
     assert speed["pages"] == 64
     for name in ("write", "read"):

@@ -1,20 +1,16 @@
 """benchmarks/stall.py, with so short a stall that its figures mean nothing."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "stall.py"
+from benchmark_process import run_benchmark
+
 SMALL = ("--seconds", "0.5", "--clients", "2", "--engines", "0")
 
 
 def test_the_benchmark_prints_one_json_document() -> None:
     """Requests went on during the stall, none was wrong, all hit again, and nothing is left."""
-    command = [sys.executable, str(SCRIPT), "--json", *SMALL]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    assert result.returncode == 0, result.stderr
-    document = json.loads(result.stdout)
+    output = run_benchmark("stall", "--json", *SMALL, timeout=240)
+    document = json.loads(output)
     assert {"machine", "load_average", "method"} < set(document)
     assert document["requests_during_stall"] > 0
     assert document["wrong_answers"] == 0

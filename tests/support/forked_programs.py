@@ -31,12 +31,14 @@ WORKER = (
     *(f"transformers.models.{name}.modeling_{name}" for name in ("gemma3", "llama", "qwen3")),
     *STORE,
 )
+BENCHMARKS = "checksums", "fetch", "recovery", "rpc", "scrapes", "slab", "stall", "watched"
 FORKERS: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(BENCHMARKS, STORE),
     "kvstore": STORE,
     "inference_worker": WORKER,
     "inference_worker.engine_process": WORKER,
     "inference_worker.reference": WORKER,
-    # Of the examples, and of the benchmarks.
+    # An example, and the benchmark of a worker.
     "generate_with_transformers": WORKER,
     "gpu": WORKER,
     "support.gpu_open": WORKER,
