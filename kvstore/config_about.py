@@ -12,10 +12,14 @@ UNITS_OF_SIZES = (("PiB", 50), ("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10
 
 @dataclass(frozen=True)
 class Values:
-    """What a type's values are: their ``unit``, and in words which of them are ``allowed``."""
+    """What a type's values are: their ``unit``, and in words which of them are ``allowed``.
+
+    ``metavar`` stands for one in ``--help``, where that does not list them all.
+    """
 
     unit: str
     allowed: str
+    metavar: str = ""
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,7 @@ class About:
     default: str
     reload: Reload
     shown: Shown
+    metavar: str
 
     @property
     def flag(self) -> str:
@@ -101,6 +106,7 @@ def about(name: str, field: FieldInfo) -> About:
         default=default_text(field),
         reload=next((each for each in found if isinstance(each, Reload)), NEXT_START),
         shown=shown,
+        metavar=values.metavar,
     )
 
 

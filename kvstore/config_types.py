@@ -47,23 +47,32 @@ def _address(value: str) -> str:
 
 SIZE = "bytes, or with a unit such as 512MiB"
 SECONDS = "seconds"
+BYTES = "BYTES"
 
-Size = Annotated[ByteSize, AfterValidator(_positive_size), Values(SIZE, "more than 0")]
+Size = Annotated[ByteSize, AfterValidator(_positive_size), Values(SIZE, "more than 0", BYTES)]
 OptionalTierSize = Annotated[
     ByteSize,
     AfterValidator(lambda size: size and _tier_size(size)),
-    Values(SIZE, "0, or 4KiB or more"),
+    Values(SIZE, "0, or 4KiB or more", BYTES),
 ]
-TierSize = Annotated[ByteSize, AfterValidator(_tier_size), Values(SIZE, "4KiB or more")]
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), Values(SECONDS, "more than 0")]
+TierSize = Annotated[ByteSize, AfterValidator(_tier_size), Values(SIZE, "4KiB or more", BYTES)]
+Seconds = Annotated[
+    float, Field(gt=0, allow_inf_nan=False), Values(SECONDS, "more than 0", "SECONDS")
+]
 # A thread that goes round more often than that has no time for anything else.
-Interval = Annotated[float, Field(ge=0.001, allow_inf_nan=False), Values(SECONDS, "0.001 or more")]
-Grace = Annotated[float, Field(ge=0, allow_inf_nan=False), Values(SECONDS, "0 or more")]
-Share = Annotated[float, Field(ge=0, le=1), Values("of one", "from 0 to 1")]
-Device = Annotated[str, AfterValidator(_device), Values("", "cpu, or cuda:N with N from 0")]
-ListenAddress = Annotated[
-    str, AfterValidator(_address), Values("HOST:PORT", "a name or an address, a port below 65536")
+Interval = Annotated[
+    float, Field(ge=0.001, allow_inf_nan=False), Values(SECONDS, "0.001 or more", "SECONDS")
 ]
-FilePath = Annotated[Path, Values("path", "a file")]
-FolderPath = Annotated[Path, Values("path", "a folder")]
-GroupName = Annotated[str, Values("group", "a name or a number of a group of this host")]
+Grace = Annotated[float, Field(ge=0, allow_inf_nan=False), Values(SECONDS, "0 or more", "SECONDS")]
+Share = Annotated[float, Field(ge=0, le=1), Values("of one", "from 0 to 1", "SHARE")]
+Device = Annotated[
+    str, AfterValidator(_device), Values("", "cpu, or cuda:N with N from 0", "DEVICE")
+]
+ListenAddress = Annotated[
+    str,
+    AfterValidator(_address),
+    Values("HOST:PORT", "a name or an address, a port below 65536", "HOST:PORT"),
+]
+FilePath = Annotated[Path, Values("path", "a file", "PATH")]
+FolderPath = Annotated[Path, Values("path", "a folder", "PATH")]
+GroupName = Annotated[str, Values("group", "a name or a number of a group of this host", "GROUP")]

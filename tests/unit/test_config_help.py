@@ -1,5 +1,7 @@
 """What the settings say of themselves."""
 
+import re
+
 import pytest
 
 from kvstore.config import Config
@@ -21,6 +23,21 @@ def test_the_help_shows_defaults_as_one_would_write_them(
     assert "(default: 10.0)" in shown
     assert "/tmp/kvstore-UID" in shown  # noqa: S108 - it is only named
     assert [each for each in ("null", "None", "factory", str(1 << 30)) if each in shown] == []
+
+
+def test_the_help_says_what_each_flag_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    """In words of people, and by no type of Python's."""
+    with pytest.raises(SystemExit):
+        load_config(["--help"])
+    shown = capsys.readouterr().out
+    for flag in (
+        *("--tier1-bytes BYTES", "--drain-grace SECONDS", "--listen HOST:PORT", "--device DEVICE"),
+        *("--config-file PATH", "--verify-rate SHARE", "--socket-group GROUP"),
+        *("--log-format {console,json}", "--page-tokens, --no-page-tokens"),
+    ):
+        assert f"  {flag}" in shown
+    words = set(re.findall(r"--[a-z0-9-]+ ([A-Z:]+|[A-Za-z]+)", shown.partition("options:")[2]))
+    assert [each for each in words if each in ("Path", "str", "float", "ByteSize", "int")] == []
 
 
 def test_a_default_is_shown_as_one_would_write_it() -> None:
