@@ -12,9 +12,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from support.fetch_page import write_section
+from support.fetch_page import PROGRAM, lines
 from support.fetch_run import run
 from support.fetch_tables import tables
+from support.page_section import put_section
 
 
 def main(
@@ -32,7 +33,7 @@ def main(
     if output:
         output.write_text(text + "\n", encoding="utf-8")
     if page:
-        write_section(page, document)
+        put_section(page, PROGRAM, lines(document))
     if as_json:
         sys.stdout.write(text + "\n")
         return

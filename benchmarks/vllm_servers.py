@@ -17,8 +17,9 @@ from typing import Annotated, Any
 import typer
 
 from support import machine
+from support.page_section import put_section
 from support.vllm_first_token import Samples, Setting, measure
-from support.vllm_tables import write_section
+from support.vllm_tables import PROGRAM, lines
 from support.vllm_ways import ALONE, EXAMPLE, KVSTORE, LMCACHE, LMCACHE_FOLDER, VLLM_PYTHON, way_of
 
 TESTS = Path(__file__).parents[1] / "tests" / "vllm"
@@ -76,7 +77,7 @@ def main(  # noqa: PLR0913 - each is an option
     if output:
         output.write_text(json.dumps(document) + "\n", encoding="utf-8")
     if page:
-        write_section(page, document)
+        put_section(page, PROGRAM, lines(document))
     if as_json:
         print(json.dumps(document))
     elif not page:

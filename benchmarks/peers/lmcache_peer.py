@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -24,6 +23,7 @@ from support.fetch_workload import (
     Pace,
     Times,
 )
+from support.loopback import free_ports, listens
 
 VERSION = "0.5.6"
 CHILD = Path(__file__).parent / "lmcache_child.py"
@@ -110,7 +110,7 @@ def lmcache_peer(
     ``python`` is the environment's, ``transport`` "zmq" or "grpc". Raises ``RuntimeError`` with
     the server's log where it does not come up.
     """
-    port, http, metrics = _free_ports(3)
+    port, http, metrics = free_ports(3)
     name = f"kvstore-bench-{os.getpid()}-{port}"
     command = [
         *(str(python.with_name("lmcache")), "server", "--transport", transport),
@@ -171,20 +171,11 @@ def _stop(process: "subprocess.Popen[str]") -> None:
         process.wait()
 
 
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-
-
 def _wait_listening(server: "subprocess.Popen[str]", port: int, log: Path) -> None:
     end = time.monotonic() + START_TIMEOUT
     while server.poll() is None and time.monotonic() < end:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
+        if listens(port):
+            return
         time.sleep(LOOK_SECONDS)
     raise RuntimeError(f"LMCache's server did not come up:\n{_tail(log)}")
 

@@ -1,17 +1,11 @@
 """The figures of fetch.py as a section of docs/peers.md."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from support.page_section import put_section
+from support.page_section import busy_lines
 
-BEGIN, END = (
-    "<!-- figures: written by benchmarks/fetch.py --page -->\n",
-    "<!-- end of figures -->\n",
-)
-# A load average above which other work is part of the figures.
-BUSY = 1.0
+PROGRAM = "fetch.py"
 BUSY_NOTE = (
     "Other work had the machine too: it lengthens what takes more of the processor by more, and"
     " makes rows with several threads say nothing. Trust ratios, and a quiet run before this one."
@@ -19,25 +13,15 @@ BUSY_NOTE = (
 TITLES = {"fetch": "64 MiB of KV for a hit", "store": "64 MiB of KV published"}
 
 
-def section(document: dict[str, Any]) -> str:
-    """Return the tables as Markdown."""
-    return "".join(f"{line}\n" for line in _lines(document))
-
-
-def write_section(page: Path, document: dict[str, Any]) -> None:
-    """Put the tables into a page, in place of those that it has."""
-    put_section(page, BEGIN, END, section(document))
-
-
-def _lines(document: dict[str, Any]) -> Iterator[str]:
+def lines(document: dict[str, Any]) -> Iterator[str]:
+    """Yield the tables, as Markdown."""
     facts, load, method = document["machine"], document["load_average"], document["method"]
     yield (
         f"One run of {method['rounds']} rounds on {facts['cores']} cores of an"
         f" {facts['processor']}, whose load average was {load['before']} before it;"
         f" {method['peer']}."
     )
-    if load["before"] > BUSY:
-        yield BUSY_NOTE
+    yield from busy_lines(load, BUSY_NOTE)
     cells = document["cells"]
     yield ""
     sizes = sorted({each["tokens"] for each in cells if each["part"] == "hit"})

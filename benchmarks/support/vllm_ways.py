@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvstore_client.testing import running_store, wait_until
+from support.loopback import free_ports, listens
 
 ALONE, KVSTORE, LMCACHE, EXAMPLE = "vLLM alone", "kvstore", "LMCache", "ExampleConnector"
 TREE = Path(__file__).parents[2]
@@ -81,7 +81,7 @@ def _example() -> Iterator[Way]:
 @contextmanager
 def _lmcache() -> Iterator[Way]:
     """LMCache's standalone server, and its connector, from a folder beside vLLM's environment."""
-    port, http, metrics = _free_ports(3)
+    port, http, metrics = free_ports(3)
     name = f"vllm-bench-{os.getpid()}-{port}"
     environment = {"PYTHONPATH": str(LMCACHE_FOLDER), "LMCACHE_DISABLE_BANNER": "1"}
     command = [
@@ -100,7 +100,7 @@ def _lmcache() -> Iterator[Way]:
             command, env={**os.environ, **environment}, stdout=log, stderr=log
         )
         stack.callback(_stop, server)
-        if not wait_until(lambda: server.poll() is not None or _listens(port), START_SECONDS) or (
+        if not wait_until(lambda: server.poll() is not None or listens(port), START_SECONDS) or (
             server.poll() is not None
         ):
             said = log_path.read_text(encoding="utf-8", errors="replace")
@@ -113,19 +113,6 @@ def _lmcache() -> Iterator[Way]:
             },
         }
         yield Way(LMCACHE, transfer, environment)
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:

@@ -7,17 +7,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from support.page_section import put_section
+from support.page_section import busy_lines, put_section
 from support.workload_plan import FULL
 from support.workload_plots import FILES
 from support.workload_tables import COLUMNS, variant_row
 
-BEGIN, END = (
-    "<!-- figures: written by benchmarks/workloads.py --page -->\n",
-    "<!-- end of figures -->\n",
-)
-# A load average above which other work is part of the figures.
-BUSY = 1.0
+PROGRAM = "workloads.py"
 BUSY_NOTE = (
     "Other work had the machine too: it lengthens everything, and what waits for another process"
     " by more. Ratios are of requests made in turns, and hold better than times."
@@ -32,21 +27,16 @@ TITLES = {
 }
 
 
-def section(document: dict[str, Any], results: str = "") -> str:
-    """Return tables and plots as Markdown, with a link to ``results`` if there are some."""
-    lines = list(_lines(document))
-    if results:
-        lines += ["", f"All of it, with the raw samples of every request: [results]({results})."]
-    return "".join(f"{line}\n" for line in lines)
-
-
 def write_section(page: Path, document: dict[str, Any], results: Path | None = None) -> None:
     """Put the figures into a page, in place of those that it has.
 
     ``results`` is the file in which all of them are, if there is one.
     """
-    link = "" if results is None else os.path.relpath(results, page.parent)
-    put_section(page, BEGIN, END, section(document, link))
+    lines = list(_lines(document))
+    if results is not None:
+        link = os.path.relpath(results, page.parent)
+        lines += ["", f"All of it, with the raw samples of every request: [results]({link})."]
+    put_section(page, PROGRAM, lines)
 
 
 def _lines(document: dict[str, Any]) -> Iterator[str]:
@@ -60,8 +50,7 @@ def _lines(document: dict[str, Any]) -> Iterator[str]:
     )
     if method["plan"] != json.loads(json.dumps(asdict(FULL))):
         yield SHORT_NOTE
-    if load["before"] > BUSY:
-        yield BUSY_NOTE
+    yield from busy_lines(load, BUSY_NOTE)
     yield ""
     yield from _headlines(document)
     for name in FILES:

@@ -1,6 +1,5 @@
 """A server of one's own: ``kvstore-worker serve`` with a store, until the block ends."""
 
-import socket
 import subprocess
 import sys
 import tempfile
@@ -10,11 +9,11 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 from kvstore_client.testing import wait_until
+from support.loopback import HOST, free_ports
 
 # A large model is loaded once for each engine, in seconds.
 START_SECONDS = 300.0
 STOP_SECONDS = 60.0
-HOST = "127.0.0.1"
 
 
 @contextmanager
@@ -23,7 +22,7 @@ def own_server(model: str, *, workers: int, longest: int) -> Iterator[str]:
 
     Raises ``RuntimeError`` with its log where it does not come.
     """
-    port = _unused_port()
+    [port] = free_ports(1)
     command = [sys.executable, "-m", "inference_worker", "serve", "--start-store"]
     command += ["--model", model, "--workers", str(workers), "--longest", str(longest)]
     command += ["--host", HOST, "--port", str(port)]
@@ -45,13 +44,6 @@ def own_server(model: str, *, workers: int, longest: int) -> Iterator[str]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-
-
-def _unused_port() -> int:
-    with socket.socket() as found:
-        found.bind((HOST, 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 def _is_well(port: int) -> bool:

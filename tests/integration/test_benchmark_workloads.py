@@ -12,9 +12,10 @@ import workloads
 from typer.testing import CliRunner
 
 from kvstore_client.testing import running_store
+from support.page_section import marked
 from support.workload_child import _work
 from support.workload_document import measure
-from support.workload_page import BEGIN, END
+from support.workload_page import PROGRAM
 from support.workload_plan import SMALLEST
 from support.workload_plots import FILES
 
@@ -74,7 +75,7 @@ def test_a_report_is_made_of_what_was_written(document: dict[str, Any], tmp_path
     """Tables into the page, in place of those that it has, small plots, and one line."""
     results, page, plots = tmp_path / "results.json", tmp_path / "page.md", tmp_path / "plots"
     results.write_text(json.dumps(document), encoding="utf-8")
-    page.write_text(f"before\n{BEGIN}figures of before\n{END}after\n", encoding="utf-8")
+    page.write_text(f"before\n{marked(PROGRAM, ['figures of before'])}after\n", encoding="utf-8")
     program = typer.Typer()
     program.command()(workloads.main)
     arguments = ["--report", str(results), "--page", str(page), "--plots", str(plots), "--json"]

@@ -2,9 +2,13 @@
 
 import json
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from support.fetch_page import BEGIN, END, section
+import pytest
+
+from support import fetch_page, vllm_tables
+from support.page_section import marked
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,12 +23,22 @@ def median_ms(results: dict[str, Any], tokens: int, operation: str) -> str:
     return f"{cell['operations'][operation]['p50_us'] / 1000:.1f} ms"
 
 
-def test_the_tables_beside_peers_are_the_results() -> None:
-    """What docs/peers.md shows is what the result that it links came to."""
-    path = ROOT / "benchmarks" / "results" / "peers-cpu-2cores.json"
+@pytest.mark.parametrize(
+    ("written", "results", "page"),
+    [
+        (fetch_page, "peers-cpu-2cores.json", "peers.md"),
+        (vllm_tables, "vllm-cpu-2cores.json", "vllm-figures.md"),
+    ],
+)
+def test_the_tables_beside_peers_are_the_results(
+    written: ModuleType, results: str, page: str
+) -> None:
+    """What a page shows is what the result that it links came to."""
+    path = ROOT / "benchmarks" / "results" / results
     document = json.loads(path.read_text(encoding="utf-8"))
-    page = (ROOT / "docs" / "peers.md").read_text(encoding="utf-8")
-    assert f"{BEGIN}\n{section(document)}\n{END}" in page, "benchmarks/fetch.py --output --page"
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    expected = marked(written.PROGRAM, written.lines(document))
+    assert expected in text, f"benchmarks/{written.PROGRAM} --output --page"
 
 
 def test_the_sizes_of_models_follow_from_their_shapes() -> None:
