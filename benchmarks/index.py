@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from kvstore.service.clock import MonotonicClock
+from kvstore.service.clock import MONOTONIC
 from kvstore.service.collector import Collector
 from peers.environment import interpreter
 from support import machine
@@ -115,7 +115,7 @@ def run(*, quick: bool, tiny: bool) -> dict[str, Any]:
     pages = TINY_SCALE if tiny else QUICK_SCALE if quick else SCALE
     found: list[dict[str, Any]] = []
     python = None if tiny else interpreter("sglang")
-    Collector(MonotonicClock()).begin()
+    Collector(MONOTONIC).begin()
     with ExitStack() as stack:
         peers = {
             who: stack.enter_context(sglang(python, kind)) for who, kind in PEERS.items() if python

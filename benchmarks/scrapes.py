@@ -5,6 +5,7 @@ README.md beside this says how to read the result.
 
 import json
 import os
+import socket
 import sys
 import time
 from array import array
@@ -29,17 +30,18 @@ from kvstore.core.requests import MatchWishes, ReservationRequest, Sequence
 from kvstore.metrics.collector import StoreCollector
 from kvstore.metrics.view import Views
 from kvstore.rpc.health import Health
-from kvstore.rpc.hot_lane import Frame, Party
+from kvstore.rpc.hot_lane import Frame, HotLane, Party
 from kvstore.rpc.hot_lane_calls import METHODS, LaneCalls
 from kvstore.rpc.probes import OwnerProbe
 from kvstore.service.call_times import CallTimes
-from kvstore.service.clock import MonotonicClock
+from kvstore.service.clock import MONOTONIC
 from kvstore.service.credentials import Credentials
 from kvstore.service.store import KVStore
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.host_arena import HostMemory
 from kvstore.store_view import StoreView
-from kvstore.v1 import attach_pb2, prefix_cache_pb2
+from kvstore.v1 import attach_pb2
+from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore_client import Client, ClientConfig
 from kvstore_client import NamespaceIdentity as ClientIdentity
 from kvstore_client.layout import OpaqueContent as ClientContent
@@ -70,7 +72,7 @@ class Rig:
         size = (pages + 1_000) * PAGE_BYTES
         arenas = Arenas(budget_bytes=size, extent_bytes=size, source=HostMemory())
         stack.callback(arenas.close)
-        self.clock = MonotonicClock()
+        self.clock = MONOTONIC
         quotas = QuotaTable(Quotas(leases=10_000, pins=1_000_000))
         cache = PrefixCache(EPOCH, Limits(), quotas=quotas)
         self.store = KVStore(cache, arenas=arenas, clock=self.clock)
@@ -126,7 +128,8 @@ def lane_call(rounds: int) -> dict[str, Any]:
         rig.store.call_times["lane"] = CallTimes()
         timed = LaneCalls(rig.store, rig.credentials, rig.clock)
         party = Party(os.geteuid(), caller.lease_id, caller.secret, 1)
-        pb = prefix_cache_pb2
+        lane = HotLane(stack.enter_context(socket.socket()), party, max_body_bytes=1 << 20)
+        lane.identity = caller.identity
         named = pb.Caller(lease_id=caller.lease_id, store_epoch=EPOCH)
         bodies = {
             "release": ("ReleasePins", pb.ReleasePinsRequest(caller=named, pin_ids=[9])),
@@ -149,7 +152,8 @@ def lane_call(rounds: int) -> dict[str, Any]:
 
             def call(by: LaneCalls, frame: Frame = frame) -> Callable[[], None]:
                 def made() -> None:
-                    answer, _ = by.answer(party, frame, rig.clock())
+                    lane.came_at = rig.clock()
+                    answer, _ = by.answer(lane, frame)
                     assert not answer
 
                 return made

@@ -48,7 +48,7 @@ from kvstore.rpc.server import (
     listen,
 )
 from kvstore.runtime_dir import RuntimeDir, UnusableRuntimeDir
-from kvstore.service.clock import Clock, MonotonicClock
+from kvstore.service.clock import MONOTONIC, Clock
 from kvstore.service.collector import Collector
 from kvstore.service.credentials import Credentials
 from kvstore.service.reaper import Grower, KeepTicker, MoveTicker, Reaper
@@ -82,10 +82,11 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, *, clock: Clock = MONOTONIC) -> int:
     """Serve until SIGTERM or SIGINT and return the exit status; a second signal ends at once.
 
-    ``config`` as the first argument shows the settings instead, and serves nothing.
+    ``config`` as the first argument shows the settings instead, and serves nothing. By
+    another ``clock`` a test has leases end when it likes.
     """
     given = sys.argv[1:] if arguments is None else arguments
     if list(given[:1]) == [COMMAND]:
@@ -105,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             tracing.exported(PROGRAM, __version__),
             Signals((*STOP_SIGNALS, signal.SIGHUP)) as signals,
         ):
-            serve(config, access, signals, partial(load_config, given))
+            serve(config, access, signals, partial(load_config, given), clock)
     except REFUSALS as error:
         _complain(str(error))
         return EXIT_FAILED
@@ -113,7 +114,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def serve(
-    config: Config, access: Access, signals: Signals, read_again: Callable[[], Config]
+    config: Config,
+    access: Access,
+    signals: Signals,
+    read_again: Callable[[], Config],
+    clock: Clock,
 ) -> None:
     """Serve until one of STOP_SIGNALS; then drain and stop. SIGHUP has it use ``read_again``.
 
@@ -121,7 +126,6 @@ def serve(
     """
     runtime_dir = RuntimeDir(config.runtime_dir, access.sockets.group_id)
     with InstanceLock(runtime_dir), ExitStack() as stack:
-        clock = MonotonicClock()
         # Never zero, which stands for no epoch on the wire.
         epoch = secrets.randbits(EPOCH_BITS) or 1
         store = build_store(config, epoch, access.known.quotas, clock, stack, signals)

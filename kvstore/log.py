@@ -15,8 +15,17 @@ from structlog.typing import (
     WrappedLogger,
 )
 
+from kvstore.logged_call import CALL
+
 LogFormat: TypeAlias = Literal["console", "json"]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
+
+
+def merge_call(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
+    """Add what is known of the call under way to its line; a processor of structlog's."""
+    del logger, name
+    call = CALL.get()
+    return event if call is None else {**call.facts(), **event}
 
 
 class _Renderer:
@@ -45,7 +54,7 @@ def configure_logging(log_format: LogFormat, level: LogLevel) -> None:
     change_logging(log_format, level)
     structlog.configure(
         processors=[
-            structlog.contextvars.merge_contextvars,
+            merge_call,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             _renderer,

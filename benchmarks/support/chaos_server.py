@@ -11,7 +11,6 @@ from typing import Any
 
 from kvstore.__main__ import main as run_server
 from kvstore.runtime_dir import RuntimeDir
-from kvstore.service.clock import MonotonicClock
 from kvstore.service.store import KVStore
 from support.chaos_child import die_with_parent
 from support.chaos_control import SERVER_STEPS, Control
@@ -20,22 +19,14 @@ from support.chaos_mutants import MUTANTS
 
 
 def main(control_path: str, mutant: str, parent: int) -> int:
-    """Run the server with the command line of this process."""
+    """Run the server with the command line of this process, by a clock that jumps."""
     die_with_parent(parent)
     control = Control(Path(control_path))
-    _let_the_clock_jump(control)
     for step in SERVER_STEPS:
         setattr(KVStore, step, _struck(control, step, getattr(KVStore, step)))
     if mutant:
         MUTANTS[mutant]()
-    return run_server()
-
-
-def _let_the_clock_jump(control: Control) -> None:
-    def now(_: MonotonicClock) -> float:
-        return time.monotonic() + control.clock_offset
-
-    MonotonicClock.__call__ = now  # type: ignore[method-assign,assignment]  # as a clock of another machine
+    return run_server(clock=lambda: time.monotonic() + control.clock_offset)
 
 
 def _struck(control: Control, step: str, method: Callable[..., Any]) -> Callable[..., Any]:

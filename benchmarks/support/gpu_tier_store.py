@@ -11,7 +11,7 @@ from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.limits import Limits
 from kvstore.core.requests import MatchWishes, Sequence
 from kvstore.core.wanted_moves import TierPolicy, WritePolicy
-from kvstore.service.clock import MonotonicClock
+from kvstore.service.clock import MONOTONIC
 from kvstore.service.store import KVStore
 from kvstore.storage.arenas import Arenas
 
@@ -27,7 +27,7 @@ class TierStore:
         self._pages, self._published = pages, 0
         policy = TierPolicy(write=WritePolicy.THROUGH, in_place=False, promote=True, low=0.0)
         self._cache = PrefixCache(EPOCH, Limits(), POLICIES["lru"], tier_policy=policy)
-        self._store = KVStore(self._cache, arenas=upper, lower=lower, clock=MonotonicClock())
+        self._store = KVStore(self._cache, arenas=upper, lower=lower, clock=MONOTONIC)
         self._caller = Caller(Identity("benchmark"), bytes(16), b"secret", EPOCH)
         self._ids = count(1)
         self._renew()

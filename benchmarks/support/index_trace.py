@@ -10,7 +10,7 @@ from statistics import median
 from time import perf_counter, thread_time
 from typing import Any
 
-from kvstore.service.clock import MonotonicClock
+from kvstore.service.clock import MONOTONIC
 from kvstore.service.collector import Collector
 from support.index_trees import PAGE_TOKENS, WIDTH, Tree
 
@@ -44,7 +44,7 @@ def replay(path: Path, passes: int, requests: int) -> dict[str, Any]:
     asked = list(prompts(path, requests))
     pages = requests * PAGES_A_REQUEST
     tree, control = Tree(pages), Control()
-    Collector(MonotonicClock()).begin()
+    Collector(MONOTONIC).begin()
     # The prompts were there before; what is collected is the cache's.
     gc.freeze()
     figures = [_one_pass(tree, asked, control) for _ in range(passes)]

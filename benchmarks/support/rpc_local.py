@@ -20,7 +20,7 @@ from kvstore.rpc.health import Health
 from kvstore.rpc.identity import Callers
 from kvstore.rpc.interceptors import Admission, Outcomes
 from kvstore.rpc.server import SERVICES, Sockets, add_services
-from kvstore.service.clock import MonotonicClock
+from kvstore.service.clock import MONOTONIC
 from kvstore.service.credentials import Credentials
 from kvstore.service.store import KVStore
 from kvstore.storage.arenas import Arenas
@@ -86,7 +86,7 @@ class LocalCaller:
 def local_worker(tier_bytes: int) -> Iterator[tuple[Worker, TimedStore]]:
     """Provide a worker of a store of its own, one extent of ``tier_bytes``, and that store."""
     configure_logging("console", "warning")
-    clock = MonotonicClock()
+    clock = MONOTONIC
     arenas = Arenas(budget_bytes=tier_bytes, extent_bytes=tier_bytes, source=HostMemory())
     try:
         real = KVStore(PrefixCache(EPOCH, Limits()), arenas=arenas, clock=clock)

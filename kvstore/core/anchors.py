@@ -52,7 +52,8 @@ class Anchor:
 
     def leave(self) -> None:
         """Stand nowhere any more."""
-        self.copies.anchors.discard(self)
+        copies = self.node if self.tier == 1 else self.copies
+        copies.anchors.discard(self)
 
 
 class AnchorSet(AbstractSet["Anchor"]):

@@ -8,13 +8,16 @@ from kvstore.core.requests import Grant, InFlight, Match, Source
 from kvstore.core.runs import runs_of
 from kvstore.errors import Tombstoned
 
+_new_tuple = tuple.__new__
+
 
 def match_of(lease: Lease, pin: Pin, in_flight: InFlight | None = None) -> Match:
     """Return what a match answers: the pinned path, its source page, and what is in flight.
 
     Raises Tombstoned where the source page was released, however long ago.
     """
-    extents, slots = pin.namespace.extents, pin.slots()
+    namespace = pin.namespace
+    extents, slots = namespace.extents, pin.slots()
     source = None
     if pin.source_id is not None:
         held = lease.pins.get(pin.source_id)
@@ -23,11 +26,12 @@ def match_of(lease: Lease, pin: Pin, in_flight: InFlight | None = None) -> Match
         page = runs_of(array("Q", (held.last_slot(),)), extents)[0]
         source = Source(held.hold_id, page, held.valid_token_count)
     runs = runs_of(slots, extents)
-    matched = len(slots) * pin.namespace.layout.page_tokens
-    return Match(matched, runs, source, pin.next_token, 0, in_flight)
+    matched = len(slots) * namespace.layout.page_tokens
+    return _new_tuple(Match, (matched, runs, source, pin.next_token, 0, in_flight))
 
 
 def grant_of(reservation: Reservation) -> Grant:
     """Return what a reserve answers: all slots of the reservation."""
-    runs = runs_of(reservation.reserved, reservation.namespace.arena.extents)
-    return Grant(reservation.hold_id, reservation.start_page, runs)
+    slots = reservation.reserved
+    runs = runs_of(slots, reservation.namespace.arena.extents) if slots else ()
+    return _new_tuple(Grant, (reservation.hold_id, reservation.start_page, runs))

@@ -6,13 +6,13 @@ owner, not thread-safe: the service calls it under one mutex, with the time.
 
 from array import array
 from collections.abc import Sequence as Items
-from contextlib import suppress
 
 from kvstore.core.answers import grant_of
 from kvstore.core.caller import Caller
 from kvstore.core.hints import NO_HINT, ReuseHint
 from kvstore.core.holds import Reservation
 from kvstore.core.inserting import (
+    announce,
     insert_range,
     note_advance,
     publish_next,
@@ -21,9 +21,7 @@ from kvstore.core.inserting import (
 )
 from kvstore.core.lease import Lease, LeaseChange, LeaseState
 from kvstore.core.loading import Loading
-from kvstore.core.lookup import whole_tokens
 from kvstore.core.namespace import Namespace
-from kvstore.core.node import Position
 from kvstore.core.pages import evict
 from kvstore.core.requests import (
     Grant,
@@ -37,6 +35,8 @@ from kvstore.core.runs import runs_of
 from kvstore.core.slots import Slots, SlotState
 from kvstore.core.tokens import TOKEN_BYTES
 from kvstore.errors import IdReused, InvalidField, LimitExceeded, PoolExhausted
+
+_new_tuple = tuple.__new__
 
 
 class PrefixCache(Loading):
@@ -82,7 +82,9 @@ class PrefixCache(Loading):
         pin_id = wishes.pin_id
         existing = lease.reservations.get(reservation_id)
         start = existing.start_page if existing else 0
-        request = ReservationRequest(reservation_id, start, max(total_page_count - start, 0))
+        wanted = max(total_page_count - start, 0)
+        # Without a frame of Python's for each tuple of an acquire, here and on its way.
+        request = _new_tuple(ReservationRequest, (reservation_id, start, wanted))
         missing = self._missing(lease, namespace, request)
         self._require_alive(lease, wishes)
         if existing is None:
@@ -97,20 +99,32 @@ class PrefixCache(Loading):
         if existing is None:
             start = match.matched_token_count // namespace.layout.page_tokens
             missing = max(total_page_count - start, 0)
-            request = ReservationRequest(reservation_id, start, missing)
-        grant = None
-        with suppress(PoolExhausted):
-            slots = self._take(lease, namespace, missing, now)
-            grant = self._grow(lease, namespace, request, slots, now)
+            request = _new_tuple(ReservationRequest, (reservation_id, start, missing))
+        grant = self._grant_of(lease, namespace, request, missing, now)
         if existing is None and grant is not None:
             if missing:
                 reservation = lease.reservations[reservation_id]
-                self._announce(lease, namespace, sequence, pin_id, reservation)
+                announce(lease, sequence, pin_id, reservation)
             if to_verify:
                 self._made_with(lease, pin_id, reservation_id)
         if not to_verify:
             self._tell(lease, pin_id)
         return match, grant
+
+    def _grant_of(
+        self,
+        lease: Lease,
+        namespace: Namespace,
+        request: ReservationRequest,
+        missing: int,
+        now: float,
+    ) -> Grant | None:
+        """Reserve the slots that an acquire lacks; None where they cannot be had."""
+        try:
+            slots = self._take(lease, namespace, missing, now) if missing else array("Q")
+        except PoolExhausted:
+            return None
+        return self._grow(lease, namespace, request, slots, now)
 
     def insert(
         self,
@@ -174,11 +188,13 @@ class PrefixCache(Loading):
     def release(self, caller: Caller, pin_ids: Items[int], now: float) -> None:
         """Release pins; each id leaves a tombstone, known or not."""
         lease = self.lease_of(caller)
-        self._require_batch(pin_ids)
+        if len(pin_ids) > self.limits.max_batch_size:
+            self._require_batch(pin_ids)
         for pin_id in pin_ids:
             lease.pin_tombstones.leave(pin_id, now)
-            if pin_id in lease.pins:
-                self.drop_pin(lease, lease.pins[pin_id])
+            pin = lease.pins.get(pin_id)
+            if pin is not None:
+                self.drop_pin(lease, pin)
 
     def abort(self, caller: Caller, reservation_ids: Items[int], now: float) -> list[LeaseChange]:
         """End reservations; each id leaves a tombstone, known or not.
@@ -200,25 +216,6 @@ class PrefixCache(Loading):
         if len(items) > self.limits.max_batch_size:
             maximum = self.limits.max_batch_size
             raise LimitExceeded(limit="max_batch_size", maximum=maximum, value=len(items))
-
-    def _announce(
-        self,
-        lease: Lease,
-        namespace: Namespace,
-        sequence: Sequence,
-        pin_id: int,
-        reservation: Reservation,
-    ) -> None:
-        """Let matches know what a reservation is to compute, from its match on."""
-        pin = lease.pins.get(pin_id)
-        at = Position(namespace.index.root, 0) if pin is None else pin.position_at(pin.held_end)
-        tokens = whole_tokens(at, sequence)
-        if tokens is not None:
-            start = reservation.start_page
-            end = start + len(reservation.reserved)
-            reservation.prefill = namespace.prefills.announce(
-                tokens, start, end, pin_id, reservation.taken_at
-            )
 
     def _missing(self, lease: Lease, namespace: Namespace, request: ReservationRequest) -> int:
         """Return how many slots a request lacks, after checking that it may have them."""

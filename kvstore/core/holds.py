@@ -14,7 +14,7 @@ from kvstore.core.counters import Lookup
 from kvstore.core.namespace import Namespace
 from kvstore.core.node import Position
 from kvstore.core.prefill import Prefill
-from kvstore.core.radix import ancestor, path_tokens
+from kvstore.core.radix import ancestor, path_slots, path_tokens
 from kvstore.core.slots import Slots
 from kvstore.core.tiers import Tiers, end_of_other, slots_in, tier_at
 
@@ -99,7 +99,8 @@ class Hold:
         """Return all slots of the held path, in prefix order."""
         if len(self.anchors) == 1:
             [anchor] = self.anchors
-            return slots_in(self.tiers, Position(anchor.node, anchor.pages))
+            at = tuple.__new__(Position, (anchor.node, anchor.pages))
+            return path_slots(at) if self.tiers is None else slots_in(self.tiers, at)
         slots = array("Q")
         for anchor in reversed(self.anchors):
             slots.extend(slots_in(self.tiers, Position(anchor.node, anchor.pages), len(slots)))

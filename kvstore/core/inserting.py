@@ -7,7 +7,7 @@ from kvstore.core.ends import store_end
 from kvstore.core.hints import NO_HINT, Hint
 from kvstore.core.holds import Reservation
 from kvstore.core.lease import Lease
-from kvstore.core.lookup import base_of, covered_position, page_position
+from kvstore.core.lookup import base_of, covered_position, page_position, whole_tokens
 from kvstore.core.merging import compact
 from kvstore.core.node import Position
 from kvstore.core.pages import publish
@@ -115,6 +115,19 @@ def publish_next(
     for node in left:
         compact(node)
     return Published(at, sum(flags), len(flags) - sum(flags), superseded, returned)
+
+
+def announce(lease: Lease, sequence: Sequence, pin_id: int, reservation: Reservation) -> None:
+    """Let matches know what a reservation is to compute of a sequence, from its match on."""
+    namespace, pin = reservation.namespace, lease.pins.get(pin_id)
+    at = Position(namespace.index.root, 0) if pin is None else pin.position_at(pin.held_end)
+    tokens = whole_tokens(at, sequence)
+    if tokens is not None:
+        start = reservation.start_page
+        end = start + len(reservation.reserved)
+        reservation.prefill = namespace.prefills.announce(
+            tokens, start, end, pin_id, reservation.taken_at
+        )
 
 
 def note_advance(reservation: Reservation, sequence: Sequence, tokens: bytes, now: float) -> None:

@@ -88,7 +88,7 @@ class LeaseTable:
 
         An unknown id and a wrong secret are told apart by nothing.
         """
-        lease = self.lease_of(caller)
+        lease = self.leases.get((caller.identity.tenant, caller.lease_id))
         if lease is None or not lease.knows(caller):
             raise LeaseNotFound(lease_id=caller.lease_id.hex())
         return lease

@@ -14,6 +14,8 @@ from kvstore.core.tiers import FIRST, Tiers, extended, nearest, nearest_usable
 from kvstore.core.tokens import TOKEN_BYTES, matchable_pages
 from kvstore.errors import InvalidField, ParentNotCovered
 
+_new_tuple = tuple.__new__
+
 
 class Found(NamedTuple):
     """What is cached of a sequence: whole pages through ``at``, and what lies beyond.
@@ -88,8 +90,9 @@ def longest(
     it counts, without a source page.
     """
     reader = None if anywhere else lease
-    wants_source = wants_source and namespace.layout.divides_by_token
-    page_tokens = namespace.layout.page_tokens
+    layout = namespace.layout
+    wants_source = wants_source and layout.divides_by_token
+    page_tokens = layout.page_tokens
     length = sequence.position + len(sequence.tokens) // TOKEN_BYTES
     at, tiers = cached_end(lease, namespace, sequence, length // page_tokens), None
     if reader is not None and not _sees_all(reader, namespace):
@@ -103,7 +106,7 @@ def longest(
     if depth > matchable:
         at, depth = ancestor(at, matchable), matchable
     if not wants_source or depth * page_tokens >= length - 1:
-        return Found(at, tiers=tiers)
+        return _new_tuple(Found, (at, None, 0, None, tiers))
     return _with_source(reader, at, tiers, rest_of(at, sequence, length - 1))
 
 
@@ -112,10 +115,11 @@ def cached_end(lease: Lease, namespace: Namespace, sequence: Sequence, pages: in
 
     In whatever memory; raises as ``base_of`` and ``covered_position`` do.
     """
-    base = base_of(lease, namespace, sequence)
+    named = sequence.base_pin_id is not None or sequence.base_reservation_id is not None
+    base = base_of(lease, namespace, sequence) if named else None
     if base is None and not sequence.position:
         index = namespace.index
-        return index.descend(Position(index.root, 0), sequence.tokens, pages)
+        return index.descend(_new_tuple(Position, (index.root, 0)), sequence.tokens, pages)
     depth = page_position(namespace, sequence.position)
     start = covered_position(namespace, base, depth)
     if base is not None and start.node.detached:

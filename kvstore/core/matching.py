@@ -14,8 +14,9 @@ from kvstore.core.node import Position
 from kvstore.core.repeats import fingerprint_of, took
 from kvstore.core.requests import Match, MatchWishes, Sequence
 from kvstore.core.steps import note_use
-from kvstore.core.tokens import matchable_pages
 from kvstore.errors import IdReused, NamespaceNotFound
+
+_new_tuple = tuple.__new__
 
 
 class Matching(NamedPins):
@@ -66,8 +67,10 @@ class Matching(NamedPins):
 
     def _require_alive(self, lease: Lease, wishes: MatchWishes) -> None:
         """Raise Tombstoned if a pin that a match wants was released already."""
-        for each in (wishes.pin_id, wishes.source_pin_id):
-            lease.pin_tombstones.require_none(each, id=each)
+        tombstones = lease.pin_tombstones
+        tombstones.require_none(wishes.pin_id, id=wishes.pin_id)
+        if wishes.source_pin_id is not None:
+            tombstones.require_none(wishes.source_pin_id, id=wishes.source_pin_id)
 
     def _match(
         self,
@@ -108,11 +111,12 @@ class Matching(NamedPins):
                 counters.yielded_count += 1
             matched = found.at.depth * namespace.layout.page_tokens
             return Match(matched, (), in_flight=in_flight)
-        lookup = _lookup(namespace, found, asked, wishes)
-        if found.last.depth == 0:
+        depth = found.at.depth
+        lookup = _lookup(namespace, found, depth, asked, wishes)
+        if not depth and found.source is None:
             self._count_lookup(lease, namespace, lookup)
             return Match(0, (), in_flight=in_flight)
-        fingerprint = fingerprint_of(namespace, sequence, wishes, found.at.depth)
+        fingerprint = fingerprint_of(namespace, sequence, wishes, depth)
         pin = self._pin(lease, namespace, found, wishes, fingerprint, now)
         pin.unanswered = Unanswered(lookup)
         return match_of(lease, pin, in_flight)
@@ -127,7 +131,7 @@ class Matching(NamedPins):
         now: float,
     ) -> Pin:
         """Use and pin what was found, the source page by a pin of its own."""
-        last = found.last
+        last = found.at if found.source is None else found.source
         self._touch(last, hits=1)
         if self.wanted is not None:
             self.wanted.matched(last, found.tiers)
@@ -156,13 +160,18 @@ class Matching(NamedPins):
             counters.count_lookup(lookup)
 
 
-def _lookup(namespace: Namespace, found: Found, asked: int, wishes: MatchWishes) -> Lookup:
+def _lookup(
+    namespace: Namespace, found: Found, depth: int, asked: int, wishes: MatchWishes
+) -> Lookup:
+    """Return what is counted of a match, which found ``depth`` pages to use in place."""
     page_tokens = namespace.layout.page_tokens
     matchable = max(asked - 1, 0)
     if found.next_token is not None:
         matchable = asked
     elif wishes.source_pin_id is None or not namespace.layout.divides_by_token:
-        matchable = matchable_pages(asked, page_tokens) * page_tokens
-    matched, copied = found.at.depth * page_tokens, found.valid_token_count
+        matchable = matchable // page_tokens * page_tokens
+    matched, copied = depth * page_tokens, found.valid_token_count
     speed = wishes.prefill_tokens_per_second
-    return Lookup(asked, matched, copied, matchable, found.next_token is not None, speed)
+    has_next_token = found.next_token is not None
+    # Without a frame of Python's, as where a tuple is made with each match elsewhere.
+    return _new_tuple(Lookup, (asked, matched, copied, matchable, has_next_token, speed))

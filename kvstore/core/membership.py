@@ -49,7 +49,8 @@ class Membership:
 
         Raises :class:`StaleEpoch` or :class:`LeaseNotFound`.
         """
-        self.require_epoch(caller.epoch)
+        if caller.epoch != self.epoch:
+            self.require_epoch(caller.epoch)
         return self.table.find(caller)
 
     def member(self, caller: Caller) -> Lease:
@@ -57,9 +58,12 @@ class Membership:
 
         Raises, besides those of :meth:`lease_of`, LeaseExpired or NotAttached.
         """
-        lease = self.lease_of(caller)
-        lease.require_active()
-        lease.require_attached()
+        if caller.epoch != self.epoch:
+            self.require_epoch(caller.epoch)
+        lease = self.table.find(caller)
+        if lease.state is LeaseState.EXPIRED or not lease.processes:
+            lease.require_active()
+            lease.require_attached()
         return lease
 
     def grant(

@@ -39,7 +39,9 @@ def compact(node: Node) -> None:
     index = node.namespace.index
     if not index.joins_nodes:
         return
-    if continuation(node) is not None:
+    if len(node.children) == 1 and continuation(node) is not None:
         node = index.merge(node)
-    while (above := node.parent) is not None and continuation(above) is node:
+    above = node.parent
+    while above is not None and len(above.children) == 1 and continuation(above) is node:
         index.merge(above)
+        above = node.parent

@@ -251,6 +251,12 @@ def release(anchors: list[Anchor]) -> None:
 
     Whoever calls it has no place in the tree in mind.
     """
+    if len(anchors) == 1 and anchors[0].other is None:
+        # As nearly all are.
+        node = anchors[0].node
+        let_go(anchors)
+        compact(node)
+        return
     nodes = [anchor.node for anchor in anchors]
     nodes += [anchor.other.node for anchor in anchors if anchor.other is not None]
     let_go(anchors)

@@ -19,6 +19,8 @@ from kvstore.core.tokens import TOKEN_BYTES, common_pages, common_tokens
 if TYPE_CHECKING:
     from kvstore.core.namespace import Namespace
 
+_new_tuple = tuple.__new__
+
 
 class RadixIndex:
     """The tree of one namespace. Not thread-safe; knows no leases and no slots' states."""
@@ -58,7 +60,7 @@ class RadixIndex:
                 continue
             depth = common_pages(node.edge, 0, tokens, cursor, end, width)
             break
-        return Position(node, depth)
+        return _new_tuple(Position, (node, depth))
 
     def nearest(self, at: Position, tokens: bytes) -> tuple[Position, int] | None:
         """Return the page after ``at`` that agrees longest with ``tokens``, and for how many.

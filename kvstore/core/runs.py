@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, groupby
 from operator import itemgetter
-from typing import NamedTuple, TypeAlias, cast
+from typing import NamedTuple, TypeAlias
 
 from kvstore.core.slots import INDEX_BITS, INDEX_MASK, ExtentSlots, Slots
 
@@ -12,6 +12,7 @@ from kvstore.core.slots import INDEX_BITS, INDEX_MASK, ExtentSlots, Slots
 Indexes: TypeAlias = "range | array[int]"
 # A run of its own is worth so many slots, on both sides of the wire; a few may be shorter.
 WORTH, FEW = 128, 4
+_new_tuple = tuple.__new__
 
 
 class Run(NamedTuple):
@@ -95,14 +96,15 @@ def _ends(slots: Slots, extent: ExtentSlots) -> list[int]:
 def _in_order(slots: Slots, extent: ExtentSlots) -> Run | None:
     """Return slots of one extent as a run, if they lie there one after the other."""
     first = slots[0] & INDEX_MASK
-    # Whatever has bytes is compared where it is; stubs know of bytes alone.
-    if not extent.order.startswith(cast("bytes", slots), first * slots.itemsize):
+    # Whatever has bytes is compared where it is.
+    if not extent.order.startswith(slots, first * slots.itemsize):
         return None
     stop = first + len(slots)
-    table = memoryview(cast("array[int]", extent.generations)).cast("B")
+    table = memoryview(extent.generations).cast("B")  # type: ignore[arg-type]
     generations = array("Q")
     generations.frombytes(table[first * slots.itemsize : stop * slots.itemsize])
-    return Run(extent.extent_id, extent.tier, range(first, stop), generations)
+    # Without a frame of Python's, for each answer has some.
+    return _new_tuple(Run, (extent.extent_id, extent.tier, range(first, stop), generations))
 
 
 def _one_by_one(slots: Slots, extent: ExtentSlots) -> Run:

@@ -169,12 +169,15 @@ def _checks(lease: Lease, pin: Pin, pick: Pick) -> list[PageCheck]:
     """Return the checks of a match's pages that ``pick`` chooses and that have a checksum."""
     source = None if pin.source_id is None else lease.pins.get(pin.source_id)
     count = pin.held_end
-    picked = [each + 1 for each in pick(count + (source is not None))]
+    chosen = pick(count + (source is not None))
+    if not chosen:
+        return []
+    picked = [each + 1 for each in chosen]
     checks: list[PageCheck] = []
-    if source is not None and picked and picked[-1] > count:
+    if source is not None and picked[-1] > count:
         picked.pop()
         checks += _checks_of(source, [source.held_end])
-    return checks + _checks_of(pin, picked) if picked else checks
+    return checks + _checks_of(pin, picked)
 
 
 def _checks_of(hold: Hold, ends: list[int]) -> list[PageCheck]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from functools import lru_cache
+from typing import TypeAlias
 
 from google.protobuf.message import Message
 
@@ -14,26 +15,14 @@ GENERATIONS = types_pb2.PageRun.GENERATIONS_FIELD_NUMBER
 SLOT_COUNT = types_pb2.PageRun.SLOT_COUNT_FIELD_NUMBER
 
 
-class Answer:
-    """A response of which the parts are written already: protobuf reads them as one message.
-
-    Runs of thousands of slots are not put into a message number by number, nor parsed
-    only to be serialised again.
-    """
-
-    __slots__ = ("_parts",)
-
-    def __init__(self, *parts: bytes) -> None:
-        self._parts = parts
-
-    def SerializeToString(self) -> bytes:  # noqa: N802  # as messages have it
-        """Return the bytes of all of it."""
-        return b"".join(self._parts)
+# A response that is written already: protobuf reads its bytes as the message. Runs of thousands
+# of slots are not put into a message number by number, nor parsed only to be serialised again.
+Answer: TypeAlias = bytes
 
 
 def serialized(response: Message | Answer) -> bytes:
     """Return the bytes of a response."""
-    return response.SerializeToString()
+    return response if isinstance(response, bytes) else response.SerializeToString()
 
 
 def runs_field(number: int, runs: Iterable[Run], *, ranges: bool) -> bytes:

@@ -9,10 +9,10 @@ from typing import Any, Self, TypeAlias
 import grpc
 import structlog
 from google.rpc import status_pb2
-from structlog.contextvars import bind_contextvars
 
 from kvstore import tracing
 from kvstore.errors import InvalidField, KVStoreError
+from kvstore.logged_call import CALL
 from kvstore.rpc import status
 from kvstore.service.call_times import CallTimes
 from kvstore.service.clock import Clock
@@ -38,8 +38,8 @@ DEADLINE_ROUNDING = 1.02
 
 
 def usable_request_id(given: str) -> str:
-    """Return the id that the client gave the call, or a new random one."""
-    return given if given and REQUEST_ID_FORM.fullmatch(given) else f"{random.getrandbits(64):016x}"
+    """Return the id that the client gave the call, or none where it is of no use."""
+    return given if given and REQUEST_ID_FORM.fullmatch(given) else ""
 
 
 def call_logger() -> Logger:
@@ -62,9 +62,9 @@ class Outcome:
     """
 
     __slots__ = (
-        *("_began", "_clock", "_is_stream", "_log", "_method", "_request_id", "_span", "_tenant"),
-        "_times",
+        *("_began", "_clock", "_is_stream", "_log", "_method", "_request_id", "_span", "_times"),
         "failure",
+        "tenant",
     )
 
     def __init__(
@@ -78,25 +78,36 @@ class Outcome:
         *,
         is_stream: bool = False,
     ) -> None:
-        """``tenant`` is empty where it is not known yet."""
+        """``tenant`` is empty where it is not known yet, ``request_id`` where it has none."""
         self.failure: status_pb2.Status | None = None
         self._clock = clock
         self._log = log
         self._method = method
         self._request_id = request_id
-        self._tenant = tenant
+        self.tenant = tenant
         self._times = times
         self._is_stream = is_stream
         self._span: AbstractContextManager[Any] | None = None
+
+    @property
+    def request_id(self) -> str:
+        """The client's id of the call, or a random one, made when it is first asked for."""
+        if not self._request_id:
+            self._request_id = f"{random.getrandbits(64):016x}"
+        return self._request_id
+
+    def facts(self) -> dict[str, str]:
+        """Return what the lines of the call say besides."""
+        return {"request_id": self.request_id, "method": self._method, "tenant": self.tenant}
 
     def __enter__(self) -> Self:
         self._began = self._clock()
         if tracing.ON and not self._is_stream:
             name = self._method.rpartition("/")[2]
-            self._span = tracing.call_span(name, self._request_id)
+            self._span = tracing.call_span(name, self.request_id)
             self._span.__enter__()
         # For this call alone: its context is its own, or the next call's takes its place.
-        bind_contextvars(request_id=self._request_id, method=self._method, tenant=self._tenant)
+        CALL.set(self)
         return self
 
     def __exit__(
@@ -118,7 +129,7 @@ class Outcome:
             return False
         elif isinstance(error, Exception):
             self._log.error("request_failed", exc_info=error)
-            reason, self.failure = "INTERNAL", status.internal_status(self._request_id)
+            reason, self.failure = "INTERNAL", status.internal_status(self.request_id)
         else:
             return False
         seconds = self._clock() - self._began

@@ -45,6 +45,7 @@ RUNS_OF_GRANT = pb.ReservationGrant.RUNS_FIELD_NUMBER
 RUNS_OF_INSERT = pb.InsertPrefixResponse.RUNS_FIELD_NUMBER
 # What most matches do not have: source, next token, tokens in tier 3, what is in flight.
 NOTHING_RARE = Match(0, ())[2:]
+_new_tuple = tuple.__new__
 
 
 class Deadline(Protocol):
@@ -61,12 +62,15 @@ def sequence_of(message: pb.Sequence, limits: Limits, tokens: bytes | None = Non
     ``tokens`` are its tokens where they came beside the message.
     """
     base = message.WhichOneof("base")
-    return Sequence(
-        fields.tokens(message.tokens if tokens is None else tokens, message.position, limits),
-        message.position,
+    position = message.position
+    values = (
+        fields.tokens(message.tokens if tokens is None else tokens, position, limits),
+        position,
         message.base_pin_id if base == "base_pin_id" else None,
         message.base_reservation_id if base == "base_reservation_id" else None,
     )
+    # Without a frame of Python's for each tuple of a match.
+    return _new_tuple(Sequence, values)
 
 
 def reservations_of(message: pb.ReservePagesRequest, limits: Limits) -> list[ReservationRequest]:
@@ -84,12 +88,10 @@ def reservations_of(message: pb.ReservePagesRequest, limits: Limits) -> list[Res
 
 def wishes_of(message: pb.MatchPrefixRequest | pb.AcquirePrefixRequest) -> MatchWishes:
     """Return how a match is asked for."""
-    return MatchWishes(
-        fields.chosen_id("pin_id", message.pin_id),
-        message.source_pin_id or None,
-        message.accept_next_token,
-        message.prefill_tokens_per_second,
-    )
+    pin_id = fields.chosen_id("pin_id", message.pin_id)
+    source_pin_id = message.source_pin_id or None
+    speed = message.prefill_tokens_per_second
+    return _new_tuple(MatchWishes, (pin_id, source_pin_id, message.accept_next_token, speed))
 
 
 def terms_of(
@@ -97,7 +99,8 @@ def terms_of(
 ) -> LoadTerms:
     """Return how long a match may wait for tier 3, and what it is to be compared with."""
     remaining = context.time_remaining()
-    return LoadTerms(inf if remaining is None else remaining, message.prefill_tokens_per_second)
+    wait = inf if remaining is None else remaining
+    return _new_tuple(LoadTerms, (wait, message.prefill_tokens_per_second))
 
 
 def yield_idle_of(message: pb.AcquirePrefixRequest) -> float | None:
@@ -185,27 +188,28 @@ def _opaque_of(message: types_pb2.OpaqueLayout, limits: Limits) -> OpaqueContent
 
 def match_response(match: Match, *, ranges: bool = False) -> Answer:
     """Return a match as a message, its runs as :func:`run_bytes` writes them."""
-    return Answer(length_delimited(MATCH_OF_MATCH, _match_bytes(match, ranges=ranges)))
+    return length_delimited(MATCH_OF_MATCH, _match_bytes(match, ranges=ranges))
 
 
 def acquire_response(match: Match, grant: Grant | None, *, ranges: bool = False) -> Answer:
     """Return a match, and the slots for the rest if there are any, as a message."""
     matched = length_delimited(MATCH_OF_ACQUIRE, _match_bytes(match, ranges=ranges))
     if grant is None:
-        return Answer(matched)
-    return Answer(matched, length_delimited(GRANT, _grant_bytes(grant, ranges=ranges)))
+        return matched
+    return matched + length_delimited(GRANT, _grant_bytes(grant, ranges=ranges))
 
 
 def reserve_response(grants: Iterable[Grant], *, ranges: bool = False) -> Answer:
     """Return the slots of reservations as a message."""
-    return Answer(*[length_delimited(GRANTS, _grant_bytes(each, ranges=ranges)) for each in grants])
+    written = (length_delimited(GRANTS, _grant_bytes(each, ranges=ranges)) for each in grants)
+    return b"".join(written)
 
 
 def insert_response(inserted: Inserted, *, ranges: bool = False) -> Answer:
     """Return the pages that the index holds as a message."""
     response = pb.InsertPrefixResponse(published_page_count=inserted.published_page_count)
     runs = runs_field(RUNS_OF_INSERT, inserted.runs, ranges=ranges)
-    return Answer(response.SerializeToString(), runs)
+    return response.SerializeToString() + runs
 
 
 def _match_bytes(match: Match, *, ranges: bool) -> bytes:

@@ -3,8 +3,9 @@
 import select
 import socket
 import struct
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
+from kvstore.core.caller import Identity
 from kvstore.errors import LimitExceeded
 from kvstore.rpc.token_tail import FRONT_BYTES, tail_of
 
@@ -22,6 +23,7 @@ PATIENCE = 1.0
 TIMEVAL = struct.Struct("@ll")
 # So that the answer to a long prompt does not wait for its reader; the kernel bounds it.
 BUFFER_BYTES = 1 << 20
+_new_tuple = tuple.__new__
 
 
 class Party(NamedTuple):
@@ -60,15 +62,19 @@ class HotLane:
     """A lane's socket, which is its own. One thread at a time uses it.
 
     ``came_at`` is when the call came that is read next, by the store's clock, and
-    ``tenant`` whose it is; both are the server's to set.
+    ``identity`` whose it is; both are the server's to set. ``descriptor`` is the socket's.
     """
 
-    __slots__ = ("_held", "_max_body_bytes", "_poll", "_socket", "came_at", "party", "tenant")
+    __slots__ = (
+        *("_held", "_max_body_bytes", "_poll", "_socket", "came_at", "descriptor", "identity"),
+        "party",
+    )
 
     def __init__(self, connection: socket.socket, party: Party, *, max_body_bytes: int) -> None:
         self.party = party
         self.came_at = 0.0
-        self.tenant = ""
+        self.identity = Identity("")
+        self.descriptor = connection.fileno()
         self._socket = connection
         self._held = b""
         self._poll = select.poll()
@@ -80,10 +86,6 @@ class HotLane:
             connection.setsockopt(socket.SOL_SOCKET, option, patience)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
 
-    def fileno(self) -> int:
-        """Return the socket's descriptor."""
-        return self._socket.fileno()
-
     def read(self) -> Frame:
         """Return the call that began to come.
 
@@ -91,21 +93,23 @@ class HotLane:
         made of them, and EOFError or OSError where the rest does not come in time; the
         lane is of no use then.
         """
-        head_bytes, body_bytes = LENGTHS.unpack(self._receive(LENGTHS.size))
-        for name, value, maximum in (
-            ("frame_head_bytes", head_bytes, MAX_HEAD_BYTES),
-            ("frame_bytes", body_bytes, self._max_body_bytes),
-        ):
-            if value > maximum:
-                raise LimitExceeded(limit=name, maximum=maximum, value=value)
+        lengths = self._socket.recv(LENGTHS.size, socket.MSG_WAITALL)
+        if len(lengths) < LENGTHS.size:
+            raise EOFError
+        head_bytes, body_bytes = LENGTHS.unpack(lengths)
+        if head_bytes > MAX_HEAD_BYTES or body_bytes > self._max_body_bytes:
+            self._refuse(head_bytes, body_bytes)
         if body_bytes > SMALL_BYTES:
             return self._large(self._receive(head_bytes), body_bytes)
-        both = self._receive(head_bytes + body_bytes)
-        return Frame(both[:head_bytes], both[head_bytes:])
+        both = self._socket.recv(head_bytes + body_bytes, socket.MSG_WAITALL)
+        if len(both) < head_bytes + body_bytes:
+            raise EOFError
+        return _new_tuple(Frame, (both[:head_bytes], both[head_bytes:], b"", b""))
 
     def has_next(self) -> bool:
         """Return whether another call began to come, and its client is there."""
-        return [event for _, event in self._poll.poll(0)] == [select.POLLIN]
+        events = self._poll.poll(0)
+        return bool(events) and events[0][1] == select.POLLIN
 
     def hold(self, head: bytes, body: bytes) -> None:
         """Keep an answer, to be sent with the next one."""
@@ -123,6 +127,12 @@ class HotLane:
     def close(self) -> None:
         """Close the socket; once."""
         self._socket.close()
+
+    def _refuse(self, head_bytes: int, body_bytes: int) -> NoReturn:
+        limit, maximum, value = "frame_bytes", self._max_body_bytes, body_bytes
+        if head_bytes > MAX_HEAD_BYTES:
+            limit, maximum, value = "frame_head_bytes", MAX_HEAD_BYTES, head_bytes
+        raise LimitExceeded(limit=limit, maximum=maximum, value=value)
 
     def _large(self, head: bytes, body_bytes: int) -> Frame:
         """Receive a long body, so that its tokens are in bytes of their own at once."""

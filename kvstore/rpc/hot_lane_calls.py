@@ -1,7 +1,7 @@
 """The request path as lanes call it: the servicers' own methods, behind the same rules."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import grpc
 from google.protobuf import descriptor_pool
@@ -9,9 +9,10 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from kvstore.core.caller import Caller, Identity
+from kvstore.core.limits import Limits
 from kvstore.errors import InvalidField
 from kvstore.rpc import fields
-from kvstore.rpc.answer import Answer, serialized
+from kvstore.rpc.answer import Answer
 from kvstore.rpc.call_rules import (
     GIVING_BACK,
     Outcome,
@@ -19,15 +20,15 @@ from kvstore.rpc.call_rules import (
     require_admissible,
     usable_request_id,
 )
-from kvstore.rpc.hot_lane import Frame, Party
+from kvstore.rpc.hot_lane import Frame, HotLane
 from kvstore.rpc.identity import Callers
-from kvstore.rpc.interceptors import parsed
 from kvstore.rpc.lease_servicer import LeaseServicer
 from kvstore.rpc.prefix_cache_servicer import PrefixCacheServicer
 from kvstore.rpc.request_size import require_size, size_limit_of
 from kvstore.service.clock import Clock
 from kvstore.service.credentials import Credentials
 from kvstore.service.store import KVStore
+from kvstore.v1 import prefix_cache_pb2
 from kvstore.v1.attach_pb2 import LaneAnswer, LaneCall
 
 # By path, in the order in which a lane's calls number them.
@@ -46,6 +47,7 @@ METHODS = (
     "/kvstore.v1.LeaseService/RenewLease",
 )
 MICROSECONDS = 1e-6
+_new_tuple = tuple.__new__
 SUCCEEDED = b""
 
 
@@ -66,29 +68,45 @@ class LaneContext(NamedTuple):
 
 
 class LaneCallers(Callers):
-    """Reads who calls from a call's lane, in the place of metadata."""
+    """Reads who calls from a call's lane, in the place of metadata.
+
+    The contexts that it is given are each a :class:`LaneContext`.
+    """
 
     def identity(self, context: grpc.ServicerContext) -> Identity:
         """Return whose call it is."""
-        return cast("LaneContext", context).identity
+        lane: Any = context
+        identity: Identity = lane.identity
+        return identity
+
+    def worker(self, context: grpc.ServicerContext, caller: prefix_cache_pb2.Caller) -> Caller:
+        """Return who calls in the request path, with the secret that opened the lane."""
+        lease_id = caller.lease_id
+        if len(lease_id) != fields.ID_BYTES:
+            fields.random_id("lease_id", lease_id)
+        lane: Any = context
+        return _new_tuple(Caller, (lane.identity, lease_id, lane.lease_secret, caller.store_epoch))
 
     def member(self, context: grpc.ServicerContext, lease_id: bytes, epoch: int | None) -> Caller:
         """Return who calls under a lease, with the secret that opened the lane."""
-        lane = cast("LaneContext", context)
+        lane: Any = context
         return Caller(
             lane.identity, fields.random_id("lease_id", lease_id), lane.lease_secret, epoch
         )
 
     def tokens(self, context: grpc.ServicerContext) -> bytes | None:
         """Return the tokens that did not come in the message."""
-        return cast("LaneContext", context).tokens
+        lane: Any = context
+        tokens: bytes | None = lane.tokens
+        return tokens
 
 
 class _Method(NamedTuple):
     path: str
-    call: Callable[[Any, grpc.ServicerContext], Message | Answer]
-    parse: Callable[[bytes], Message]
+    call: Callable[[Any, Any], Message | Answer]
+    parse: Callable[[bytes], Any]
     size_limit: str
+    most_bytes: int
     always: bool
     has_sequence: bool
 
@@ -98,22 +116,18 @@ class LaneCalls:
 
     def __init__(self, store: KVStore, credentials: Credentials, clock: Clock) -> None:
         self._store = store
-        self._credentials = credentials
         self._clock = clock
         self._log = call_logger()
         self._times = store.call_times.get("lane")
         callers = LaneCallers(credentials)
         servicers = PrefixCacheServicer(store, callers), LeaseServicer(store, callers)
-        self._methods = [_method(path, servicers) for path in METHODS]
+        self._methods = [_method(path, servicers, store.limits) for path in METHODS]
 
-    def tenant_of(self, party: Party) -> str:
-        """Return whose lane it is now."""
-        return self._credentials.identity_of(party.uid).tenant
+    def answer(self, lane: HotLane, frame: Frame) -> tuple[bytes, bytes]:
+        """Return the answer's head and body to a call that came over a lane.
 
-    def answer(self, party: Party, frame: Frame, came_at: float) -> tuple[bytes, bytes]:
-        """Return the answer's head and body. ``came_at`` is by the store's clock.
-
-        Raises :class:`InvalidField` for a head that is none.
+        ``lane`` says when it came, and whose it is. Raises :class:`InvalidField` for a
+        head that is none.
         """
         try:
             call = LaneCall.FromString(frame.head)
@@ -121,18 +135,20 @@ class LaneCalls:
             raise InvalidField(field="head", why="not a LaneCall") from error
         known = call.method < len(METHODS)
         path = METHODS[call.method] if known else "unknown"
-        identity = self._credentials.identity_of(party.uid)
-        request_id = usable_request_id(call.request_id)
-        with Outcome(
-            self._clock, self._log, path, request_id, identity.tenant, self._times
-        ) as outcome:
+        identity = lane.identity
+        request_id = usable_request_id(call.request_id) if call.request_id else ""
+        outcome = Outcome(self._clock, self._log, path, request_id, identity.tenant, self._times)
+        with outcome:
             if not known:
                 raise InvalidField(field="method", value=call.method, why="unknown")
-            waited = self._clock() - came_at
+            waited = self._clock() - lane.came_at
             remaining = call.timeout_us * MICROSECONDS - waited if call.timeout_us else None
             method = self._methods[call.method]
             tokens = frame.tokens if method.has_sequence and frame.tokens else None
-            context = LaneContext(identity, party.lease_secret, remaining, tokens)
+            # Without a frame of Python's for each tuple of a call, here and on its way.
+            context = _new_tuple(
+                LaneContext, (identity, lane.party.lease_secret, remaining, tokens)
+            )
             response = self._call(method, frame, context)
         if outcome.failure is not None:
             return LaneAnswer(status=outcome.failure).SerializeToString(), b""
@@ -147,16 +163,20 @@ class LaneCalls:
             longest=limits.max_deadline,
             always=method.always,
         )
-        require_size(frame.body_bytes, method.size_limit, limits)
-        if context.tokens is None:
-            request: Any = parsed(method.parse, frame.whole_body)
-        else:
-            request = parsed(method.parse, frame.body)
+        body = frame.whole_body if frame.tokens and not context.tokens else frame.body
+        if len(body) > method.most_bytes or frame.tokens:
+            require_size(frame.body_bytes, method.size_limit, limits)
+        try:
+            request = method.parse(body)
+        except DecodeError as error:
+            raise InvalidField(field="request", why="not a message of its type") from error
+        if context.tokens:
             request.sequence.SetInParent()
-        return serialized(method.call(request, cast("grpc.ServicerContext", context)))
+        response = method.call(request, context)
+        return response if isinstance(response, bytes) else response.SerializeToString()
 
 
-def _method(path: str, servicers: tuple[object, ...]) -> _Method:
+def _method(path: str, servicers: tuple[object, ...], limits: Limits) -> _Method:
     name = path.rpartition("/")[2]
     [call] = [getattr(each, name) for each in servicers if hasattr(each, name)]
     full_name = path.removeprefix("/").replace("/", ".")
@@ -164,4 +184,6 @@ def _method(path: str, servicers: tuple[object, ...]) -> _Method:
     parse = GetMessageClass(request).FromString
     # Whose method asks for tokens that came beside the message.
     has_sequence = name in {"MatchPrefix", "AcquirePrefix"}
-    return _Method(path, call, parse, size_limit_of(path), path in GIVING_BACK, has_sequence)
+    size_limit = size_limit_of(path)
+    most_bytes: int = getattr(limits, size_limit)
+    return _Method(path, call, parse, size_limit, most_bytes, path in GIVING_BACK, has_sequence)

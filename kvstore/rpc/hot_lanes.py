@@ -30,10 +30,9 @@ THREAD_COUNT = 8
 MAX_LANES = 256
 # A process makes few calls at the same time; whoever makes more of them has gRPC besides.
 MAX_LANES_OF_PROCESS = 8
-# Calls that came behind another are served at once where nobody stands in line, and short
-# answers before the last of them sent with that.
+# Calls that came behind one whose answer is empty are served at once where nobody stands in
+# line, and the empty answers sent with the last one.
 MOST_AT_ONCE = 8
-MOST_HELD_BYTES = 1 << 10
 # A lane is watched for one call at a time. Whoever hung up wants no answer any more.
 EVENTS = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLONESHOT
 HUNG_UP = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
@@ -63,6 +62,7 @@ class HotLanes:
         self._clock = clock
         self._max_body_bytes = store.limits.max_message_bytes
         self._calls = LaneCalls(store, credentials, clock)
+        self._identity_of = credentials.identity_of
         self._turns: Turns[HotLane] = Turns(thread_count)
         self._mutex = Lock()
         self._table: ConnectionTable[HotLane] = ConnectionTable(max_lanes, "lanes")
@@ -135,8 +135,8 @@ class HotLanes:
             self._table.add(lane, party.uid)
             self._table.welcome(lane)
             self._of_process[party.process_id] += 1
-            self._lanes[lane.fileno()] = lane
-            self._epoll.register(lane.fileno(), EVENTS)
+            self._lanes[lane.descriptor] = lane
+            self._epoll.register(lane.descriptor, EVENTS)
 
     def end(self, process_id: int) -> None:
         """End the lanes of a process that died or has no lease any more."""
@@ -173,8 +173,8 @@ class HotLanes:
                 self._drop(lane)
                 continue
             lane.came_at = self._clock()
-            lane.tenant = self._calls.tenant_of(lane.party)
-            turn = self._turns.enter(lane.tenant, lane)
+            lane.identity = self._identity_of(lane.party.uid)
+            turn = self._turns.enter(lane.identity.tenant, lane)
             while turn is not None:
                 tenant, lane = turn
                 try:
@@ -193,14 +193,16 @@ class HotLanes:
 
     def _serve(self, lane: HotLane) -> None:
         try:
-            answer = self._calls.answer(lane.party, lane.read(), lane.came_at)
+            answer = self._calls.answer(lane, lane.read())
             for _ in range(MOST_AT_ONCE):
-                if len(answer[1]) > MOST_HELD_BYTES or self._turns.has_line or not lane.has_next():
+                # What has something to say is waited for; behind what has not more may come.
+                if answer[1] or self._turns.has_line or not lane.has_next():
                     break
                 # Sent one by one they would wake who waits for the last.
                 lane.hold(*answer)
                 lane.came_at = self._clock()
-                answer = self._calls.answer(lane.party, lane.read(), lane.came_at)
+                lane.identity = self._identity_of(lane.party.uid)
+                answer = self._calls.answer(lane, lane.read())
             lane.write(*answer)
         except KVStoreError as error:
             # What comes after it cannot be told from what it was.
@@ -213,7 +215,7 @@ class HotLanes:
             self._drop(lane)
             raise
         else:
-            self._epoll.modify(lane.fileno(), EVENTS)
+            self._epoll.modify(lane.descriptor, EVENTS)
 
     def _drop(self, lane: HotLane) -> None:
         with self._mutex:
@@ -221,6 +223,6 @@ class HotLanes:
             self._of_process[lane.party.process_id] -= 1
             if not self._of_process[lane.party.process_id]:
                 del self._of_process[lane.party.process_id]
-            del self._lanes[lane.fileno()]
-            self._epoll.unregister(lane.fileno())
+            del self._lanes[lane.descriptor]
+            self._epoll.unregister(lane.descriptor)
             lane.close()

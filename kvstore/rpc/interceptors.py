@@ -14,11 +14,11 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection
-from structlog.contextvars import bind_contextvars
 
 from kvstore import tracing
 from kvstore.core.limits import Limits
 from kvstore.errors import InvalidField
+from kvstore.logged_call import CALL
 from kvstore.rpc import status
 from kvstore.rpc.answer import serialized
 from kvstore.rpc.call_rules import (
@@ -59,7 +59,7 @@ def sending(behavior: Callable[..., None]) -> Callable[..., Any]:
 
 
 def request_id_of(context: grpc.ServicerContext) -> str:
-    """Return the id that the client gave the call, or a new random one.
+    """Return the id that the client gave the call, or none.
 
     Where calls are traced the span that the client names comes first.
     """
@@ -210,7 +210,9 @@ class Admission(_MethodInterceptor):
         self, context: grpc.ServicerContext, *, longest: float, always: bool
     ) -> None:
         tenant = self._callers.identity(context).tenant
-        bind_contextvars(tenant=tenant)
+        outcome = CALL.get()
+        assert isinstance(outcome, Outcome)  # the interceptor around this one has set it
+        outcome.tenant = tenant
         remaining = context.time_remaining()
         require_admissible(tenant, remaining, traffic=self._traffic, longest=longest, always=always)
 

@@ -34,7 +34,9 @@ def varint(value: int) -> bytes:
 
 def length_delimited(number: int, content: bytes) -> bytes:
     """Return a field of bytes, a message or packed numbers, its number below 16."""
-    return ONE_BYTE[number << 3 | 2] + varint(len(content)) + content
+    size = len(content)
+    length = ONE_BYTE[size] if size < MORE else varint(size)
+    return ONE_BYTE[number << 3 | 2] + length + content
 
 
 def varint_field(number: int, value: int) -> bytes:

@@ -12,9 +12,6 @@ class Clock(Protocol):
         ...
 
 
-class MonotonicClock:
-    """CLOCK_MONOTONIC, by which clients count their leases too."""
-
-    def __call__(self) -> float:
-        """Return the time now, in seconds."""
-        return time.monotonic()
+# CLOCK_MONOTONIC, by which clients count their leases too. No function of Python's around it: a
+# hit asks for the time eight times.
+MONOTONIC: Clock = time.monotonic

@@ -5,7 +5,7 @@ from contextlib import suppress
 from kvstore.core.caller import Caller
 from kvstore.core.moving import Move
 from kvstore.core.requests import Grant, Match, MatchWishes, Sequence
-from kvstore.errors import KVStoreError
+from kvstore.errors import KVStoreError, StoreDraining
 from kvstore.service.growth import Growth
 from kvstore.service.load_terms import NO_TERMS, LoadTerms
 from kvstore.service.members import Members
@@ -36,15 +36,12 @@ class Matching(Members):
         found corrupt leave the index before, and so are no part of it. Raises, besides
         what the core raises, StoreDraining.
         """
-        self._require_open()
-        on_disk = self.tier3.loader.load(caller, namespace_id, sequence, wishes, terms)
-        self._promote(caller, namespace_id, sequence, wishes)
+        on_disk = self._bring(caller, namespace_id, sequence, wishes, terms)
 
         def ask() -> Match:
             now = self._clock()
             match = self._cache.match(caller, namespace_id, sequence, wishes, now, to_verify=True)
-            self.mover.note()
-            self.tier3.keeper.note()
+            self._note_use()
             return match
 
         return _with_tier_3(self._verifier.answer(ask, caller, wishes), on_disk)
@@ -67,9 +64,7 @@ class Matching(Members):
         seconds is to compute more of the sequence: the answer tells of it. Loaded and
         looked at as a match is. Raises, besides what the core raises, StoreDraining.
         """
-        self._require_open()
-        on_disk = self.tier3.loader.load(caller, namespace_id, sequence, wishes, terms)
-        self._promote(caller, namespace_id, sequence, wishes)
+        on_disk = self._bring(caller, namespace_id, sequence, wishes, terms)
 
         def ask() -> tuple[Match, Grant | None]:
             match, grant = self._cache.acquire(
@@ -86,13 +81,35 @@ class Matching(Members):
             lacking = 0
             if grant is None and (yield_idle is None or match.in_flight is None):
                 lacking = total_page_count - sum(len(run.indexes) for run in match.runs)
-            self._note(namespace_id, lacking)
-            self.mover.note()
-            self.tier3.keeper.note()
+            if lacking or (grant is not None and grant.runs):
+                # A whole hit takes no slot, and lacks none.
+                self._note(namespace_id, lacking)
+            self._note_use()
             return match, grant
 
         match, grant = self._verifier.answer(ask, caller, wishes)
-        return _with_tier_3(match, on_disk), grant
+        return _with_tier_3(match, on_disk) if on_disk else match, grant
+
+    def _bring(
+        self,
+        caller: Caller,
+        namespace_id: bytes,
+        sequence: Sequence,
+        wishes: MatchWishes,
+        terms: LoadTerms,
+    ) -> int:
+        """Bring what lower tiers have of a sequence nearer; return the tokens that tier 3 has.
+
+        Raises StoreDraining.
+        """
+        if self._draining:
+            raise StoreDraining
+        on_disk = 0
+        if self._cache.third is not None:
+            on_disk = self.tier3.loader.load(caller, namespace_id, sequence, wishes, terms)
+        if self._cache.wanted is not None:
+            self._promote(caller, namespace_id, sequence, wishes)
+        return on_disk
 
     def _promote(
         self, caller: Caller, namespace_id: bytes, sequence: Sequence, wishes: MatchWishes
@@ -106,6 +123,13 @@ class Matching(Members):
             with suppress(KVStoreError), self._mutex:
                 moves = self._cache.plan_promotion(caller, namespace_id, sequence, wishes)
             self.mover.carry_out(moves)
+
+    def _note_use(self) -> None:
+        """Have pages moved that the match made nearer, or further, to other tiers."""
+        if self._cache.wanted is not None:
+            self.mover.note()
+        if self._cache.third is not None:
+            self.tier3.keeper.note()
 
     def _note(self, namespace_id: bytes, wanted: int = 0) -> None:
         self.growth.note(self._cache.namespaces[namespace_id].arena, wanted)

@@ -81,7 +81,8 @@ class Traffic:
         those that take.
         """
         with self._mutex:
-            known = self._known(tenant)
+            known = self._tenants.get(tenant) or self._begin(tenant)
+            self._tenants.move_to_end(tenant)
             known.count += 1
             if known.bucket is None:
                 return
@@ -96,7 +97,8 @@ class Traffic:
     def refused(self, tenant: str) -> None:
         """Count a request that was refused before it came this far."""
         with self._mutex:
-            known = self._known(tenant)
+            known = self._tenants.get(tenant) or self._begin(tenant)
+            self._tenants.move_to_end(tenant)
             known.count += 1
             known.refused_count += 1
 
@@ -124,12 +126,9 @@ class Traffic:
             tenants = list(self._tenants.items())
         return {name: Requests(each.count, each.refused_count) for name, each in tenants}
 
-    def _known(self, tenant: str) -> _Tenant:
-        known = self._tenants.get(tenant)
-        if known is None:
-            bucket = self._bucket(self._quotas.of(tenant).requests_per_second)
-            known = self._tenants[tenant] = _Tenant(bucket)
-            if len(self._tenants) > self._max_tenants:
-                self._tenants.popitem(last=False)
-        self._tenants.move_to_end(tenant)
+    def _begin(self, tenant: str) -> _Tenant:
+        bucket = self._bucket(self._quotas.of(tenant).requests_per_second)
+        known = self._tenants[tenant] = _Tenant(bucket)
+        if len(self._tenants) > self._max_tenants:
+            self._tenants.popitem(last=False)
         return known

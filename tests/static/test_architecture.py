@@ -40,6 +40,8 @@ VERSION = "kvstore.__version__"
 TRACING = "kvstore.tracing"
 # An operator's files, read without waiting for a pipe's other end.
 FILES = "kvstore.regular_file"
+# What the log says of the call under way.
+CALL = "kvstore.logged_call"
 WIRE = {"google", "grpc", "grpc_status", "kvstore.v1"}
 # Parts of the server's settings, which config.py puts together.
 SETTINGS = ("about", "access", "http", "leases", "sources", "tiers", "types")
@@ -52,7 +54,7 @@ ALLOWED = {
     "kvstore/metrics": {ERRORS, "kvstore.core", "kvstore.http", "kvstore.service"},
     "kvstore/page": {ERRORS, VERSION, "kvstore.core", "kvstore.http", "kvstore.service"},
     "kvstore/rpc": WIRE
-    | {ERRORS, FILES, TRACING, VERSION, "grpc_health", "grpc_reflection"}
+    | {CALL, ERRORS, FILES, TRACING, VERSION, "grpc_health", "grpc_reflection"}
     | {"kvstore.core", "kvstore.service"},
     "kvstore/errors.py": set(),
     "kvstore/config.py": {f"kvstore.config_{part}" for part in SETTINGS},
@@ -93,7 +95,8 @@ ALLOWED = {
     "kvstore/config_help.py": {"kvstore.config_about"},
     "kvstore/grpc_log.py": set(),
     "kvstore/instance_lock.py": {"kvstore.runtime_dir"},
-    "kvstore/log.py": set(),
+    "kvstore/log.py": {CALL},
+    "kvstore/logged_call.py": set(),
     "kvstore/parent_death.py": set(),
     "kvstore/runtime_dir.py": set(),
     "kvstore/service_manager.py": set(),

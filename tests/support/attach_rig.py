@@ -15,7 +15,7 @@ from store_world import World, make_world
 from kvstore.core.caller import Caller, Identity
 from kvstore.rpc.attach import MAX_CONNECTIONS, PATIENCE, AttachServer
 from kvstore.rpc.hot_lanes import FEATURE, HotLanes
-from kvstore.service.clock import MonotonicClock
+from kvstore.service.clock import MONOTONIC
 from kvstore.service.credentials import Credentials
 from kvstore.v1 import attach_pb2
 
@@ -41,13 +41,13 @@ class AttachRig:
         self, *, max_connections: int = MAX_CONNECTIONS, patience: float = PATIENCE
     ) -> AttachServer:
         """Start the server."""
-        self.lanes = HotLanes(self.world.store, self.credentials, MonotonicClock())
+        self.lanes = HotLanes(self.world.store, self.credentials, MONOTONIC)
         self.lanes.start()
         self.server = AttachServer(
             self.path,
             store=self.world.store,
             credentials=self.credentials,
-            clock=MonotonicClock(),
+            clock=MONOTONIC,
             lanes=self.lanes,
             max_connections=max_connections,
             patience=patience,

@@ -8,11 +8,16 @@ import sys
 SCRIPT = """
 import logging, sys, structlog
 from kvstore.log import configure_logging
+from kvstore.logged_call import CALL
 configure_logging(sys.argv[1], "info")
 log = structlog.get_logger()
 log.debug("page_hidden")
-with structlog.contextvars.bound_contextvars(request_id="id-1"):
-    log.info("lease_granted", lease_id="0f")
+class Call:
+    def facts(self):
+        return {"request_id": "id-1"}
+CALL.set(Call())
+log.info("lease_granted", lease_id="0f")
+CALL.set(None)
 try:
     tokens = "local" + " variable"
     raise ZeroDivisionError("why")

@@ -109,7 +109,9 @@ class StoreCalls:
     def _make(self, method: Any, request: Any, timeout: float, tokens: bytes) -> Any:  # noqa: ANN401  # as call
         if self._lanes is not None and method in self._on_lanes:
             path, response = self._on_lanes[method]
-            pieces = [request.SerializeToString(), *sequence_pieces(tokens)]
+            pieces = [request.SerializeToString()]
+            if tokens:
+                pieces += sequence_pieces(tokens)
             sent_at = time.monotonic()
             answer = self._lanes.call(path, pieces, timeout, in_order=path in IN_ORDER)
             if answer is not None:

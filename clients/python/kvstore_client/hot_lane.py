@@ -28,6 +28,10 @@ LENGTHS = struct.Struct("<II")
 # So that a long prompt is sent without waiting for its reader; the kernel bounds it.
 BUFFER_BYTES = 1 << 20
 MILLISECONDS, MICROSECONDS = 1_000, 1_000_000
+# struct timeval, as SO_RCVTIMEO wants it.
+TIMEVAL = struct.Struct("@ll")
+# Seconds that a wait is rounded up to, of less than a second and of more.
+FINE, COARSE = 0.001, 0.01
 LATE = "the lane did not answer in time"
 # For what must not wait; the deadline is not the kernel's to keep.
 AT_ONCE = int(socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
@@ -35,6 +39,9 @@ AT_ONCE = int(socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
 BREAKS = (OSError, EOFError, BrokenFrames, DecodeError)
 # What an answer is received in, as far as it comes at once: one of thousands of slots is.
 CHUNK_BYTES = 1 << 16
+
+# Heads of calls that are kept.
+MOST_HEADS = 32
 
 _open: "WeakSet[HotLane]" = WeakSet()
 
@@ -58,11 +65,15 @@ class HotLane:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
         self._numbers: dict[str, int] = {}
+        # By method and timeout, for most calls are like others before them.
+        self._heads: dict[tuple[str, float], bytes] = {}
         self._posted: deque[_Posted] = deque()
         # Posted calls whose answers were read.
         self.read_count = 0
         # Received, and of an answer that was not read yet.
         self._left = b""
+        # For how long the kernel waits for what is received.
+        self._patience = (0, 0.0)
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
         _open.add(self)
@@ -103,7 +114,8 @@ class HotLane:
             while self._posted:
                 self._read_posted(deadline)
             head, body = self._receive(deadline)
-            _require_none(self._left)
+            if self._left:
+                _require_none(self._left)
             answer = attach_pb2.LaneAnswer.FromString(head) if head else None
         except TimeoutError:
             raise StoreTimedOut(LATE) from None
@@ -175,11 +187,17 @@ class HotLane:
         return frame
 
     def _framed(self, method: str, request: Sequence[bytes], timeout: float) -> list[bytes]:
-        head = attach_pb2.LaneCall(
-            method=self._numbers[method],
-            timeout_us=int(timeout * MICROSECONDS) or 1,
-            request_id=tracing.traceparent() if tracing.ON else "",
-        ).SerializeToString()
+        head = None if tracing.ON else self._heads.get((method, timeout))
+        if head is None:
+            head = attach_pb2.LaneCall(
+                method=self._numbers[method],
+                timeout_us=int(timeout * MICROSECONDS) or 1,
+                request_id=tracing.traceparent() if tracing.ON else "",
+            ).SerializeToString()
+            if len(self._heads) >= MOST_HEADS:
+                self._heads.clear()
+            if not tracing.ON:
+                self._heads[method, timeout] = head
         return [LENGTHS.pack(len(head), sum(map(len, request))) + head, *request]
 
     def _read_posted(self, deadline: Deadline) -> None:
@@ -228,10 +246,20 @@ class HotLane:
 
     def _chunk(self, most: int, deadline: Deadline) -> bytes:
         """Return what comes next, at least a byte."""
-        # Rounded up, so that what comes just in time is not missed.
-        if not self._poll.poll(math.ceil(deadline.remaining() * MILLISECONDS)):
-            raise TimeoutError
-        data = self._socket.recv(most, AT_ONCE)
+        left = deadline.remaining()
+        # The kernel keeps the deadline, which is a call of it less than to poll before. Rounded
+        # up, so that what comes just in time is not missed, and so that most calls have the same.
+        step = FINE if left < 1 else COARSE
+        patience = math.ceil(left / step)
+        if (patience, step) != self._patience:
+            self._patience = patience, step
+            seconds, rest = divmod(patience * round(step * MICROSECONDS), MICROSECONDS)
+            timeval = TIMEVAL.pack(seconds, rest)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
+        try:
+            data = self._socket.recv(most)
+        except BlockingIOError:
+            raise TimeoutError from None
         if not data:
             msg = "the store hung up"
             raise EOFError(msg)

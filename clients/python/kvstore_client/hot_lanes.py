@@ -43,6 +43,7 @@ class HotLanes:
         self._clock = clock
         self._mutex = Lock()
         self._returned = Condition(self._mutex)
+        self._waiting_count = 0
         # The last one used is the next to be: one thread alone keeps to one.
         self._idle: list[HotLane] = []
         self._all: set[HotLane] = set()
@@ -64,7 +65,7 @@ class HotLanes:
         lane = self._take(timeout)
         whole = False
         try:
-            if in_order:
+            if in_order and (lane is None or len(self._all) > 1):
                 timeout = self._settled(lane, timeout)
             if lane is None:
                 return None
@@ -182,7 +183,8 @@ class HotLanes:
             own.collect(deadline.remaining())
         while True:
             with self._mutex:
-                self._returned.notify_all()
+                if self._waiting_count:
+                    self._returned.notify_all()
                 wanted = {
                     each: count
                     for each, count in wanted.items()
@@ -194,7 +196,11 @@ class HotLanes:
                     return left
                 if lane is None:
                     # Whoever uses it reads them, or finds it broken.
-                    self._returned.wait(left)
+                    self._waiting_count += 1
+                    try:
+                        self._returned.wait(left)
+                    finally:
+                        self._waiting_count -= 1
                     continue
                 self._idle.remove(lane)
             self._collect(lane, left)
@@ -215,10 +221,11 @@ class HotLanes:
         with self._mutex:
             if not whole:
                 self._rest()
-            elif well:
+            elif well and self._rests_until:
                 self._rests_until = 0.0
                 self._backoff.reset()
-            self._returned.notify_all()
+            if self._waiting_count:
+                self._returned.notify_all()
             if whole and not self._closed:
                 self._idle.append(lane)
                 return

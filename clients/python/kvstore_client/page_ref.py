@@ -64,8 +64,13 @@ class Pages(Sequence[PageRef]):
     __slots__ = ("_count", "_pages", "_runs")
 
     def __init__(self, runs: Iterable[types_pb2.PageRun] = ()) -> None:
-        self._runs = [run for run in runs if run.slot_indexes]
-        self._count = sum(run.slot_count or len(run.slot_indexes) for run in self._runs)
+        self._runs: list[types_pb2.PageRun] = []
+        self._count = 0
+        for run in runs:
+            named = len(run.slot_indexes)
+            if named:
+                self._runs.append(run)
+                self._count += run.slot_count or named
         self._pages: list[PageRef] | None = None
 
     @property

@@ -13,7 +13,7 @@ import structlog
 from kvstore.http.request import MAX_HEAD_BYTES, Refused, Request
 from kvstore.http.response import Response
 from kvstore.http.server import HttpServer
-from kvstore.service.clock import MonotonicClock
+from kvstore.service.clock import MONOTONIC
 
 LIMIT = 30.0
 
@@ -44,7 +44,7 @@ def serving() -> Iterator[Callable[..., HttpServer]]:
 
     def start(routes: object = ROUTES, **settings: object) -> HttpServer:
         address = str(settings.pop("address", "127.0.0.1:0"))
-        server = HttpServer(address, routes, clock=MonotonicClock(), **settings)  # type: ignore[arg-type]
+        server = HttpServer(address, routes, clock=MONOTONIC, **settings)  # type: ignore[arg-type]
         server.start()
         running.append(server)
         return server
@@ -179,7 +179,7 @@ def test_whoever_is_answered_is_left_alone(serving: Callable[..., HttpServer]) -
 
 def test_its_end_does_not_wait_for_who_is_connected(serving: Callable[..., HttpServer]) -> None:
     """A request that has not come whole is given up, and the port is given back."""
-    clock = MonotonicClock()
+    clock = MONOTONIC
     server = HttpServer("127.0.0.1:0", ROUTES, clock=clock, patience=LIMIT)
     with server:
         port = server.address.port

@@ -14,7 +14,7 @@ from kvstore.core.quotas import QuotaTable
 from kvstore.rpc.health import Health
 from kvstore.rpc.hot_lanes import HotLanes
 from kvstore.rpc.server import SERVICES, Sockets, build_server, call_threads
-from kvstore.service.clock import MonotonicClock
+from kvstore.service.clock import MONOTONIC
 from kvstore.service.credentials import Credentials
 from kvstore.service.store import KVStore
 from kvstore.service.tenants import Tenants
@@ -45,7 +45,7 @@ def start_server(tmp_path: Path, over: str) -> Iterator[Callable[..., Server]]:
         tenants: Tenants | None = None,
         bind: Callable[[grpc.Server], object] = id,
     ) -> Server:
-        clock = MonotonicClock()
+        clock = MONOTONIC
         arenas = Arenas(
             budget_bytes=slots * PAGE_BYTES, extent_bytes=4 * PAGE_BYTES, source=HostMemory()
         )

@@ -25,7 +25,7 @@ from kvstore.errors import QuotaExceeded
 from kvstore.rpc.hot_lane import LENGTHS, MAX_HEAD_BYTES, Party
 from kvstore.rpc.hot_lane_calls import METHODS
 from kvstore.rpc.hot_lanes import MAX_LANES_OF_PROCESS, THREAD_COUNT, HotLanes
-from kvstore.service.clock import MonotonicClock
+from kvstore.service.clock import MONOTONIC
 from kvstore.v1 import attach_pb2
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore_client.testing import wait_until
@@ -167,7 +167,7 @@ def test_a_process_has_few_lanes(
 
 def test_lanes_are_shared_out(server: Server) -> None:
     """A uid has three quarters of all, and the next finds room."""
-    few = HotLanes(server.store, server.credentials, MonotonicClock(), max_lanes=4)
+    few = HotLanes(server.store, server.credentials, MONOTONIC, max_lanes=4)
     ends = []
     with few:
         for number in range(3):

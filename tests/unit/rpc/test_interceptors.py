@@ -8,16 +8,16 @@ from pathlib import Path
 import grpc
 import pytest
 from rpc_world import Refused, refusal_of
-from structlog.contextvars import get_contextvars, merge_contextvars
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
 from kvstore.core.limits import Limits
 from kvstore.core.quotas import QuotaTable
 from kvstore.errors import PoolExhausted
+from kvstore.log import merge_call
 from kvstore.rpc.identity import Callers
 from kvstore.rpc.interceptors import Admission, Outcomes, Send
-from kvstore.service.clock import MonotonicClock
+from kvstore.service.clock import MONOTONIC
 from kvstore.service.credentials import Credentials
 from kvstore.service.traffic import Traffic
 from kvstore.v1 import store_pb2 as pb
@@ -39,7 +39,7 @@ class Raiser(store_pb2_grpc.StoreServiceServicer):
     ) -> pb.GetCapabilitiesResponse:
         """Answer."""
         del request, context
-        self.calls.append(("GetCapabilities", get_contextvars()))
+        self.calls.append(("GetCapabilities", merge_call(None, "", {})))
         return pb.GetCapabilitiesResponse(server_version="x")
 
     def GetStats(self, request: pb.GetStatsRequest, context: grpc.ServicerContext) -> None:  # noqa: N802
@@ -78,7 +78,7 @@ class Gate:
     """A server with both interceptors, and its caller."""
 
     def __init__(self, path: Path) -> None:
-        clock = MonotonicClock()
+        clock = MONOTONIC
         credentials = Credentials()
         self.servicer = Raiser()
         self.credential = credentials.issue(7)
@@ -108,7 +108,7 @@ class Gate:
 
     def logged(self, method: str, request_id: str = "") -> list[EventDict]:
         """Return what is logged in a call, whatever its end."""
-        with capture_logs(processors=[merge_contextvars]) as lines, suppress(Refused):
+        with capture_logs(processors=[merge_call]) as lines, suppress(Refused):
             self.call(method, request_id=request_id)
         return lines
 
@@ -227,7 +227,7 @@ def test_a_method_is_wrapped_once() -> None:
         asked.append(details.method)
         return known if details.method.endswith("GetStats") else None
 
-    traffic = Traffic(QuotaTable(), MonotonicClock())
+    traffic = Traffic(QuotaTable(), MONOTONIC)
     interceptor = Admission(Callers(Credentials()), LIMITS, traffic)
     wrapped = [interceptor.intercept_service(continuation, Details("GetStats")) for _ in range(2)]
     assert wrapped[0] is wrapped[1] is not known

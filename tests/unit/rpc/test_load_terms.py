@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from rpc_world import Server, tokens
 
+from kvstore.core.third_tier import ThirdTier
 from kvstore.service.load_terms import LoadTerms
 from kvstore.v1 import prefix_cache_pb2 as pb
 
@@ -21,6 +22,8 @@ def test_what_a_call_says_of_loads_reaches_the_store(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its engine's speed, and the time that it has left."""
+    # Without tier 3 nobody is asked.
+    monkeypatch.setattr(server.store._cache, "third", ThirdTier())
     worker = server.worker()
     namespace_id = worker.open_namespace()
     heard: list[LoadTerms] = []

@@ -12,7 +12,7 @@ from rpc_world import Server
 from kvstore.core.limits import Limits
 from kvstore.rpc.health import Health
 from kvstore.rpc.server import SERVICES, Sockets, build_server
-from kvstore.service.clock import MonotonicClock
+from kvstore.service.clock import MONOTONIC
 from kvstore.v1 import prefix_cache_pb2
 
 
@@ -33,7 +33,7 @@ def test_a_path_may_hold_any_character(start_server: Callable[..., Server], tmp_
     odd.mkdir()
     server = start_server()
     sockets = Sockets(odd / "kvstore.sock", odd / "attach.sock")
-    clock = MonotonicClock()
+    clock = MONOTONIC
     built = build_server(
         server.store,
         server.credentials,

@@ -15,10 +15,10 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 from rpc_world import Refused, Server, refusal_of
-from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
 
 from kvstore.core.limits import Limits
+from kvstore.log import merge_call
 from kvstore.rpc.server import UnusableAddress, listen, server_options
 from kvstore.rpc.tls import Tls, TlsFiles, UnusableTls
 from kvstore.service.tenants import Tenant, Tenants
@@ -79,7 +79,7 @@ class Reach:
             trusted = grpc.ssl_channel_credentials(self.authority.cert.read_bytes(), key, chain)
             channel = grpc.secure_channel(target, trusted, options=options)
         metadata = (("authorization", f"Bearer {token}"),) if token else ()
-        with channel, capture_logs(processors=[merge_contextvars]) as lines:
+        with channel, capture_logs(processors=[merge_call]) as lines:
             try:
                 store_pb2_grpc.StoreServiceStub(channel).GetCapabilities(
                     pb.GetCapabilitiesRequest(), timeout=30, metadata=metadata
