@@ -1,5 +1,6 @@
 """What a store looks like at one moment: everything here is a copy."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
@@ -112,12 +113,12 @@ def snapshot(cache: PrefixCache, identity: Identity, now: float) -> Stats:
     leases = [lease_stats(each, now) for each in cache.table.visible(identity)]
     visible = cache.visible_namespaces(identity)
     leaving = [each for each in cache.leaving if identity.sees(each.tenant)]
-    pins = _pins_by_namespace(cache.table.visible(identity))
+    pins = count_pins(cache.table.visible(identity), Counter())
     return Stats(
         epoch=cache.epoch,
         counters=cache.counters.copy() if identity.admin else _sum(visible),
         arenas=tuple(_arena(each) for each in cache.visible_arenas(identity)),
-        namespaces=tuple(_namespace(each, pins, now) for each in visible),
+        namespaces=tuple(namespace_stats(each, pins, now) for each in visible),
         leases=tuple(leases),
         pin_count=sum(each.pin_count for each in leases),
         named_pin_count=sum(len(each.named_pins) for each in visible),
@@ -179,16 +180,16 @@ def _sum(namespaces: Iterable[Namespace]) -> Counters:
     return total
 
 
-def _pins_by_namespace(leases: Iterable[Lease]) -> dict[bytes, int]:
-    pins: dict[bytes, int] = {}
+def count_pins(leases: Iterable[Lease], pins: "Counter[bytes]") -> "Counter[bytes]":
+    """Add leases' pins to those of each namespace, by its id, and return them."""
     for lease in leases:
         for pin in lease.pins.values():
-            key = pin.namespace.namespace_id
-            pins[key] = pins.get(key, 0) + 1
+            pins[pin.namespace.namespace_id] += 1
     return pins
 
 
-def _namespace(namespace: Namespace, pins: dict[bytes, int], now: float) -> NamespaceStats:
+def namespace_stats(namespace: Namespace, pins: "Counter[bytes]", now: float) -> NamespaceStats:
+    """Return what a namespace has, with the ``pins`` that leases have of each."""
     return NamespaceStats(
         number=namespace.number,
         namespace_id=namespace.namespace_id,
@@ -199,7 +200,7 @@ def _namespace(namespace: Namespace, pins: dict[bytes, int], now: float) -> Name
         cached_page_count=namespace.index.page_count,
         node_count=len(namespace.index.nodes),
         detached_page_count=namespace.detached_page_count,
-        pin_count=pins.get(namespace.namespace_id, 0),
+        pin_count=pins[namespace.namespace_id],
         named_pin_count=len(namespace.named_pins),
         counters=namespace.counters.copy(),
         age=now - namespace.created_at,

@@ -34,7 +34,7 @@ MUTEX: Final = histogram(
     "",
     "How long the store's mutex took to be had, sampled twice a second: what a call waits for.",
     "p99 above a millisecond: too many calls for one store, or one that takes long, such as "
-    "a list of thousands of leases.",
+    "statistics of thousands of leases.",
 )
 SNAPSHOT: Final = gauge(
     "kvstore_snapshot_seconds",

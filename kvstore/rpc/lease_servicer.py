@@ -4,7 +4,7 @@ import grpc
 
 from kvstore.rpc import fields
 from kvstore.rpc.identity import Callers
-from kvstore.rpc.pagination import PageTokens, fresh_key
+from kvstore.rpc.pagination import PageTokens, fresh_key, page_size_of
 from kvstore.rpc.report import duration, hold_message, lease_message
 from kvstore.service.store import KVStore
 from kvstore.v1 import lease_pb2 as pb
@@ -53,15 +53,14 @@ class LeaseServicer(lease_pb2_grpc.LeaseServiceServicer):
     ) -> pb.ListLeasesResponse:
         """List leases by time of granting."""
         identity = self._callers.identity(context)
-        page = PageTokens(self._page_key, b"leases", identity).page(
-            self._store.stats(identity).leases,
-            lambda lease: lease.number,
-            page_size=request.page_size,
-            page_token=request.page_token,
+        tokens = PageTokens(self._page_key, b"leases", identity)
+        rows, last = self._store.listing.leases(
+            identity,
+            after=tokens.number(request.page_token),
+            count=page_size_of(request.page_size),
         )
         return pb.ListLeasesResponse(
-            leases=[lease_message(each) for each in page.entries],
-            next_page_token=page.next_page_token,
+            leases=[lease_message(each) for each in rows], next_page_token=tokens.after(last)
         )
 
     def ListHolds(

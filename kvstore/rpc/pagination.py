@@ -60,6 +60,10 @@ class PageTokens:
         seal = self._seal(number)
         return urlsafe_b64encode(seal + self._mask(seal, number).to_bytes(NUMBER_BYTES)).decode()
 
+    def after(self, last: int) -> str:
+        """Return the token of the page after the entry of a number; of 0, "": there is none."""
+        return self.make(last) if last else ""
+
     def number(self, token: str) -> int:
         """Return what :meth:`make` was given, zero for no token.
 

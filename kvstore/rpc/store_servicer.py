@@ -93,15 +93,15 @@ class StoreServicer(store_pb2_grpc.StoreServiceServicer):
     ) -> pb.ListNamespacesResponse:
         """List namespaces by time of creation."""
         identity = self._callers.identity(context)
-        page = PageTokens(self._page_key, b"namespaces", identity).page(
-            self._store.stats(identity).namespaces,
-            lambda namespace: namespace.number,
-            page_size=request.page_size,
-            page_token=request.page_token,
+        tokens = PageTokens(self._page_key, b"namespaces", identity)
+        rows, last = self._store.listing.namespaces(
+            identity,
+            after=tokens.number(request.page_token),
+            count=page_size_of(request.page_size),
         )
         return pb.ListNamespacesResponse(
-            namespaces=[report.namespace_message(each) for each in page.entries],
-            next_page_token=page.next_page_token,
+            namespaces=[report.namespace_message(each) for each in rows],
+            next_page_token=tokens.after(last),
         )
 
     def DeleteNamespace(

@@ -36,6 +36,7 @@ from kvstore.service.clock import Clock
 from kvstore.service.disk import Disk
 from kvstore.service.event_watches import EventWatches
 from kvstore.service.growth import WATERMARK, Growth
+from kvstore.service.listing import Listing
 from kvstore.service.matching import Matching
 from kvstore.service.mover import Mover
 from kvstore.service.named_pins import NamedPinKeeper
@@ -98,6 +99,7 @@ class KVStore(Matching):
         ]
         self.growth = self.growths[0]
         self.mover = Mover(cache, self._mutex, memory=self._memory, clock=clock, took=self._took)
+        self.listing = Listing(cache, self._mutex, clock)
         self.events = EventWatches(cache, self._mutex, self._require_open)
         self.named_pins = NamedPinKeeper(cache, self._mutex, clock)
         self.thrash = ThrashWatch(cache, self._mutex, clock)

@@ -1,0 +1,94 @@
+"""Lists are read a part at a time, while calls change what is in them."""
+
+from collections.abc import Callable
+
+import pytest
+from store_world import World, make_world, sequence_of
+
+from kvstore.core.caller import Caller, Identity
+from kvstore.core.layout import NamespaceIdentity
+from kvstore.core.requests import MatchWishes, ReservationRequest
+from kvstore.service import listing
+
+ADMIN = Identity("root", admin=True)
+
+
+@pytest.fixture
+def leases(world: World) -> list[Caller]:
+    """Provide five leases of one tenant, by time of granting."""
+    return [grant(world) for _ in range(5)]
+
+
+def grant(world: World, tenant: str = "uid-1") -> Caller:
+    """Return a lease's caller."""
+    caller = world.caller(tenant=tenant)
+    world.store.grant(caller, ttl=10.0, display_name="w", features=())
+    return caller
+
+
+def between(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) -> None:
+    """Have every part be one row, and something happen after each."""
+    monkeypatch.setattr(listing, "ROWS_AT_ONCE", 1)
+    monkeypatch.setattr(listing, "HOLDERS_AT_ONCE", 1)
+    monkeypatch.setattr(listing, "sleep", lambda _: happens())
+
+
+def test_pages_of_leases_follow_each_other(world: World, leases: list[Caller]) -> None:
+    """By number, each once; a tenant's own, and an admin's all."""
+    grant(world, "uid-2")
+    found: list[bytes] = []
+    last, sizes = 0, []
+    while True:
+        page = world.store.listing.leases(leases[0].identity, after=last, count=2)
+        found += [each.lease_id for each in page.rows]
+        sizes.append(len(page.rows))
+        last = page.last
+        if not last:
+            break
+    assert found == [each.lease_id for each in leases]
+    assert sizes == [2, 2, 1]
+    assert len(world.store.listing.leases(ADMIN, after=0, count=9).rows) == 6
+    assert world.store.listing.leases(ADMIN, after=99, count=9) == ([], 0)
+
+
+def test_calls_go_on_while_leases_are_listed(
+    world: World, leases: list[Caller], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that ends meanwhile is not in it, unless it was read; nor what comes meanwhile."""
+    ends = iter((leases[0], leases[3]))
+    between(
+        monkeypatch,
+        lambda: world.store.revoke(each) if (each := next(ends, None)) else grant(world),
+    )
+    page = world.store.listing.leases(ADMIN, after=0, count=9)
+    assert [each.lease_id for each in page.rows] == [
+        leases[number].lease_id for number in (0, 1, 2, 4)
+    ]
+    assert page.last == 0
+
+
+def test_namespaces_are_listed_with_their_pins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a snapshot has them; one that is deleted meanwhile is not in it."""
+    world = make_world(slots=256, extent_slots=256)
+    callers = [world.worker(), world.worker()]
+    spaces = []
+    for number, caller in enumerate((*callers, callers[0])):
+        identity = NamespaceIdentity(b"model digest 16+", adapter_digest=bytes([number] * 16))
+        opened = world.store.open_namespace(caller, identity, world.layout)
+        world.map_extents(caller)
+        spaces.append(opened.namespace_id)
+        request = ReservationRequest(number * 10 + 1, start_page=0, page_count=2)
+        world.store.reserve(caller, opened.namespace_id, [request])
+        world.store.insert(caller, number * 10 + 1, sequence_of(2, rest=0))
+        world.store.match(caller, opened.namespace_id, sequence_of(2), MatchWishes(number * 10 + 2))
+    snapshot = world.store.stats(ADMIN).namespaces
+    assert [each.pin_count for each in snapshot] == [1, 1, 1]
+    between(monkeypatch, lambda: None)
+    first = world.store.listing.namespaces(ADMIN, after=0, count=2)
+    assert (tuple(first.rows), first.last) == (snapshot[:2], snapshot[1].number)
+    rest = world.store.listing.namespaces(ADMIN, after=first.last, count=2)
+    assert (tuple(rest.rows), rest.last) == (snapshot[2:], 0)
+    between(monkeypatch, lambda: world.store.delete_namespace(ADMIN, spaces[1]))
+    left = world.store.listing.namespaces(ADMIN, after=0, count=9).rows
+    assert [each.namespace_id for each in left] == [spaces[0], spaces[2]]
+    world.close()
