@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from forked_programs import ForkedPrograms
+from forked_programs import ForkedPrograms, installed
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
@@ -83,7 +83,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def forked_programs() -> Iterator[ForkedPrograms]:
-    """Return what forks programs."""
+    """Return what forks programs: in a pytest that was itself forked it is there."""
+    if installed:
+        yield installed[0]
+        return
     made = ForkedPrograms()
     made.install()
     yield made

@@ -4,15 +4,16 @@ A mutant is the worker's source with one place changed, in a folder of its own, 
 that test runs in a process of its own.
 """
 
+import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from forked_programs import ANEW, NESTED
 from mutants import put_in
-from preloaded import Preloaded
 
 import inference_worker
 
@@ -98,40 +99,34 @@ MUTANTS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def preloaded() -> Iterator[Preloaded]:
-    """Return what runs pytest, with torch and all else imported but the worker itself.
+def run(mutant: Mutant, folder: Path) -> "subprocess.CompletedProcess[str]":
+    """Run a mutant's tests on a copy of the worker with its change.
 
-    And but one of pytest's plugins, whose assertions it wants to rewrite as it imports it.
+    In a fork of a process that has torch and all else but the worker itself, and but one of
+    pytest's plugins, whose assertions it wants to rewrite as it imports it.
     """
-    with Preloaded(
-        "pytest", "inference_worker.program", forget=["anyio", "inference_worker"]
-    ) as made:
-        yield made
-
-
-def run(preloaded: Preloaded, mutant: Mutant, folder: Path) -> "subprocess.CompletedProcess[str]":
-    """Run a mutant's tests on a copy of the worker with its change."""
     source = Path(inference_worker.__file__).parent
-    copy = folder / source.name
-    shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    put_in(mutant, copy / mutant.file)
+    shutil.copytree(source, folder / source.name)
+    put_in(mutant, folder / source.name / mutant.file)
+    path = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    forked = {NESTED: "1", ANEW: "anyio inference_worker"}
     tests = [str(TESTS / test) for test in mutant.tests]
-    return preloaded.run(
-        *("pytest", "-q", "-p", "no:cacheprovider", "--tb=line", *tests),
-        path=[folder],
-        folder=folder,
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=line", *tests],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path), **forked},
+        capture_output=True,
+        text=True,
         timeout=240,
+        check=False,
     )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_fault_in_the_engine_is_caught(
-    preloaded: Preloaded, mutant: Mutant, tmp_path: Path
-) -> None:
+def test_a_fault_in_the_engine_is_caught(mutant: Mutant, tmp_path: Path) -> None:
     """The test fails by an assertion on each mutant, and passes on the engine as it is."""
-    outcome = run(preloaded, mutant, tmp_path)
+    outcome = run(mutant, tmp_path)
     if mutant.name == "unchanged":
         assert outcome.returncode == 0, outcome.stdout[-2000:]
     else:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from forked_programs import ForkedPrograms, Forker
+from forked_programs import ANEW, ForkedPrograms, Forker
 
 from kvstore.__main__ import EXIT_USAGE
 from kvstore_client.testing import running_store, wait_until
@@ -91,6 +91,23 @@ def test_other_code_of_that_name_is_what_runs(tmp_path: Path, *, by_path: bool) 
     )
     # The folder of the tests' run is first, where it has the code.
     assert ("another one" in done.stdout) == (not by_path or not Path("kvstore").is_dir())
+
+
+def test_what_is_imported_anew_is_its_own(tmp_path: Path) -> None:
+    """A fork may be told of packages that it brings itself."""
+    (tmp_path / "kvstore").mkdir()
+    (tmp_path / "kvstore" / "__init__.py").touch()
+    program = "print('another one', b'forker.py' in open('/proc/self/cmdline', 'rb').read())"
+    (tmp_path / "kvstore" / "__main__.py").write_text(program)
+    done = subprocess.run(
+        [sys.executable, "-m", "kvstore"],
+        cwd=tmp_path,
+        env={**os.environ, ANEW: "kvstore"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "another one True\n"
 
 
 @pytest.mark.parametrize(

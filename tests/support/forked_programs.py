@@ -38,6 +38,7 @@ FORKERS: Mapping[str, Sequence[str]] = {
     "inference_worker": WORKER,
     "inference_worker.engine_process": WORKER,
     "inference_worker.reference": WORKER,
+    "pytest": WORKER,
     # An example, and the benchmark of a worker.
     "generate_with_transformers": WORKER,
     "gpu": WORKER,
@@ -47,6 +48,8 @@ TIED = "inference_worker.tied_process"
 OURS = ("kvstore", "kvstore_client", "inference_worker")
 # Has a program's own programs forked too, where it is set.
 NESTED = "KVSTORE_TEST_FORKS"
+# Packages, with spaces between them, that a program imports anew: from its own path.
+ANEW = "KVSTORE_TEST_IMPORTS_ANEW"
 # Modules may read variables as they are imported: a forker's have the values of a program's but
 # for these, and those of ours that are read later.
 READ_LATER = frozenset({"PYTEST_CURRENT_TEST", "PYTHONPATH", "TMPDIR", "XDG_RUNTIME_DIR"})
@@ -152,7 +155,8 @@ class ForkedPrograms:
         folder = Path(named["cwd"] or Path.cwd())
         environment = dict(os.environ if named["env"] is None else named["env"])
         path = [each for each in environment.get("PYTHONPATH", "").split(os.pathsep) if each]
-        if not modules or not folder.is_dir() or _other_code([str(folder), *path]):
+        anew = environment.get(ANEW, "").split()
+        if not modules or not folder.is_dir() or _other_code([str(folder), *path], anew):
             return False
         forker = self._forker(modules)
         if not forker.knows(environment):
@@ -166,6 +170,7 @@ class ForkedPrograms:
             "session": bool(named["start_new_session"]),
             "numbers": [*named["pass_fds"]],
             "nested": bool(environment.get(NESTED)),
+            "forget": anew,
         }
         streams = [
             number if named[end] == -1 else named[end]
@@ -184,11 +189,16 @@ class ForkedPrograms:
             return self._forkers[modules]
 
 
+# What `install` made in this process, which is itself a program that was forked.
+installed: list[ForkedPrograms] = []
+
+
 def install(connection: socket.socket, environment: Mapping[str, str]) -> None:
     """Have what this process starts forked at the other end of a connection."""
     programs = ForkedPrograms(Forker(connection, environment))
     programs.install()
     programs.on = True
+    installed.append(programs)
 
 
 def _program(command: Sequence[str]) -> str:
@@ -199,9 +209,10 @@ def _program(command: Sequence[str]) -> str:
     return command[6] if tied else command[2]
 
 
-def _other_code(path: Sequence[str]) -> bool:
-    """Tell whether code lies there that would take the place of ours."""
-    there = ((find_spec(name), PathFinder.find_spec(name, [*path])) for name in OURS)
+def _other_code(path: Sequence[str], anew: Sequence[str]) -> bool:
+    """Tell whether code lies there that would take the place of ours, and is not imported anew."""
+    names = [name for name in OURS if name not in anew]
+    there = ((find_spec(name), PathFinder.find_spec(name, [*path])) for name in names)
     return any(
         ours is not None and theirs is not None and ours.origin != theirs.origin
         for ours, theirs in there

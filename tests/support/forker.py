@@ -59,6 +59,9 @@ def become(order: dict[str, Any], descriptors: list[int]) -> None:
     os.chdir(order["folder"])
     sys.path[:] = [order["folder"], *order["path"], *sys.path[1:]]
     sys.argv = ["", *order["arguments"]]
+    # Of these the program brings its own.
+    for name in [name for name in sys.modules if name.split(".")[0] in order["forget"]]:
+        del sys.modules[name]
     tempfile.tempdir = None
     os.execv = execute  # type: ignore[assignment]
     run(order["module"])

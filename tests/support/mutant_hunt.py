@@ -3,7 +3,6 @@
 import shutil
 from collections.abc import Mapping, Sequence
 from compileall import compile_dir
-from importlib.util import cache_from_source
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
@@ -79,9 +78,7 @@ class Hunt:
         self._copies += 1
         folder = self._folder / str(self._copies)
         shutil.copytree(self._core, folder / "kvstore")
-        changed = folder / "kvstore" / "core" / mutant.file
-        put_in(mutant, changed)
-        Path(cache_from_source(changed)).unlink(missing_ok=True)
+        put_in(mutant, folder / "kvstore" / "core" / mutant.file)
         outcome = self._preloaded.run(
             "mutant_runner",
             *(str(each) for each in (look.seed, look.examples, look.turns, *look.machines)),

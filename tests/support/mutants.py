@@ -1,5 +1,6 @@
 """A fault put into a copy of the code on purpose."""
 
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Protocol
 
@@ -30,3 +31,5 @@ def put_in(change: Change, path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert text.count(change.old) == 1, f"{change.name} does not fit {path.name} any more"
     path.write_text(text.replace(change.old, change.new), encoding="utf-8")
+    # It may have come with what it was compiled to.
+    Path(cache_from_source(path)).unlink(missing_ok=True)
