@@ -22,7 +22,7 @@ STARTING_PROCESSES = frozenset({"chaos", "e2e", "gpu", "integration"})
 OF_BEGINNINGS = frozenset(
     {
         *("test_access", "test_examples", "test_health", "test_healthcheck", "test_line_process"),
-        *("test_log_secrets", "test_own_store", "test_restarts", "test_serve", "test_server"),
+        *("test_log_secrets", "test_own_store", "test_restarts", "test_serve"),
         *("test_testing", "test_traces", "test_worker_program"),
     }
 )
@@ -99,6 +99,14 @@ def programs(request: pytest.FixtureRequest, forked_programs: ForkedPrograms) ->
     forked_programs.on = request.path.stem not in OF_BEGINNINGS
     yield
     forked_programs.on = False
+
+
+@pytest.fixture
+def executed(forked_programs: ForkedPrograms) -> Iterator[None]:
+    """Have one test's programs begin by an exec."""
+    before, forked_programs.on = forked_programs.on, False
+    yield
+    forked_programs.on = before
 
 
 def folder_of(nodeid: str) -> str:

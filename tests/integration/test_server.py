@@ -116,6 +116,7 @@ def test_the_grace_is_the_end_of_waiting() -> None:
         assert "drained=False" in store.log
 
 
+@pytest.mark.usefixtures("executed")
 def test_a_second_signal_ends_it_at_once() -> None:
     """Whoever signals again does not wait for the grace; the next server has nothing to tidy."""
     with running_store("--drain-grace", "60") as store:
@@ -159,6 +160,7 @@ def test_a_killed_server_is_replaced_in_place(store: RunningStore) -> None:
             assert caught.value.reason == "CREDENTIAL_REQUIRED"
 
 
+@pytest.mark.usefixtures("executed")
 def test_nothing_is_written_to_stdout(tmp_path: Path) -> None:
     """A server's stdout stays empty from start to end; what it logs is on stderr."""
     command = [sys.executable, "-m", "kvstore", "--runtime-dir", str(tmp_path / "run")]
@@ -194,6 +196,7 @@ def test_a_server_that_cannot_start_says_why(status: int, said: str, arguments: 
 
 
 @pytest.mark.skipif(find_spec("cupy") is not None, reason="cupy is here")
+@pytest.mark.usefixtures("executed")
 def test_a_server_without_cupy_refuses_a_device(tmp_path: Path) -> None:
     """A device that cannot be used ends the server with status 1 and what to install."""
     folder = tmp_path / "run"
