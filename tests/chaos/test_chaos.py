@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_programs import NESTED
 
 ROOT = Path(__file__).parents[2]
 TRACE = ROOT / "tests" / "support" / "traces" / "conversation_cut.jsonl"
@@ -35,8 +36,9 @@ def folder() -> Iterator[Path]:
 def run_chaos(folder: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
     """Run it; return its exit status, its last line and what it said of findings."""
     result = subprocess.run(
-        [sys.executable, ROOT / "benchmarks" / "chaos.py", "--json", *arguments],
-        env={**os.environ, "TMPDIR": str(folder)},
+        [sys.executable, "-m", "chaos", "--json", *arguments],
+        cwd=ROOT / "benchmarks",
+        env={**os.environ, "TMPDIR": str(folder), NESTED: "1"},
         capture_output=True,
         text=True,
         check=False,

@@ -39,7 +39,8 @@ FORKERS: Mapping[str, Sequence[str]] = {
     "inference_worker.engine_process": WORKER,
     "inference_worker.reference": WORKER,
     "pytest": WORKER,
-    # An example, and the benchmark of a worker.
+    # An example, and benchmarks of workers.
+    "chaos": WORKER,
     "generate_with_transformers": WORKER,
     "gpu": WORKER,
     "support.gpu_open": WORKER,
