@@ -6,10 +6,8 @@ from typing import NamedTuple, Protocol
 import torch
 
 from kvstore_vllm.block_geometry import Piece
+from kvstore_vllm.byte_copies import copy_alone, copy_with_team
 from kvstore_vllm.transfer import Transfer
-
-# Copied as the widest type that the sizes allow: eight bytes at a time, or one.
-WIDE = 8
 
 
 class Plane(NamedTuple):
@@ -100,15 +98,27 @@ class BlockCopier:
         self._begin = rank * self.rank_bytes
         self.device = planes[0].blocks.device
 
-    def load(self, memory: ExtentTensors, transfer: Transfer) -> int:
-        """Copy slots into blocks; returns the bytes. Raises ``KeyError`` for no such extent."""
-        return self._copy(memory, transfer, to_blocks=True)
+    def load(self, memory: ExtentTensors, transfer: Transfer, *, beside: bool = False) -> int:
+        """Copy slots into blocks; returns the bytes. Raises ``KeyError`` for no such extent.
+
+        ``beside``: from a thread beside the one that computes. Then a CPU's copy takes no team
+        (:func:`copy_alone`).
+        """
+        return self._copy(memory, transfer, to_blocks=True, beside=beside)
 
     def save(self, memory: ExtentTensors, transfer: Transfer) -> int:
         """Copy blocks into slots; returns the bytes. Raises ``KeyError`` for no such extent."""
         return self._copy(memory, transfer, to_blocks=False)
 
-    def _copy(self, memory: ExtentTensors, transfer: Transfer, *, to_blocks: bool) -> int:
+    def _copy(
+        self,
+        memory: ExtentTensors,
+        transfer: Transfer,
+        *,
+        to_blocks: bool,
+        beside: bool = False,
+    ) -> int:
+        copy = copy_alone if beside and self.device.type == "cpu" else copy_with_team
         for stretch in stretches(transfer):
             slots = memory.extent_tensor(stretch.extent_id)
             for plane in self._planes:
@@ -118,14 +128,5 @@ class BlockCopier:
                     stretch.slot : stretch.slot + stretch.length, begin : begin + plane.block_bytes
                 ].unflatten(1, plane.blocks.shape[1:])
                 target, source = (blocks, pages) if to_blocks else (pages, blocks)
-                _widened(target).copy_(_widened(source))
+                copy(target, source)
         return len(transfer.block_ids) * self.rank_bytes
-
-
-def _widened(part: torch.Tensor) -> torch.Tensor:
-    """Return the same bytes as wider elements, where all strides and the size divide."""
-    if part.shape[-1] % WIDE or part.storage_offset() % WIDE:
-        return part
-    if any(stride % WIDE for stride in part.stride()[:-1]):
-        return part
-    return part.view(torch.int64)

@@ -6,6 +6,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from threading import Condition
 from typing import Final, NamedTuple, Protocol
 
@@ -140,26 +141,36 @@ class WorkerHalf:
         copied = FAILED
         try:
             if self._stream is None or ready is None:
-                copied = self._load(memory, transfer)
+                copied = self._load(memory, transfer, beside=True)
             else:
                 with torch.cuda.stream(self._stream):
                     self._stream.wait_event(ready)
-                    copied = self._load(memory, transfer)
+                    copied = self._load(memory, transfer, beside=True)
         finally:
             with self._news:
                 self._loaded.append((transfer, copied))
                 self._news.notify_all()
 
-    def _load(self, memory: MappedPages | None, transfer: Transfer) -> Copied:
+    def _load(
+        self, memory: MappedPages | None, transfer: Transfer, *, beside: bool = False
+    ) -> Copied:
         if self._fault_fraction and self._chance.random() < self._fault_fraction:
             return Copied(ok=False, made_to_fail=True)
-        return self._copied(memory, transfer, to_blocks=True)
+        return self._copied(memory, transfer, to_blocks=True, beside=beside)
 
-    def _copied(self, memory: MappedPages | None, transfer: Transfer, *, to_blocks: bool) -> Copied:
+    def _copied(
+        self,
+        memory: MappedPages | None,
+        transfer: Transfer,
+        *,
+        to_blocks: bool,
+        beside: bool = False,
+    ) -> Copied:
         """Copy, wait for the device, and see whether the slots are still what they were."""
         if memory is None or self._copier is None:
             return FAILED
-        copy = self._copier.load if to_blocks else self._copier.save
+        load = partial(self._copier.load, beside=beside)
+        copy = load if to_blocks else self._copier.save
         begin = time.monotonic()
         try:
             byte_count = copy(memory, transfer)

@@ -65,8 +65,10 @@ TRANSFER = Transfer(1, "r", (2, 3, 4, 9, 1), (DatedRun(3, range(5, 8)), DatedRun
 
 @pytest.mark.parametrize("page", [64, 13], ids=["wide", "odd"])
 @pytest.mark.parametrize("layout", [layer_first, block_first, heads_first])
-@pytest.mark.parametrize("rank", [0, 1])
-def test_saved_and_loaded_is_what_it_was(layout: object, page: int, rank: int) -> None:
+@pytest.mark.parametrize(("rank", "beside"), [(0, False), (1, False), (1, True)])
+def test_saved_and_loaded_is_what_it_was(
+    layout: object, page: int, rank: int, *, beside: bool
+) -> None:
     """Every byte of a block comes back, into other blocks too, and nothing beside them moves."""
     tensors, caches = layout(page)  # type: ignore[operator]
     pieces = pieces_of(tensors, BLOCKS)
@@ -85,7 +87,7 @@ def test_saved_and_loaded_is_what_it_was(layout: object, page: int, rank: int) -
     for cache in caches.values():
         cache.zero_()
     moved = Transfer(2, "r", (7, 8, 0, 11, 5), TRANSFER.runs)
-    copier.load(memory, moved)
+    assert copier.load(memory, moved, beside=beside) == 5 * copier.rank_bytes
     blocks_at = 1 if layout is heads_first else 0
     for name, cache in caches.items():
         for block in range(BLOCKS):

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Event
 
 import pytest
@@ -109,6 +110,31 @@ def test_a_step_that_computes_nothing_waits_a_little_for_loads(rig: Rig) -> None
     goes_on.set()
     assert wait_until(lambda: rig.half.take_finished()[1] == {"r"})
     assert rig.half.take_finished()[1] == set()
+
+
+def thread_count() -> int:
+    """Return how many threads the process has, those of native code too."""
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+def test_a_load_beside_the_step_has_no_team_of_torchs() -> None:
+    """One would stay with its thread, and keep the engine's own from spinning."""
+    block_bytes = 1 << 20  # torch divides a copy of that between threads
+    blocks = torch.zeros((8, 1, block_bytes), dtype=torch.uint8)
+    half = WorkerHalf(BlockCopier([Plane(blocks, 0)]))
+    rig = Rig(half, blocks, Memory(torch.ones((4, block_bytes), dtype=torch.uint8)))
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        half.load(rig.plan(load_async=False), rig.memory)
+        own = thread_count()
+        half.load(rig.plan(), rig.memory)
+        assert wait_until(lambda: half.take_finished()[1] == {"r"})
+        assert blocks[3].all()
+        assert thread_count() <= own + 1
+    finally:
+        torch.set_num_threads(before)
+        half.close()
 
 
 def failing(rig: Rig, what: str) -> tuple[StepPlan, Memory | None]:
