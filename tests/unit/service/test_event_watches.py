@@ -7,7 +7,7 @@ from store_world import World, sequence_of
 
 from kvstore.core.caller import Identity
 from kvstore.core.event_watch import Told
-from kvstore.core.events import LeaseEvent, NamespaceEvent, PagesEvent
+from kvstore.core.events import Event, LeaseEvent, NamespaceEvent, PagesEvent
 from kvstore.core.requests import ReservationRequest
 from kvstore.errors import NamespaceNotFound, StoreDraining
 from kvstore.service.event_watches import BATCH
@@ -54,6 +54,24 @@ def test_many_events_come_in_batches(world: World) -> None:
         sizes.append(len(told.events))
         watching.pause()
     assert sizes == [BATCH, 1]
+
+
+def test_who_begins_amid_events_is_told_each_once(world: World) -> None:
+    """What is remembered and what comes next meet without a gap, whenever a watch begins."""
+    leases = 150
+    busy = Thread(target=come, args=(world, leases))
+    busy.start()
+    watchings = [world.store.events.begin(OWNER, history=True) for _ in range(6)]
+    busy.join(30)
+    for watching in watchings:
+        told: list[Event] = []
+        while len(told) < 2 * leases - 1:
+            batch = watching.take()
+            assert batch is not None
+            assert batch.lost_count == 0
+            told += batch.events
+        assert told == list(world.cache.events.recent)
+        world.store.events.forget(watching)
 
 
 def test_one_that_ended_is_handed_nothing(world: World) -> None:
