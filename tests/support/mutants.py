@@ -24,12 +24,17 @@ class Change(Protocol):
         ...
 
 
-def put_in(change: Change, path: Path) -> None:
-    """Make the change in the file, which MUST have its place exactly once."""
-    if change.name == "unchanged":
-        return
+def changed(change: Change, path: Path) -> str:
+    """Return the file's text with the change, which MUST have its place exactly once."""
     text = path.read_text(encoding="utf-8")
+    if change.name == "unchanged":
+        return text
     assert text.count(change.old) == 1, f"{change.name} does not fit {path.name} any more"
-    path.write_text(text.replace(change.old, change.new), encoding="utf-8")
+    return text.replace(change.old, change.new)
+
+
+def put_in(change: Change, path: Path) -> None:
+    """Make the change in the file."""
+    path.write_text(changed(change, path), encoding="utf-8")
     # It may have come with what it was compiled to.
     Path(cache_from_source(path)).unlink(missing_ok=True)

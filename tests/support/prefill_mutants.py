@@ -23,9 +23,9 @@ PREFILL_MUTANTS = [
     ),
     Mutant(
         "more-announced-than-there-are-slots",
-        "cache.py",
-        "            end = start + len(reservation.reserved)\n",
-        "            end = start + len(reservation.reserved) + 1\n",
+        "inserting.py",
+        "        end = start + len(reservation.reserved)\n",
+        "        end = start + len(reservation.reserved) + 1\n",
     ),
     Mutant(
         "shorter-agreement-wins",

@@ -36,8 +36,8 @@ CLIENT = [
     Mutant(
         "released-without-waiting-for-the-device",
         "kvstore_client/hold.py",
-        "    session.wait_for_device()\n    for hold in still_open:\n        hold.give_back()\n",
-        "    for hold in still_open:\n        hold.give_back()\n",
+        "    session.wait_for_device()\n    for hold in still_open:\n",
+        "    for hold in still_open:\n",
     ),
     Mutant(
         "inserted-without-waiting-for-the-device",
@@ -48,8 +48,8 @@ CLIENT = [
     Mutant(
         "release-sent-once",
         "kvstore_client/sender.py",
-        "                self._retry.wait(self._backoff.delay())\n",
-        "                return\n",
+        "except StoreUnavailable:\n                self._retry.wait(self._backoff.delay())\n",
+        "except StoreUnavailable:\n                return\n",
     ),
     Mutant(
         "next-epoch-before-the-last-hold-ended",

@@ -1,0 +1,30 @@
+"""Faults that are put into copies of our code: each has its place, and is code."""
+
+import ast
+from pathlib import Path
+
+import engine_mutants
+import pytest
+import simulation_mutants
+from mutant_hunt import ALL
+from mutants import Change, changed
+
+import inference_worker
+import kvstore
+import kvstore_client
+
+CORE = Path(kvstore.__file__).parent / "core"
+WORKER = Path(inference_worker.__file__).parent
+CLIENT = Path(kvstore_client.__file__).parents[1]
+PLACES: list[tuple[Change, Path]] = [
+    *((each, CORE / each.file) for each in ALL),
+    *((each, WORKER / each.file) for each in engine_mutants.MUTANTS),
+    *((each, CLIENT / each.file) for each in simulation_mutants.CLIENT),
+    *((each, CORE.parents[1] / each.file) for each in simulation_mutants.STORE),
+]
+
+
+@pytest.mark.parametrize(("change", "path"), PLACES, ids=[each.name for each, _ in PLACES])
+def test_a_fault_has_its_place(change: Change, path: Path) -> None:
+    """What it changes stands there once, and what comes of it can be parsed."""
+    ast.parse(changed(change, path))
