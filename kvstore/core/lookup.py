@@ -102,7 +102,8 @@ def longest(
         if found is not None and (wants_source or found.source is None):
             return found
     matchable = matchable_pages(length, page_tokens)
-    depth = at.depth
+    node, pages = at
+    depth = node.start + pages
     if depth > matchable:
         at, depth = ancestor(at, matchable), matchable
     if not wants_source or depth * page_tokens >= length - 1:

@@ -111,7 +111,8 @@ class Matching(NamedPins):
                 counters.yielded_count += 1
             matched = found.at.depth * namespace.layout.page_tokens
             return Match(matched, (), in_flight=in_flight)
-        depth = found.at.depth
+        node, pages = found.at
+        depth = node.start + pages
         lookup = _lookup(namespace, found, depth, asked, wishes)
         if not depth and found.source is None:
             self._count_lookup(lease, namespace, lookup)
@@ -132,7 +133,8 @@ class Matching(NamedPins):
     ) -> Pin:
         """Use and pin what was found, the source page by a pin of its own."""
         last = found.at if found.source is None else found.source
-        self._touch(last, hits=1)
+        self._uses += 1
+        note_use(last, self._uses, hits=1)
         if self.wanted is not None:
             self.wanted.matched(last, found.tiers)
         if self.third is not None:

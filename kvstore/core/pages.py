@@ -253,9 +253,15 @@ def release(anchors: list[Anchor]) -> None:
     """
     if len(anchors) == 1 and anchors[0].other is None:
         # As nearly all are.
-        node = anchors[0].node
-        let_go(anchors)
-        compact(node)
+        [anchor] = anchors
+        node = anchor.node
+        anchor.leave()
+        if node.detached:
+            _give_back(node)
+        else:
+            node.namespace.offer_leaves(node)
+            compact(node)
+        anchors.clear()
         return
     nodes = [anchor.node for anchor in anchors]
     nodes += [anchor.other.node for anchor in anchors if anchor.other is not None]

@@ -72,8 +72,7 @@ class Verifying(Matching):
         pages in place and then the source page; those without a checksum are left out. A
         match that was answered before is not looked at again.
         """
-        lease = self.table.lease_of(caller)
-        assert lease is not None  # or nothing was matched
+        lease = self.table.leases[caller.identity.tenant, caller.lease_id]
         pin = lease.pins.get(wishes.pin_id)
         if not isinstance(pin, Pin) or pin.unanswered is None:
             return None

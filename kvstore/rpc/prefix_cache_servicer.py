@@ -2,7 +2,6 @@
 
 import grpc
 
-from kvstore.core.requests import Sequence
 from kvstore.rpc import convert, fields
 from kvstore.rpc.answer import Answer
 from kvstore.rpc.identity import Callers
@@ -30,7 +29,9 @@ class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServiceServicer):
         match = self._store.match(
             self._callers.worker(context, request.caller),
             fields.random_id("namespace_id", request.namespace_id),
-            self._sequence(request.sequence, context),
+            convert.sequence_of(
+                request.sequence, self._store.limits, self._callers.tokens(context)
+            ),
             convert.wishes_of(request),
             convert.terms_of(request, context),
         )
@@ -67,7 +68,9 @@ class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServiceServicer):
         match, grant = self._store.acquire(
             self._callers.worker(context, request.caller),
             fields.random_id("namespace_id", request.namespace_id),
-            self._sequence(request.sequence, context),
+            convert.sequence_of(
+                request.sequence, self._store.limits, self._callers.tokens(context)
+            ),
             convert.wishes_of(request),
             reservation_id=fields.chosen_id("reservation_id", request.reservation_id),
             total_page_count=request.total_page_count,
@@ -111,6 +114,3 @@ class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServiceServicer):
         caller = self._callers.worker(context, request.caller)
         self._store.abort(caller, list(request.reservation_ids))
         return pb.AbortReservationResponse()
-
-    def _sequence(self, message: pb.Sequence, context: grpc.ServicerContext) -> Sequence:
-        return convert.sequence_of(message, self._store.limits, self._callers.tokens(context))

@@ -48,22 +48,18 @@ class Departures:
         self._arenas = arenas
         self._announcer = announcer
         self._clock = clock
-        self._under_way: dict[int, _Departure] = {}
-
-    @property
-    def any(self) -> bool:
-        """Whether some extent is on its way. Any thread may look."""
-        return bool(self._under_way)
+        # By extent; any thread may look whether there is one.
+        self.under_way: dict[int, _Departure] = {}
 
     def hurried(self) -> bool:
         """Return whether an extent retired so recently that no other has to yet."""
-        latest = max((each.retired_at for each in self._under_way.values()), default=None)
+        latest = max((each.retired_at for each in self.under_way.values()), default=None)
         return latest is not None and self._clock() < latest + PATIENCE
 
     def begin(self, arena: Arena, extent_id: int) -> dict[str, object]:
         """Retire an extent, under the store's mutex; return what to log of it."""
         removed = self._cache.retire_extent(arena.arena_id, extent_id)
-        self._under_way[extent_id] = _Departure(self._clock())
+        self.under_way[extent_id] = _Departure(self._clock())
         return {
             "extent_id": extent_id,
             "arena_id": arena.arena_id,
@@ -73,15 +69,15 @@ class Departures:
 
     def go_on(self) -> None:
         """Destroy what is empty and mapped by nobody; have the rest of the empty unmapped."""
-        if not self._under_way:
+        if not self.under_way:
             return
         now = self._clock()
         with self._mutex:
-            empty = [each for each in self._cache.emptied_extents() if each in self._under_way]
+            empty = [each for each in self._cache.emptied_extents() if each in self.under_way]
             gone = [each for each in empty if self._cache.remove_extent(each)]
             holders = {each: self._cache.handouts.pids(each) for each in empty}
         for extent_id in gone:
-            departure = self._under_way.pop(extent_id)
+            departure = self.under_way.pop(extent_id)
             shape = self._arenas.destroy(extent_id)
             seconds = round(now - departure.retired_at, 3)
             log.info(
@@ -91,7 +87,7 @@ class Departures:
                 size_bytes=shape.size_bytes,
                 seconds=seconds,
             )
-        waiting = [self._under_way[each] for each in empty if each not in gone]
+        waiting = [self.under_way[each] for each in empty if each not in gone]
         fresh = [each for each in waiting if each.emptied_at is None]
         for departure in fresh:
             departure.emptied_at = now
@@ -101,7 +97,7 @@ class Departures:
 
     def _name_holders(self, holders: dict[int, list[int]], now: float) -> None:
         """Log, once, who is asked to unmap an extent and does not."""
-        for extent_id, departure in self._under_way.items():
+        for extent_id, departure in self.under_way.items():
             if departure.emptied_at is None or departure.named:
                 continue
             if now >= departure.emptied_at + PATIENCE:

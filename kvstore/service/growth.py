@@ -118,7 +118,7 @@ class Growth:
 
     def look(self) -> None:
         """Set ``due`` if some extent is on its way back: it may be empty, or unmapped, by now."""
-        if self._departures.any:
+        if self._departures.under_way:
             self.due.set()
 
     def step(self) -> None:
