@@ -28,10 +28,6 @@ LENGTHS = struct.Struct("<II")
 # So that a long prompt is sent without waiting for its reader; the kernel bounds it.
 BUFFER_BYTES = 1 << 20
 MILLISECONDS, MICROSECONDS = 1_000, 1_000_000
-# struct timeval, as SO_RCVTIMEO wants it.
-TIMEVAL = struct.Struct("@ll")
-# Seconds that a wait is rounded up to, of less than a second and of more.
-FINE, COARSE = 0.001, 0.01
 LATE = "the lane did not answer in time"
 # For what must not wait; the deadline is not the kernel's to keep.
 AT_ONCE = int(socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
@@ -72,8 +68,6 @@ class HotLane:
         self.read_count = 0
         # Received, and of an answer that was not read yet.
         self._left = b""
-        # For how long the kernel waits for what is received.
-        self._patience = (0, 0.0)
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
         _open.add(self)
@@ -246,20 +240,11 @@ class HotLane:
 
     def _chunk(self, most: int, deadline: Deadline) -> bytes:
         """Return what comes next, at least a byte."""
-        left = deadline.remaining()
-        # The kernel keeps the deadline, which is a call of it less than to poll before. Rounded
-        # up, so that what comes just in time is not missed, and so that most calls have the same.
-        step = FINE if left < 1 else COARSE
-        patience = math.ceil(left / step)
-        if (patience, step) != self._patience:
-            self._patience = patience, step
-            seconds, rest = divmod(patience * round(step * MICROSECONDS), MICROSECONDS)
-            timeval = TIMEVAL.pack(seconds, rest)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
-        try:
-            data = self._socket.recv(most)
-        except BlockingIOError:
-            raise TimeoutError from None
+        # Rounded up, so that what comes just in time is not missed.
+        if not self._poll.poll(math.ceil(deadline.remaining() * MILLISECONDS)):
+            raise TimeoutError
+        # The socket's own timeout would begin again with each signal that comes meanwhile.
+        data = self._socket.recv(most, AT_ONCE)
         if not data:
             msg = "the store hung up"
             raise EOFError(msg)

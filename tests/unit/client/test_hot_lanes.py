@@ -1,8 +1,9 @@
 """Lanes of a client: which are used, and what takes their place when they break."""
 
 import os
+import signal
 from collections.abc import Iterator
-from threading import Event, Thread
+from threading import Event, Thread, get_ident
 
 import pytest
 from google.rpc import status_pb2
@@ -95,6 +96,28 @@ def test_lanes_that_go_on_breaking_rest_for_longer(rig: LaneRig) -> None:
     rig.now += FIRST_REST * 0.99
     assert rig.call() is None
     assert len(rig.store.calls) == 2
+
+
+def test_signals_put_off_no_deadline(rig: LaneRig) -> None:
+    """However often one comes, as a profiler's does: no wait begins again with it."""
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    here, late, over = get_ident(), Event(), Event()
+    rig.store.answer(late)
+
+    def strike() -> None:
+        while not over.wait(0.01):
+            signal.pthread_kill(here, signal.SIGUSR1)
+
+    striker = Thread(target=strike)
+    striker.start()
+    try:
+        with pytest.raises(errors.StoreTimedOut):
+            rig.call(timeout=0.1)
+    finally:
+        over.set()
+        striker.join()
+        signal.signal(signal.SIGUSR1, before)
+        late.set()
 
 
 def test_a_deadline_is_a_deadline(rig: LaneRig) -> None:
