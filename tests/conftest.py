@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from coverage import Coverage
 from forked_programs import ForkedPrograms, installed
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
@@ -107,6 +108,21 @@ def executed(forked_programs: ForkedPrograms) -> Iterator[None]:
     before, forked_programs.on = forked_programs.on, False
     yield
     forked_programs.on = before
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """End what pytest-cov begins twice in a process of xdist's, where it pauses one of the two.
+
+    The other would go on through all that is not measured, and make it take twice as long.
+    """
+    if hasattr(session.config, "workerinput"):
+        begun = []
+        while (latest := Coverage.current()) is not None:
+            latest.stop()
+            begun.append(latest)
+        if begun:
+            begun[0].start()
 
 
 def folder_of(nodeid: str) -> str:
