@@ -41,7 +41,7 @@ class Matching(Members):
         def ask() -> Match:
             now = self._clock()
             match = self._cache.match(caller, namespace_id, sequence, wishes, now, to_verify=True)
-            self._note_use()
+            self._note_use(namespace_id)
             return match
 
         return _with_tier_3(self._verifier.answer(ask, caller, wishes), on_disk)
@@ -84,7 +84,7 @@ class Matching(Members):
             if lacking or (grant is not None and grant.runs):
                 # A whole hit takes no slot, and lacks none.
                 self._note(namespace_id, lacking)
-            self._note_use()
+            self._note_use(namespace_id)
             return match, grant
 
         match, grant = self._verifier.answer(ask, caller, wishes)
@@ -124,9 +124,11 @@ class Matching(Members):
                 moves = self._cache.plan_promotion(caller, namespace_id, sequence, wishes)
             self.mover.carry_out(moves)
 
-    def _note_use(self) -> None:
+    def _note_use(self, namespace_id: bytes) -> None:
         """Have pages moved that the match made nearer, or further, to other tiers."""
         if self._cache.wanted is not None:
+            # What is promoted wants slots, of which there may be none.
+            self._note(namespace_id)
             self.mover.note()
         if self._cache.third is not None:
             self.tier3.keeper.note()
