@@ -14,7 +14,9 @@ def lease_name(model: str, engine_id: str) -> str:
     That is the `engine_id` of the kv-transfer-config where an operator chose one, and the
     data-parallel rank: both are as they were after a restart. One that vLLM drew says nothing.
     """
-    chosen, _, rank = engine_id.rpartition(RANK) if RANK in engine_id else (engine_id, "", "")
+    chosen, _, rank = engine_id.rpartition(RANK)
+    if not rank.isdecimal() or not chosen:
+        chosen, rank = engine_id, ""
     own = "" if _is_drawn(chosen) else chosen
     which = _cut(" ".join(filter(None, (own, rank and f"dp{rank}"))), LONGEST_NAME // 2)
     named = _cut(f"vllm {model}".strip(), LONGEST_NAME - len(f" {which}".encode()))

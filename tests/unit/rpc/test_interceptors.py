@@ -192,6 +192,15 @@ def test_a_bug_is_logged_under_the_request_id(gate: Gate) -> None:
     assert handled["reason"] == "INTERNAL"
 
 
+def test_a_bug_in_a_call_without_an_id_has_one(gate: Gate) -> None:
+    """It is drawn once: the caller is told the one that the log has."""
+    with capture_logs(processors=[merge_call]) as lines, pytest.raises(Refused) as caught:
+        gate.call("ListPrefixes")
+    told = caught.value.metadata["request_id"]
+    assert [line["request_id"] for line in lines] == [told, told]
+    assert told
+
+
 @pytest.mark.parametrize(
     ("method", "reason"), [("GetCapabilities", "OK"), ("GetStats", "POOL_EXHAUSTED")]
 )

@@ -15,6 +15,8 @@ DRAWN = "0b0e7a3c-5a0e-4d53-9a05-4f7a3a0c2f11"
         ("blue", "vllm tiny blue"),
         ("blue_dp0", "vllm tiny blue dp0"),
         ("blue_dpx_dp3", "vllm tiny blue_dpx dp3"),
+        ("blue_dp", "vllm tiny blue_dp"),
+        ("my_dpot", "vllm tiny my_dpot"),
     ],
 )
 def test_an_engine_s_lease_says_which_it_is(engine_id: str, name: str) -> None:
