@@ -1,6 +1,7 @@
 """kvstore-ctl events: what happens in a store, one line an event."""
 
 import json
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -20,6 +21,8 @@ from kvstore_client.message_json import plain
 from kvstore_client.terminal_text import printable
 
 SHORT_ID = 8
+# Events that were told last, by which is known what comes after them.
+TAIL = 256
 # Of what a line says of pages, by the field that they are in.
 VERBS = {
     "pages_inserted": "inserted",
@@ -109,12 +112,13 @@ def watched(
     """Yield events with their times by this machine's clock.
 
     One watch after the other to follow: each begins with what the store remembers, of which
-    what was told before is left out, by the event that was told last: many have one time.
+    what was told before is left out, by what was told last: many have one time, and some that
+    follow each other come again within it.
     """
     longest = _seconds(admin.capabilities().limits.max_watch)
     history = History.NONE if new else History.FIRST if follow or seconds else History.ALONE
     left = inf if follow else seconds
-    last: store_pb2.WatchEventsResponse | None = None
+    last: deque[store_pb2.WatchEventsResponse] = deque(maxlen=TAIL)
     since = -1.0
     while True:
         span = min(left or longest, longest)
@@ -126,7 +130,7 @@ def watched(
             told = iter(watch)
             remembered = list(islice(told, watch.began.began.remembered_event_count))
             for event in chain(_not_told(remembered, last, since), told):
-                last = event
+                last.append(event)
                 yield started + timedelta(seconds=_seconds(event.uptime)), event
         left -= span
         if left <= 0:
@@ -136,16 +140,20 @@ def watched(
 
 def _not_told(
     remembered: list[store_pb2.WatchEventsResponse],
-    last: store_pb2.WatchEventsResponse | None,
+    last: Collection[store_pb2.WatchEventsResponse],
     since: float,
 ) -> list[store_pb2.WatchEventsResponse]:
-    """Return what comes after the event that was told last; without one, after a moment."""
-    if last is None:
+    """Return what comes after ``last``, what was told before; without any, after a moment."""
+    if not last:
         return [each for each in remembered if _seconds(each.uptime) > since]
-    known = _content(last)
-    told = (end for end in range(len(remembered), 0, -1) if _content(remembered[end - 1]) == known)
-    # Where it is remembered no more, all of them are later.
-    return remembered[next(told, 0) :]
+    known, there = [_content(each) for each in last], [_content(each) for each in remembered]
+    ends = [end for end in range(len(there), 0, -1) if there[end - 1] == known[-1]]
+    whole = [end for end in ends if there[max(end - len(known), 0) : end] == known[-end:]]
+    # By as much as is known of what was told; rather once more than not at all.
+    best = max(whole, key=lambda end: (min(end, len(known)), -end), default=None)
+    # Where some were lost in between the latest that is alike has to do; where none is
+    # remembered any more, all are later.
+    return remembered[best or next(iter(ends), 0) :]
 
 
 def _content(event: store_pb2.WatchEventsResponse) -> store_pb2.WatchEventsResponse:

@@ -161,6 +161,16 @@ def test_a_watch_may_end_among_events_of_one_moment() -> None:
     assert next(told)[1].uptime.ToNanoseconds() == 1.5e9
 
 
+def test_what_comes_again_within_one_moment_is_not_what_was_told() -> None:
+    """Time stands still where pages only move: they come and go, and come."""
+    pages_1, pages_2 = pages(start_page=1), pages(start_page=2)
+    moves = [event(1, 2.0, pages_copied=pages_1), event(2, 2.0, copies_removed=pages_2)] * 2
+    for told_count in range(1, len(moves)):
+        store = Store(Watch(moves[:told_count], 0), Watch(moves, len(moves)))
+        told = watched(cast("Admin", store), b"", follow=True, seconds=0.0, new=False)
+        assert [each for _, each in islice(told, len(moves))] == moves
+
+
 def test_a_watch_longer_than_the_store_allows_is_several() -> None:
     """As long together as was wanted."""
     store = Store(Watch([event(1, 1.0)], 1), Watch([event(1, 1.0), event(2, 2.0)], 2))
