@@ -71,10 +71,12 @@ def _lose_a_page() -> None:
     """
     load = BlockCopier.load
 
-    def wrong(self: BlockCopier, memory: ExtentTensors, transfer: Transfer) -> int:
-        copied = load(self, memory, transfer)
+    def wrong(
+        self: BlockCopier, memory: ExtentTensors, transfer: Transfer, *, beside: bool = False
+    ) -> int:
+        copied = load(self, memory, transfer, beside=beside)
         first, _, *others = transfer.block_ids
-        load(self, memory, replace(transfer, block_ids=(first, first, *others)))
+        load(self, memory, replace(transfer, block_ids=(first, first, *others)), beside=beside)
         return copied
 
     BlockCopier.load = wrong  # type: ignore[method-assign]
