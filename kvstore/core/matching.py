@@ -14,6 +14,7 @@ from kvstore.core.node import Position
 from kvstore.core.repeats import fingerprint_of, took
 from kvstore.core.requests import Match, MatchWishes, Sequence
 from kvstore.core.steps import note_use
+from kvstore.core.tokens import matchable_pages
 from kvstore.errors import IdReused, NamespaceNotFound
 
 _new_tuple = tuple.__new__
@@ -114,7 +115,7 @@ class Matching(NamedPins):
         node, pages = found.at
         depth = node.start + pages
         lookup = _lookup(namespace, found, depth, asked, wishes)
-        if not depth and found.source is None:
+        if found.last.depth == 0:
             self._count_lookup(lease, namespace, lookup)
             return Match(0, (), in_flight=in_flight)
         fingerprint = fingerprint_of(namespace, sequence, wishes, depth)
@@ -132,9 +133,8 @@ class Matching(NamedPins):
         now: float,
     ) -> Pin:
         """Use and pin what was found, the source page by a pin of its own."""
-        last = found.at if found.source is None else found.source
-        self._uses += 1
-        note_use(last, self._uses, hits=1)
+        last = found.last
+        self._touch(last, hits=1)
         if self.wanted is not None:
             self.wanted.matched(last, found.tiers)
         if self.third is not None:
@@ -171,7 +171,7 @@ def _lookup(
     if found.next_token is not None:
         matchable = asked
     elif wishes.source_pin_id is None or not namespace.layout.divides_by_token:
-        matchable = matchable // page_tokens * page_tokens
+        matchable = matchable_pages(asked, page_tokens) * page_tokens
     matched, copied = depth * page_tokens, found.valid_token_count
     speed = wishes.prefill_tokens_per_second
     has_next_token = found.next_token is not None

@@ -18,8 +18,7 @@ def fingerprint_of(
 
     Except for the tokens of the pinned path, whose ``depth`` is in pages.
     """
-    matched = max(depth * namespace.layout.page_tokens - sequence.position, 0) * TOKEN_BYTES
-    rest = sequence.tokens[matched:]
+    rest = sequence.tokens[_matched(namespace, sequence, depth) :]
     return hash(
         (
             namespace.namespace_id,
@@ -40,6 +39,11 @@ def took(pin: Pin, namespace: Namespace, sequence: Sequence, wishes: MatchWishes
     depth = pin.held_end
     if pin.fingerprint != fingerprint_of(namespace, sequence, wishes, depth):
         return False
-    matched = max(depth * namespace.layout.page_tokens - sequence.position, 0) * TOKEN_BYTES
+    matched = _matched(namespace, sequence, depth)
     start = sequence.position * TOKEN_BYTES
     return pin.tokens()[start : start + matched] == sequence.tokens[:matched]
+
+
+def _matched(namespace: Namespace, sequence: Sequence, depth: int) -> int:
+    """Return how many bytes of a sequence are on the path of its pin: its first ones."""
+    return max(depth * namespace.layout.page_tokens - sequence.position, 0) * TOKEN_BYTES

@@ -12,7 +12,7 @@ from kvstore.core.caller import Caller, Identity
 from kvstore.core.limits import Limits
 from kvstore.errors import InvalidField
 from kvstore.rpc import fields
-from kvstore.rpc.answer import Answer
+from kvstore.rpc.answer import Answer, serialized
 from kvstore.rpc.call_rules import (
     GIVING_BACK,
     Outcome,
@@ -22,6 +22,7 @@ from kvstore.rpc.call_rules import (
 )
 from kvstore.rpc.hot_lane import Frame, HotLane
 from kvstore.rpc.identity import Callers
+from kvstore.rpc.interceptors import parsed
 from kvstore.rpc.lease_servicer import LeaseServicer
 from kvstore.rpc.prefix_cache_servicer import PrefixCacheServicer
 from kvstore.rpc.request_size import require_size, size_limit_of
@@ -166,14 +167,10 @@ class LaneCalls:
         body = frame.whole_body if frame.tokens and not context.tokens else frame.body
         if len(body) > method.most_bytes or frame.tokens:
             require_size(frame.body_bytes, method.size_limit, limits)
-        try:
-            request = method.parse(body)
-        except DecodeError as error:
-            raise InvalidField(field="request", why="not a message of its type") from error
+        request = parsed(method.parse, body)
         if context.tokens:
             request.sequence.SetInParent()
-        response = method.call(request, context)
-        return response if isinstance(response, bytes) else response.SerializeToString()
+        return serialized(method.call(request, context))
 
 
 def _method(path: str, servicers: tuple[object, ...], limits: Limits) -> _Method:
