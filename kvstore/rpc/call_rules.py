@@ -1,10 +1,11 @@
 """What every call passes, whatever brought it: over gRPC, or over a lane."""
 
+import logging
 import random
 import re
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, NamedTuple, Self
 
 import grpc
 import structlog
@@ -17,8 +18,6 @@ from kvstore.rpc import status
 from kvstore.service.call_times import CallTimes
 from kvstore.service.clock import Clock
 from kvstore.service.traffic import Traffic
-
-Logger: TypeAlias = structlog.typing.FilteringBoundLogger
 
 # A client's own id is taken if it can do no harm in a log.
 REQUEST_ID_FORM = re.compile(r"[A-Za-z0-9._:/-]{1,64}")
@@ -33,6 +32,8 @@ GIVING_BACK = frozenset(
         "/kvstore.v1.PrefixCacheService/ReleasePins",
     }
 )
+# Why a request is refused that cannot be read.
+NOT_OF_ITS_TYPE = "not a message of its type"
 # gRPC sends a timeout in few digits, rounded up: 60 s come as 60.1 s.
 DEADLINE_ROUNDING = 1.02
 
@@ -42,27 +43,35 @@ def usable_request_id(given: str) -> str:
     return given if given and REQUEST_ID_FORM.fullmatch(given) else ""
 
 
-def call_logger() -> Logger:
+class CallLog(NamedTuple):
+    """What outcomes log with; ``tells_all`` where each call has a line, and not failures alone."""
+
+    lines: structlog.typing.FilteringBoundLogger
+    tells_all: bool
+
+
+def call_log() -> CallLog:
     """Return what outcomes log with, as logging is configured now.
 
     Made once for many calls: to find out for each that nothing is logged takes as long as
     to log it.
     """
-    log: Logger = structlog.get_logger().bind()
-    return log
+    lines: structlog.typing.FilteringBoundLogger = structlog.get_logger().bind()
+    return CallLog(lines, lines.is_enabled_for(logging.DEBUG))
 
 
 class Outcome:
-    """One call, from its beginning to its end: a context manager that swallows its failure.
+    """One call, from now on until it :meth:`ended`; or as a context manager, which ends it.
 
     An error of ours becomes its status, ``failure``; anything else is a bug, becomes
     INTERNAL and is logged with its traceback. One line a call at debug, never a
-    request's content. A ``grpc.RpcError`` alone goes on. ``times`` are told how long it took;
-    where calls are traced it is a span of the one that its request id names, but for a stream.
+    request's content. Out of a block a ``grpc.RpcError`` alone goes on. ``times`` are told how
+    long it took; where calls are traced it is a span of the one that its request id names, but
+    for a stream.
     """
 
     __slots__ = (
-        *("_began", "_clock", "_is_stream", "_log", "_method", "_request_id", "_span", "_times"),
+        *("_began", "_clock", "_log", "_method", "_request_id", "_span", "_times"),
         "failure",
         "tenant",
     )
@@ -70,7 +79,7 @@ class Outcome:
     def __init__(
         self,
         clock: Clock,
-        log: Logger,
+        log: CallLog,
         method: str,
         request_id: str,
         tenant: str = "",
@@ -86,8 +95,13 @@ class Outcome:
         self._request_id = request_id
         self.tenant = tenant
         self._times = times
-        self._is_stream = is_stream
         self._span: AbstractContextManager[Any] | None = None
+        self._began = clock()
+        if tracing.ON and not is_stream:
+            self._span = tracing.call_span(method.rpartition("/")[2], self.request_id)
+            self._span.__enter__()
+        # For this call alone: its context is its own, or the next call's takes its place.
+        CALL.set(self)
 
     @property
     def request_id(self) -> str:
@@ -100,14 +114,25 @@ class Outcome:
         """Return what the lines of the call say besides."""
         return {"request_id": self.request_id, "method": self._method, "tenant": self.tenant}
 
+    def ended(self, error: Exception | None = None) -> None:
+        """Note that it is over, and what it raised; once."""
+        reason = "OK"
+        if self._span is not None:
+            self._leave_span(error)
+        if error is not None:
+            if isinstance(error, KVStoreError):
+                reason, self.failure = error.reason(), status.to_status(error)
+            else:
+                self._log.lines.error("request_failed", exc_info=error)
+                reason, self.failure = "INTERNAL", status.internal_status(self.request_id)
+        seconds = self._clock() - self._began
+        if self._times is not None:
+            self._times.note(self._method, reason, seconds)
+        if self._log.tells_all:
+            latency_ms = round(seconds * 1e3, 3)
+            self._log.lines.debug("request_handled", reason=reason, latency_ms=latency_ms)
+
     def __enter__(self) -> Self:
-        self._began = self._clock()
-        if tracing.ON and not self._is_stream:
-            name = self._method.rpartition("/")[2]
-            self._span = tracing.call_span(name, self.request_id)
-            self._span.__enter__()
-        # For this call alone: its context is its own, or the next call's takes its place.
-        CALL.set(self)
         return self
 
     def __exit__(
@@ -116,28 +141,20 @@ class Outcome:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        reason = "OK"
-        if self._span is not None:
-            self._span.__exit__(kind, error, traceback)
-        if error is None:
-            pass
-        elif isinstance(error, KVStoreError):
-            reason, self.failure = error.reason(), status.to_status(error)
-        elif isinstance(error, grpc.RpcError):
+        del kind, traceback
+        if error is None or (isinstance(error, Exception) and not isinstance(error, grpc.RpcError)):
+            self.ended(error)
+            return True
+        self._leave_span(error)
+        if isinstance(error, grpc.RpcError):
             # Its client went, or its deadline passed, before its request came: gRPC's own to end.
-            self._log.debug("request_never_came")
-            return False
-        elif isinstance(error, Exception):
-            self._log.error("request_failed", exc_info=error)
-            reason, self.failure = "INTERNAL", status.internal_status(self.request_id)
-        else:
-            return False
-        seconds = self._clock() - self._began
-        if self._times is not None:
-            self._times.note(self._method, reason, seconds)
-        latency_ms = round(seconds * 1e3, 3)
-        self._log.debug("request_handled", reason=reason, latency_ms=latency_ms)
-        return True
+            self._log.lines.debug("request_never_came")
+        return False
+
+    def _leave_span(self, error: BaseException | None) -> None:
+        if self._span is not None:
+            traceback = None if error is None else error.__traceback__
+            self._span.__exit__(None if error is None else type(error), error, traceback)
 
 
 def require_admissible(
@@ -152,6 +169,11 @@ def require_admissible(
     live longer.
     """
     traffic.admit(tenant, always=always)
+    require_deadline(remaining, longest)
+
+
+def require_deadline(remaining: float | None, longest: float) -> None:
+    """Raise InvalidField as :func:`require_admissible` does for a deadline."""
     if remaining is None or remaining > longest * DEADLINE_ROUNDING:
         maximum = f"{longest:g} s"
         raise InvalidField(field="deadline", why="missing or too long", maximum=maximum)

@@ -78,7 +78,7 @@ def reservations_of(message: pb.ReservePagesRequest, limits: Limits) -> list[Res
     fields.require_batch(message.reservations, limits)
     return [
         ReservationRequest(
-            fields.chosen_id("reservations.reservation_id", each.reservation_id),
+            each.reservation_id or fields.missing_id("reservations.reservation_id"),
             each.start_page,
             each.page_count,
         )
@@ -88,7 +88,7 @@ def reservations_of(message: pb.ReservePagesRequest, limits: Limits) -> list[Res
 
 def wishes_of(message: pb.MatchPrefixRequest | pb.AcquirePrefixRequest) -> MatchWishes:
     """Return how a match is asked for."""
-    pin_id = fields.chosen_id("pin_id", message.pin_id)
+    pin_id = message.pin_id or fields.missing_id("pin_id")
     source_pin_id = message.source_pin_id or None
     speed = message.prefill_tokens_per_second
     return _new_tuple(MatchWishes, (pin_id, source_pin_id, message.accept_next_token, speed))

@@ -5,6 +5,7 @@ the error.
 """
 
 from collections.abc import Sequence, Sized
+from typing import NoReturn
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
@@ -41,11 +42,9 @@ def random_id(field: str, value: bytes) -> bytes:
     return checked_bytes(field, value, least=ID_BYTES, most=ID_BYTES)
 
 
-def chosen_id(field: str, value: int) -> int:
-    """Return an id that the client chose; zero is one that it forgot."""
-    if value == 0:
-        raise InvalidField(field=field, value=value, why="missing")
-    return value
+def missing_id(field: str) -> NoReturn:
+    """Refuse zero in the place of an id that the client chooses: it forgot to."""
+    raise InvalidField(field=field, value=0, why="missing")
 
 
 def name(field: str, value: str, limits: Limits) -> str:

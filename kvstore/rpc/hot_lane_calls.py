@@ -12,17 +12,17 @@ from kvstore.core.caller import Caller, Identity
 from kvstore.core.limits import Limits
 from kvstore.errors import InvalidField
 from kvstore.rpc import fields
-from kvstore.rpc.answer import Answer, serialized
+from kvstore.rpc.answer import Answer
 from kvstore.rpc.call_rules import (
     GIVING_BACK,
+    NOT_OF_ITS_TYPE,
     Outcome,
-    call_logger,
-    require_admissible,
+    call_log,
+    require_deadline,
     usable_request_id,
 )
 from kvstore.rpc.hot_lane import Frame, HotLane
 from kvstore.rpc.identity import Callers
-from kvstore.rpc.interceptors import parsed
 from kvstore.rpc.lease_servicer import LeaseServicer
 from kvstore.rpc.prefix_cache_servicer import PrefixCacheServicer
 from kvstore.rpc.request_size import require_size, size_limit_of
@@ -116,9 +116,11 @@ class LaneCalls:
     """Answers the calls of all lanes. Thread-safe."""
 
     def __init__(self, store: KVStore, credentials: Credentials, clock: Clock) -> None:
-        self._store = store
         self._clock = clock
-        self._log = call_logger()
+        self._traffic = store.traffic
+        self._limits = store.limits
+        self._longest = store.limits.max_deadline
+        self._log = call_log()
         self._times = store.call_times.get("lane")
         callers = LaneCallers(credentials)
         servicers = PrefixCacheServicer(store, callers), LeaseServicer(store, callers)
@@ -139,9 +141,9 @@ class LaneCalls:
         identity = lane.identity
         request_id = usable_request_id(call.request_id) if call.request_id else ""
         outcome = Outcome(self._clock, self._log, path, request_id, identity.tenant, self._times)
-        with outcome:
+        try:
             if not known:
-                raise InvalidField(field="method", value=call.method, why="unknown")
+                raise InvalidField(field="method", value=call.method, why="unknown")  # noqa: TRY301  # as what is called raises
             waited = self._clock() - lane.came_at
             remaining = call.timeout_us * MICROSECONDS - waited if call.timeout_us else None
             method = self._methods[call.method]
@@ -151,26 +153,28 @@ class LaneCalls:
                 LaneContext, (identity, lane.party.lease_secret, remaining, tokens)
             )
             response = self._call(method, frame, context)
-        if outcome.failure is not None:
+        except Exception as error:  # noqa: BLE001  # its answer says of it what may be said
+            outcome.ended(error)
             return LaneAnswer(status=outcome.failure).SerializeToString(), b""
+        outcome.ended()
         return SUCCEEDED, response
 
     def _call(self, method: _Method, frame: Frame, context: LaneContext) -> bytes:
-        limits = self._store.limits
-        require_admissible(
-            context.identity.tenant,
-            context.remaining,
-            traffic=self._store.traffic,
-            longest=limits.max_deadline,
-            always=method.always,
-        )
+        self._traffic.admit(context.identity.tenant, always=method.always)
+        remaining = context.remaining
+        if remaining is None or not 0 < remaining <= self._longest:
+            require_deadline(remaining, self._longest)
         body = frame.whole_body if frame.tokens and not context.tokens else frame.body
         if len(body) > method.most_bytes or frame.tokens:
-            require_size(frame.body_bytes, method.size_limit, limits)
-        request = parsed(method.parse, body)
+            require_size(frame.body_bytes, method.size_limit, self._limits)
+        try:
+            request = method.parse(body)
+        except DecodeError as error:
+            raise InvalidField(field="request", why=NOT_OF_ITS_TYPE) from error
         if context.tokens:
             request.sequence.SetInParent()
-        return serialized(method.call(request, context))
+        answer = method.call(request, context)
+        return answer if isinstance(answer, bytes) else answer.SerializeToString()
 
 
 def _method(path: str, servicers: tuple[object, ...], limits: Limits) -> _Method:

@@ -23,8 +23,9 @@ from kvstore.rpc import status
 from kvstore.rpc.answer import serialized
 from kvstore.rpc.call_rules import (
     GIVING_BACK,
+    NOT_OF_ITS_TYPE,
     Outcome,
-    call_logger,
+    call_log,
     require_admissible,
     usable_request_id,
 )
@@ -119,7 +120,7 @@ class Outcomes(_MethodInterceptor):
         super().__init__()
         self._clock = clock
         self._times = times
-        self._log = call_logger()
+        self._log = call_log()
 
     def _wrap(
         self, method: str, handler: "grpc.RpcMethodHandler[Request, Response]"
@@ -227,4 +228,4 @@ def parsed(parse: Callable[[bytes], Request], request: bytes) -> Request:
     try:
         return parse(request)
     except DecodeError as error:
-        raise InvalidField(field="request", why="not a message of its type") from error
+        raise InvalidField(field="request", why=NOT_OF_ITS_TYPE) from error

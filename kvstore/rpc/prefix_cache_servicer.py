@@ -72,7 +72,7 @@ class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServiceServicer):
                 request.sequence, self._store.limits, self._callers.tokens(context)
             ),
             convert.wishes_of(request),
-            reservation_id=fields.chosen_id("reservation_id", request.reservation_id),
+            reservation_id=request.reservation_id or fields.missing_id("reservation_id"),
             total_page_count=request.total_page_count,
             terms=convert.terms_of(request, context),
             yield_idle=convert.yield_idle_of(request),
@@ -87,7 +87,7 @@ class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServiceServicer):
         next_token = convert.next_token_of(request)
         inserted = self._store.insert(
             self._callers.worker(context, request.caller),
-            fields.chosen_id("reservation_id", request.reservation_id),
+            request.reservation_id or fields.missing_id("reservation_id"),
             convert.sequence_of(request.sequence, self._store.limits),
             next_token=next_token,
             checksums=request.page_checksums,

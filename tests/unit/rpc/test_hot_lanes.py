@@ -21,6 +21,7 @@ from rpc_world import (
     tokens,
 )
 
+from kvstore.core.quotas import Quotas, QuotaTable
 from kvstore.errors import QuotaExceeded
 from kvstore.rpc.hot_lane import LENGTHS, MAX_HEAD_BYTES, Party
 from kvstore.rpc.hot_lane_calls import METHODS
@@ -81,6 +82,22 @@ def test_a_deadline_is_looked_at(
     refused = refusal_of_status(answer.status)
     assert (refused.code, refused.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD")
     assert why in answer.status.message
+
+
+def test_a_rate_counts_what_lanes_carry(
+    server: Server, open_lane: Callable[[Worker], socket.socket]
+) -> None:
+    """What is over it is refused as over gRPC; what gives back comes in all the same."""
+    worker = server.worker()
+    lane = open_lane(worker)
+    # One at once, and then none for half a minute.
+    server.store.change_rates(QuotaTable(Quotas(requests_per_second=1 / 32)))
+    body = pb.MatchPrefixRequest().SerializeToString()
+    told = [reason(lane_call(lane, MATCH, body)[0]) for _ in range(2)]
+    assert told == ["INVALID_FIELD", "QUOTA_EXCEEDED"]
+    release = pb.ReleasePinsRequest().SerializeToString()
+    assert reason(lane_call(lane, RELEASE, release)[0]) == "INVALID_FIELD"
+    assert server.store.traffic.requests(f"uid-{worker.uid}").refused_count == 1
 
 
 @pytest.mark.parametrize(
