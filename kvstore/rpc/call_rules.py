@@ -5,7 +5,7 @@ import random
 import re
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self, TypeAlias
 
 import grpc
 import structlog
@@ -18,6 +18,8 @@ from kvstore.rpc import status
 from kvstore.service.call_times import CallTimes
 from kvstore.service.clock import Clock
 from kvstore.service.traffic import Traffic
+
+Logger: TypeAlias = structlog.typing.FilteringBoundLogger
 
 # A client's own id is taken if it can do no harm in a log.
 REQUEST_ID_FORM = re.compile(r"[A-Za-z0-9._:/-]{1,64}")
@@ -43,21 +45,14 @@ def usable_request_id(given: str) -> str:
     return given if given and REQUEST_ID_FORM.fullmatch(given) else ""
 
 
-class CallLog(NamedTuple):
-    """What outcomes log with; ``tells_all`` where each call has a line, and not failures alone."""
-
-    lines: structlog.typing.FilteringBoundLogger
-    tells_all: bool
-
-
-def call_log() -> CallLog:
-    """Return what outcomes log with, as logging is configured now.
+def call_logger() -> Logger:
+    """Return what outcomes log with.
 
     Made once for many calls: to find out for each that nothing is logged takes as long as
     to log it.
     """
-    lines: structlog.typing.FilteringBoundLogger = structlog.get_logger().bind()
-    return CallLog(lines, lines.is_enabled_for(logging.DEBUG))
+    log: Logger = structlog.get_logger().bind()
+    return log
 
 
 class Outcome:
@@ -79,7 +74,7 @@ class Outcome:
     def __init__(
         self,
         clock: Clock,
-        log: CallLog,
+        log: Logger,
         method: str,
         request_id: str,
         tenant: str = "",
@@ -123,14 +118,14 @@ class Outcome:
             if isinstance(error, KVStoreError):
                 reason, self.failure = error.reason(), status.to_status(error)
             else:
-                self._log.lines.error("request_failed", exc_info=error)
+                self._log.error("request_failed", exc_info=error)
                 reason, self.failure = "INTERNAL", status.internal_status(self.request_id)
         seconds = self._clock() - self._began
         if self._times is not None:
             self._times.note(self._method, reason, seconds)
-        if self._log.tells_all:
+        if self._log.is_enabled_for(logging.DEBUG):
             latency_ms = round(seconds * 1e3, 3)
-            self._log.lines.debug("request_handled", reason=reason, latency_ms=latency_ms)
+            self._log.debug("request_handled", reason=reason, latency_ms=latency_ms)
 
     def __enter__(self) -> Self:
         return self
@@ -148,7 +143,7 @@ class Outcome:
         self._leave_span(error)
         if isinstance(error, grpc.RpcError):
             # Its client went, or its deadline passed, before its request came: gRPC's own to end.
-            self._log.lines.debug("request_never_came")
+            self._log.debug("request_never_came")
         return False
 
     def _leave_span(self, error: BaseException | None) -> None:
@@ -166,7 +161,7 @@ def require_admissible(
     what is over the tenant's rate, unless it comes in ``always``, or InvalidField for a
     deadline that is missing, above ``longest`` seconds or passed. Of what changes something
     that is ``max_deadline``: tombstones are kept for longer than that, so no such call may
-    live longer.
+    live longer. Lanes do the same at hand: ``LaneCalls._call``.
     """
     traffic.admit(tenant, always=always)
     require_deadline(remaining, longest)

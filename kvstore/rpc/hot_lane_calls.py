@@ -17,7 +17,7 @@ from kvstore.rpc.call_rules import (
     GIVING_BACK,
     NOT_OF_ITS_TYPE,
     Outcome,
-    call_log,
+    call_logger,
     require_deadline,
     usable_request_id,
 )
@@ -120,7 +120,7 @@ class LaneCalls:
         self._traffic = store.traffic
         self._limits = store.limits
         self._longest = store.limits.max_deadline
-        self._log = call_log()
+        self._log = call_logger()
         self._times = store.call_times.get("lane")
         callers = LaneCallers(credentials)
         servicers = PrefixCacheServicer(store, callers), LeaseServicer(store, callers)

@@ -25,7 +25,7 @@ from kvstore.rpc.call_rules import (
     GIVING_BACK,
     NOT_OF_ITS_TYPE,
     Outcome,
-    call_log,
+    call_logger,
     require_admissible,
     usable_request_id,
 )
@@ -120,7 +120,7 @@ class Outcomes(_MethodInterceptor):
         super().__init__()
         self._clock = clock
         self._times = times
-        self._log = call_log()
+        self._log = call_logger()
 
     def _wrap(
         self, method: str, handler: "grpc.RpcMethodHandler[Request, Response]"

@@ -26,6 +26,19 @@ except ZeroDivisionError:
 """
 
 
+RELOAD = """
+from kvstore.log import change_logging, configure_logging
+from kvstore.rpc.call_rules import Outcome, call_logger
+from kvstore.service.clock import MONOTONIC
+configure_logging("json", "info")
+log = call_logger()
+for level in ("info", "debug", "warning"):
+    change_logging("json", level)
+    with Outcome(MONOTONIC, log, "/a/" + level, "id"):
+        pass
+"""
+
+
 def logged(log_format: str) -> str:
     """Return what a process logs on stderr; its stdout has to be empty."""
     result = subprocess.run(
@@ -72,3 +85,12 @@ def test_a_log_that_nobody_reads_any_more_stops_nothing() -> None:
         command = [sys.executable, "-c", SCRIPT + "print('went on')", "json"]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=unread, check=False)
     assert done.stdout == b"went on\n"
+
+
+def test_calls_are_logged_from_when_the_level_says_so() -> None:
+    """A server's logger is made once, and its level may change: debug has a line for each call."""
+    result = subprocess.run(
+        [sys.executable, "-c", RELOAD], capture_output=True, text=True, check=True
+    )
+    lines = [json.loads(line) for line in result.stderr.splitlines()]
+    assert [(each["event"], each["method"]) for each in lines] == [("request_handled", "/a/debug")]

@@ -99,7 +99,8 @@ class HotLane:
     def call(self, method: str, request: Sequence[bytes], timeout: float) -> bytes:
         """Return a method's response; raises ``StoreError``. ``request`` comes in pieces.
 
-        Reads the answers to what was posted before, which come first.
+        Reads the answers to what was posted before, which come first. ``timeout`` counts from
+        when what the kernel takes at once was sent.
         """
         pieces = self._framed(method, request, timeout)
         try:

@@ -26,6 +26,7 @@ from kvstore.errors import QuotaExceeded
 from kvstore.rpc.hot_lane import LENGTHS, MAX_HEAD_BYTES, Party
 from kvstore.rpc.hot_lane_calls import METHODS
 from kvstore.rpc.hot_lanes import MAX_LANES_OF_PROCESS, THREAD_COUNT, HotLanes
+from kvstore.service.call_times import CallTimes
 from kvstore.service.clock import MONOTONIC
 from kvstore.v1 import attach_pb2
 from kvstore.v1 import prefix_cache_pb2 as pb
@@ -180,6 +181,19 @@ def test_a_process_has_few_lanes(
     for each in opened:
         with pytest.raises(EOFError):
             lane_answer(each)
+
+
+def test_a_lane_s_calls_are_timed(server: Server) -> None:
+    """By method and outcome, also those that were refused."""
+    server.store.call_times["lane"] = times = CallTimes()
+    worker = server.worker()
+    near, far = socket.socketpair()
+    with HotLanes(server.store, server.credentials, MONOTONIC) as lanes, near:
+        lanes.take(far, party_of(worker))
+        for method in (RELEASE, RELEASE, MATCH):
+            lane_call(near, method, nothing(worker))
+    told = {key: counts.total for key, counts in times.read().items()}
+    assert told == {(METHODS[RELEASE], "OK"): 2, (METHODS[MATCH], "INVALID_FIELD"): 1}
 
 
 def test_lanes_are_shared_out(server: Server) -> None:
