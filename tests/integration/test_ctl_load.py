@@ -195,6 +195,20 @@ def test_a_trace_is_replayed(store: RunningStore, others: Client) -> None:
     assert cached(others) == {"tiny": 4}
 
 
+def test_the_pool_of_a_replay_is_what_it_grew_to(tmp_path: Path) -> None:
+    """The slots beside a hit rate are those of all extents that the trace filled."""
+    trace = tmp_path / "trace.jsonl"
+    prompts = [[number] * 16 * PAGES for number in range(6)]
+    trace.write_text("\n".join(json.dumps({"tokens": each}) for each in prompts))
+    extent = PAGES * LAYOUT.page_bytes
+    sizes = ("--tier1-bytes", str(4 * extent), "--extent-bytes", str(extent))
+    with running_store(*sizes) as store:
+        command = ("replay", str(trace), "--page-bytes", str(LAYOUT.page_bytes))
+        answer = json.loads(run(store, *command, "--json").stdout)
+    assert answer["evicted_pages"] > 0
+    assert answer["pool_slots"] == 4 * PAGES
+
+
 def test_a_trace_larger_than_the_pool_evicts(store: RunningStore, tmp_path: Path) -> None:
     """It goes on, and a prompt that is larger than all of it is cached in part."""
     trace = tmp_path / "trace.jsonl"

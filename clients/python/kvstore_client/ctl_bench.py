@@ -81,11 +81,12 @@ def bench(  # each is an option
             )
         pages = (prefix_tokens // PAGE_TOKENS, suffix_tokens // PAGE_TOKENS)
         with scratch(spec) as made:
-            plan = plan_of(made.pool, share, clients, prefixes, pages)
+            pool = made.pool()
+            plan = plan_of(pool, share, clients, prefixes, pages)
             if plan.evicts_others:
                 typer.echo(
                     f"kvstore-ctl: up to {plan.evicts_others} of"
-                    f" {counted(made.pool.others, 'page')} that others have cached may be evicted"
+                    f" {counted(pool.others, 'page')} that others have cached may be evicted"
                     " for it",
                     err=True,
                 )

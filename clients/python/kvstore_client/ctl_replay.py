@@ -101,7 +101,7 @@ def run(made: Scratch, prompts: Iterable[Prompt], before: Before) -> dict[str, f
         "returned_pages": own.returned_page_count - mine.returned_page_count,
         "requests_cached_in_part": counts["partly"],
         "failures": counts["failures"],
-        "pool_slots": made.pool.slots,
+        "pool_slots": made.pool().slots,
         "page_bytes": made.namespace.layout.page_bytes,
         "seconds": round(seconds, 3),
         "requests_per_second": counts["requests"] / seconds if seconds else 0.0,

@@ -40,16 +40,24 @@ class Pool(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """An open namespace, its client, and what of the pool there was before."""
+    """An open namespace and its client."""
 
     client: Client
     namespace: Namespace
-    pool: Pool
 
     def counters(self) -> store_pb2.NamespaceInfo:
         """Return the namespace as the store knows it; raises ``StoreError``."""
         space = self.namespace.namespace_id
         return next(n for n in self.client.admin.namespaces() if n.namespace_id == space)
+
+    def pool(self) -> Pool:
+        """Return the pool as it is now: it grows as it fills. Raises ``StoreError``."""
+        stats = self.client.admin.stats()
+        space = self.namespace.namespace_id
+        own = next(n for n in stats.namespaces if n.namespace_id == space)
+        arena = next(each for each in stats.arenas if each.arena_id == own.arena_id)
+        others = arena.cached_slot_count - own.cached_page_count
+        return Pool(arena.slot_count, arena.free_slot_count + own.cached_page_count, others)
 
 
 class Before(NamedTuple):
@@ -120,7 +128,7 @@ def scratch(spec: ScratchSpec) -> Iterator[Scratch]:
     try:
         namespace_id = namespace.namespace_id
         try:
-            yield Scratch(client, namespace, _pool(client, namespace))
+            yield Scratch(client, namespace)
         finally:
             # Or it would be opened anew as it is found gone.
             namespace.forget()
@@ -178,11 +186,3 @@ def page_bytes_of(stats: store_pb2.GetStatsResponse, tenant: str) -> int:
     if not spaces:
         return PAGE_BYTES
     return int(max(spaces, key=lambda each: slots[each.arena_id]).layout.page_bytes)
-
-
-def _pool(client: Client, namespace: Namespace) -> Pool:
-    stats = client.admin.stats()
-    own = next(n for n in stats.namespaces if n.namespace_id == namespace.namespace_id)
-    arena = next(each for each in stats.arenas if each.arena_id == own.arena_id)
-    others = arena.cached_slot_count - own.cached_page_count
-    return Pool(arena.slot_count, arena.free_slot_count + own.cached_page_count, others)
