@@ -185,6 +185,10 @@ def test_a_trace_is_replayed(store: RunningStore, others: Client) -> None:
         rows = [json.loads(line) for line, _ in zip(lines, range(20), strict=False)]
     refused = run(store, "replay", str(CUT), "--requests", "20", typed="n\n")
     assert (refused.exit_code, "4 pages that others cached" in refused.stderr) == (1, True)
+    unanswered = run(store, "replay", str(CUT), "--requests", "20")
+    assert unanswered.exit_code == 1
+    last = unanswered.stderr.splitlines()[-1]
+    assert last == "kvstore-ctl: nobody answered, and nothing was done: --yes does not ask"
     result = run(store, "replay", str(CUT), "--requests", "20", "--yes", "--json")
     assert result.exit_code == 0, result.output
     answer = json.loads(result.stdout)

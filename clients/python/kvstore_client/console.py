@@ -93,6 +93,23 @@ def admin_of(runtime_dir: Path | None, *, here: bool = False) -> Iterator[Admin]
         yield admin
 
 
+def confirm(question: str) -> None:
+    """Ask on stderr, and end the command unless the answer is yes.
+
+    Where stdin is at its end it says that --yes does not ask.
+    """
+    try:
+        agreed = typer.confirm(question, err=True)
+    except typer.Abort:
+        if sys.stdin.isatty():
+            raise
+        reason = "nobody answered, and nothing was done: --yes does not ask"
+        typer.echo(f"\nkvstore-ctl: {reason}", err=True)
+        raise typer.Exit(EXIT_REFUSED) from None
+    if not agreed:
+        raise typer.Abort
+
+
 def show(*shown: RenderableType) -> None:
     """Print tables and trees, as wide as the terminal."""
     console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)

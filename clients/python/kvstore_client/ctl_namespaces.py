@@ -5,7 +5,15 @@ from typing import Annotated
 import typer
 
 from kvstore_client import tables
-from kvstore_client.console import AsJson, RuntimeDirOption, Wide, connected, show, show_json
+from kvstore_client.console import (
+    AsJson,
+    RuntimeDirOption,
+    Wide,
+    confirm,
+    connected,
+    show,
+    show_json,
+)
 from kvstore_client.ctl_counts import counted, gone
 from kvstore_client.ctl_values import namespace_of, title_of
 from kvstore_client.message_json import plain
@@ -52,7 +60,7 @@ def delete(
         title = title_of(chosen)
         if not yes:
             question = f"Delete {title} and its {counted(chosen.cached_page_count, 'page')}?"
-            typer.confirm(question, abort=True, err=True)
+            confirm(question)
         answer = admin.delete_namespace(chosen.namespace_id)
     if as_json:
         show_json({"namespace_id": chosen.namespace_id.hex()} | plain(answer))

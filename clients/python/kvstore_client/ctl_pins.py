@@ -10,6 +10,7 @@ from kvstore_client.console import (
     EXIT_REFUSED,
     AsJson,
     RuntimeDirOption,
+    confirm,
     connected,
     show,
     show_json,
@@ -177,7 +178,7 @@ def evict(
             raise ValueError(msg)
         chosen = namespace_of(admin.namespaces(), namespace)
         if not yes:
-            typer.confirm(_question(chosen, packed_tokens), abort=True, err=True)
+            confirm(_question(chosen, packed_tokens))
         answer = admin.evict_prefix(chosen.namespace_id, packed_tokens)
     if as_json:
         show_json({"namespace_id": chosen.namespace_id.hex()} | plain(answer))

@@ -13,6 +13,7 @@ from kvstore_client.acquired import Acquired
 from kvstore_client.console import (
     AsJson,
     RuntimeDirOption,
+    confirm,
     show,
     show_json,
     store_failures,
@@ -67,7 +68,7 @@ def replay(
                 f"Make room for it among {counted(spec.before.cached_pages, 'page')}"
                 " that others cached?"
             )
-            typer.confirm(question, abort=True, err=True)
+            confirm(question)
         with scratch(spec) as made:
             result = run(made, prompts, spec.before)
     if as_json:
