@@ -98,9 +98,11 @@ class PrefixStore:
         several prompts at once, for a padded one and for none, and ``RuntimeError`` where the
         model's weights were changed since the beginning.
         """
-        if input_ids.dim() != 2 or input_ids.shape[0] != 1 or input_ids.shape[1] < 1:  # noqa: PLR2004
+        if input_ids.dim() != 2 or input_ids.shape[0] != 1:  # noqa: PLR2004
             msg = f"one prompt at a time, [1, tokens], not {list(input_ids.shape)}"
             raise ValueError(msg)
+        if not input_ids.shape[1]:
+            raise ValueError("the prompt has no tokens: is its tokenizer the model's?")
         if attention_mask is not None and not bool((attention_mask == 1).all()):
             raise ValueError("a prompt has no padding: its attention mask is all ones")
         require_weights(self._model, self._stamp)

@@ -39,6 +39,15 @@ def test_weights_in_several_places_are_refused(own: PreTrainedModel, tmp_path: P
         PrefixStore(own, tmp_path, open_timeout=0)
 
 
+def test_a_prompt_without_tokens_is_refused(own: PreTrainedModel, tmp_path: Path) -> None:
+    """As a folder without a tokenizer's files gives them: said apart from a wrong shape."""
+    with PrefixStore(own, tmp_path, open_timeout=0) as store:
+        with pytest.raises(ValueError, match="the prompt has no tokens"):
+            store.prompt(torch.zeros(1, 0, dtype=torch.int64))
+        with pytest.raises(ValueError, match=r"one prompt at a time, .* not \[2, 0\]"):
+            store.prompt(torch.zeros(2, 0, dtype=torch.int64))
+
+
 def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     """As a compiled one, which is a module around it."""
     with pytest.raises(TypeError, match="not a Linear"):
