@@ -25,7 +25,8 @@ from support import machine
 from support.index_cases import Case, Size, evict_case, insert_case, match_case
 from support.index_peer import SGLang, sglang
 from support.index_scale import measure
-from support.index_trace import replay
+from support.index_trace import prompts, replay
+from support.traces import readable
 
 NODES = (1, 196, 1_563)
 LEAVES = (1_000, 100_000, 1_000_000)
@@ -177,16 +178,19 @@ def main(
     quick: Annotated[bool, typer.Option(help="Under a minute, rougher figures.")] = False,
     tiny: Annotated[bool, typer.Option(help="To try the code, without peers.")] = False,
     trace: Annotated[Path | None, typer.Option(help="A trace to replay.")] = None,
-    requests: Annotated[int, typer.Option(help="How many of its requests.")] = 12_031,
+    requests: Annotated[int, typer.Option(min=1, help="How many of its requests.")] = 12_031,
     passes: Annotated[int, typer.Option(help="How often the trace is replayed.")] = 10,
     only_trace: Annotated[bool, typer.Option(help="Nothing but the trace.")] = False,
 ) -> None:
     """Measure the index beside its peers."""
     if only_trace and trace is None:
         raise typer.BadParameter("--only-trace needs --trace")
+    # Before minutes of measuring.
+    with readable():
+        asked = None if trace is None else list(prompts(trace, requests))
     document = about() if only_trace else run(quick=quick or tiny, tiny=tiny)
-    if trace is not None:
-        document["trace"] = replay(trace, passes, requests)
+    if asked is not None:
+        document["trace"] = replay(asked, passes, requests)
         document["load_average"]["after"] = machine.load_average()
     if as_json:
         sys.stdout.write(json.dumps(document) + "\n")

@@ -17,6 +17,7 @@ from openai import AsyncOpenAI
 
 from support import machine
 from support.replay_trace import load
+from support.traces import readable
 from support.workload_clients import Served, replay
 from support.workload_figures import percentile
 from support.workload_server import own_server
@@ -50,7 +51,9 @@ def main(  # noqa: PLR0913 - each is an option
     # As Ctrl-C: everything that was started is stopped on the way out.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     count = min(requests, QUICK_REQUESTS) if quick else requests
-    asked = turns(load(trace, count), block_tokens, longest)
+    with readable():
+        requested = load(trace, count)
+    asked = turns(requested, block_tokens, longest)
     if not asked:
         raise typer.BadParameter(f"no prompt of at most {longest} tokens")
     before = machine.load_average()

@@ -23,6 +23,7 @@ from support.replay_exact import replay_exact
 from support.replay_optimum import optimum
 from support.replay_tiers import Beyond
 from support.replay_trace import Drawn, Oracle, Request, load
+from support.traces import readable
 
 INDEXES: dict[str, IndexFactory] = {"radix": RadixIndex, "hash": HashIndex}
 BACKENDS = (*INDEXES, "exact")
@@ -60,7 +61,7 @@ def main(  # noqa: PLR0913 - each is an option
     page_tokens: Annotated[int, typer.Option(min=1, help="Tokens that stand for a block.")] = 512,
     tier2: Annotated[int, typer.Option(min=0, help="Pages of a second tier.")] = 0,
     tier3: Annotated[int, typer.Option(min=0, help="Pages of a slab; there is no file.")] = 0,
-    requests: Annotated[int | None, typer.Option(help="Only so many of them.")] = None,
+    requests: Annotated[int | None, typer.Option(min=1, help="Only so many of them.")] = None,
     *,
     promote: Annotated[bool, typer.Option("--promote", help="For each match.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="The first 300 requests at most.")] = False,
@@ -71,7 +72,8 @@ def main(  # noqa: PLR0913 - each is an option
         raise typer.BadParameter(f"no such policy: {policy}")
     if backend not in BACKENDS:
         raise typer.BadParameter(f"no such backend: {backend}")
-    asked = load(trace, min(requests or QUICK, QUICK) if quick else requests)
+    with readable():
+        asked = load(trace, min(requests or QUICK, QUICK) if quick else requests)
     oracle = oracle_of(hints, asked)
     index = INDEXES.get(backend, RadixIndex)
     beyond = Beyond(tier2, tier3, TierPolicy(promote=promote))

@@ -1,10 +1,8 @@
 """A trace of chat requests, replayed again and again: does the index stay as fast as it was."""
 
 import gc
-import gzip
-import json
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from time import perf_counter, thread_time
@@ -12,36 +10,39 @@ from typing import Any
 
 from kvstore.service.clock import MONOTONIC
 from kvstore.service.collector import Collector
+from kvstore_client.ctl_trace import blocks_of, object_of, rows_of
 from support.index_trees import PAGE_TOKENS, WIDTH, Tree
 
 BLOCK_TOKENS = 512
+LINE = 'a line is JSON with "hash_ids" and "input_length"'
 # The room there is for each request, where one takes some 750 pages.
 PAGES_A_REQUEST = 30
 CONTROL_TOKENS, CONTROL_NODES, CONTROL_EVERY = 100_000, 196, 32
 
 
 def prompts(path: Path, requests: int) -> Iterator[bytes]:
-    """Yield each request's tokens: 512 made of each of its ids, cut to its length."""
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        for number, line in enumerate(lines):
-            if number == requests:
-                return
-            request = json.loads(line)
-            ids = array("I")
-            for each in request["hash_ids"]:
-                ids.extend(range(each * BLOCK_TOKENS, (each + 1) * BLOCK_TOKENS))
-            whole = min(request["input_length"], len(ids)) // PAGE_TOKENS * WIDTH
-            yield ids.tobytes()[:whole]
+    """Yield each request's tokens: 512 made of each of its ids, cut to its length.
+
+    Raises ``ValueError`` for a file that cannot be read, and with the line's number for a line.
+    """
+    return rows_of(path, _tokens, LINE, requests)
 
 
-def replay(path: Path, passes: int, requests: int) -> dict[str, Any]:
-    """Replay a trace so many times into a cache with a fraction of the room it would take.
+def _tokens(line: object) -> bytes:
+    ids, length = blocks_of(object_of(line))
+    tokens = array("I")
+    for each in ids:
+        tokens.extend(range(each * BLOCK_TOKENS, (each + 1) * BLOCK_TOKENS))
+    return tokens.tobytes()[: min(length, len(tokens)) // PAGE_TOKENS * WIDTH]
+
+
+def replay(asked: Sequence[bytes], passes: int, requests: int) -> dict[str, Any]:
+    """Replay prompts so many times into a cache with a fraction of the room they would take.
 
     A request is a match, an insert of the rest with room made for it, and a release.
     Returns each pass's figures, and how often as long as in the first pass a page's match
     takes in the last: as it is, and compared with the control's walks of the same passes.
     """
-    asked = list(prompts(path, requests))
     pages = requests * PAGES_A_REQUEST
     tree, control = Tree(pages), Control()
     Collector(MONOTONIC).begin()
@@ -75,7 +76,7 @@ class Control:
         return (thread_time() - begun) * 1e6
 
 
-def _one_pass(tree: Tree, asked: list[bytes], control: Control) -> dict[str, Any]:
+def _one_pass(tree: Tree, asked: Sequence[bytes], control: Control) -> dict[str, Any]:
     """Replay all requests once. Walks are timed by processor time, cold as they come."""
     walks: list[float] = []
     controls: list[float] = []

@@ -1,7 +1,5 @@
 """A trace of requests as chains of block ids, and what is known of their future."""
 
-import gzip
-import json
 from enum import Enum
 from itertools import groupby
 from pathlib import Path
@@ -9,9 +7,11 @@ from random import Random
 from typing import NamedTuple
 
 from kvstore.core.hints import ExpectedReuse
+from kvstore_client.ctl_trace import blocks_of, object_of, rows_of
 
 # Blocks of the public traces that `traces/README.md` names, in tokens.
 BLOCK_TOKENS = 512
+LINE = 'a line is JSON with "timestamp", "hash_ids" and "input_length"'
 
 
 class Request(NamedTuple):
@@ -31,13 +31,17 @@ class Request(NamedTuple):
 
 
 def load(path: Path, count: int | None = None) -> list[Request]:
-    """Return a trace's requests, the first ``count`` of them if given; .gz or plain lines."""
-    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as lines:
-        rows = [json.loads(line) for line, _ in zip(lines, range(count or 1 << 62), strict=False)]
-    return [
-        Request(row["timestamp"] / 1000, tuple(row["hash_ids"]), row["input_length"])
-        for row in rows
-    ]
+    """Return a trace's requests, the first ``count`` of them if given; .gz or plain lines.
+
+    Raises ``ValueError`` for a file that cannot be read, and with the line's number for a line.
+    """
+    return list(rows_of(path, _request, LINE, count))
+
+
+def _request(line: object) -> Request:
+    row = object_of(line)
+    ids, length = blocks_of(row)
+    return Request(row["timestamp"] / 1000, tuple(ids), length)
 
 
 def next_uses(requests: list[Request]) -> list[list[int]]:

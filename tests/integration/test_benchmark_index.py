@@ -39,3 +39,12 @@ def test_the_last_line_is_one_json_object(tmp_path: Path) -> None:
     assert (first["pages"], first["nodes"]) == (second["pages"], second["nodes"]) == (97, 3)
     assert replay["last_over_first"] > 0
     assert replay["last_over_first_by_control"] > 0
+
+
+def test_a_trace_that_is_not_there_is_a_line(tmp_path: Path) -> None:
+    """At once, before anything is measured."""
+    trace = tmp_path / "nothere.jsonl.gz"
+    command = [sys.executable, str(SCRIPT), "--tiny", "--trace", str(trace)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == f"{trace}: No such file or directory\n"

@@ -3,9 +3,9 @@
 import gzip
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from kvstore_client.ctl_scratch import PAGE_TOKENS
 from kvstore_client.tokens import TOKEN_BYTES, pack_tokens
@@ -14,9 +14,10 @@ from kvstore_client.tokens import TOKEN_BYTES, pack_tokens
 BLOCK_TOKENS = 512
 LINE = 'a line is JSON with "tokens", or with "hash_ids" and "input_length"'
 
-
 # Of a file, of its compression, of JSON and of what stands in it.
 READING_ERRORS = (OSError, EOFError, zlib.error, ValueError, RecursionError, TypeError, KeyError)
+
+Row = TypeVar("Row")
 
 
 class Prompt(NamedTuple):
@@ -44,8 +45,18 @@ def prompts_of(path: Path, count: int | None = None) -> Iterator[Prompt]:
     """Yield a trace's prompts, the first ``count`` of them if given.
 
     A line has ``hash_ids`` and ``input_length``, where a page stands for one block of 512
-    tokens, or ``tokens``. Raises ``ValueError`` with the line's number for anything else, and
-    for a file that cannot be read.
+    tokens, or ``tokens``. Raises ``ValueError`` as :func:`rows_of` does.
+    """
+    return rows_of(path, _prompt, LINE, count)
+
+
+def rows_of(
+    path: Path, read: Callable[[object], Row], wanted: str, count: int | None = None
+) -> Iterator[Row]:
+    """Yield what ``read`` makes of the JSON of each line, of the first ``count`` if given.
+
+    Empty lines are nothing. Raises ``ValueError`` with the line's number for one that is not
+    what is ``wanted``, and for a file that cannot be read.
     """
     number = 0
     try:
@@ -54,10 +65,29 @@ def prompts_of(path: Path, count: int | None = None) -> Iterator[Prompt]:
                 if count is not None and number > count:
                     return
                 if line.strip():
-                    yield _prompt(json.loads(line))
+                    yield read(json.loads(line))
     except READING_ERRORS as error:
-        msg = f"{path}, line {number}: {_said(error)}" if number else f"{path}: {_unread(error)}"
-        raise ValueError(msg) from error
+        if not number:
+            raise ValueError(f"{path}: {_unread(error)}") from error
+        raise ValueError(f"{path}, line {number}: {_said(error)}; {wanted}") from error
+
+
+def object_of(row: object) -> dict[str, Any]:
+    """Return a line's JSON object; raises ``TypeError`` for other JSON."""
+    if not isinstance(row, dict):
+        raise TypeError("it is no JSON object")
+    return row
+
+
+def blocks_of(row: dict[str, Any]) -> tuple[list[int], int]:
+    """Return a prompt's ``hash_ids`` and its ``input_length``.
+
+    Raises ``KeyError`` where one is missing, and ``TypeError`` where it is of another type.
+    """
+    ids, length = row["hash_ids"], row["input_length"]
+    if not isinstance(ids, list) or not isinstance(length, int):
+        raise TypeError("hash_ids is a list, input_length a number")
+    return ids, length
 
 
 def _unread(error: Exception) -> str:
@@ -66,22 +96,19 @@ def _unread(error: Exception) -> str:
 
 
 def _said(error: Exception) -> str:
-    """Return what is wrong with a line, and what a line is."""
+    """Return what is wrong with a line."""
     what = str(error)
     if isinstance(error, KeyError):
         what = f"{what} is missing"
     elif isinstance(error, json.JSONDecodeError):
         what = f"{error.msg} at character {error.pos + 1}"
-    return f"{what or type(error).__name__}; {LINE}"
+    return what or type(error).__name__
 
 
 def _prompt(row: object) -> Prompt:
-    if not isinstance(row, dict):
-        raise TypeError("it is no JSON object")
+    row = object_of(row)
     if "hash_ids" in row:
-        ids, length = row["hash_ids"], row["input_length"]
-        if not isinstance(ids, list) or not isinstance(length, int):
-            raise TypeError("hash_ids is a list, input_length a number")
+        ids, length = blocks_of(row)
         packed = b"".join(pack_tokens([each]) * PAGE_TOKENS for each in ids)
         return Prompt(packed, BLOCK_TOKENS, length)
     if "tokens" not in row:

@@ -181,6 +181,18 @@ def test_the_last_line_is_the_result(more: list[str]) -> None:
     assert result["writes"] - result["evictions"] <= 300 + result.get("tier2", 0)
 
 
+@pytest.mark.parametrize("line", [None, "{", '{"hash_ids": [1], "input_length": 9}', "[1]"])
+def test_a_trace_that_cannot_be_read_is_a_line(tmp_path: Path, line: str | None) -> None:
+    """With its path, and the line's number where one is wrong."""
+    trace = tmp_path / "trace.jsonl"
+    if line is not None:
+        trace.write_text(f"{line}\n")
+    result = CliRunner().invoke(replay.app, ["--trace", str(trace)])
+    assert (result.exit_code, result.stdout) == (2, "")
+    said = f"{trace}, line 1: " if line else f"{trace}: No such file or directory"
+    assert [each[: len(said)] for each in result.stderr.splitlines()] == [said]
+
+
 @pytest.mark.parametrize(
     "wrong", [["--policy", "best"], ["--backend", "best"], *(["--hints", each] for each in WRONG)]
 )
