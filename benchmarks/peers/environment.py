@@ -4,6 +4,7 @@ What one needs is in NAME_requirements.txt, each version pinned.
 """
 
 import subprocess
+import sys
 import venv
 from pathlib import Path
 
@@ -27,10 +28,20 @@ def interpreter(name: str) -> Path | None:
     return FOLDER / name / "bin" / "python" if ready else None
 
 
-def set_up(name: str, peer: str, python: str, pip_arguments: list[str]) -> bool:
+def pip_arguments(about: str) -> list[str]:
+    """Return the command line's arguments, which are pip's; help is ours, and ends the process."""
+    arguments = sys.argv[1:]
+    if {"-h", "--help"}.intersection(arguments):
+        print(f"usage: {Path(sys.argv[0]).name} [OPTION OF PIP ...]\n\n{about.strip()}")
+        raise SystemExit
+    return arguments
+
+
+def set_up(name: str, peer: str, python: str, options: list[str]) -> bool:
     """Install what is pinned; return whether it is all there.
 
-    ``peer`` and ``python`` are what people are told of where it cannot be had.
+    ``options`` are pip's; ``peer`` and ``python`` are what people are told of where it
+    cannot be had.
     """
     if interpreter(name):
         return True
@@ -40,7 +51,7 @@ def set_up(name: str, peer: str, python: str, pip_arguments: list[str]) -> bool:
     wanted = pins.read_text(encoding="utf-8")
     torch = next(line for line in wanted.splitlines() if line.startswith(CHOSEN_BY_PIP))
     pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check"]
-    pip += ["--progress-bar", "off", *pip_arguments]
+    pip += ["--progress-bar", "off", *options]
     for what in (["--constraint", str(pins), torch], ["--no-deps", "--requirement", str(pins)]):
         said = subprocess.run([*pip, *what], capture_output=True, text=True, check=False)  # noqa: S603
         if said.returncode:

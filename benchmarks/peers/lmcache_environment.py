@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from peers.environment import set_up
+from peers.environment import pip_arguments, set_up
 
 if __name__ == "__main__":
-    set_up("lmcache", "LMCache", "Python 3.11 to 3.13", sys.argv[1:])
+    set_up("lmcache", "LMCache", "Python 3.11 to 3.13", pip_arguments(__doc__))

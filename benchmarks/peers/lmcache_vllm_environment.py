@@ -8,6 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from peers.environment import pip_arguments
+
 TREE = Path(__file__).parents[2]
 FOLDER = TREE / ".venv-peers" / "lmcache-vllm"
 PYTHON = TREE / ".venv-vllm" / "bin" / "python"
@@ -22,8 +26,8 @@ def names(path: Path) -> dict[str, str]:
     return {pin.partition("==")[0].lower().replace("_", "-"): pin for pin in pins}
 
 
-def main() -> None:
-    """Install what is missing, or say why not."""
+def main(options: list[str]) -> None:
+    """Install what is missing, with these options of pip's, or say why not."""
     if FOLDER.exists():
         return
     if not PYTHON.exists():
@@ -32,7 +36,7 @@ def main() -> None:
     ours, there = names(PINS), names(THEIRS)
     missing = [pin for name, pin in sorted(ours.items()) if name not in there]
     pip = [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check", "--no-deps"]
-    pip += ["--progress-bar", "off", "--target", str(FOLDER), *sys.argv[1:], *missing]
+    pip += ["--progress-bar", "off", "--target", str(FOLDER), *options, *missing]
     said = subprocess.run(pip, capture_output=True, text=True, check=False)  # noqa: S603
     if said.returncode:
         print((said.stdout + said.stderr)[-2_000:])
@@ -40,4 +44,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(pip_arguments(__doc__))
