@@ -39,7 +39,8 @@ def _tokens(line: object) -> bytes:
 def replay(asked: Sequence[bytes], passes: int, requests: int) -> dict[str, Any]:
     """Replay prompts so many times into a cache with a fraction of the room they would take.
 
-    A request is a match, an insert of the rest with room made for it, and a release.
+    The room goes by ``requests``, of which ``asked`` has as many or fewer. A request is a
+    match, an insert of the rest with room made for it, and a release.
     Returns each pass's figures, and how often as long as in the first pass a page's match
     takes in the last: as it is, and compared with the control's walks of the same passes.
     """
