@@ -35,6 +35,7 @@ from kvstore_client.host_facts import HostFacts
 from kvstore_client.remote import RemoteStore
 from kvstore_client.runtime_dir import RuntimeDir
 
+ANSWERS = "answers"
 # Seconds for each thing that is asked: a store that hangs is told apart soon.
 TIMEOUT = 5.0
 
@@ -72,11 +73,16 @@ def doctor(*, runtime_dir: RuntimeDirOption = None, as_json: AsJson = False) -> 
 def _here(paths: RuntimeDir) -> Iterator[Finding]:
     facts = HostFacts()
     pid = ctl_checks_host.server_pid(facts, paths)
-    yield ctl_checks_host.socket_check(paths)
-    with grpc.insecure_channel(paths.grpc_target) as channel:
-        yield from _health(channel)
-    seen, answer = _ask(paths)
-    yield answer
+    socket, seen = ctl_checks_host.socket_check(paths), None
+    yield socket
+    if socket.outcome is Outcome.FAILED:
+        for name in (LIVENESS, READINESS, ANSWERS):
+            yield skipped(name, "no store can be asked here: see socket")
+    else:
+        with grpc.insecure_channel(paths.grpc_target) as channel:
+            yield from _health(channel)
+        seen, answer = _ask(paths)
+        yield answer
     yield ctl_checks_host.kernel_check()
     yield ctl_checks_host.memfd_check()
     yield ctl_checks_host.descriptors_check(facts, pid)
@@ -114,7 +120,6 @@ def _health(channel: grpc.Channel) -> Iterator[Finding]:
 
 def _ask(where: RuntimeDir | RemoteStore) -> tuple[Seen | None, Finding]:
     """Return what the store answers, if it does, and whether it does."""
-    name = "answers"
     try:
         with (
             connect_remote_admin(where, timeout=TIMEOUT)
@@ -124,10 +129,10 @@ def _ask(where: RuntimeDir | RemoteStore) -> tuple[Seen | None, Finding]:
             seen = Seen(admin.stats(), admin.capabilities())
     except StoreError as error:
         advice = "see the server's log, and whether this user, token or certificate may ask"
-        return None, failed(name, str(error), advice)
+        return None, failed(ANSWERS, str(error), advice)
     leases = counted(len(seen.stats.leases), "lease")
     found = f"as a store of epoch {seen.stats.store_epoch}, with {leases}"
-    return seen, ok(name, found)
+    return seen, ok(ANSWERS, found)
 
 
 def _store(seen: Seen) -> Iterator[Finding]:
