@@ -96,12 +96,13 @@ def admin_of(runtime_dir: Path | None, *, here: bool = False) -> Iterator[Admin]
 def confirm(question: str) -> None:
     """Ask on stderr, and end the command unless the answer is yes.
 
-    Where stdin is at its end it says that --yes does not ask.
+    Where stdin is closed or at its end it says that --yes does not ask.
     """
     try:
         agreed = typer.confirm(question, err=True)
-    except typer.Abort:
-        if sys.stdin.isatty():
+    except (typer.Abort, RuntimeError):
+        # The latter where there is no stdin at all.
+        if sys.stdin is not None and sys.stdin.isatty():
             raise
         reason = "nobody answered, and nothing was done: --yes does not ask"
         typer.echo(f"\nkvstore-ctl: {reason}", err=True)

@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from kvstore_client.console import EXIT_USAGE
+from kvstore_client.console import EXIT_REFUSED, EXIT_USAGE, confirm
 from kvstore_client.ctl import app
 
 # Prints no data: events of its own form are its own.
@@ -76,3 +76,14 @@ def test_a_shell_completes_commands(shell: str) -> None:
     )
     assert "namespaces" in told.stdout, told
     assert "leases" not in told.stdout
+
+
+def test_a_question_without_a_stdin_is_not_answered(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where stdin is closed, as `<&-` does, as where it is at its end."""
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(typer.Exit) as ended:
+        confirm("Do it?")
+    assert ended.value.exit_code == EXIT_REFUSED
+    assert "--yes does not ask" in capsys.readouterr().err
