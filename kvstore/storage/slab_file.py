@@ -55,7 +55,10 @@ class SlabFile:
                 os.close(descriptor)
                 raise
         except OSError as error:
-            raise SlabUnusable(f"{path}: {error.strerror}") from error
+            why = error.strerror
+            if isinstance(error, FileNotFoundError) and not path.parent.exists():
+                why = f"the folder {path.parent} is not there: make it, for the server's user"
+            raise SlabUnusable(f"{path}: {why}") from error
 
     @classmethod
     def _prepare(cls, descriptor: int, path: Path, size_bytes: int, segment_bytes: int) -> Self:

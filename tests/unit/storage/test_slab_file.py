@@ -119,9 +119,19 @@ def test_a_disk_without_the_room_is_left_as_it_was(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    """What the system says is part of the message."""
-    with pytest.raises(SlabUnusable, match="No such file"):
-        opened(tmp_path / "none" / "slab")
+    """The file is made, its folder is not: the message says so, and nothing is made."""
+    folder = tmp_path / "none"
+    why = f"^{folder}/slab: the folder {folder} is not there: make it"
+    with pytest.raises(SlabUnusable, match=why):
+        opened(folder / "slab")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_the_system_refuses_is_in_its_words(tmp_path: Path) -> None:
+    """A link to a folder that is not there is not taken for the path's own folder."""
+    (tmp_path / "slab").symlink_to(tmp_path / "none" / "slab")
+    with pytest.raises(SlabUnusable, match=r"/slab: No such file or directory$"):
+        opened(tmp_path / "slab")
 
 
 def test_more_views_than_one_call_takes_are_moved(tmp_path: Path) -> None:
