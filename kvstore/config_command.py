@@ -18,8 +18,8 @@ COMMAND = "config"
 CHECK = "check"
 EPILOG = f"""\
 Every flag of {PROGRAM} may stand behind it, and counts as it would there.
-`{PROGRAM} {COMMAND} check` prints nothing but what is wrong, files of tenants and certificates
-included, and ends with 0 or 2."""
+`{PROGRAM} {COMMAND} check` says in one line that the settings can be used and ends with 0, or
+what is wrong with them, files of tenants and certificates included, and ends with 2."""
 
 
 class Exit(IntEnum):
