@@ -4,7 +4,14 @@ import re
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, ByteSize, Field
+from pydantic import (
+    AfterValidator,
+    ByteSize,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 
 from kvstore.config_about import Values
 
@@ -15,6 +22,13 @@ DEVICE = re.compile(r"cpu|cuda:\d+")
 # As gRPC takes it, and as people write it: an IPv6 address stands in brackets.
 ADDRESS = re.compile(r"(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.%]+\]):(?P<port>\d{1,5})")
 MOST_PORT = 65_535
+
+
+def _read_size(value: object, read: ValidatorFunctionWrapHandler) -> object:
+    try:
+        return read(value)
+    except ValidationError:
+        raise ValueError(f"has to be {SIZE}, and is {value!r}") from None
 
 
 def _positive_size(value: ByteSize) -> ByteSize:
@@ -49,13 +63,14 @@ SIZE = "bytes, or with a unit such as 512MiB"
 SECONDS = "seconds"
 BYTES = "BYTES"
 
-Size = Annotated[ByteSize, AfterValidator(_positive_size), Values(SIZE, "more than 0", BYTES)]
+ReadSize = Annotated[ByteSize, WrapValidator(_read_size)]
+Size = Annotated[ReadSize, AfterValidator(_positive_size), Values(SIZE, "more than 0", BYTES)]
 OptionalTierSize = Annotated[
-    ByteSize,
+    ReadSize,
     AfterValidator(lambda size: size and _tier_size(size)),
     Values(SIZE, "0, or 4KiB or more", BYTES),
 ]
-TierSize = Annotated[ByteSize, AfterValidator(_tier_size), Values(SIZE, "4KiB or more", BYTES)]
+TierSize = Annotated[ReadSize, AfterValidator(_tier_size), Values(SIZE, "4KiB or more", BYTES)]
 Seconds = Annotated[
     float, Field(gt=0, allow_inf_nan=False), Values(SECONDS, "more than 0", "SECONDS")
 ]
