@@ -70,7 +70,7 @@ class TierSettings(BaseSettings):
     alone: whoever reads it has the pages. Its folder has to be there, on a disk that is
     fast; it may be a file of an earlier run, of another size too. Wrong when the log has
     `tier3_unusable`, which says why, and the store then goes on without tier 3.
-    Absent: no tier 3. Start with: a path on local NVMe.
+    Without `tier3_bytes` it is refused. Absent: no tier 3. Start with: a path on local NVMe.
     """
 
     tier3_bytes: Annotated[
@@ -80,7 +80,7 @@ class TierSettings(BaseSettings):
             stats="evicted_page_count written_page_count",
         ),
     ] = ByteSize(0)
-    """Bytes of that file; 0: no tier 3.
+    """Bytes of that file, refused without `tier3_path`; 0: no tier 3.
 
     Too small when `evicted_page_count` of tier 3 grows nearly as fast as its
     `written_page_count`. Takes some 300 bytes of memory a page. Start with: what the disk
@@ -103,9 +103,14 @@ class TierSettings(BaseSettings):
     """
 
     @model_validator(mode="after")
-    def _require_tier3_path(self) -> Self:
+    def _require_path_and_bytes(self) -> Self:
         if self.tier3_bytes and self.tier3_path is None:
             raise ValueError("tier3_path has to be there where tier3_bytes is")
+        if self.tier3_path is not None and not self.tier3_bytes:
+            raise ValueError(
+                "tier3_path is set and tier3_bytes is 0: there would be no tier 3; "
+                "set both, or neither"
+            )
         return self
 
     def tier_policy(self, *, on_gpu: bool) -> TierPolicy | None:

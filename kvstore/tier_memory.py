@@ -58,7 +58,7 @@ def tier_3(config: Config) -> Disk:
 
 def slab_config(config: Config) -> SlabConfig | None:
     """Return where the slab is to be and how it is cut; None without tier 3."""
-    if not config.tier3_bytes or config.tier3_path is None:
+    if config.tier3_path is None:
         return None
     # What is on its way there holds its slots, and takes them from nobody else.
     queue_bytes = min(config.tier1_bytes // 4, MOST_QUEUED)

@@ -114,11 +114,12 @@ class Run:
     def _keeper(self) -> Keeper:
         # Each kind of fault a few times, in a short run too.
         gap = self._plan.minutes * 60 / (2 * len(KINDS)) if self._plan.server_faults else 0.0
+        slab, size = self._folder / "slab", self._plan.tier3_bytes
+        tier_3 = ("--tier3-path", str(slab), "--tier3-bytes", str(size)) if size else ()
         settings = (
             *("--tier1-bytes", str(self._plan.tier1_bytes)),
             *("--tier2-bytes", str(self._plan.tier2_bytes)),
-            *("--tier3-bytes", str(self._plan.tier3_bytes)),
-            *("--tier3-path", str(self._folder / "slab")),
+            *tier_3,
             # Whatever is inserted may come back from there.
             *("--tier3-write", "through"),
             *("--extent-bytes", str(min(EXTENT_SLOTS * LAYOUT.page_bytes, self._plan.tier1_bytes))),

@@ -115,11 +115,20 @@ def test_settings_that_can_be_used_are_said_to_be(capsys: pytest.CaptureFixture[
     assert said == "kvstore-server: the settings can be used\n"
 
 
+def test_the_help_says_what_the_check_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its line where all is well, and both statuses."""
+    with pytest.raises(SystemExit):
+        main(["config", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "check` says in one line that the settings can be used and ends with 0, or what" in said
+
+
 @pytest.mark.parametrize(
     ("said", "arguments"),
     [
         ("tier1_bytes: has to be at least 4KiB", ["check", "--tier1-bytes", "100"]),
         ("tier1_bytes: has to be at least 4KiB", ["--tier1-bytes", "100"]),
+        ("settings: tier3_path is set and tier3_bytes is 0", ["check", "--tier3-path", "/slab"]),
         ("tenants_file /nowhere: ", ["check", "--tenants-file", "/nowhere"]),
         ("config_file /nowhere: ", ["check", "--config-file", "/nowhere"]),
         ("no setting drain_grase: did you mean drain_grace?", ["--explain", "drain_grase"]),

@@ -44,13 +44,9 @@ def test_beside_a_tier_1_of_the_host_it_is_not(card: Card) -> None:
     assert tier_2(load_config([]), count(1), HostMemory()) is None
 
 
-def test_without_bytes_there_is_no_tier_3(tmp_path: Path) -> None:
-    """Though a path is set; and without a path bytes are refused."""
-    disk = tier_3(load_config(["--tier3-path", str(tmp_path / "slab")]))
-    assert disk.state is DiskState.ABSENT
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(ValueError, match="tier3_path has to be there"):
-        load_config(["--tier3-bytes", "1MiB"])
+def test_without_its_settings_there_is_no_tier_3() -> None:
+    """It is absent, and no alarm."""
+    assert tier_3(load_config([])).state is DiskState.ABSENT
 
 
 @pytest.mark.parametrize(("size", "segment"), [(1 << 20, 63 * 4096), (2 << 30, 256 << 20)])
