@@ -16,13 +16,13 @@ from statistics import fmean, median
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from kvstore_client import Client, ClientConfig, Namespace, NamespaceIdentity
 from kvstore_client.layout import OpaqueContent, PageLayout
 from kvstore_client.testing import running_store
 from support import machine
+from support.table_console import table_console
 
 PAGE_TOKENS = 16
 PAGES = 128
@@ -141,7 +141,7 @@ def main(
             for name, each in size[call].items():
                 figures = (each["median_us"], each["mean_us"], each["ratio"])
                 table.add_row(str(size["page_bytes"] >> 10), call, name, *map(str, figures))
-    Console().print(table)
+    table_console().print(table)
 
 
 if __name__ == "__main__":

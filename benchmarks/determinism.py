@@ -21,6 +21,7 @@ from support import machine
 from support.determinism_cost import cost_ratios, thread_ratios, work_of
 from support.determinism_logits import compare_ways
 from support.determinism_rig import DeterminismRig
+from support.table_console import table_console
 
 TINY: Final = ("tiny", "tiny-llama", "tiny-gemma3")
 TEXT: Final = Path(__file__).parents[1] / "docs"
@@ -54,19 +55,26 @@ def measure(
     }
 
 
-def show(found: dict[str, Any], console: Console) -> None:
-    """Print a model's tables."""
-    table = Table("", "positions", "other bits", "largest", "other token", "deterministic")
-    for name, plain in found["logits"]["plain"].items():
+def logit_table(logits: dict[str, Any]) -> Table:
+    """Return how many positions have other logits, each way to compute them."""
+    table = Table("")
+    for heading in ("positions", "other bits", "largest", "other token", "deterministic"):
+        table.add_column(heading, no_wrap=True)
+    for name, plain in logits["plain"].items():
         table.add_row(
             name,
             str(plain["positions"]),
             str(plain["positions_with_other_bits"]),
             f"{plain['largest_difference']:.1e}",
             str(plain["changed_tokens"]),
-            str(found["logits"]["deterministic"][name]["positions_with_other_bits"]),
+            str(logits["deterministic"][name]["positions_with_other_bits"]),
         )
-    console.print(found["model"], table)
+    return table
+
+
+def show(found: dict[str, Any], console: Console) -> None:
+    """Print a model's tables."""
+    console.print(found["model"], logit_table(found["logits"]))
     for name, each in found["cost"].items():
         threads = found["threads"][name]["two_threads_over_one"]
         console.print(f"{name}: {each['ratio']} of the time; two threads: {threads} of one's")
@@ -79,7 +87,7 @@ def main(
     threads: Annotated[int, typer.Option(help="Of the comparisons and the cost.")] = 1,
 ) -> None:
     """Measure, and print the tables; 1 where the deterministic mode's bits differ."""
-    console = Console(stderr=json_report)
+    console = table_console(stderr=json_report)
     disable_progress_bar()
     use_threads(threads)
     before = machine.load_average()

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from support.fetch_page import PROGRAM, lines
 from support.fetch_run import run
 from support.fetch_tables import tables
 from support.page_section import put_section
+from support.table_console import table_console
 
 
 def main(
@@ -38,7 +38,7 @@ def main(
         sys.stdout.write(text + "\n")
         return
     for table in tables(document):
-        Console().print(table)
+        table_console().print(table)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from support.gpu_open import measure_open
 from support.gpu_plan import PAGE_TOKENS, Plan, device_facts, make_plan
 from support.gpu_tables import tables
 from support.gpu_tiers import measure_tiers
+from support.table_console import table_console
 
 # The most that a store allows, in seconds.
 PATIENCE = 60.0
@@ -133,7 +134,7 @@ def main(
     if as_json:
         sys.stdout.write(json.dumps(document, indent=1) + "\n")
         return
-    shown = Console()
+    shown = table_console()
     facts = ", ".join(f"{key} {value}" for key, value in document["machine"].items())
     shown.print(f"{facts}, load average {document['load_average']['before']}", style="dim")
     for table in tables(document):

@@ -14,7 +14,6 @@ from statistics import median
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from kvstore.core.cache import PrefixCache
@@ -24,6 +23,7 @@ from kvstore.core.limits import Limits
 from kvstore.core.requests import MatchWishes, Sequence
 from kvstore.core.tokens import TOKEN_BYTES
 from support import machine
+from support.table_console import table_console
 
 EPOCH, NAMESPACE_ID, NOW = 1, b"sixteen bytes id", 1.0
 PAGE_TOKENS = 16
@@ -178,7 +178,7 @@ def main(
     for case, figures in document["cases"].items():
         for name, each in figures.items():
             table.add_row(case, name, str(each["median_us"]), str(each["more_us"]))
-    Console().print(table)
+    table_console().print(table)
 
 
 if __name__ == "__main__":

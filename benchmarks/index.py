@@ -26,6 +26,7 @@ from support.index_cases import Case, Size, evict_case, insert_case, match_case
 from support.index_peer import SGLang, sglang
 from support.index_scale import measure
 from support.index_trace import prompts, replay
+from support.table_console import TABLE_WIDTH
 from support.traces import readable
 
 NODES = (1, 196, 1_563)
@@ -165,7 +166,7 @@ def show(document: dict[str, Any]) -> None:
         verb = str(each.get("kvstore_verb_us") or "")
         unit = each.get("unit", "")
         table.add_row(each["name"], f"{each['kvstore_us']} {unit}", verb, peers, times, missing)
-    Console(width=200).print(table)
+    Console(width=TABLE_WIDTH).print(table)
     for name in ("collector", "namespaces", "prompt"):
         print(name, document.get(name))
     for each in document.get("trace", {}).get("passes", ()):

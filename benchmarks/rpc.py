@@ -23,8 +23,9 @@ from support.rpc_figures import Cell, Rounds, cell_figures, ratios
 from support.rpc_local import local_worker
 from support.rpc_slices import LocalStore, ServedStore
 from support.rpc_summary import summary
-from support.rpc_tables import load_table, operation_table
+from support.rpc_tables import tables
 from support.rpc_worker import PAGE_BYTES, PAGE_TOKENS, attached_worker
+from support.table_console import table_console
 
 THREADS, AIO, LANE = "grpc.server", "grpc.aio", "hot lane"
 STORE, IN_PROCESS = "store alone", "in process"
@@ -162,12 +163,11 @@ def main(
     if as_json:
         sys.stdout.write(json.dumps(document) + "\n")
         return
-    console = Console()
+    console = table_console()
     facts = ", ".join(f"{key} {value}" for key, value in document["machine"].items())
     console.print(f"{facts}, load average {before}", style="dim")
-    for each in plan.callers:
-        console.print(operation_table(document, each))
-    console.print(load_table(document))
+    for table in tables(document):
+        console.print(table)
     if peers:
         console.print(part_table(document["hits"], "hit"))
         for name, ratio in summary(document["hits"]).items():

@@ -13,13 +13,13 @@ from typing import Annotated, Any
 
 import structlog
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from support import machine
 from support.slab_kills import run_kills
 from support.slab_restart import measure_restart
 from support.slab_speed import measure_speed
+from support.table_console import table_console
 
 PAGE_KIB = (64, 288, 1024)
 # Of what was acknowledged, in spite of all kills.
@@ -34,7 +34,7 @@ def show(document: dict[str, Any]) -> None:
             figures = [speed[key] for key in (f"{name}_gb_per_s", f"plain_{name}_gb_per_s")]
             figures += [speed[f"{name}_to_plain"], speed[f"{name}_processor_us"]]
             table.add_row(str(speed["page_bytes"] >> 10), name, *map(str, figures))
-    console = Console()
+    console = table_console()
     console.print(table)
     for part in ("restart", "kills"):
         if document[part]:

@@ -12,7 +12,6 @@ from typing import Annotated, Any
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from kvstore_client import ClientConfig, connect_admin
@@ -22,6 +21,7 @@ from support.stall_figures import Request, Stall, cost_of, health_of_stall, hits
 from support.stall_fleet import ENGINE, LIGHT, Fleet
 from support.stall_load import now
 from support.stall_probe import DEADLINE, Look, Prober
+from support.table_console import table_console
 
 SIZE = ("--tier1-bytes", "256MiB", "--extent-bytes", "64MiB")
 SECONDS, QUICK_SECONDS = 30.0, 4.0
@@ -150,7 +150,7 @@ def main(
     if as_json:
         sys.stdout.write(json.dumps(document, indent=1) + "\n")
         return
-    console = Console()
+    console = table_console()
     for each in tables_of(document):
         console.print(each)
 

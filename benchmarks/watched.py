@@ -12,7 +12,6 @@ from typing import Annotated, Any
 from unittest.mock import patch
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from kvstore.core.cache import PrefixCache
@@ -22,6 +21,7 @@ from support import machine
 from support.rpc_local import TimedStore, local_worker
 from support.rpc_slices import LocalStore, Slice
 from support.rpc_worker import PAGE_BYTES, PAGE_TOKENS
+from support.table_console import table_console
 
 TOKENS = 2_048
 # Room for two prompts and some: each cycle has to evict the pages of the one before.
@@ -138,7 +138,7 @@ def main(
         for call, modes in calls.items():
             cells = [f"{each['median_us']} ({each['ratio']})" for each in modes.values()]
             table.add_row(where, call, *cells)
-    Console().print(table)
+    table_console().print(table)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 
 from kvstore.log import configure_logging
+from support.table_console import table_console
 from support.workload_page import write_section
 from support.workload_plan import FULL, QUICK, SMALLEST
 from support.workload_plots import draw
@@ -83,7 +84,7 @@ def main(  # noqa: PLR0913 - each is an option
     if as_json:
         sys.stdout.write(json.dumps(document["summary"]) + "\n")
         return
-    console = Console()
+    console = table_console()
     for each in tables(document):
         console.print(each)
 

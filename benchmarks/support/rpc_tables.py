@@ -9,17 +9,20 @@ LOCAL = {"store alone": "store\nalone", "in process": "no\ngRPC"}
 SHORT = {"grpc.server": "threads", "grpc.aio": "aio", "hot lane": "lane"}
 
 
-def operation_table(document: dict[str, Any], callers: int) -> Table:
-    """Return the times of each call, with so many callers, in microseconds.
+def tables(document: dict[str, Any]) -> list[Table]:
+    """Return the times of calls, one after the other and many at a time, and what they cost."""
+    callers = sorted({each["callers"] for each in document["ratios"]})
+    times = [_times(document, each, key) for each in callers for key in ("p50", "p99")]
+    return [*times, _load(document)]
 
-    The ratios are aio's times to those of threads.
-    """
-    servers = document["servers"]
-    table = _table(f"Microseconds a call, {callers} at a time", "tokens", "call")
-    local = LOCAL if callers == 1 else {}
-    wire = [f"{SHORT[name]}\n{key}" for name in servers for key in ("p50", "p99")]
-    for heading in (*local.values(), *wire, "ratio\np50", "ratio\np99"):
-        table.add_column(heading, justify="right")
+
+def _times(document: dict[str, Any], callers: int, key: str) -> Table:
+    """Return a quantile of each call's times, with so many callers, and aio's to threads'."""
+    servers = [*(LOCAL if callers == 1 else ()), *document["servers"]]
+    title = f"{key} of a call in microseconds, {callers} at a time"
+    table = _table(title, "tokens", "call")
+    for heading in (*((LOCAL | SHORT)[name] for name in servers), "aio /\nthreads"):
+        table.add_column(heading, justify="right", no_wrap=True)
     cells = {
         (each["server"], each["tokens"]): each["operations"]
         for each in _of(document["cells"], callers)
@@ -27,23 +30,18 @@ def operation_table(document: dict[str, Any], callers: int) -> Table:
     for ratio in _of(document["ratios"], callers):
         tokens = ratio["tokens"]
         for name, pair in ratio["operations"].items():
-            inner = [cells[server, tokens].get(name) for server in local]
+            found = [cells[server, tokens].get(name) for server in servers]
             table.add_row(
                 f"{tokens:,}" if tokens else "none",
                 name,
-                *(f"{each['p50_us']:,.0f}" if each else "-" for each in inner),
-                *(
-                    f"{cells[server, tokens][name][key]:,.0f}"
-                    for server in servers
-                    for key in ("p50_us", "p99_us")
-                ),
-                *(f"{pair[key]:.2f}" for key in ("p50", "p99")),
+                *(f"{each[f'{key}_us']:,.0f}" if each else "-" for each in found),
+                f"{pair[key]:.2f}",
             )
         table.add_section()
     return table
 
 
-def load_table(document: dict[str, Any]) -> Table:
+def _load(document: dict[str, Any]) -> Table:
     """Return what each server does in a second, and what a call costs it."""
     table = _table("All calls of a cycle together", "tokens", "callers", "server")
     for heading in ("calls/s", "server's CPU,\nus a call"):

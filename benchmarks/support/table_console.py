@@ -1,0 +1,17 @@
+"""Where benchmarks print their tables."""
+
+from rich.console import Console
+
+TABLE_WIDTH = 200
+
+
+def table_console(*, stderr: bool = False) -> Console:
+    """Return the console of stdout, or of stderr.
+
+    As wide as its terminal, which tables fit from 80 columns on; in a file or a pipe as
+    wide as any table.
+    """
+    console = Console(stderr=stderr)
+    if not console.is_terminal:
+        console.width = TABLE_WIDTH
+    return console
