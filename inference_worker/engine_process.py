@@ -5,6 +5,7 @@ says, and ends when that closes.
 """
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -25,6 +26,7 @@ from inference_worker.engine_thread import MAX_WAITING, EngineThread
 from inference_worker.errors import WorkerError
 from inference_worker.frames import Frame, read_frame
 from inference_worker.local_worker import ATTACH_SECONDS, local_worker
+from inference_worker.log_lines import log_to_stderr
 from inference_worker.model import load_model
 from inference_worker.model_source import model_folder
 from inference_worker.prefix_cache_backend import PrefixCacheBackend
@@ -102,4 +104,5 @@ if __name__ == "__main__":
     # A service manager and a terminal signal all of a group: the serving process decides.
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.SIG_IGN)
+    log_to_stderr(logging.WARNING)
     sys.exit(asyncio.run(main(socket.socket(fileno=int(sys.argv[1])))))

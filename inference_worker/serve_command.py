@@ -4,7 +4,6 @@ import asyncio
 import logging
 import signal
 import socket
-import sys
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -32,6 +31,7 @@ from inference_worker.http.app import build_app
 from inference_worker.http.served_model import served_model
 from inference_worker.http.server import GRACE_SECONDS, listening_socket, serve_app
 from inference_worker.http.settings import HttpSettings
+from inference_worker.log_lines import log_to_stderr
 from inference_worker.model_names import GEMMA
 from inference_worker.prefix_cache_backend import check_backend
 from inference_worker.scheduler import MAX_RUNNING, MAX_STEP_TOKENS
@@ -43,7 +43,6 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 SIGNAL_STATUS = 128
 T = TypeVar("T")
 log = logging.getLogger(__name__)
-LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def serve(  # noqa: PLR0913 - each is an option
@@ -98,7 +97,7 @@ def serve(  # noqa: PLR0913 - each is an option
     one dies, its requests go on on another and it is started again. SIGTERM lets running
     requests end. Without a store it goes on without, and attaches when there is one.
     """
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=LOG_FORMAT)
+    log_to_stderr(logging.INFO)
     with told_failures(Console(stderr=True)):
         store = StoreOptions(
             runtime_dir=runtime_dir,
