@@ -24,13 +24,14 @@ def lines(document: dict[str, Any]) -> Iterator[str]:
         yield f"{way} is left out: {why}."
     yield ""
     yield (
-        "| way | cold, ms | hit, ms | cold / hit | alone / hit | tokens hit | MB copied in"
-        " | MB copied out | identical |"
+        "| way | cold, ms | cold / alone | hit, ms | cold / hit | alone / hit | tokens hit"
+        " | MB copied in | MB copied out | identical |"
     )
-    yield "| --- |" + " --- |" * 8
+    yield "| --- |" + " --- |" * 9
     for row in document["first_token"]:
         figures = [
             _number(row["cold_ms"], 1),
+            _number(row["cold_to_alone"], 2),
             _number(row["hit_ms"], 1),
             _number(row["ratio"], 2),
             _number(row["hit_of_alone"], 2),

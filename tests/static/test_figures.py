@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from statistics import median
 from types import ModuleType
 from typing import Any
 
@@ -13,14 +14,28 @@ from support.page_section import marked
 ROOT = Path(__file__).parents[2]
 
 
-def median_ms(results: dict[str, Any], tokens: int, operation: str) -> str:
-    """Return a call's median with one caller of the server as it is, as the README writes it."""
+LANE = ROOT / "benchmarks" / "results" / "lane-cpu-2cores.json"
+WAYS = {"in a row, as an engine makes them": "row_", "each answered before the next begins": ""}
+
+
+def median_ms(results: dict[str, Any], server: str, tokens: int) -> str:
+    """Return a match's median with one caller, as the README writes it."""
     (cell,) = (
         each
         for each in results["cells"]
-        if (each["server"], each["tokens"], each["callers"]) == ("grpc.server", tokens, 1)
+        if (each["server"], each["tokens"], each["callers"]) == (server, tokens, 1)
     )
-    return f"{cell['operations'][operation]['p50_us'] / 1000:.1f} ms"
+    return f"{cell['operations']['match']['p50_us'] / 1000:.2f}"
+
+
+def whole_hit_ms(results: dict[str, Any], name: str, tokens: int) -> float:
+    """Return a whole hit's median over the rounds, each its own median."""
+    (cell,) = (
+        each
+        for each in results["hits"]["cells"]
+        if (each["name"], each["tokens"]) == (name, tokens)
+    )
+    return float(median(map(median, cell["raw_us"]))) / 1000
 
 
 @pytest.mark.parametrize(
@@ -54,17 +69,41 @@ def test_the_sizes_of_models_follow_from_their_shapes() -> None:
 
 def test_the_readme_s_figures_are_the_results() -> None:
     """The README's times of calls are the medians of the results that it links."""
-    path = "benchmarks/results/rpc-cpu-2cores.json"
-    results = json.loads((ROOT / path).read_text(encoding="utf-8"))
-    short, long = (median_ms(results, tokens, "match") for tokens in (2048, 100_000))
-    (line,) = (
-        line
-        for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
-        if f"({path})" in line
+    results = json.loads(LANE.read_text(encoding="utf-8"))
+    short, long = (
+        [median_ms(results, server, tokens) for server in ("hot lane", "grpc.server")]
+        for tokens in (2048, 100_000)
     )
-    assert f"2,048 cached tokens takes {short} " in line
-    assert f"100,000 tokens {long}, " in line
-    assert f"does nothing {median_ms(results, 0, 'empty')}." in line
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"({LANE.relative_to(ROOT)})" in readme
+    assert f"takes {short[0]} ms over a lane and {short[1]} ms over gRPC, " in readme
+    assert f"100,000 tokens {long[0]} and {long[1]} ms." in readme
+    each, row = (results[f"lmcache_zmq_over_{way}lane_2048"] for way in ("", "row_"))
+    assert f"take {each:.0f} times as long one at a time, {row:.0f} times in a row" in readme
+    assert f"| {results['lane_over_grpc_2048']:.2f} of the time over gRPC; " in readme
+
+
+def test_whole_hits_over_lanes_are_the_results() -> None:
+    """Each row of docs/hot-lane.md's table of whole hits is that of the results that it links."""
+    results = json.loads(LANE.read_text(encoding="utf-8"))
+    page = (ROOT / "docs" / "hot-lane.md").read_text(encoding="utf-8")
+    for tokens, size in ((2_048, "2048"), (100_000, "100k")):
+        for words, way in WAYS.items():
+            suffix = ", in a row" if way else ""
+            lane, grpc, peer = (
+                whole_hit_ms(results, name + suffix, tokens)
+                for name in (
+                    "kvstore, hot lane, calls alone",
+                    "kvstore, gRPC, calls alone",
+                    "LMCache, ZMQ, 256",
+                )
+            )
+            ratio = results[f"lmcache_zmq_over_{way}lane_{size}"]
+            row = (
+                f"| {tokens:,} | {words} | {lane:.2f} | {grpc:.2f}"
+                f" | {results[f'{way}lane_over_grpc_{size}']:.2f} | {peer:.2f} | {ratio:.1f} |"
+            )
+            assert row in page, row
 
 
 def test_the_hit_rates_of_policies_are_the_results() -> None:
