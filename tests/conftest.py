@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,6 +51,11 @@ def chosen_profile() -> str:
 
 
 settings.load_profile(chosen_profile())
+
+# Who starts the tests in the background of a shell has SIGINT ignored, and programs would
+# inherit that; a handler they do not inherit.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def why_no_gpu() -> str | None:
