@@ -151,8 +151,12 @@ class ServerCuda:
         self._card.begun[stream].append((address_of(into), address, into.nbytes))
 
     def wait(self, stream: int) -> None:
-        """Copy what was begun."""
-        self._note("wait")
+        """Copy what was begun; where it fails, nothing of that is under way either."""
+        try:
+            self._note("wait")
+        except CudaFailed:
+            self._card.begun[stream].clear()
+            raise
         self._card.wait(stream)
 
     def register(self, address: int, size_bytes: int) -> None:

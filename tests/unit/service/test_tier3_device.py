@@ -61,6 +61,8 @@ def test_a_device_that_fails_keeps_and_loads_nothing(
     with capture_logs() as logs:
         assert page_count(later.ask(0)) == 0
     assert "pages_not_loaded" in [each["event"] for each in logs]
+    # The memory that it was to be copied from is gone.
+    assert not any(failing.begun.values())
     assert later.world.cache.namespaces[later.namespace_id].arena.counts[SlotState.MOVING] == 0
     failing.fail = ""
     assert page_count(later.ask(0)) == PAGES
