@@ -17,7 +17,8 @@ LIMIT = 120.0
 SUPPORT = Path(__file__).parents[1] / "support"
 TIERS = (
     *("--tier1-bytes", str(3 * PAGES * PAGE_BYTES), "--extent-bytes", str(3 * PAGES * PAGE_BYTES)),
-    *("--tier2-bytes", "1MiB", "--tier2-match", "promote", "--verify-rate", "1"),
+    *("--tier2-bytes", "1MiB", "--tier2-write", "through", "--tier2-match", "promote"),
+    *("--verify-rate", "1"),
 )
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 MODULES = "import sys, {module}; print(*sys.modules)"

@@ -1,14 +1,17 @@
 """A program whose client is traced: ``python traced_client.py RUNTIME_DIR lanes|grpc``.
 
-It fills tier 1 with more than fits, and then asks for what went first.
+It fills tier 1 with more than fits, and then asks for what went first. The store has to have
+written all of it to tier 2 by itself: ``--tier2-write through``.
 """
 
 import sys
+from functools import partial
 from pathlib import Path
 
 from kvstore import tracing
 from kvstore_client import Client, ClientConfig, NamespaceIdentity
 from kvstore_client.layout import OpaqueContent, PageLayout
+from kvstore_client.testing import wait_until
 
 LIMIT = 30.0
 PAGE_TOKENS, PAGE_BYTES, PAGES, SEQUENCES = 16, 4096, 4, 6
@@ -17,6 +20,11 @@ PAGE_TOKENS, PAGE_BYTES, PAGES, SEQUENCES = 16, 4096, 4, 6
 def tokens_of(number: int) -> list[int]:
     """Return a sequence's tokens."""
     return [number * 1000 + each for each in range(PAGES * PAGE_TOKENS)]
+
+
+def has_demoted(client: Client, page_count: int) -> bool:
+    """Return whether so many pages got their copy in tier 2."""
+    return client.admin.stats().counters.demoted_page_count >= page_count
 
 
 def main(runtime_dir: Path, *, lanes: bool) -> None:
@@ -33,8 +41,10 @@ def main(runtime_dir: Path, *, lanes: bool) -> None:
             ):
                 assert acquired.reservation is not None, acquired.failure
                 acquired.reservation.insert(tokens, position=0)
-            # Or the next one may find it held still, and evict what could have been demoted.
+            # The next one needs slots that nothing holds, and whoever is faster than the mover
+            # evicts what has no copy yet.
             assert client.flush(LIMIT)
+            assert wait_until(partial(has_demoted, client, PAGES * (number + 1)), LIMIT)
         with tracing.span("again"), namespace.match([*tokens_of(0), 1]) as match:
             assert match.page_count == PAGES, match.failure
 
