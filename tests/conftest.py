@@ -12,6 +12,7 @@ from forked_programs import ForkedPrograms, installed
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 TESTS = Path(__file__).parent
 # Folders whose tests carry a marker of the folder's name.
@@ -129,6 +130,13 @@ def pytest_sessionstart(session: pytest.Session) -> None:
             begun.append(latest)
         if begun:
             begun[0].start()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: WorkerController, error: object) -> None:
+    """Have the run fail whose process dies: in no test, that would be one that passed to xdist."""
+    if error:
+        node.config.pluginmanager.getplugin("session").testsfailed += 1
 
 
 def folder_of(nodeid: str) -> str:
