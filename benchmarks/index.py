@@ -188,7 +188,7 @@ def main(
         raise typer.BadParameter("--only-trace needs --trace")
     # Before minutes of measuring.
     with readable():
-        asked = None if trace is None else list(prompts(trace, requests))
+        asked = None if trace is None else prompts(trace, requests)
     document = about() if only_trace else run(quick=quick or tiny, tiny=tiny)
     if asked is not None:
         document["trace"] = replay(asked, passes, requests)

@@ -2,7 +2,7 @@
 
 import gc
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from time import perf_counter, thread_time
@@ -12,6 +12,7 @@ from kvstore.service.clock import MONOTONIC
 from kvstore.service.collector import Collector
 from kvstore_client.ctl_trace import blocks_of, object_of, rows_of
 from support.index_trees import PAGE_TOKENS, WIDTH, Tree
+from support.traces import asking
 
 BLOCK_TOKENS = 512
 LINE = 'a line is JSON with "hash_ids" and "input_length"'
@@ -20,12 +21,13 @@ PAGES_A_REQUEST = 30
 CONTROL_TOKENS, CONTROL_NODES, CONTROL_EVERY = 100_000, 196, 32
 
 
-def prompts(path: Path, requests: int) -> Iterator[bytes]:
-    """Yield each request's tokens: 512 made of each of its ids, cut to its length.
+def prompts(path: Path, requests: int) -> list[bytes]:
+    """Return each request's tokens: 512 made of each of its ids, cut to its length in pages.
 
-    Raises ``ValueError`` for a file that cannot be read, and with the line's number for a line.
+    Raises ``ValueError`` for a file that cannot be read or asks for nothing, and with the line's
+    number for a line.
     """
-    return rows_of(path, _tokens, LINE, requests)
+    return asking(path, rows_of(path, _tokens, LINE, requests), len)
 
 
 def _tokens(line: object) -> bytes:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from kvstore.core.hints import ExpectedReuse
 from kvstore_client.ctl_trace import blocks_of, object_of, rows_of
+from support.traces import asking
 
 # Blocks of the public traces that `traces/README.md` names, in tokens.
 BLOCK_TOKENS = 512
@@ -33,9 +34,11 @@ class Request(NamedTuple):
 def load(path: Path, count: int | None = None) -> list[Request]:
     """Return a trace's requests, the first ``count`` of them if given; .gz or plain lines.
 
-    Raises ``ValueError`` for a file that cannot be read, and with the line's number for a line.
+    Raises ``ValueError`` for a file that cannot be read or asks for nothing, and with the line's
+    number for a line.
     """
-    return list(rows_of(path, _request, LINE, count))
+    rows = rows_of(path, _request, LINE, count)
+    return asking(path, rows, lambda each: each.token_count)
 
 
 def _request(line: object) -> Request:

@@ -1,12 +1,16 @@
-"""What a benchmark says where a trace cannot be read."""
+"""What a benchmark says where nothing can be made of a trace."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
 
 import typer
 
 EXIT_USAGE = 2
+
+Asked = TypeVar("Asked")
 
 
 @contextmanager
@@ -20,3 +24,11 @@ def readable() -> Iterator[None]:
     except ValueError as error:
         print(error, file=sys.stderr)
         raise typer.Exit(EXIT_USAGE) from None
+
+
+def asking(path: Path, requests: Iterable[Asked], tokens_of: Callable[[Asked], int]) -> list[Asked]:
+    """Return a trace's requests; raises ``ValueError`` where all of them ask for no tokens."""
+    asked = list(requests)
+    if not any(map(tokens_of, asked)):
+        raise ValueError(f"{path}: it asks for no tokens")
+    return asked

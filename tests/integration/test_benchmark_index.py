@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "index.py"
 
 
@@ -41,10 +43,23 @@ def test_the_last_line_is_one_json_object(tmp_path: Path) -> None:
     assert replay["last_over_first_by_control"] > 0
 
 
-def test_a_trace_that_is_not_there_is_a_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "No such file or directory"),
+        ("", "it asks for no tokens"),
+        ('{"hash_ids": [], "input_length": 0}\n', "it asks for no tokens"),
+    ],
+    ids=range(3),
+)
+def test_a_trace_that_nothing_can_be_made_of_is_a_line(
+    tmp_path: Path, text: str | None, said: str
+) -> None:
     """At once, before anything is measured."""
-    trace = tmp_path / "nothere.jsonl.gz"
+    trace = tmp_path / "trace.jsonl"
+    if text is not None:
+        trace.write_text(text)
     command = [sys.executable, str(SCRIPT), "--tiny", "--trace", str(trace)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr == f"{trace}: No such file or directory\n"
+    assert result.stderr == f"{trace}: {said}\n"

@@ -194,6 +194,18 @@ def test_a_trace_that_cannot_be_read_is_a_line(tmp_path: Path, line: str | None)
 
 
 @pytest.mark.parametrize(
+    "text", ["", "\n", '{"timestamp": 0, "hash_ids": [], "input_length": 0}\n'], ids=range(3)
+)
+def test_a_trace_that_asks_for_nothing_is_a_line(tmp_path: Path, text: str) -> None:
+    """There is nothing that could hit, and no share of it."""
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text(text)
+    result = CliRunner().invoke(replay.app, ["--trace", str(trace)])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == f"{trace}: it asks for no tokens\n"
+
+
+@pytest.mark.parametrize(
     "wrong", [["--policy", "best"], ["--backend", "best"], *(["--hints", each] for each in WRONG)]
 )
 def test_what_there_is_not_is_said(wrong: list[str]) -> None:
