@@ -55,7 +55,7 @@ def test_late_workers_and_a_store_s_end_are_seen(monkeypatch: pytest.MonkeyPatch
         store.suspend()
         status, found = diagnose(store.runtime_dir)
         assert (status, outcomes(found, SERVER_CHECKS)) == (1, {"failed"})
-        assert found["socket"]["outcome"] == "ok"
+        assert (found["socket"]["outcome"], found["GPU"]["outcome"]) == ("ok", "skipped")
         store.kill()
         fleet.end()
         status, found = diagnose(store.runtime_dir)
@@ -67,7 +67,8 @@ def test_without_a_store_the_host_is_looked_at(tmp_path: Path) -> None:
     status, found = diagnose(tmp_path / "none")
     assert (status, found["socket"]["outcome"]) == (1, "failed")
     # One row says what to do, and none anything else.
-    assert outcomes(found, SERVER_CHECKS) == {"skipped"}
+    assert outcomes(found, {*SERVER_CHECKS, "GPU", "CUDA IPC"}) == {"skipped"}
+    assert "host memory" not in found["GPU"]["found"] + found["CUDA IPC"]["found"]
     assert str(tmp_path) in found["socket"]["found"]
     assert found["memfd"]["outcome"] == "ok"
     assert "hit rate" not in found

@@ -30,10 +30,14 @@ def driver_check(
     facts: HostFacts,
     device: bytes | None,
     *,
+    answered: bool = True,
     library: str = LIBRARY,
     load: Any = ctypes.CDLL,  # noqa: ANN401
 ) -> Finding:
-    """Look whether this process sees a driver and a device, where the store's pages need one."""
+    """Look whether this process sees a driver and a device, where the store's pages need one.
+
+    Only one that ``answered`` says where those are.
+    """
     name = "GPU"
     try:
         load(library)
@@ -46,10 +50,10 @@ def driver_check(
         f"{', '.join(visible) or 'no device'} visible, {library} {'missing' if loads else 'loads'}"
     )
     if device is None:
+        found = f"{_elsewhere(answered=answered)}; {seen}"
         if visible and loads:
-            advice = f"{CONTAINER}, should workers here use the device"
-            return warning(name, f"pages are in host memory; {seen}", advice)
-        return ok(name, f"pages are in host memory; {seen}")
+            return warning(name, found, f"{CONTAINER}, should workers here use the device")
+        return ok(name, found) if answered else skipped(name, found)
     where = f"pages are on device {UUID(bytes=device)}; {seen}"
     if loads or not visible:
         return failed(name, where, f"{CONTAINER}; workers without the device do without the store")
@@ -57,12 +61,17 @@ def driver_check(
 
 
 def ipc_check(
-    facts: HostFacts, device: bytes | None, pid: int | None, mps: Path = DEFAULT_MPS_PIPES
+    facts: HostFacts,
+    device: bytes | None,
+    pid: int | None,
+    mps: Path = DEFAULT_MPS_PIPES,
+    *,
+    answered: bool = True,
 ) -> Finding:
     """Look whether memory of the device can be shared between the server's process and this."""
     name = "CUDA IPC"
     if device is None:
-        return skipped(name, "pages are in host memory")
+        return skipped(name, _elsewhere(answered=answered))
     if declared_cuda_mps(mps):
         advice = "unset CUDA_MPS_PIPE_DIRECTORY for workers, or stop the MPS daemon"
         return failed(name, "processes here are clients of MPS, which the store refuses", advice)
@@ -74,3 +83,7 @@ def ipc_check(
             found = f"this process and the server are in different {kind} namespaces"
             return failed(name, found, f"share it between the containers ({flag})")
     return ok(name, "this process and the server share ipc and pid namespaces")
+
+
+def _elsewhere(*, answered: bool) -> str:
+    return "pages are in host memory" if answered else "no store says where its pages are"

@@ -89,11 +89,11 @@ def _here(paths: RuntimeDir) -> Iterator[Finding]:
     yield ctl_checks_host.clock_check(facts)
     device = None if seen is None else ctl_checks_device.device_of(seen.capabilities)
     stats = store_pb2.GetStatsResponse() if seen is None else seen.stats
-    on_device = device is not None
+    on_device, answered = device is not None, seen is not None
     yield ctl_checks_memory.machine_memory_check(facts, stats, on_device=on_device)
     yield ctl_checks_memory.limits_check(facts, stats, pid, on_device=on_device)
-    yield ctl_checks_device.driver_check(facts, device)
-    yield ctl_checks_device.ipc_check(facts, device, pid)
+    yield ctl_checks_device.driver_check(facts, device, answered=answered)
+    yield ctl_checks_device.ipc_check(facts, device, pid, answered=answered)
     if seen is not None:
         yield from _store(seen)
 

@@ -205,6 +205,24 @@ def test_a_device_is_looked_for(
     assert says(ctl_checks_device.driver_check(facts, device, load=load), outcome, words)
 
 
+@pytest.mark.parametrize(
+    ("visible", "load", "outcome"),
+    [
+        ([], fails, Outcome.SKIPPED),
+        (["dev/nvidia0"], loads, Outcome.SKIPPED),
+        (["dev/nvidia0"], fails, Outcome.WARNING),
+    ],
+)
+def test_without_an_answer_nothing_is_said_of_pages(
+    tmp_path: Path, visible: list[str], load: object, outcome: Outcome
+) -> None:
+    """What is wrong with this host is, and what of it can be seen."""
+    facts = machine(tmp_path, dict.fromkeys(visible, ""))
+    finding = ctl_checks_device.driver_check(facts, None, answered=False, load=load)
+    assert says(finding, outcome, "no store says where", "visible")
+    assert says(ctl_checks_device.ipc_check(facts, None, None, answered=False), Outcome.SKIPPED)
+
+
 def test_what_shares_a_device_s_memory_is_looked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
