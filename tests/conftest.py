@@ -74,6 +74,15 @@ def why_no_gpu() -> str | None:
     return None
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Have a process of xdist's that dies end the run.
+
+    xdist 3.8 deals out anew, to another one, what it had done too, and waits for that for ever.
+    """
+    if getattr(config.option, "maxworkerrestart", "") is None:
+        config.option.maxworkerrestart = "0"
+
+
 def pytest_report_header() -> str:
     """Show why tests will be skipped before anything runs; hypothesis shows its profile itself."""
     return f"gpu: {why_no_gpu() or 'there is one'}"
