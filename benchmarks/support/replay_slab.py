@@ -1,5 +1,6 @@
 """Tier 3 as the slab would have it: its admission and its order, and no file."""
 
+from collections import Counter
 from itertools import islice
 
 from kvstore.core.keep import Keep
@@ -38,6 +39,8 @@ class ReplaySlab:
         self._slots: dict[bytes, int] = {}
         # Of each slot that is in use, its page and the page before that.
         self._pages: dict[int, tuple[bytes, bytes]] = {}
+        # Pages whose parent is not here, counted by that parent, as the slab's index does.
+        self._waiting: Counter[bytes] = Counter()
 
     def leading(self, located: Located) -> int:
         """Return how many of the pages that could be loaded are there, one after the other."""
@@ -96,16 +99,23 @@ class ReplaySlab:
         digest, parent = page
         self._segment.move(slot, SlotState.CACHED)
         self._segment.touched[slot] = 0
-        self._segment.children[slot] = 0
+        self._segment.children[slot] = self._waiting.pop(digest, 0)
         self._slots[digest], self._pages[slot] = slot, page
-        if parent in self._slots:
-            self._segment.children[self._slots[parent]] += 1
+        self._count(parent, 1)
         self.write_count += 1
 
     def _drop(self, slot: int) -> None:
         digest, parent = self._pages.pop(slot)
         del self._slots[digest]
         self._segment.move(slot, SlotState.FREE)
-        if parent in self._slots:
-            self._segment.children[self._slots[parent]] -= 1
+        self._count(parent, -1)
         self.lost_count += 1
+
+    def _count(self, parent: bytes, change: int) -> None:
+        """Count a page that came or went with its parent, or with those that wait for it."""
+        if parent in self._slots:
+            self._segment.children[self._slots[parent]] += change
+            return
+        self._waiting[parent] += change
+        if not self._waiting[parent]:
+            del self._waiting[parent]

@@ -126,6 +126,16 @@ def test_a_slab_writes_at_the_second_touch_and_spares_what_was_read() -> None:
     assert 0 < little.by_tier[3] < sum(each.token_count for each in asked * 3)
 
 
+@pytest.mark.parametrize(("seed", "lower", "third"), [(0, 30, 60), (1, 10, 40)])
+def test_a_slab_may_lose_a_page_and_write_what_continues_it(
+    seed: int, lower: int, third: int
+) -> None:
+    """Pages whose parent went while they were on their way are counted as it comes back."""
+    asked = conversations(800, seed)
+    done = Replay(12, POLICIES["auto"], 1, beyond=Beyond(lower, third)).run(asked)
+    assert done.slab_write_count > third
+
+
 def chain(*ids: int) -> Request:
     """Return a request of whole blocks."""
     return Request(0.0, ids, 512 * len(ids))
