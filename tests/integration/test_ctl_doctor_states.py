@@ -32,8 +32,8 @@ OLDER = "import kvstore; kvstore.__version__ = '0.0.9'; import kvstore.__main__ 
 
 def test_late_workers_and_a_store_s_end_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that is stopped, then its store as it drains, hangs and is dead."""
-    with running_store(*pool_arguments(), "--drain-grace", "60") as store:
-        fleet = Fleet(store)
+    draining = ("--drain-grace", "60")
+    with running_store(*pool_arguments(), *draining) as store, Fleet(store) as fleet:
         worker = fleet.spawn("late", ttl=2.0)
         worker.ask("write", list(range(64)))
         worker.ask("acquire", "open", list(range(100, 196)))
@@ -57,7 +57,6 @@ def test_late_workers_and_a_store_s_end_are_seen(monkeypatch: pytest.MonkeyPatch
         assert (status, outcomes(found, SERVER_CHECKS)) == (1, {"failed"})
         assert (found["socket"]["outcome"], found["GPU"]["outcome"]) == ("ok", "skipped")
         store.kill()
-        fleet.end()
         status, found = diagnose(store.runtime_dir)
         assert (status, outcomes(found, SERVER_CHECKS)) == (1, {"failed"})
 
