@@ -66,8 +66,9 @@ def test_without_a_store_the_host_is_looked_at(tmp_path: Path) -> None:
     status, found = diagnose(tmp_path / "none")
     assert (status, found["socket"]["outcome"]) == (1, "failed")
     # One row says what to do, and none anything else.
-    assert outcomes(found, {*SERVER_CHECKS, "GPU", "CUDA IPC"}) == {"skipped"}
+    assert outcomes(found, {*SERVER_CHECKS, "memory", "GPU", "CUDA IPC"}) == {"skipped"}
     assert "host memory" not in found["GPU"]["found"] + found["CUDA IPC"]["found"]
+    assert "arenas take 0" not in found["memory"]["found"]
     assert str(tmp_path) in found["socket"]["found"]
     assert found["memfd"]["outcome"] == "ok"
     assert "hit rate" not in found
