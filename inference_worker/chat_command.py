@@ -44,10 +44,14 @@ def chat(  # noqa: PLR0913 - each is an option
     runtime_dir: StoreDir = None,
     prefix_cache_backend: Backend = None,
     start_store: Annotated[
-        bool, typer.Option("--start-store", help="Run a store of its own until the chat ends.")
+        bool,
+        typer.Option(
+            "--start-store", metavar="", help="Run a store of its own until the chat ends."
+        ),
     ] = False,
     compare: Annotated[
-        bool, typer.Option("--compare", help="Time each first token without the cache too.")
+        bool,
+        typer.Option("--compare", metavar="", help="Time each first token without the cache too."),
     ] = False,
     max_tokens: MaxTokens = ANSWER_TOKENS,
     temperature: Temperature = 0.0,

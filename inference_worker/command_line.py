@@ -48,12 +48,18 @@ Device = Annotated[
 ]
 Dtype = Annotated[
     DtypeName | None,
-    typer.Option(help="Of weights, keys and values; default: float32 on a CPU, else bfloat16."),
+    typer.Option(
+        metavar="DTYPE",
+        help="bfloat16, float16 or float32, of weights, keys and values; default: float32 on a "
+        "CPU, else bfloat16.",
+    ),
 ]
 Deterministic = Annotated[
     bool,
     typer.Option(
-        "--deterministic", help="The same bits whatever else is computed, more slowly; own pages."
+        "--deterministic",
+        metavar="",
+        help="The same bits whatever else is computed, more slowly; own pages.",
     ),
 ]
 MaxTokens = Annotated[int, typer.Option(help="Most tokens of an answer.", min=1)]
@@ -61,7 +67,7 @@ Temperature = Annotated[float, typer.Option(help="0: always the best token.")]
 TopP = Annotated[float, typer.Option(help="Of the best tokens, as many as add up to this.")]
 TopK = Annotated[int, typer.Option(help="So many of the best tokens; 0: all.")]
 Seed = Annotated[int | None, typer.Option(help="Makes sampling repeatable.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
+Json = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON on standard output.")]
 
 
 @contextmanager

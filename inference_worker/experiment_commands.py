@@ -1,4 +1,4 @@
-"""``kvstore-worker experiment``: what the cache saves, on a store of the experiment's own."""
+"""Measure what the cache saves, on a store of the experiment's own."""
 
 import json
 import sys

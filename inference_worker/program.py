@@ -58,7 +58,11 @@ def program(
     show_version: Annotated[
         bool,
         typer.Option(
-            "--version", help="Print the version and end.", callback=_show_version, is_eager=True
+            "--version",
+            metavar="",
+            help="Print the version and end.",
+            callback=_show_version,
+            is_eager=True,
         ),
     ] = False,
 ) -> None:
@@ -72,7 +76,10 @@ def demo(
     model: Model = GEMMA,
     json_report: Json = False,
     leak: Annotated[
-        bool, typer.Option("--leak", help="Worker A keeps one pin, to be reported as a leak.")
+        bool,
+        typer.Option(
+            "--leak", metavar="", help="Worker A keeps one pin, to be reported as a leak."
+        ),
     ] = False,
     threads: Threads = None,
     device: Device = CPU,

@@ -54,7 +54,9 @@ def serve(  # noqa: PLR0913 - each is an option
     runtime_dir: StoreDir = None,
     start_store: Annotated[
         bool,
-        typer.Option("--start-store", help="Run a kvstore-server until the end, of its own."),
+        typer.Option(
+            "--start-store", metavar="", help="Run a kvstore-server until the end, of its own."
+        ),
     ] = False,
     prefix_cache_backend: Backend = None,
     prefix_cache_max_pages: Annotated[

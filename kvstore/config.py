@@ -157,7 +157,7 @@ class StoreSettings(BaseSettings):
     """Which pages go first where room is needed; always from the end of a path, none that is held.
 
     `auto` weighs what came back before, and callers' hints, by what its evictions turn out
-    to be worth; [eviction.md](eviction.md) has all of them, measured. Wrong when
+    to be worth; docs/eviction.md has all of them, measured. Wrong when
     `returned_page_count` grows much faster than with another one. Start with: auto.
     """
 

@@ -32,8 +32,8 @@ OLDER = "import kvstore; kvstore.__version__ = '0.0.9'; import kvstore.__main__ 
 
 def test_late_workers_and_a_store_s_end_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that is stopped, then its store as it drains, hangs and is dead."""
-    with running_store(*pool_arguments(), "--drain-grace", "60") as store:
-        fleet = Fleet(store)
+    draining = ("--drain-grace", "60")
+    with running_store(*pool_arguments(), *draining) as store, Fleet(store) as fleet:
         worker = fleet.spawn("late", ttl=2.0)
         worker.ask("write", list(range(64)))
         worker.ask("acquire", "open", list(range(100, 196)))
@@ -57,7 +57,6 @@ def test_late_workers_and_a_store_s_end_are_seen(monkeypatch: pytest.MonkeyPatch
         assert (status, outcomes(found, SERVER_CHECKS)) == (1, {"failed"})
         assert (found["socket"]["outcome"], found["GPU"]["outcome"]) == ("ok", "skipped")
         store.kill()
-        fleet.end()
         status, found = diagnose(store.runtime_dir)
         assert (status, outcomes(found, SERVER_CHECKS)) == (1, {"failed"})
 
@@ -67,8 +66,9 @@ def test_without_a_store_the_host_is_looked_at(tmp_path: Path) -> None:
     status, found = diagnose(tmp_path / "none")
     assert (status, found["socket"]["outcome"]) == (1, "failed")
     # One row says what to do, and none anything else.
-    assert outcomes(found, {*SERVER_CHECKS, "GPU", "CUDA IPC"}) == {"skipped"}
+    assert outcomes(found, {*SERVER_CHECKS, "memory", "GPU", "CUDA IPC"}) == {"skipped"}
     assert "host memory" not in found["GPU"]["found"] + found["CUDA IPC"]["found"]
+    assert "arenas take 0" not in found["memory"]["found"]
     assert str(tmp_path) in found["socket"]["found"]
     assert found["memfd"]["outcome"] == "ok"
     assert "hit rate" not in found

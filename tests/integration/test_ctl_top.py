@@ -195,6 +195,20 @@ def test_an_idle_and_empty_store_is_shown(idle: RunningStore) -> None:
         assert run(idle, *command).exit_code == 0
 
 
+def test_a_last_frame_names_no_keys(idle: RunningStore) -> None:
+    """It stays on the terminal when the program that took them is gone."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "kvstore_client.ctl", "top", "--once", "--interval", "0.1"]
+    environment = {**os.environ, "KVSTORE_RUNTIME_DIR": str(idle.runtime_dir), "TERM": "xterm"}
+    with os.fdopen(ours, "rb", buffering=0) as terminal:
+        streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+        done = subprocess.run(command, **streams, env=environment, timeout=LIMIT, check=False)
+        os.close(theirs)
+        shown = terminal.read(65536)
+    assert (done.returncode, b"by the store's clock" in shown) == (0, True)
+    assert b"q quits" not in shown
+
+
 def test_a_terminal_is_shown_frames_in_place(idle: RunningStore) -> None:
     """S sorts by the next column, a store that restarts is waited for, and q quits."""
     ours, theirs = pty.openpty()

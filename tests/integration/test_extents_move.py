@@ -67,13 +67,10 @@ def mapped(process: PageProcess) -> set[tuple[str, str]]:
 def tenants() -> Iterator[Tenants]:
     """Provide two workers of one tenant that have all memory mapped."""
     with running_store(*pool_arguments(EXTENT_SLOTS), program=PROGRAM) as store:
-        fleet = Fleet(store)
-        try:
+        with Fleet(store) as fleet:
             made = Tenants(fleet)
             made.fill()
             yield made
-        finally:
-            fleet.end()
         assert wait_until(lambda: not fleet.stats().leases)
         assert "Traceback" not in store.log, store.log
 

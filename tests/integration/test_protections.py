@@ -81,12 +81,8 @@ def reader_stopped_past_its_ttl(fleet: Fleet, patience: float) -> list[str]:
 @contextmanager
 def broken_fleet(fault: str) -> Iterator[Fleet]:
     """Run a store with a fault; what it leaves behind is not looked at."""
-    with running_store(*pool_arguments(), program=program(fault)) as store:
-        fleet = Fleet(store)
-        try:
-            yield fleet
-        finally:
-            fleet.end()
+    with running_store(*pool_arguments(), program=program(fault)) as store, Fleet(store) as fleet:
+        yield fleet
 
 
 def test_a_writer_killed_between_reserve_and_insert_never_has_its_slots_published() -> None:

@@ -33,11 +33,8 @@ def faulty_fleet(folder: Path, file: str, old: str, new: str) -> Iterator[Fleet]
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(folder)
             store.start()
-        fleet = Fleet(store)
-        try:
+        with Fleet(store) as fleet:
             yield fleet
-        finally:
-            fleet.end()
 
 
 def test_the_copy_by_itself_is_sound(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.synchronize import Barrier
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import pytest
 from page_process import LONG_TTL, PageProcess
@@ -54,7 +54,7 @@ def slots_of(stats: store_pb2.GetStatsResponse) -> Slots:
 
 
 class Fleet:
-    """Worker processes on one store. One thread uses it."""
+    """Worker processes on one store. One thread uses it, and kills them all by leaving it."""
 
     def __init__(self, store: RunningStore) -> None:
         self.store = store
@@ -110,14 +110,16 @@ class Fleet:
         unsettled = slots.reserved + slots.detached + slots.quarantined
         return (stats.pin_count, stats.reservation_count, unsettled) == (0, 0, 0)
 
-    def end(self) -> None:
-        """Kill all workers."""
-        for process in self._processes:
-            process.kill()
-
     def left_nothing(self) -> bool:
         """Tell whether all leases come to their end, with all that they held."""
         return wait_until(lambda: not self.stats().leases and self.settled())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            process.kill()
 
 
 @contextmanager
@@ -132,10 +134,7 @@ def running_fleet(
     """
     looking = ("--verify-rate", str(verify_rate))
     with running_store(*pool_arguments(extent_slots), *looking, *arguments) as store:
-        fleet = Fleet(store)
-        try:
+        with Fleet(store) as fleet:
             yield fleet
-        finally:
-            fleet.end()
         assert fleet.left_nothing(), fleet.stats()
         assert "Traceback" not in store.log, store.log

@@ -11,21 +11,31 @@ NEARLY_ALL = 0.95
 
 
 def machine_memory_check(
-    facts: HostFacts, stats: store_pb2.GetStatsResponse, *, on_device: bool
+    facts: HostFacts,
+    stats: store_pb2.GetStatsResponse,
+    *,
+    on_device: bool,
+    answered: bool = True,
 ) -> Finding:
-    """Look what the arenas in host memory take of the machine's, and what is left of it."""
+    """Look what the arenas in host memory take of the machine's, and what is left of it.
+
+    Only a store that ``answered`` says what they take.
+    """
     name = "memory"
     total, available = facts.memory_bytes()
     if not total:
         return skipped(name, "/proc/meminfo cannot be read")
     taken = arena_bytes(stats, on_device=on_device)
     found = f"arenas take {mebibytes(taken)} of {mebibytes(total)}, {mebibytes(available)} left"
+    if not answered:
+        left = f"{mebibytes(available)} of {mebibytes(total)} left"
+        found = f"no store says what its arenas take; {left}"
     if taken > total * MUCH:
         advice = "lower --tier1-bytes (or --tier2-bytes): engines need memory beside the store's"
         return warning(name, found, advice)
     if available < total * (1 - NEARLY_ALL):
         return warning(name, found, "the machine is out of memory soon: see what takes it")
-    return ok(name, found)
+    return ok(name, found) if answered else skipped(name, found)
 
 
 def limits_check(

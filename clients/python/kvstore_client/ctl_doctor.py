@@ -90,7 +90,9 @@ def _here(paths: RuntimeDir) -> Iterator[Finding]:
     device = None if seen is None else ctl_checks_device.device_of(seen.capabilities)
     stats = store_pb2.GetStatsResponse() if seen is None else seen.stats
     on_device, answered = device is not None, seen is not None
-    yield ctl_checks_memory.machine_memory_check(facts, stats, on_device=on_device)
+    yield ctl_checks_memory.machine_memory_check(
+        facts, stats, on_device=on_device, answered=answered
+    )
     yield ctl_checks_memory.limits_check(facts, stats, pid, on_device=on_device)
     yield ctl_checks_device.driver_check(facts, device, answered=answered)
     yield ctl_checks_device.ipc_check(facts, device, pid, answered=answered)

@@ -187,7 +187,8 @@ def _what(event: store_pb2.WatchEventsResponse, titles: dict[bytes, str]) -> str
         case "lease_changed":
             lease = event.lease_changed
             change = store_pb2.LeaseEvent.Change.Name(lease.change).removeprefix("CHANGE_").lower()
-            return f"lease {_short(lease.lease_id)} ({printable(lease.display_name)}) {change}"
+            name = f" ({printable(lease.display_name)})" if lease.display_name else ""
+            return f"lease {_short(lease.lease_id)}{name} {change}"
         case "namespace_changed":
             space = event.namespace_changed
             change = store_pb2.NamespaceEvent.Change.Name(space.change)

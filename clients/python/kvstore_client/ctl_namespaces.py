@@ -29,7 +29,7 @@ def namespaces(
     runtime_dir: RuntimeDirOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the namespaces and what each holds."""
+    """Show the namespaces and what each holds, or delete one."""
     if context.invoked_subcommand is not None:
         return
     with connected(runtime_dir) as admin:

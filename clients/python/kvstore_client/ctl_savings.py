@@ -45,7 +45,7 @@ def savings(  # each is an option
     """Say what a shared prefix saves; without --shared, what the running store has saved.
 
     The calculator asks no store: of the requests the first computes the shared tokens, the
-    others find them. The counters are of all matches since the store's start.
+    others find them. The running store's counters are of the namespaces that are there.
     """
     timed = deleted = saved = 0
     if shared is not None:

@@ -113,7 +113,9 @@ def _live(store: "_Store", looks: _Looks) -> None:
                     frame = frame._replace(stats=after, change=change_between(before, after))
                     before, shown, trouble = after, shown + 1, ""
             width = screen.console.width
-            shown_now = rendered(frame, width=width, trouble=trouble, keys=True)
+            # The last one stays when no key does anything any more.
+            more = not looks.frames or shown < looks.frames
+            shown_now = rendered(frame, width=width, trouble=trouble, keys=more)
             screen.update(shown_now, refresh=True)
 
 

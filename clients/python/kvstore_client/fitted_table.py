@@ -52,7 +52,7 @@ class FittedTable:
             if number not in kept and self._least([*kept, number]) <= room:
                 kept.append(number)
         yield self._table(sorted(kept), room)
-        out = ", ".join(self._columns[number] for number in everything if number not in kept)
+        out = "; ".join(self._columns[number] for number in everything if number not in kept)
         yield Text(f"--wide shows also: {out}", style="dim")
 
     def _least(self, numbers: Sequence[int]) -> int:

@@ -14,6 +14,7 @@ MEBIBYTE = 1 << 20
 def totals_table(stats: store_pb2.GetStatsResponse) -> Table:
     """Return what was asked of the store and what it gave."""
     counters = stats.counters
+    quarantined, since = stats.quarantined_slot_count, _seconds(stats, "oldest_quarantine_age")
     rows: Mapping[str, object] = {
         "store epoch": stats.store_epoch,
         "uptime, s": stats.uptime.seconds,
@@ -36,8 +37,7 @@ def totals_table(stats: store_pb2.GetStatsResponse) -> Table:
         "acquires that yielded": counters.yielded_count,
         "named pins": stats.named_pin_count,
         "leases (expired)": f"{len(stats.leases)} ({stats.expired_lease_count})",
-        "slots in quarantine (since, s)": f"{stats.quarantined_slot_count} "
-        f"({_seconds(stats, 'oldest_quarantine_age')})",
+        "slots in quarantine (since, s)": f"{quarantined} ({since})" if since else quarantined,
         "detached pages": stats.detached_page_count,
     }
     table = Table("store", "", title_justify="left")
@@ -103,7 +103,7 @@ def tenants_table(tenants: Iterable[store_pb2.TenantStats], *, wide: bool = Fals
     """Return what each tenant has, of what it may have, and how often it was refused."""
     return FittedTable(
         "tenants",
-        ("tenant", "MiB", "leases", "pins", "named pins", "requests", "refused", "per second"),
+        ("tenant", "MiB", "leases", "holds", "named pins", "requests", "refused", "per second"),
         (
             (
                 each.tenant,
@@ -124,7 +124,7 @@ def tenants_table(tenants: Iterable[store_pb2.TenantStats], *, wide: bool = Fals
             )
             for each in tenants
         ),
-        first=("tenant", "MiB", "leases", "pins", "requests", "refused"),
+        first=("tenant", "MiB", "leases", "holds", "requests", "refused"),
         wide=wide,
     )
 

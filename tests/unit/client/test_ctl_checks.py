@@ -78,6 +78,19 @@ def test_arenas_are_weighed_against_the_machine(
     assert says(finding, outcome, f"of {total} MiB" if total > 100 else "100 MiB")
 
 
+@pytest.mark.parametrize(("available", "outcome"), [(50, Outcome.SKIPPED), (2, Outcome.WARNING)])
+def test_without_an_answer_nothing_is_said_of_arenas(
+    tmp_path: Path, available: int, outcome: Outcome
+) -> None:
+    """What is left of the machine's memory is, for that can be seen."""
+    facts = machine(tmp_path, meminfo(100, available))
+    nothing = store_pb2.GetStatsResponse()
+    finding = ctl_checks_memory.machine_memory_check(
+        facts, nothing, on_device=False, answered=False
+    )
+    assert says(finding, outcome, "no store says", "of 100 MiB left")
+
+
 def test_a_machine_that_says_nothing_is_skipped(tmp_path: Path) -> None:
     """No meminfo is no finding."""
     facts = HostFacts(tmp_path)

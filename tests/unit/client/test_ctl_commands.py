@@ -53,6 +53,11 @@ def test_each_command_is_documented(name: str) -> None:
     assert f"\n### {name}\n" in DOCUMENT.read_text(encoding="utf-8")
 
 
+def test_the_list_of_commands_says_where_one_deletes() -> None:
+    """A command below another is in no list but that one's own."""
+    assert "delete" in CliRunner(env={"COLUMNS": "200"}).invoke(app, ["--help"]).output
+
+
 @pytest.mark.parametrize("command", ["top --interval", "health --timeout"])
 def test_a_time_without_end_is_a_wrong_command_line(command: str) -> None:
     """The kernel takes none, and none is no answer of the store's."""

@@ -77,10 +77,12 @@ def numbers(store: Store, count: int, **options: Any) -> list[float]:  # noqa: A
 def test_each_event_is_a_line() -> None:
     """With its tenant, the namespace by its name, and what was lost."""
     lease = pb.LeaseEvent(lease_id=LEASE, change=pb.LeaseEvent.CHANGE_ENDED, display_name="w\x1b")
+    nameless = pb.LeaseEvent(lease_id=LEASE, change=pb.LeaseEvent.CHANGE_GRANTED)
     space = pb.NamespaceEvent(namespace_id=SPACE, change=pb.NamespaceEvent.CHANGE_DELETED)
     path = pages(path_digest=PATH)
     cases = {
         "lease cdcdcdcd (w\\x1b) ended": event(lease_changed=lease),
+        "lease cdcdcdcd granted": event(lease_changed=nameless),
         "namespace tiny deleted": event(namespace_changed=space),
         "tiny: pages 2 to 4 inserted into tier 2, evicted path efefefef": event(
             pages_inserted=path

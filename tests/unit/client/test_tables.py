@@ -86,6 +86,27 @@ def test_eighty_columns_are_enough(*, wide: bool) -> None:
     left_out = lines(tables.leases_table(LEASES))[-2:]
     assert "--wide shows also:" in " ".join(left_out)
     assert "detached" in " ".join(left_out)
+    # The names have commas of their own.
+    assert "; oldest hold, s; in quarantine, s; " in " ".join(left_out)
+
+
+def test_quarantine_has_an_age_where_there_is_one() -> None:
+    """And nothing stands for it where no slot is in quarantine."""
+    nothing = store_pb2.GetStatsResponse()
+    some = store_pb2.GetStatsResponse(
+        quarantined_slot_count=3, oldest_quarantine_age={"seconds": 42}
+    )
+    for stats, shown in ((nothing, "│ 0 "), (some, "│ 3 (42) ")):
+        (line,) = [each for each in lines(tables.totals_table(stats)) if "in quarantine" in each]
+        assert shown in line
+        assert "()" not in line
+
+
+def test_a_tenant_s_reservations_count_among_its_holds() -> None:
+    """They are no pins, whatever the quota is called: the totals tell both apart."""
+    titles = lines(tables.tenants_table(TENANTS), 200)[2]
+    assert "holds" in titles
+    assert " pins " not in titles.replace("named pins", "")
 
 
 def test_a_wide_terminal_has_every_column() -> None:

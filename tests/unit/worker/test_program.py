@@ -1,8 +1,10 @@
 """The program says what is wrong with its command line, and its version."""
 
+import re
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from inference_worker.program import app
@@ -40,6 +42,16 @@ def test_a_wrong_command_line_is_named(
     status, text = run("generate", "--model", "tiny", "--store", str(tmp_path), *arguments)
     assert status == 2
     assert [each for each in said if each not in text] == []
+
+
+@pytest.mark.parametrize("command", [*get_command(app).commands, "experiment chat-turns", ""])
+def test_help_fits_a_terminal(command: str) -> None:
+    """Of 80 columns: a flag takes no value there, no choice stands in parts, and no markup."""
+    result = CliRunner(env={"COLUMNS": "80"}).invoke(app, [*command.split(), "--help"])
+    lines = [line for line in result.output.splitlines() if " --help " not in line]
+    assert lines
+    assert [line for line in lines if "<bool>" in line or "``" in line] == []
+    assert [line for line in lines if re.search("<[a-z][^>]*$", line)] == []
 
 
 def test_a_model_that_is_not_there_is_a_line() -> None:

@@ -1,0 +1,28 @@
+"""The workers that tests spawn: none outlives its test."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from worker_fleet import Fleet, pool_arguments
+
+from kvstore_client.testing import running_store
+
+
+def fail_with_workers(pids: list[int]) -> None:
+    """Fail as a test does, with a worker that runs and one that is stopped."""
+    with running_store(*pool_arguments()) as store, Fleet(store) as fleet:
+        stopped = fleet.spawn("stopped")
+        pids += [fleet.spawn("running").pid, stopped.pid]
+        stopped.signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, stopped.pid, os.WSTOPPED | os.WNOWAIT)
+        pytest.fail("on purpose")
+
+
+def test_a_test_that_fails_leaves_no_worker() -> None:
+    """Also none that is stopped, whose end pytest's own end would wait for."""
+    pids: list[int] = []
+    with pytest.raises(pytest.fail.Exception, match="on purpose"):
+        fail_with_workers(pids)
+    assert [Path(f"/proc/{pid}").exists() for pid in pids] == [False, False]
