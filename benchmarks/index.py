@@ -26,6 +26,7 @@ from support.index_cases import Case, Size, evict_case, insert_case, match_case
 from support.index_peer import SGLang, sglang
 from support.index_scale import measure
 from support.index_trace import prompts, replay
+from support.one_processor import one_processor
 from support.table_console import TABLE_WIDTH
 from support.traces import readable
 
@@ -130,7 +131,8 @@ def run(*, quick: bool, tiny: bool) -> dict[str, Any]:
                 case.missing |= dict.fromkeys(PEERS, NO_PEER)
             for peer in peers.values():
                 peer.wait()
-            found.insert(0, figures(case, rounds, seconds))
+            with one_processor(peer.pid for peer in peers.values()):
+                found.insert(0, figures(case, rounds, seconds))
             for peer in peers.values():
                 peer.ask("drop", name=case.name)
             del case

@@ -20,6 +20,11 @@ class SGLang:
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process
 
+    @property
+    def pid(self) -> int:
+        """The process."""
+        return self._process.pid
+
     def ask(self, what: str, **arguments: object) -> Any:  # noqa: ANN401  # what it answers
         """Have one thing done; raises ``PeerEnded``."""
         self.begin(what, **arguments)
