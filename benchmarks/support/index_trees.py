@@ -8,13 +8,14 @@ from typing import TypeVar
 
 from kvstore.core.cache import PrefixCache
 from kvstore.core.caller import Caller, Identity
+from kvstore.core.evicting import evict
 from kvstore.core.holds import Pin
 from kvstore.core.index import IndexFactory
 from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.limits import Limits
 from kvstore.core.namespace import Namespace
 from kvstore.core.node import Position
-from kvstore.core.pages import evict, let_go, publish, release
+from kvstore.core.pages import let_go, publish, release
 from kvstore.core.radix import RadixIndex
 from kvstore.core.requests import MatchWishes, Sequence
 from kvstore.core.slots import Slots, SlotState

@@ -13,6 +13,7 @@ from kvstore.core.slots import (
     ExtentSlots,
     Slots,
     SlotState,
+    mark,
     recycle,
 )
 from kvstore.errors import PoolExhausted
@@ -131,8 +132,7 @@ class Arena:
         """Move ``slots`` from one state to another, neither of them FREE."""
         self.counts[before] -= len(slots)
         self.counts[after] += len(slots)
-        for slot in slots:
-            self.extents[slot >> INDEX_BITS].states[slot & INDEX_MASK] = after
+        mark(self.extents, slots, after)
 
     def keep_checksums(self, checksums: Iterable[tuple[int, int]]) -> None:
         """Note of slots that are published what their pages' bytes come to."""

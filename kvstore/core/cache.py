@@ -9,6 +9,7 @@ from collections.abc import Sequence as Items
 
 from kvstore.core.answers import grant_of
 from kvstore.core.caller import Caller
+from kvstore.core.evicting import evict
 from kvstore.core.hints import NO_HINT, ReuseHint
 from kvstore.core.holds import Reservation
 from kvstore.core.inserting import (
@@ -22,7 +23,6 @@ from kvstore.core.inserting import (
 from kvstore.core.lease import Lease, LeaseChange, LeaseState
 from kvstore.core.loading import Loading
 from kvstore.core.namespace import Namespace
-from kvstore.core.pages import evict
 from kvstore.core.requests import (
     Grant,
     Inserted,

@@ -20,27 +20,33 @@ class Children(dict[bytes, "Node"]):
     change it.
     """
 
-    __slots__ = ("_order",)
+    __slots__ = ("_key_bytes", "_order")
 
     def __init__(self) -> None:
         super().__init__()
         # None while there are none: most nodes are leaves.
         self._order: SortedKeys | None = None
+        # Of each key since there were none; 0 where they differ.
+        self._key_bytes = 0
 
     def add(self, key: bytes, node: "Node") -> None:
         """Let ``node`` stand under ``key``, instead of whatever stood there."""
+        is_new = key not in self
+        self[key] = node
         if self._order is None:
             self._order = SortedKeys(key)
-        elif key not in self:
+            self._key_bytes = len(key)
+        elif is_new:
             self._order.add(key)
-        self[key] = node
+            if len(key) != self._key_bytes:
+                self._key_bytes = 0
 
     def drop(self, key: bytes) -> None:
         """Remove what stands under ``key``, which MUST be there."""
         del self[key]
         assert self._order is not None  # something stood there
         self._order.drop(key)
-        if not self._order:
+        if not self:
             self._order = None
 
     def nearest(self, tokens: bytes) -> tuple["Node", int] | None:
@@ -73,5 +79,21 @@ class Children(dict[bytes, "Node"]):
 
     def beginning(self, page: bytes) -> "Node | None":
         """Return the partial page that ``page`` begins with and goes beyond, if there is one."""
-        key = None if self._order is None else self._order.around(page)[0]
+        if self._order is None or len(page) == self._key_bytes:
+            # It begins with none that is as long.
+            return None
+        key = self._order.around(page)[0]
         return self[key] if key is not None and page.startswith(key) else None
+
+
+class NoChildren(Children):
+    """Those of all nodes that never had a child, as most: nothing can be added."""
+
+    __slots__ = ()
+
+    def __setitem__(self, key: bytes, node: "Node") -> None:
+        """Raise a ``TypeError``: what was added would be every leaf's child."""
+        raise TypeError(key)
+
+
+NO_CHILDREN = NoChildren()

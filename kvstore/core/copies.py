@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from kvstore.core.anchors import NO_ANCHORS, Anchor, AnchorSet
 from kvstore.core.slots import Slots
+from kvstore.core.steps import Tail, tail_of
 
 if TYPE_CHECKING:
     from kvstore.core.node import Node
@@ -36,7 +37,7 @@ class Copies:
     @property
     def held_pages(self) -> int:
         """Leading copies that anchors on these very copies hold."""
-        return self.anchors.deepest
+        return 0 if self.anchors is NO_ANCHORS else self.anchors.deepest
 
     def add_anchor(self, anchor: Anchor) -> None:
         """Let an anchor stand here."""
@@ -65,11 +66,17 @@ class Copies:
         """Grow by pages, which have these slots."""
         self.slots.extend(slots)
 
-    def cut_pages(self, keep: int) -> None:
-        """Leave the first ``keep`` pages."""
+    def cut_pages(self, keep: int) -> Slots:
+        """Leave the first ``keep`` pages; return the slots of the others."""
+        slots = self.slots
         if self.missing:
-            self.missing = max(self.missing - (len(self.slots) - keep), 0)
-        del self.slots[keep:]
+            self.missing = max(self.missing - (len(slots) - keep), 0)
+        if keep:
+            cut = slots[keep:]
+            del slots[keep:]
+            return cut
+        self.slots = array("Q")
+        return slots
 
     def divide(self, pages: int) -> tuple[Slots, int]:
         """Give the first ``pages`` pages up: return their slots, and how many have no copy."""
@@ -133,6 +140,10 @@ class Lower(Copies):
     def hits(self) -> int:
         """How often a match ended in the node."""
         return self.node.hits
+
+    def tail(self) -> Tail:
+        """Return the last of the copies here that were used alike; there MUST be one."""
+        return tail_of(self.node, self.copy_count)
 
     @property
     def child_count(self) -> int:

@@ -12,7 +12,8 @@ class EventLog:
     """The latest events, and the watches that each is handed to. Not thread-safe.
 
     ``now`` is the latest time that the core was told, in seconds: an event's. ``count`` are all
-    that there were, ``lost_count`` all that a watch lost, for each watch that did.
+    that there were, ``lost_count`` all that a watch lost, for each watch that did. ``watches``
+    are those that go on.
     """
 
     def __init__(self, limits: Limits | None = None) -> None:
@@ -21,7 +22,7 @@ class EventLog:
         self.count = 0
         self.lost_count = 0
         self.recent: deque[Event] = deque(maxlen=limits.max_remembered_events)
-        self._watches: tuple[EventWatch, ...] = ()
+        self.watches: tuple[EventWatch, ...] = ()
         # Those that are told of nothing that happens from now on.
         self._looks_back: tuple[EventWatch, ...] = ()
         # Those that see each tenant's events, and those that see every other tenant's.
@@ -34,6 +35,8 @@ class EventLog:
         """Take in what happened."""
         self.count += 1
         self.recent.append(event)
+        if not self.watches:
+            return
         for watch in self._by_tenant.get(event.tenant, self._of_all):
             self.lost_count += watch.offer(event)
 
@@ -49,13 +52,13 @@ class EventLog:
         as many as there is room left for, ``max_watchers`` at most: however many watch, another
         tenant finds room. A place is taken until :meth:`end`. Raises :class:`QuotaExceeded`.
         """
-        of_its_kind = self._watches if goes_on else self._looks_back
+        of_its_kind = self.watches if goes_on else self._looks_back
         room = self._max_watchers_in_all - len(of_its_kind)
         mine = sum(each.tenant == watch.tenant for each in of_its_kind)
         if mine >= min(room, self._max_watchers):
             raise QuotaExceeded(quota="watchers", maximum=self._max_watchers)
         if goes_on:
-            self._keep((*self._watches, watch))
+            self._keep((*self.watches, watch))
         else:
             self._looks_back += (watch,)
         for event in self.recent if with_history else ():
@@ -63,12 +66,12 @@ class EventLog:
 
     def end(self, watch: EventWatch) -> None:
         """Hand nothing more to a watch; one that ended already is passed over."""
-        self._keep(tuple(each for each in self._watches if each is not watch))
+        self._keep(tuple(each for each in self.watches if each is not watch))
         self._looks_back = tuple(each for each in self._looks_back if each is not watch)
 
     def _keep(self, watches: tuple[EventWatch, ...]) -> None:
         """Have these and no others: what happens to a tenant costs it a look at its own."""
-        self._watches = watches
+        self.watches = watches
         self._of_all = tuple(each for each in watches if each.admin)
         tenants = {each.tenant for each in watches if not each.admin}
         self._by_tenant = {

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from kvstore.core.node import Node
+    from kvstore.core.steps import Tail
 
 
 class Leaf(Protocol):
@@ -48,6 +49,10 @@ class Leaf(Protocol):
     @property
     def copy_count(self) -> int:
         """How many of the node's pages have a copy in this tier: the first ones."""
+        ...
+
+    def tail(self) -> "Tail":
+        """Return the last of those copies that were used alike; there MUST be one."""
         ...
 
     @property

@@ -105,7 +105,7 @@ def finish(move: Move, moving: set[int], *, copied: bool) -> int:
             arena.recycle(slots, SlotState.MOVING)
     for first, last in side_by_side(published):
         pages = last - first + 1
-        note_pages(PagesChange.COPIED, Cause.MOVED, move.position_at(last), pages, move.tier)
+        note_pages(PagesChange.COPIED, Cause.MOVED, *move.position_at(last), pages, move.tier)
     touched = [move.position_at(each.end).node for each in move.transfers]
     release(move.anchors)
     for node in touched:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from kvstore.core.arena import Arena
 from kvstore.core.counters import Counters
 from kvstore.core.event_log import EventLog
+from kvstore.core.eviction import EvictionPolicy
 from kvstore.core.index import IndexFactory
 from kvstore.core.layout import NamespaceIdentity, PageLayout
 from kvstore.core.node import Node
@@ -79,10 +80,12 @@ class Namespace:
         return ChainMap(self.arena.extents, self.lower_arena.extents)
 
     @property
-    def slot_count(self) -> int:
-        """Number of slots in both tiers."""
-        first = self.arena.slot_count
-        return first if self.lower_arena is None else first + self.lower_arena.slot_count
+    def last(self) -> tuple[EvictionPolicy, int]:
+        """The policy whose order decides what is gone, and how many slots both tiers have."""
+        first, last = self.arena, self.lower_arena
+        if last is None:
+            return first.policy, first.slot_count
+        return last.policy, first.slot_count + last.slot_count
 
     def arena_in(self, tier: int) -> Arena:
         """Return its arena in a tier, which MUST be there."""

@@ -4,15 +4,18 @@ from array import array
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from kvstore.core.chain import Chain, joined
-from kvstore.core.children import Children
+from kvstore.core.children import NO_CHILDREN, Children
 from kvstore.core.copies import Copies, Lower
 from kvstore.core.ends import Ends
 from kvstore.core.hints import NO_HINT
 from kvstore.core.slots import Slots
+from kvstore.core.steps import Tail, tail_of
 
 if TYPE_CHECKING:
     from kvstore.core.namespace import Namespace
     from kvstore.core.steps import Step
+
+_new_tuple = tuple.__new__
 
 
 class Node(Copies):
@@ -63,7 +66,7 @@ class Node(Copies):
         self.edge = edge
         self.parent = parent
         self.start = start
-        self.children = Children()
+        self.children: Children = NO_CHILDREN
         self.lower: Lower | None = None
         self.chain: Chain | None = None
         self.bare = 0
@@ -78,6 +81,13 @@ class Node(Copies):
     def node(self) -> "Node":
         """Itself."""
         return self
+
+    def tail(self) -> Tail:
+        """Return the last of its copies in tier 1 that were used alike; there MUST be one."""
+        end = len(self.slots) - self.missing
+        if self.steps is not None:
+            return tail_of(self, end)
+        return _new_tuple(Tail, (0, end, self.last_use, self.hits, self.hint))
 
     @property
     def child_count(self) -> int:
@@ -128,13 +138,13 @@ class Node(Copies):
             self.lower.add_pages(array("Q", bytes(8 * len(slots))))
             self.lower.missing += len(slots)
 
-    def cut_pages(self, keep: int) -> None:
-        """Leave the first ``keep`` pages."""
-        super().cut_pages(keep)
+    def cut_pages(self, keep: int) -> Slots:
+        """Leave the first ``keep`` pages; return the slots that the others had in tier 1."""
         if self.chain is not None:
             self.chain = self.chain.cut(keep)
         if self.lower is not None:
             self.lower.cut_pages(keep)
+        return super().cut_pages(keep)
 
     def give_upper(self, upper: "Node", pages: int) -> None:
         """Give the copies and anchors of the first ``pages`` pages to the new node above."""
@@ -186,11 +196,17 @@ class Node(Copies):
                 return
             node = node.parent
 
+    def add_child(self, key: bytes, child: "Node") -> None:
+        """Let a child stand under its first page's bytes, instead of whatever stood there."""
+        if self.children is NO_CHILDREN:
+            self.children = Children()
+        self.children.add(key, child)
+
     def forget_child(self, child: "Node") -> None:
         """Leave a child that was just unhooked out of the counts."""
-        if child.is_bare:
+        if len(child.slots) == child.missing and child.is_bare:
             self.bare -= 1
-        elif self.is_bare:
+        elif len(self.children) == self.bare and self.is_bare:
             self.emptied()
         if child.lower is not None and self.lower is not None:
             self.lower.below -= 1

@@ -11,27 +11,31 @@ from kvstore.core.tiers import FIRST, LOWER
 
 EVENT_DIGEST_BYTES = 16
 
+_new_tuple = tuple.__new__
 
-def note_pages(change: PagesChange, cause: Cause, at: Position, pages: int, tier: int) -> None:
-    """Note what happened, or is about to, to the last ``pages`` pages of the path to ``at``.
 
-    They are in the index, with all that is above them.
+def note_pages(
+    change: PagesChange, cause: Cause, node: Node, end: int, pages: int, tier: int
+) -> None:
+    """Note what happened, or is about to, to the last ``pages`` of a node's pages through ``end``.
+
+    They may begin in a node above. They are in the index, with all that is above them.
     """
-    namespace = at.node.namespace
+    namespace = node.namespace
     log, tenant, namespace_id = namespace.events, namespace.tenant, namespace.namespace_id
-    digest = b""
-    if log.is_watched(tenant, namespace_id):
+    depth, digest = node.start + end, b""
+    if log.watches and log.is_watched(tenant, namespace_id):
+        at = Position(node, end)
         digests = digests_to(at)
-        digest = digests.through(at.depth)[:EVENT_DIGEST_BYTES]
+        digest = digests.through(depth)[:EVENT_DIGEST_BYTES]
         remember(at, digests, 0)
-    depth = at.depth
-    log.note(
-        PagesEvent(log.now, tenant, namespace_id, change, cause, depth - pages, pages, tier, digest)
-    )
+    start = depth - pages
+    event = (log.now, tenant, namespace_id, change, cause, start, pages, tier, digest)
+    log.note(_new_tuple(PagesEvent, event))
 
 
 def note_removed(node: Node, cause: Cause) -> None:
     """Note that a node's pages are about to leave the index, whatever tiers they are in."""
     pages = len(node.slots)
     tier = FIRST if node.copy_count == pages else LOWER
-    note_pages(PagesChange.REMOVED, cause, Position(node, pages), pages, tier)
+    note_pages(PagesChange.REMOVED, cause, node, pages, pages, tier)

@@ -4,13 +4,9 @@ Every function keeps the laws of ``invariants.py`` whole: the tree, the slots'
 states and the policy's order change together.
 """
 
-from collections.abc import Iterable
-
 from kvstore.core.anchors import Anchor
-from kvstore.core.arena import Arena
-from kvstore.core.children import Children
+from kvstore.core.children import NO_CHILDREN
 from kvstore.core.events import Cause, PagesChange
-from kvstore.core.eviction import Victim
 from kvstore.core.hints import NO_HINT, Hint
 from kvstore.core.leaf import Leaf
 from kvstore.core.merging import compact
@@ -21,7 +17,7 @@ from kvstore.core.page_events import note_pages, note_removed
 from kvstore.core.radix import subtree, trim
 from kvstore.core.requests import Removed
 from kvstore.core.slots import CACHED, RESERVED, Slots, SlotState
-from kvstore.core.steps import begin_pages, inherit_uses
+from kvstore.core.steps import begin_pages
 
 
 def publish(
@@ -45,11 +41,12 @@ def publish(
     arena.change(slots, RESERVED, CACHED)
     cut = at.node if at.pages < len(at.node.slots) else None
     end = namespace.index.extend(at, tokens, slots)
-    note_pages(PagesChange.INSERTED, cause, end, len(slots), arena.tier)
+    note_pages(PagesChange.INSERTED, cause, *end, len(slots), arena.tier)
     back = 0
+    policy, slot_count = namespace.last
     for node, start in _fresh(end, len(slots)):
         begin_pages(node, start, hint)
-        back += _last_arena(namespace).policy.come_back(node, start, namespace.slot_count)
+        back += policy.come_back(node, start, slot_count)
     if cut is not None:
         # Holds went to one part or the other, so that each may be one with its neighbour.
         upper = cut.parent
@@ -59,15 +56,12 @@ def publish(
     return end, superseded, back
 
 
-def _last_arena(namespace: Namespace) -> Arena:
-    """Return the arena whose order decides what is gone."""
-    return namespace.arena if namespace.lower_arena is None else namespace.lower_arena
-
-
 def _fresh(end: Position, pages: int) -> list[tuple[Node, int]]:
     """Return the nodes that the last ``pages`` pages through ``end`` are in, and from where on."""
-    found = []
     node = end.node
+    if pages <= len(node.slots):
+        return [(node, len(node.slots) - pages)]
+    found = []
     while True:
         start = max(len(node.slots) - pages, 0)
         found.append((node, start))
@@ -94,58 +88,6 @@ def supersede(at: Position, page: bytes) -> int:
     return 1
 
 
-def evict(victims: Iterable[Victim]) -> int:
-    """Carry out nominations in their order. CACHED to FREE.
-
-    Of a page with a copy in another tier only this one goes; returns how many pages had
-    none, and left the index. A nomination of tier 2 that another tier's pages stand
-    against by now is passed over; in tier 1 there is none.
-    """
-    evicted = 0
-    touched: dict[Node, None] = {}
-    for leaf, pages in victims:
-        if not leaf.is_leaf:
-            continue
-        node = leaf.node
-        copies, namespace = node.copies_in(leaf.tier), node.namespace
-        keep = copies.copy_count - pages
-        elsewhere = max(keep, node.copied_pages_beside(leaf.tier))
-        leaving = len(node.slots) - elsewhere
-        _note_evicted(leaf, keep, elsewhere)
-        if leaving > 0:
-            _last_arena(namespace).policy.leave(leaf, leaving, namespace.slot_count)
-        slots, gone = drop(copies, keep)
-        namespace.arena_in(leaf.tier).recycle(slots, CACHED)
-        namespace.counters.evicted_page_count += gone
-        evicted += gone
-        if not node.slots:
-            assert node.parent is not None  # only the root has none, and it has no pages
-            inherit_uses(node.parent, node)
-            touched[node.parent] = None
-        else:
-            namespace.offer_leaves(node)
-            if namespace.lower_arena is not None:
-                touched[node] = None
-        if not copies.copy_count:
-            _succeed(leaf.parent, node.last_use)
-    # Not before all are out: what is merged is no victim that was nominated any more.
-    for node in touched:
-        compact(node)
-    return evicted
-
-
-def _note_evicted(leaf: Leaf, keep: int, elsewhere: int) -> None:
-    """Note that a leaf's copies after ``keep`` go, of which the first ``elsewhere`` have others."""
-    node, tier = leaf.node, leaf.tier
-    pages = len(node.slots)
-    if elsewhere > keep:
-        at = Position(node, min(elsewhere, leaf.copy_count))
-        note_pages(PagesChange.COPIES_REMOVED, Cause.EVICTED, at, at.pages - keep, tier)
-    if pages > elsewhere:
-        at = Position(node, pages)
-        note_pages(PagesChange.REMOVED, Cause.EVICTED, at, pages - elsewhere, tier)
-
-
 def drop(copies: AnyCopies, keep: int) -> tuple[Slots, int]:
     """Cut a leaf of a tier down to its first ``keep`` copies.
 
@@ -167,7 +109,7 @@ def drop(copies: AnyCopies, keep: int) -> tuple[Slots, int]:
     return slots, gone
 
 
-def _succeed(above: Leaf | None, last_use: int) -> None:
+def succeed(above: Leaf | None, last_use: int) -> None:
     """Let the nearest copies above those that went whole take their place in the order."""
     while above is not None:
         node = above.node
@@ -214,7 +156,7 @@ def remove(top: Node, cause: Cause = Cause.REMOVED) -> Removed:
         kept += len(node.slots)
     namespace.detached_page_count += kept
     last_use = max(node.last_use for node in nodes)
-    _succeed(above, last_use)
+    succeed(above, last_use)
     return Removed(given_back, kept)
 
 
@@ -235,7 +177,7 @@ def remove_corrupt(at: Position) -> Removed:
     assert above is not None  # the root has no pages
     removed = remove(top, Cause.CORRUPT)
     if above.ends is not None:
-        above.ends.forget(top.start, page, Children())
+        above.ends.forget(top.start, page, NO_CHILDREN)
     compact(above)
     return removed
 

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from kvstore.core.children import Children
+from kvstore.core.children import NO_CHILDREN
 from kvstore.core.node import Node, Position
 from kvstore.core.slots import Slots
 from kvstore.core.steps import cut_uses, divide_uses, join_uses
@@ -103,7 +103,7 @@ class RadixIndex:
         child = self._new_node(tokens, slots, node, node.start + len(node.slots))
         if was_bare:
             node.cover()
-        return Position(child, len(slots))
+        return _new_tuple(Position, (child, len(slots)))
 
     def tops_beginning_with(self, at: Position, tokens: bytes) -> list[Node]:
         """Return the nodes that start with a page after ``at`` which begins with ``tokens``.
@@ -132,7 +132,7 @@ class RadixIndex:
         node.edge = node.edge[cut:]
         node.start += pages
         node.parent = upper
-        upper.children.add(node.edge[: self.width], node)
+        upper.add_child(node.edge[: self.width], node)
         if node.ends is not None:
             upper.ends = node.ends.divide(node.start)
         node.give_upper(upper, pages)
@@ -156,10 +156,10 @@ class RadixIndex:
         child.parent = parent
         if node.ends is not None:
             child.ends = node.ends.join(child.ends)
-        parent.children.add(child.edge[: self.width], child)
+        parent.add_child(child.edge[: self.width], child)
         self._forget(node)
         node.edge, node.ends, node.steps = b"", None, None
-        node.children = Children()
+        node.children = NO_CHILDREN
         node.parent, node.start = child, child.start + len(child.slots)
         node.namespace.offer_leaves(child)
         return child
@@ -169,9 +169,10 @@ class RadixIndex:
 
         A leaf without pages left leaves the tree.
         """
-        slots = trim(node, len(node.slots) - pages, self.width)
+        keep = len(node.slots) - pages
+        slots = trim(node, keep, self.width)
         self.page_count -= pages
-        if not node.slots:
+        if not keep:
             self._forget(node)
         return slots
 
@@ -193,7 +194,7 @@ class RadixIndex:
     def _new_node(self, edge: bytes, slots: Slots, parent: Node, start: int) -> Node:
         self._last_number += 1
         node = Node(self.root.namespace, self._last_number, edge, slots, parent, start)
-        parent.children.add(edge[: self.width], node)
+        parent.add_child(edge[: self.width], node)
         self.nodes[node.number] = node
         return node
 
@@ -215,15 +216,14 @@ def trim(leaf: Node, keep: int, width: int) -> Slots:
 
     A leaf without pages left is unhooked from its parent.
     """
-    removed = leaf.slots[keep:]
-    cut_uses(leaf, keep)
+    if leaf.steps is not None:
+        cut_uses(leaf, keep)
     if leaf.ends is not None:
         leaf.ends.cut(leaf.start + keep, leaf.start + len(leaf.slots))
     if keep == 0 and leaf.parent is not None:
         _unhook(leaf, width)
     leaf.edge = leaf.edge[: keep * width]
-    leaf.cut_pages(keep)
-    return removed
+    return leaf.cut_pages(keep)
 
 
 def _unhook(node: Node, width: int) -> None:

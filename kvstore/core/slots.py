@@ -104,6 +104,31 @@ class ExtentSlots:
             yield base | index
 
 
+def mark(extents: Mapping[int, ExtentSlots], slots: Slots, state: SlotState) -> None:
+    """Note that slots are in a state, which is not FREE.
+
+    Those that lie in order, as most that were reserved at once, take no step each.
+    """
+    if not slots:
+        return
+    first, count = slots[0], len(slots)
+    extent, start = extents[first >> INDEX_BITS], first & INDEX_MASK
+    # Whatever has bytes is compared where it is.
+    if extent.order.startswith(slots, start * slots.itemsize):
+        extent.states[start : start + count] = bytes((state,)) * count
+        return
+    # Pairs of index and extent: of numbers of half the size a step costs a third.
+    pairs = array("I", slots.tobytes())
+    indexes, owners = pairs[0::2], pairs[1::2]
+    if owners.count(extent.extent_id) == count:
+        states = extent.states
+        for index in indexes:
+            states[index] = state
+        return
+    for index, owner in zip(indexes, owners, strict=True):
+        extents[owner].states[index] = state
+
+
 def recycle(extents: Mapping[int, ExtentSlots], slots: Sequence[int]) -> None:
     """Give slots back: any state to FREE, generation + 1, without a checksum."""
     owner = -1

@@ -22,25 +22,25 @@ class SortedKeys:
     def __init__(self, first: bytes) -> None:
         self._runs = [[first]]
 
-    def __bool__(self) -> bool:
-        return bool(self._runs)
-
     def add(self, key: bytes) -> None:
         """Put in a key that is not there."""
-        place = min(self._place(key), len(self._runs) - 1)
-        run = self._runs[place]
+        runs = self._runs
+        # The last takes in what is greater than all of them.
+        place = bisect_left(runs, key, hi=len(runs) - 1, key=_last)
+        run = runs[place]
         insort(run, key)
         if len(run) >= 2 * RUN:
-            self._runs.insert(place + 1, run[RUN:])
+            runs.insert(place + 1, run[RUN:])
             del run[RUN:]
 
     def drop(self, key: bytes) -> None:
         """Take out a key, which MUST be there."""
-        place = self._place(key)
-        run = self._runs[place]
+        runs = self._runs
+        place = bisect_left(runs, key, key=_last)
+        run = runs[place]
         del run[bisect_left(run, key)]
         if not run:
-            del self._runs[place]
+            del runs[place]
 
     def around(self, key: bytes) -> tuple[bytes | None, bytes | None]:
         """Return the last key that is less than ``key``, and the first that is not; or None."""

@@ -8,7 +8,6 @@ the nodes there go. A match thus notes one end, whatever the length of its path.
 """
 
 from bisect import bisect_left
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvstore.core.hints import NO_HINT, Hint
@@ -26,8 +25,7 @@ class Step(NamedTuple):
     hint: Hint
 
 
-@dataclass(slots=True)
-class Tail:
+class Tail(NamedTuple):
     """The last pages of a node, from ``start`` to ``end`` within it, alike in all of this."""
 
     start: int

@@ -8,12 +8,13 @@ from collections.abc import Iterable
 
 from kvstore.core.arena import Arena
 from kvstore.core.caller import Caller
+from kvstore.core.evicting import evict
 from kvstore.core.eviction import Victim
 from kvstore.core.leaf import Leaf
 from kvstore.core.lookup import longest
 from kvstore.core.moving import Move, finish, prepare
 from kvstore.core.node import Node, Position
-from kvstore.core.pages import evict, release
+from kvstore.core.pages import release
 from kvstore.core.requests import MatchWishes, Sequence
 from kvstore.core.slots import SlotState
 from kvstore.core.tiers import FIRST, LOWER

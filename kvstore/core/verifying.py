@@ -12,7 +12,7 @@ from collections.abc import Sequence as Items
 from typing import NamedTuple
 
 from kvstore.core.caller import Caller
-from kvstore.core.children import Children
+from kvstore.core.children import NO_CHILDREN
 from kvstore.core.events import Cause
 from kvstore.core.holds import Hold, Pin
 from kvstore.core.lease import Lease
@@ -230,7 +230,7 @@ def _forget_ends(lease: Lease, pin: Pin, page: PageCheck) -> None:
     at = index.descend(Position(index.root, 0), tokens, page.page_position)
     if at.depth == page.page_position and at.node.ends is not None:
         content = tokens[at.depth * index.width : page.end * index.width]
-        at.node.ends.forget(at.depth, content, Children())
+        at.node.ends.forget(at.depth, content, NO_CHILDREN)
 
 
 def _hold_of(lease: Lease, pin: Pin, page: PageCheck) -> Hold | None:

@@ -22,7 +22,7 @@ MUTANTS = [
     ),
     Mutant(
         "eviction-ignores-pins",
-        "eviction/nomination.py",
+        "eviction/order.py",
         "tail.end - max(tail.start, leaf.held_pages)",
         "tail.end - tail.start",
     ),
@@ -47,10 +47,10 @@ MUTANTS = [
     Mutant(
         "children-shared-after-a-split",
         "radix.py",
-        "        upper.children.add(node.edge[: self.width], node)\n",
+        "        upper.add_child(node.edge[: self.width], node)\n",
         "        for key, child in node.children.items():\n"
-        "            upper.children.add(key, child)\n"
-        "        upper.children.add(node.edge[: self.width], node)\n",
+        "            upper.add_child(key, child)\n"
+        "        upper.add_child(node.edge[: self.width], node)\n",
     ),
     Mutant("stale-parent-after-a-split", "radix.py", "        node.parent = upper\n", ""),
     Mutant(

@@ -6,12 +6,12 @@ EVENT_MUTANTS = [
     Mutant(
         "pages-come-untold",
         "pages.py",
-        "    note_pages(PagesChange.INSERTED, cause, end, len(slots), arena.tier)\n",
+        "    note_pages(PagesChange.INSERTED, cause, *end, len(slots), arena.tier)\n",
         "",
     ),
     Mutant(
         "evicted-copies-told-as-pages",
-        "pages.py",
+        "evicting.py",
         "    if pages > elsewhere:\n",
         "    if pages > keep:\n        elsewhere = keep\n",
     ),
@@ -24,7 +24,7 @@ EVENT_MUTANTS = [
     Mutant(
         "a-path-told-by-another-digest",
         "page_events.py",
-        "digests.through(at.depth)[:EVENT_DIGEST_BYTES]",
+        "digests.through(depth)[:EVENT_DIGEST_BYTES]",
         "digests.through(digests.start)[:EVENT_DIGEST_BYTES]",
     ),
     Mutant(

@@ -3,10 +3,10 @@
 from core_builders import TENANT, letters_of, make_holdings, make_namespace, plant
 
 from kvstore.core.arena import Arena, ArenaKey
+from kvstore.core.evicting import evict
 from kvstore.core.eviction import EvictionPolicy
 from kvstore.core.hints import ExpectedReuse, Hint
 from kvstore.core.namespace import Namespace
-from kvstore.core.pages import evict
 from kvstore.core.slots import ExtentSlots
 
 

@@ -15,7 +15,7 @@ VERIFYING_MUTANTS = [
         "    removed = remove(top, Cause.CORRUPT)\n    if above.ends",
         "    for key, child in list(top.children.items()):\n"
         "        top.children.drop(key)\n"
-        "        above.children.add(key, child)\n"
+        "        above.add_child(key, child)\n"
         "        child.parent = above\n"
         "    removed = remove(top, Cause.CORRUPT)\n    if above.ends",
     ),

@@ -12,7 +12,8 @@ they are wrong their kind's weight goes to 1, an ordinary page's, and there it s
 
 from math import exp, log
 
-from kvstore.core.eviction.order import HOT, Entry, LeafOrder
+from kvstore.core.eviction.order import HOT, LeafOrder
+from kvstore.core.eviction.queue import Entry
 from kvstore.core.hints import ExpectedReuse
 from kvstore.core.leaf import Leaf
 from kvstore.core.steps import Tail

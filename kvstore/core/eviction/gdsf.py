@@ -10,7 +10,7 @@ from bisect import bisect_right
 from kvstore.core.eviction.order import LeafOrder
 from kvstore.core.eviction.policy import Victim
 from kvstore.core.leaf import Leaf
-from kvstore.core.steps import Tail, tail_of
+from kvstore.core.steps import Tail
 
 # Tokens of context at which attention costs as much as all else: for a model of 8
 # billion weights and 32 layers of 4,096, 2 * 8e9 / (4 * 4,096 * 32) operations.
@@ -42,7 +42,7 @@ class GreedyDual(LeafOrder):
         """Nominate, and let the level rise to what goes."""
         victims = super().nominate(pages)
         if victims:
-            tails = [(each.leaf, tail_of(each.leaf.node, each.leaf.copy_count)) for each in victims]
+            tails = [(each.leaf, each.leaf.tail()) for each in victims]
             level = max(self.place(leaf, tail)[1] for leaf, tail in tails)
             if level > self._levels[-1]:
                 self._uses.append(self.latest)

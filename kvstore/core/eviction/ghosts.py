@@ -2,11 +2,12 @@
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from kvstore.core.node import Node
+
+_new_tuple = tuple.__new__
 
 # Runs remembered at most, whatever their pages: some 20 MB.
 MAX_RUNS = 65_536
@@ -14,8 +15,7 @@ MAX_RUNS = 65_536
 ARENAS = 2
 
 
-@dataclass(slots=True)
-class Ghost:
+class Ghost(NamedTuple):
     """A run of ``pages`` pages, of one kind to the policy that had it go.
 
     ``digest`` tells its tokens, and ``number`` counts the pages that left before it.
@@ -48,23 +48,26 @@ class GhostList:
         self._runs: OrderedDict[int, Ghost] = OrderedDict()
         self._left = 0
         self._pages = 0
-        # Pages remembered of each kind.
+        # Pages remembered of each kind that any ever left.
         self.by_kind: dict[int, int] = {}
 
-    def note(self, node: "Node", run: tuple[int, int], kind: int, slot_count: int) -> None:
-        """Remember that a node's pages from ``run[0]`` to ``run[1]`` leave."""
-        start, end = run
+    def note(self, node: "Node", start: int, end: int, kind: int, slot_count: int) -> None:
+        """Remember that a node's pages from ``start`` to ``end`` leave."""
         runs, pages, width = self._runs, end - start, node.namespace.index.width
-        key = _key(node, start)
+        key = _key(node, start, width)
         if key in runs:
             self._forget(runs.pop(key))
         digest = hash(node.edge[start * width : end * width])
-        runs[key] = Ghost(pages, kind, digest, self._left)
+        runs[key] = _new_tuple(Ghost, (pages, kind, digest, self._left))
         self._left += pages
-        self._pages += pages
-        self.by_kind[kind] = self.by_kind.get(kind, 0) + pages
-        while self._pages > ARENAS * slot_count or len(runs) > MAX_RUNS:
-            self._forget(runs.popitem(last=False)[1])
+        by_kind = self.by_kind
+        by_kind[kind] = by_kind.get(kind, 0) + pages
+        remembered, most = self._pages + pages, ARENAS * slot_count
+        while remembered > most or len(runs) > MAX_RUNS:
+            pages, kind, _, _ = runs.popitem(last=False)[1]
+            remembered -= pages
+            by_kind[kind] -= pages
+        self._pages = remembered
 
     def find(self, node: "Node", start: int) -> Iterator[Return]:
         """Yield what of a node's pages from ``start`` on was evicted, and forget it.
@@ -73,7 +76,7 @@ class GhostList:
         """
         width, count = node.namespace.index.width, len(node.slots)
         while start < count and self._runs:
-            ghost = self._runs.pop(_key(node, start), None)
+            ghost = self._runs.pop(_key(node, start, width), None)
             if ghost is None:
                 return
             self._forget(ghost)
@@ -88,7 +91,6 @@ class GhostList:
         self.by_kind[ghost.kind] -= ghost.pages
 
 
-def _key(node: "Node", start: int) -> int:
-    width = node.namespace.index.width
+def _key(node: "Node", start: int, width: int) -> int:
     page = node.edge[start * width : (start + 1) * width]
     return hash((node.namespace.number, node.start + start, page))

@@ -6,13 +6,11 @@ from kvstore.core.steps import Tail
 
 
 class DeepestLevel(LeafOrder):
-    """By pages from the beginning, and among equals by last use, page by page."""
+    """By pages from the beginning, and among equals by last use."""
+
+    # The next page of the same leaf is a level higher.
+    one_by_one = True
 
     def place(self, leaf: Leaf, tail: Tail) -> tuple[int, float]:
         """Return a rank that is lower the deeper the tail ends."""
         return 0, tail.last_use - (leaf.start + tail.end) * USES
-
-    def at_once(self, tail: Tail) -> int:
-        """One page: the next of the same leaf is a level higher."""
-        del tail
-        return 1

@@ -8,7 +8,10 @@ from kvstore.core.leaf import Leaf
 from kvstore.core.steps import Tail, tail_of
 
 if TYPE_CHECKING:
-    from kvstore.core.eviction.order import Entry, LeafOrder
+    from kvstore.core.eviction.order import LeafOrder
+    from kvstore.core.eviction.queue import Entry
+
+_new_tuple = tuple.__new__
 
 
 class InMind:
@@ -25,10 +28,10 @@ class InMind:
     def tail(self, leaf: Leaf) -> Tail:
         """Return the tail of what is left."""
         tail = tail_of(leaf.node, self.left)
-        if self.children_taken:
-            tail.last_use = max(tail.last_use, self.last_use)
-            tail.hits += self.hits
-        return tail
+        if not self.children_taken:
+            return tail
+        last_use = max(tail.last_use, self.last_use)
+        return tail._replace(last_use=last_use, hits=tail.hits + self.hits)
 
 
 class Nomination:
@@ -43,15 +46,14 @@ class Nomination:
         # Entries of leaves in mind, by queue.
         self._virtual: dict[int, list[Entry]] = {}
 
-    def run(self) -> list[Victim]:
-        """Return exactly the victims wanted, or none, the order as it was."""
-        while self._missing > 0:
-            leaf = self._next()
-            if leaf is None:
-                break
+    def run(self, first: Leaf) -> list[Victim]:
+        """Return exactly the victims wanted, ``first`` of all, or none, the order as it was."""
+        leaf: Leaf | None = first
+        while leaf is not None:
             self._take(leaf)
+            leaf = self._next() if self._missing > 0 else None
         if self._missing <= 0:
-            return [Victim(leaf, pages) for leaf, pages in self._taken.items()]
+            return [_new_tuple(Victim, each) for each in self._taken.items()]
         for leaf in self._taken:
             if leaf.is_leaf:
                 self._order.offer(leaf)
@@ -59,12 +61,8 @@ class Nomination:
 
     def _take(self, leaf: Leaf) -> None:
         mind = self._minds.get(leaf)
-        tail = tail_of(leaf.node, leaf.copy_count) if mind is None else mind.tail(leaf)
-        pages = min(
-            self._missing,
-            self._order.at_once(tail),
-            tail.end - max(tail.start, leaf.held_pages),
-        )
+        tail = leaf.tail() if mind is None else mind.tail(leaf)
+        pages = min(self._missing, self._order.free_pages(leaf, tail))
         if pages <= 0:
             return
         self._missing -= pages

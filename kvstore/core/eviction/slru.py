@@ -1,6 +1,7 @@
 """Segmented least recently used: what was never hit goes first, within bounds."""
 
-from kvstore.core.eviction.order import Entry, LeafOrder
+from kvstore.core.eviction.order import LeafOrder
+from kvstore.core.eviction.queue import Entry
 from kvstore.core.leaf import Leaf
 from kvstore.core.steps import Tail
 

@@ -5,7 +5,7 @@ from array import array
 import pytest
 from core_builders import make_namespace
 
-from kvstore.core.children import Children
+from kvstore.core.children import NO_CHILDREN, Children
 from kvstore.core.node import Node
 
 
@@ -104,3 +104,15 @@ def test_what_is_dropped_is_found_no_more() -> None:
     children.add(encoded("cd"), named(make_namespace(), 7))
     children.add(encoded("cd"), named(make_namespace(), 8))
     assert [each.number for each in children.begun_by(b"")] == [8]
+
+
+def test_nothing_is_added_to_what_all_leaves_share() -> None:
+    """A node that never had a child gets children of its own, and no other a child of its."""
+    with pytest.raises(TypeError):
+        NO_CHILDREN.add(encoded("ab"), named(make_namespace(), 1))
+    one, other = (named(make_namespace(), number) for number in (1, 2))
+    one.add_child(encoded("ab"), other)
+    assert one.children[encoded("ab")] is other
+    assert not other.children
+    assert not NO_CHILDREN
+    assert NO_CHILDREN.nearest(encoded("ab")) is None

@@ -7,11 +7,11 @@ import pytest
 from core_builders import letters_of, make_namespace, node_at, paged, picture, plant
 
 from kvstore.core.anchors import Anchor
+from kvstore.core.evicting import evict
 from kvstore.core.eviction import SWEEP_FROM, Victim
 from kvstore.core.eviction.order import HOT_HITS
 from kvstore.core.holds import Hold
 from kvstore.core.namespace import Namespace
-from kvstore.core.pages import evict
 
 
 def nominate(namespace: Namespace, pages: int) -> list[tuple[str, int]]:
@@ -260,7 +260,7 @@ def test_what_was_swept_out_can_be_offered_again() -> None:
     """A node swept out while it was no leaf is nominated when it is one again."""
     namespace = make_namespace(slots=3 * SWEEP_FROM)
     node = plant(namespace, "a", 0).node
-    node.children[paged("b")] = node_at(namespace.index, "a")
+    node.add_child(paged("b"), node_at(namespace.index, "a"))
     for k in range(SWEEP_FROM + 1):
         plant(namespace, chr(0x4000 + k), 2 + k)
     assert not node.queued

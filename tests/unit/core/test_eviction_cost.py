@@ -7,14 +7,28 @@ from core_builders import TENANT, make_holdings, make_namespace, node_at, plant
 
 from kvstore.core.anchors import Anchor
 from kvstore.core.arena import Arena, ArenaKey
+from kvstore.core.evicting import evict
 from kvstore.core.eviction import SWEEP_FROM, LeastRecentlyUsed
-from kvstore.core.eviction.order import Entry
+from kvstore.core.eviction.queue import EntryQueue
 from kvstore.core.holds import Hold
 from kvstore.core.namespace import Namespace
-from kvstore.core.pages import evict, remove
+from kvstore.core.pages import remove
 from kvstore.core.slots import ExtentSlots
 
 LEAVES = 1000
+
+
+class CountingQueue(EntryQueue):
+    """A queue that counts what is taken out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pops = 0
+
+    def pop(self) -> None:
+        """Count, and take the first out."""
+        self.pops += 1
+        super().pop()
 
 
 class CountingPolicy(LeastRecentlyUsed):
@@ -22,13 +36,13 @@ class CountingPolicy(LeastRecentlyUsed):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pops = 0
         self.sweeps = 0
+        self.queues = {0: CountingQueue()}
 
-    def _drop(self, entries: list[Entry]) -> None:
-        """Count, and take the first entry out."""
-        self.pops += 1
-        super()._drop(entries)
+    @property
+    def pops(self) -> int:
+        """How often an entry was taken out."""
+        return self.queues[0].pops
 
     def _sweep(self) -> None:
         """Count, and sweep."""

@@ -9,12 +9,12 @@ from core_builders import (
 )
 from eviction_world import going, make, put
 
+from kvstore.core.evicting import evict
 from kvstore.core.eviction import order
 from kvstore.core.eviction.choice import POLICIES
 from kvstore.core.eviction.gdsf import MAX_LEVELS, GreedyDual
 from kvstore.core.eviction.ghosts import MAX_RUNS, GhostList
 from kvstore.core.hints import ExpectedReuse, Hint, ReuseHint
-from kvstore.core.pages import evict
 from kvstore.core.requests import Sequence
 
 
@@ -130,10 +130,10 @@ def test_ghosts_are_bounded_in_pages_and_in_runs() -> None:
     """The oldest are forgotten, and what is counted of each kind with them."""
     namespace, ghosts = make(POLICIES["lru"]()), GhostList()
     node = plant(namespace, "abcdef").node
-    ghosts.note(node, (4, 6), 7, slot_count=2)
-    ghosts.note(node, (2, 4), 8, slot_count=2)
+    ghosts.note(node, 4, 6, 7, slot_count=2)
+    ghosts.note(node, 2, 4, 8, slot_count=2)
     assert ghosts.by_kind == {7: 2, 8: 2}
-    ghosts.note(node, (0, 2), 8, slot_count=2)
+    ghosts.note(node, 0, 2, 8, slot_count=2)
     assert ghosts.by_kind == {7: 0, 8: 4}
     found = list(ghosts.find(node, 0))
     assert [(each.start, each.pages, each.kind, each.left_since) for each in found] == [
@@ -149,7 +149,7 @@ def test_a_ghost_that_leaves_again_is_one_ghost() -> None:
     namespace, ghosts = make(POLICIES["lru"]()), GhostList()
     node = plant(namespace, "abcdef").node
     for kind in (7, 8):
-        ghosts.note(node, (0, 2), kind, slot_count=8)
+        ghosts.note(node, 0, 2, kind, slot_count=8)
     assert ghosts.by_kind == {7: 0, 8: 2}
     assert [(each.kind, each.left_since) for each in ghosts.find(node, 0)] == [(8, 2)]
 
@@ -158,7 +158,7 @@ def test_a_ghost_that_goes_on_otherwise_counts_as_its_first_page() -> None:
     """Of a run that is published again in part, or with another end, one page is known."""
     namespace, ghosts = make(POLICIES["lru"]()), GhostList()
     for again in ("ab", "abx"):
-        ghosts.note(plant(namespace, "abc").node, (0, 3), 0, slot_count=8)
+        ghosts.note(plant(namespace, "abc").node, 0, 3, 0, slot_count=8)
         evict(namespace.arena.policy.nominate(namespace.index.page_count))
         node = plant(namespace, again).node
         assert [(each.start, each.pages) for each in ghosts.find(node, 0)] == [(0, 1)]

@@ -5,12 +5,13 @@ from array import array
 from core_builders import CoreWorld, letters_of, make_namespace, node_at, paged, plant, shape
 
 from kvstore.core.ends import store_end
+from kvstore.core.evicting import evict
 from kvstore.core.eviction import Victim
 from kvstore.core.holds import Pin
 from kvstore.core.merging import compact, continuation
 from kvstore.core.namespace import Namespace
 from kvstore.core.node import Node, Position
-from kvstore.core.pages import evict, publish, release
+from kvstore.core.pages import publish, release
 from kvstore.core.radix import path_slots, path_tokens
 from kvstore.core.steps import tail_of
 

@@ -31,7 +31,7 @@ def test_children_are_a_nodes_own() -> None:
     """Two nodes never share their children or their anchors."""
     namespace = make_namespace()
     one, other = make_node(namespace, "a"), make_node(namespace, "b")
-    one.children[paged("c")] = other
+    one.add_child(paged("c"), other)
     Anchor(Hold(1, namespace, 0.0), one, 1)
     assert not other.children
     assert not other.anchors

@@ -4,11 +4,12 @@ from array import array
 
 from core_builders import make_namespace, node_at, paged, plant, shape
 
+from kvstore.core.evicting import evict
 from kvstore.core.eviction import Victim
 from kvstore.core.holds import Pin
 from kvstore.core.namespace import Namespace
 from kvstore.core.node import Position
-from kvstore.core.pages import evict, let_go, publish, remove
+from kvstore.core.pages import let_go, publish, remove
 from kvstore.core.requests import Removed
 from kvstore.core.slots import SlotState
 

@@ -3,10 +3,10 @@
 from core_builders import letters_of, make_namespace, node_at, paged, plant, shape
 
 from kvstore.core.anchors import Anchor
+from kvstore.core.evicting import evict
 from kvstore.core.holds import Hold
 from kvstore.core.namespace import Namespace
 from kvstore.core.node import Node
-from kvstore.core.pages import evict
 from kvstore.core.radix import path_slots, path_tokens, subtree
 
 

@@ -4,7 +4,7 @@ from array import array
 
 import pytest
 
-from kvstore.core.slots import INDEX_BITS, INDEX_MASK, ExtentSlots, SlotState, recycle
+from kvstore.core.slots import INDEX_BITS, INDEX_MASK, ExtentSlots, SlotState, mark, recycle
 
 
 def test_fresh_slots_are_all_available() -> None:
@@ -78,6 +78,21 @@ def test_slots_of_many_extents_are_given_back_at_once() -> None:
     assert [list(each.generations) for each in extents.values()] == [[1, 1, 0], [0, 1, 1]]
     assert [list(each.checksums) for each in extents.values()] == [[0, 0, 9], [9, 0, 0]]
     assert [list(extents[1].take(2)), list(extents[2].take(2))] == [given[0::2], given[1::2]]
+
+
+@pytest.mark.parametrize(
+    "taken",
+    [[0], [3, 4, 5], [0, 1, 2, 3, 4, 5, 6, 7], [2, 1, 0], [0, 2], [6, 7, 0], [7, 8], []],
+    ids=str,
+)
+def test_slots_are_marked_whether_they_lie_in_order_or_not(taken: list[int]) -> None:
+    """Only those given are in the new state, of whatever extents they are."""
+    extents = {number: ExtentSlots(number, 8) for number in (1, 2)}
+    slots = array("Q", ((1 + each // 8) << INDEX_BITS | each % 8 for each in taken))
+    mark(extents, slots, SlotState.CACHED)
+    states = bytes(extents[1].states) + bytes(extents[2].states)
+    assert [number for number, each in enumerate(states) if each] == sorted(taken)
+    assert {states[each] for each in taken} <= {SlotState.CACHED}
 
 
 def test_a_state_fits_a_byte() -> None:

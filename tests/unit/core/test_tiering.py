@@ -4,10 +4,10 @@ import pytest
 from core_builders import NAMESPACE_ID, OWNER, CoreWorld, node_at, paged
 from tiered_world import make, move, sunk, tiers
 
+from kvstore.core.evicting import evict
 from kvstore.core.eviction import EvictionPolicy, Victim
 from kvstore.core.eviction.order import LeafOrder
 from kvstore.core.law import LawBroken
-from kvstore.core.pages import evict
 from kvstore.core.requests import MatchWishes, NamedPinRequest
 from kvstore.core.tiers import FIRST, LOWER, end_of_other, extended, tier_at
 from kvstore.core.wanted_moves import TierPolicy, WantedMoves, WritePolicy
