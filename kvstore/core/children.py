@@ -24,7 +24,7 @@ class Children(dict[bytes, "Node"]):
 
     def __init__(self) -> None:
         super().__init__()
-        # None while there are none: most nodes are leaves.
+        # None while there are none.
         self._order: SortedKeys | None = None
         # Of each key since there were none; 0 where they differ.
         self._key_bytes = 0

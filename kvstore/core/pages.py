@@ -156,7 +156,8 @@ def remove(top: Node, cause: Cause = Cause.REMOVED) -> Removed:
         kept += len(node.slots)
     namespace.detached_page_count += kept
     last_use = max(node.last_use for node in nodes)
-    succeed(above, last_use)
+    for copies in above.leaves():
+        succeed(copies, last_use)
     return Removed(given_back, kept)
 
 

@@ -230,6 +230,19 @@ def test_a_leaf_of_tier_2_goes_and_its_parent_may_be_one() -> None:
     world.laws.check()
 
 
+def test_what_continued_copies_in_tier_2_is_removed_and_they_may_go() -> None:
+    """What was above it is a leaf of tier 2 by then, though tier 1 has other continuations."""
+    world = make(slots=8, lower_slots=2, write=WritePolicy.THROUGH, low=0.0, high=0.0)
+    world.worker.publish("ab")
+    move(world)
+    world.cache.wanted = None
+    world.worker.publish("ac", "ad")
+    assert world.evict_prefix("ab") == (1, 0)
+    world.laws.check()
+    [leaf] = [victim.leaf for victim in world.cache.arenas[LOWER].policy.nominate(1)]
+    assert leaf is node_at(world.namespace.index, "a").lower
+
+
 def test_a_lease_reads_the_copy_that_it_has_mapped() -> None:
     """Where a process has not mapped tier 1's extent, the copy in tier 2 is as good."""
     world = make(write=WritePolicy.THROUGH, low=0.0)
