@@ -94,6 +94,23 @@ def test_a_partial_page_that_a_page_begins_with_is_found() -> None:
     assert Children().nearest(encoded("a")) is None
 
 
+def test_a_partial_page_is_found_beside_whole_ones_whichever_came_first() -> None:
+    """Also where all before were of one length, and of another than those that went."""
+    for texts in (("wxyz", "ab"), ("ab", "wxyz"), ("a", "wxyz", "ab")):
+        children = words(*texts)
+        if "a" in texts:
+            children.drop(encoded("a"))
+        for page in ("abcd", "abc"):
+            beginning = children.beginning(encoded(page))
+            assert beginning is not None
+            assert beginning is children[encoded("ab")]
+        assert children.beginning(encoded("wxya")) is None
+    children = words("wxyz")
+    children.drop(encoded("wxyz"))
+    children.add(encoded("ab"), named(make_namespace(), 1))
+    assert children.beginning(encoded("abcd")) is children[encoded("ab")]
+
+
 def test_what_is_dropped_is_found_no_more() -> None:
     """A dropped child leaves the order too, and one added under its key takes its place."""
     children = words("ab", "cd")
