@@ -51,7 +51,8 @@ def test_entries_go_by_rank_whatever_order_they_came_in(leaf: Leaf, seed: int) -
 def test_what_replaces_them_is_put_in_order(leaf: Leaf) -> None:
     """Entries given at once, in any order, are all that is there, in theirs."""
     queue = EntryQueue()
-    queue.add(Entry(0, 0, 0, leaf))
+    for rank in (1, 0):
+        queue.add(Entry(rank, 0, 0, leaf))
     queue.replace([Entry(rank, number, 0, leaf) for number, rank in enumerate((3, 1, 2, 1), 1)])
     queue.add(Entry(2, 9, 0, leaf))
     assert drained(queue) == [(1, 2), (1, 4), (2, 3), (2, 9), (3, 1)]
