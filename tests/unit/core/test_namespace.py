@@ -1,8 +1,10 @@
 """A namespace: its arena's tenant, its layout's pages, a tree of its own."""
 
 from core_builders import TENANT, make_arena, make_namespace, plant, shape
+from tiered_world import make
 
 from kvstore.core.radix import subtree
+from kvstore.core.tiers import FIRST, LOWER
 
 
 def test_a_namespace_is_its_arenas_tenants() -> None:
@@ -40,3 +42,11 @@ def test_namespaces_of_one_arena_share_slots_and_no_page() -> None:
     assert shape(other.index) == {}
     plant(other, "abc")
     assert arena.free_count == 2
+
+
+def test_the_last_tier_decides_what_is_gone_and_both_have_slots() -> None:
+    """Of two tiers it is the second, whose policy is told how many slots there are in all."""
+    one, two = make_namespace(slots=8), make(slots=8, lower_slots=16)
+    assert one.last == (one.arena.policy, 8)
+    assert two.namespace.last == (two.cache.arenas[LOWER].policy, 24)
+    assert two.namespace.last[0] is not two.cache.arenas[FIRST].policy

@@ -199,6 +199,7 @@ def test_a_node_that_grows_has_its_new_pages_in_tier_1_alone() -> None:
     single.worker.publish("ab")
     move(single)
     single.worker.publish("abcd")
+    assert single.cache.arenas[LOWER].policy.nominate(3) == []
     single.worker.reserve(1, 7)
     single.laws.check()
     assert single.cache.counters.evicted_page_count == 2
