@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 
 LANE = ROOT / "benchmarks" / "results" / "lane-cpu-2cores.json"
+INDEX = ROOT / "benchmarks" / "results" / "index-cpu-2cores.json"
 WAYS = {"in a row, as an engine makes them": "row_", "each answered before the next begins": ""}
 
 
@@ -104,6 +105,55 @@ def test_whole_hits_over_lanes_are_the_results() -> None:
                 f" | {results[f'{way}lane_over_grpc_{size}']:.2f} | {peer:.2f} | {ratio:.1f} |"
             )
             assert row in page, row
+
+
+def test_the_index_beside_peers_is_the_results() -> None:
+    """Each row of docs/index-at-scale.md's table is a case of the results that it links."""
+    results = json.loads(INDEX.read_text(encoding="utf-8"))
+    page = (ROOT / "docs" / "index-at-scale.md").read_text(encoding="utf-8")
+    assert f"({Path('..') / INDEX.relative_to(ROOT)})" in page
+    cases = [each for each in results["cases"] if "unit" not in each]
+    assert len(cases) == 7
+    for each in cases:
+        cells = [f"`{each['name']}`", in_us(each["kvstore_us"])]
+        for who in ("sglang_python", "sglang_rust", "vllm_style_hash"):
+            if who in each["peers"]:
+                cells.append(f"{in_us(each['peers'][who])} ({times(each['times_kvstore'][who])})")
+            else:
+                cells.append("no figure" if who in each["missing"] else "")
+        cells += [
+            in_us(each[f"kvstore_{what}_us"]) if each[f"kvstore_{what}_us"] else ""
+            for what in ("verb", "hash")
+        ]
+        assert f"| {' | '.join(cells)} |" in page, each["name"]
+
+
+def test_the_walks_of_tree_and_hashes_are_the_results() -> None:
+    """Each row of docs/radix-or-hash.md's table is a case of the index's results."""
+    results = json.loads(INDEX.read_text(encoding="utf-8"))
+    page = (ROOT / "docs" / "radix-or-hash.md").read_text(encoding="utf-8")
+    cases = {each["name"]: each for each in results["cases"]}
+    for nodes in ("1 node", "196 nodes", "1,563 nodes"):
+        each = cases[f"match_100k_{nodes.replace(' ', '_').replace(',', '')}"]
+        cells = [
+            nodes,
+            in_us(each["kvstore_us"]),
+            in_us(each["peers"]["vllm_style_hash"]),
+            times(each["times_kvstore"]["vllm_style_hash"]),
+            in_us(each["kvstore_verb_us"]),
+            in_us(each["kvstore_hash_us"]),
+        ]
+        assert f"| {' | '.join(cells)} |" in page, nodes
+
+
+def in_us(value: float) -> str:
+    """Return microseconds as the table writes them."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def times(ratio: float) -> str:
+    """Return how often as long, as the table writes it."""
+    return f"{ratio:,.0f}x" if ratio >= 100 else f"{ratio:.1f}x"
 
 
 def test_the_hit_rates_of_policies_are_the_results() -> None:
