@@ -83,7 +83,8 @@ def _evict_copies(leaf: Leaf, pages: int) -> int:
     namespace.counters.evicted_page_count += gone
     if node.slots:
         namespace.offer_leaves(node)
-    elif node.parent is not None:
+    else:
+        assert node.parent is not None  # only the root has none, and it has no pages
         inherit_uses(node.parent, node)
     if not copies.copy_count:
         succeed(leaf.parent, node.last_use)

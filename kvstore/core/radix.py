@@ -216,8 +216,7 @@ def trim(leaf: Node, keep: int, width: int) -> Slots:
 
     A leaf without pages left is unhooked from its parent.
     """
-    if leaf.steps is not None:
-        cut_uses(leaf, keep)
+    cut_uses(leaf, keep)
     if leaf.ends is not None:
         leaf.ends.cut(leaf.start + keep, leaf.start + len(leaf.slots))
     if keep == 0 and leaf.parent is not None:
