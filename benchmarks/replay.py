@@ -27,7 +27,7 @@ from support.traces import readable
 
 INDEXES: dict[str, IndexFactory] = {"radix": RadixIndex, "hash": HashIndex}
 BACKENDS = (*INDEXES, "exact")
-HINTS = "none, oracle, or noisy:0.3, which may end in :run, :request or :block"
+HINTS = "none, oracle, noisy:0.3, or noisy:0.3:run, :request, :block"
 # The part of a public trace that the project has, of so many requests.
 CUT = Path(__file__).parents[1] / "tests" / "data" / "conversation_300.jsonl.gz"
 QUICK = 300
@@ -47,8 +47,8 @@ def oracle_of(hints: str, asked: list[Request]) -> Oracle | None:
         if kind == "noisy" and 0 <= float(noise) <= 1:
             return Oracle(asked, float(noise), Drawn(drawn or "run"))
     except ValueError as error:
-        raise typer.BadParameter(HINTS) from error
-    raise typer.BadParameter(HINTS)
+        raise typer.BadParameter(f"no such hints: {hints}; there are {HINTS}") from error
+    raise typer.BadParameter(f"no such hints: {hints}; there are {HINTS}")
 
 
 @app.command()
@@ -69,9 +69,9 @@ def main(  # noqa: PLR0913 - each is an option
 ) -> None:
     """Replay a trace and print its hit rate in tokens and the offline optimum."""
     if policy not in POLICIES:
-        raise typer.BadParameter(f"no such policy: {policy}")
+        raise typer.BadParameter(f"no such policy: {policy}; there are {', '.join(POLICIES)}")
     if backend not in BACKENDS:
-        raise typer.BadParameter(f"no such backend: {backend}")
+        raise typer.BadParameter(f"no such backend: {backend}; there are {', '.join(BACKENDS)}")
     with readable():
         asked = load(trace, min(requests or QUICK, QUICK) if quick else requests)
     oracle = oracle_of(hints, asked)

@@ -105,7 +105,7 @@ class TierSettings(BaseSettings):
     @model_validator(mode="after")
     def _require_path_and_bytes(self) -> Self:
         if self.tier3_bytes and self.tier3_path is None:
-            raise ValueError("tier3_path has to be there where tier3_bytes is")
+            raise ValueError("tier3_bytes is set and tier3_path is not: set both, or neither")
         if self.tier3_path is not None and not self.tier3_bytes:
             raise ValueError(
                 "tier3_path is set and tier3_bytes is 0: there would be no tier 3; "

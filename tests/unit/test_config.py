@@ -117,7 +117,10 @@ def test_the_runtime_folder_is_the_session_s(monkeypatch: pytest.MonkeyPatch) ->
         ("of this host alone", ["--page-listen", "[2001:db8::1]:7402"]),
         ("of this host alone", ["--page-listen", "this-host.example:7402"]),
         ("set page_listen, or leave it", ["--page-tokens"]),
-        ("tier3_path has to be there", ["--tier3-bytes", "1MiB"]),
+        (
+            "tier3_bytes is set and tier3_path is not: set both, or neither",
+            ["--tier3-bytes", "1MiB"],
+        ),
         ("tier3_path is set and tier3_bytes is 0: there would be no", ["--tier3-path", "/slab"]),
         ("tier3_path is set", ["--tier3-path", "/slab", "--tier3-bytes", "0"]),
         ("with a unit such as 512MiB, and is 'lots'", ["--tier1-bytes", "lots"]),

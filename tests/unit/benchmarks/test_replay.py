@@ -219,6 +219,9 @@ def test_a_trace_that_asks_for_nothing_is_a_line(tmp_path: Path, text: str) -> N
     "wrong", [["--policy", "best"], ["--backend", "best"], *(["--hints", each] for each in WRONG)]
 )
 def test_what_there_is_not_is_said(wrong: list[str]) -> None:
-    """A policy, backend or kind of hints that there is not ends it with status 2."""
+    """A policy, backend or kind of hints that there is not: it is named, and those there are."""
     arguments = ["--trace", str(TRACE), "--capacity", "1", *wrong]
-    assert CliRunner().invoke(replay.app, arguments).exit_code == 2
+    outcome = CliRunner().invoke(replay.app, arguments)
+    assert outcome.exit_code == 2
+    said = " ".join(outcome.output.replace("│", " ").split())
+    assert f": {wrong[1]}; there are " in said
