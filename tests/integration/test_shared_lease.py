@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from page_process import LONG_TTL, PageProcess
 from stamped_pages import PART_PAGES, page_count, prompt
-from worker_fleet import POOL_SLOTS, Fleet, Slots, running_fleet
+from worker_fleet import Fleet, running_fleet
 
 from kvstore_client.testing import wait_until
 
@@ -120,8 +120,6 @@ def test_a_lease_is_dead_when_all_its_processes_are(ranked: Ranked) -> None:
     assert wait_until(lambda: ranked.fleet.leases("scheduler") == [])
     assert wait_until(ranked.fleet.settled)
     assert ranked.fleet.stats().pin_count == 0
-    slots = ranked.fleet.slots()
-    assert slots == Slots(slots.free, 0, POOL_SLOTS - slots.free)
 
 
 def test_ranks_end_with_the_lease(fleet: Fleet) -> None:
