@@ -62,7 +62,7 @@ class Nomination:
     def _take(self, leaf: Leaf) -> None:
         mind = self._minds.get(leaf)
         tail = leaf.tail() if mind is None else mind.tail(leaf)
-        pages = min(self._missing, self._order.free_pages(leaf, tail))
+        pages = min(self._missing, self._order.at_once(leaf, tail))
         if pages <= 0:
             return
         self._missing -= pages

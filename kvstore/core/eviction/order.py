@@ -92,7 +92,7 @@ class LeafOrder(ABC):
         self.take(entry)
         leaf = entry.leaf
         # Most often it has all that is wanted.
-        if pages <= self.free_pages(leaf, tail):
+        if pages <= self.at_once(leaf, tail):
             return [_new_tuple(Victim, (leaf, pages))]
         return Nomination(self, pages).run(leaf)
 
@@ -139,7 +139,7 @@ class LeafOrder(ABC):
                 return HOT, last_use
         return self.place(leaf, tail)
 
-    def free_pages(self, leaf: Leaf, tail: Tail) -> int:
+    def at_once(self, leaf: Leaf, tail: Tail) -> int:
         """Return how many pages of a leaf that ends in ``tail`` may go before another's turn."""
         free = tail.end - max(tail.start, leaf.held_pages)
         return 1 if self.one_by_one and free > 1 else free

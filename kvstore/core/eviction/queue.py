@@ -22,7 +22,7 @@ class EntryQueue:
 
     A leaf is offered as it is used, and most policies rank by use: an entry that belongs
     behind all others stands in a row, and only what belongs before one of them in a heap.
-    (Of 1,000 in a row the first goes in 0.1 us, where a heap takes 0.6: two cores, medians.)
+    (Of 1,000 in a row the first goes in 0.06 us, where a heap takes 0.28: two cores, medians.)
     """
 
     __slots__ = ("_late", "_row")
