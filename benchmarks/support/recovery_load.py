@@ -82,7 +82,8 @@ class Load:
         """Note how much of a prompt tier 3 has; return whether that is all of it."""
         peeked = self._client.admin.peek_prefix(self._namespace_id, tokens)
         count = peeked.tier_3_token_count // LAYOUT.page_tokens
-        self._told.acknowledged[number] = count
+        if count:
+            self._told.acknowledged[number] = count
         if count < page_count(number):
             return False
         if count > 1 and not self._rng.randrange(REMOVED_OF):

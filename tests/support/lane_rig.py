@@ -20,6 +20,7 @@ class LaneRig:
     def __init__(self, runtime_dir: RuntimeDir) -> None:
         self.now = 0.0
         self.path = runtime_dir.attach_socket
+        self.lane_class = HotLane
         self.store = ScriptedLanes(self.path)
         self.lanes = HotLanes(self.open, clock=lambda: self.now)
         # What came of each posted call that something came of.
@@ -28,7 +29,7 @@ class LaneRig:
     def open(self, timeout: float) -> HotLane:
         """Open a lane, however long it takes."""
         del timeout
-        lane = HotLane(self.path)
+        lane = self.lane_class(self.path)
         try:
             lane.open("test", b"lease", b"secret", Deadline(LIMIT))
         except errors.StoreError:

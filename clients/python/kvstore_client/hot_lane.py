@@ -64,8 +64,9 @@ class HotLane:
         # By method and timeout, for most calls are like others before them.
         self._heads: dict[tuple[str, float], bytes] = {}
         self._posted: deque[_Posted] = deque()
-        # Posted calls whose answers were read.
-        self.read_count = 0
+        # Calls that were posted, and those whose answers were read. Neither goes back: whoever
+        # compares them need not be the one who uses the lane.
+        self.posted_count = self.read_count = 0
         # Received, and of an answer that was not read yet.
         self._left = b""
         self._poll = select.poll()
@@ -149,6 +150,7 @@ class HotLane:
             raise _broken(error) from None
         if sent < sum(map(len, pieces)):
             raise StoreUnavailable("the lane: a call was not taken whole")
+        self.posted_count += 1
         return True
 
     def collect(self, seconds: float = 0.0) -> None:

@@ -173,8 +173,8 @@ class HotLanes:
     def _settled(self, own: HotLane | None, timeout: float) -> float:
         """Wait until other lanes' posted calls until now are answered; return the seconds left."""
         with self._mutex:
-            others = (each for each in self._all if each is not own and each.unread_count)
-            wanted = {each: each.read_count + each.unread_count for each in others}
+            wanted = {each: each.posted_count for each in self._all if each is not own}
+            wanted = {each: count for each, count in wanted.items() if each.read_count < count}
         if not wanted:
             return timeout
         deadline = Deadline(timeout)

@@ -1,6 +1,7 @@
 """Calls that a client posts on its lanes: who reads their answers, and what comes after them."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from threading import Event, Thread
 
 import pytest
@@ -10,9 +11,30 @@ from scripted_lanes import GARBAGE, HANG_UP, HUGE, InPieces
 from scripted_store import refusal
 
 from kvstore_client import errors
+from kvstore_client.hot_lane import HotLane
 from kvstore_client.hot_lanes import FIRST_REST, MOST_UNREAD
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.testing import wait_until
+
+
+class ReadHalfway(HotLane):
+    """A lane whose reader stops as soon as it has counted an answer."""
+
+    def __init__(self, path: Path) -> None:
+        self.halfway, self.go_on = Event(), Event()
+        super().__init__(path)
+
+    @property
+    def read_count(self) -> int:
+        """As of any lane."""
+        return self._read_count
+
+    @read_count.setter
+    def read_count(self, count: int) -> None:
+        self._read_count = count
+        if count:
+            self.halfway.set()
+            self.go_on.wait(LIMIT)
 
 
 @pytest.fixture
@@ -164,10 +186,32 @@ def test_a_call_in_order_waits_for_a_lane_that_is_in_use(rig: LaneRig) -> None:
     assert wait_until(lambda: not rig.lanes._idle)
     with pytest.raises(errors.StoreTimedOut):
         rig.call_in_order(0.05)
+    assert [body for _, body in rig.store.calls] == [b"request", b"\x01"]
     rig.now = FIRST_REST
-    rig.store.answer(b"", b"", b"yes")
+    rig.store.answer(b"", b"yes", b"yes")
     assert rig.call_in_order() == b"yes"
     thread.join(LIMIT)
+    assert rig.told == [(1, True)]
+
+
+def test_an_answer_that_is_being_read_is_waited_for_no_further(rig: LaneRig) -> None:
+    """However far its reader is: what a lane still has and what it had are not one moment's."""
+    rig.lane_class = ReadHalfway
+    rig.open_one()
+    assert rig.post(1)
+    [lane] = rig.lanes._idle
+    assert isinstance(lane, ReadHalfway)
+    thread = Thread(target=rig.call, daemon=True)
+    thread.start()
+    rig.store.answer(b"", b"yes", b"yes")
+    assert lane.halfway.wait(LIMIT)
+    in_order = Thread(target=rig.call_in_order, daemon=True)
+    in_order.start()
+    assert wait_until(lambda: rig.lanes._waiting_count or len(rig.store.calls) == 4)
+    lane.go_on.set()
+    for each in (thread, in_order):
+        each.join(LIMIT / 2)
+        assert not each.is_alive()
     assert rig.told == [(1, True)]
 
 
