@@ -1,8 +1,10 @@
 """A serving process's end of one engine process."""
 
 import asyncio
+import socket
 from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any, Final
 
@@ -16,6 +18,23 @@ from inference_worker.request import Request
 GONE: Final = Frame({"op": "gone"})
 
 
+@asynccontextmanager
+async def both_ways(sock: socket.socket) -> AsyncGenerator[tuple[StreamReader, StreamWriter], None]:
+    """Provide what reads a connected socket and what writes it, and close them in the end.
+
+    Each has a descriptor of its own. A transport that writes to who is gone is closed at
+    once, with all that came and was not read: the last that a process said before it died.
+    """
+    reader, reading = await asyncio.open_unix_connection(sock=sock)
+    _, writer = await asyncio.open_unix_connection(sock=sock.dup())
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        reading.close()
+
+
 class EngineLink:
     """Asks one engine process, and hears it, until its socket closes.
 
@@ -24,7 +43,7 @@ class EngineLink:
     """
 
     def __init__(self, reader: StreamReader, writer: StreamWriter) -> None:
-        """Take the socket; nothing is read before :meth:`serve`."""
+        """Take both ways of a socket; nothing is read before :meth:`serve`."""
         self._reader = reader
         self._writer = writer
         self._numbers = count(1)
@@ -101,7 +120,7 @@ class EngineLink:
         return number, heard
 
     def _send(self, frame: Frame) -> None:
-        # What a process that died does not read, the end of its socket answers.
+        # What a process that died does not read, the end of what it says answers.
         self._writer.write(frame.pack())
 
 

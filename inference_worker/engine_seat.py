@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from inference_worker.async_engine import EngineGoneError
-from inference_worker.engine_link import EngineLink
+from inference_worker.engine_link import EngineLink, both_ways
 from inference_worker.engine_settings import EngineSettings, LoadedModel
 from inference_worker.errors import ProcessEndedError, WorkerError
 from inference_worker.frames import Frame, read_frame
@@ -123,14 +123,13 @@ class EngineSeat:
             )
             theirs.close()
             self.pid = process.pid
-            reader, writer = await asyncio.open_unix_connection(sock=ours)
             try:
-                with suppress(_EndedError):
-                    await self._serve(process, reader, writer, backoff)
-                return await process.wait()
+                async with both_ways(ours) as (reader, writer):
+                    with suppress(_EndedError):
+                        await self._serve(process, reader, writer, backoff)
+                    return await process.wait()
             finally:
                 self.link = None
-                writer.close()
                 await _ended(process)
 
     async def _serve(
