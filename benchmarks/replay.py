@@ -51,6 +51,14 @@ def oracle_of(hints: str, asked: list[Request]) -> Oracle | None:
     raise typer.BadParameter(f"no such hints: {hints}; there are {HINTS}")
 
 
+# Of the result, for people; those of tiers where there are some.
+SHOWN = (
+    *("hit_rate", "hit_rate_tier1", "hit_rate_tier2", "hit_rate_tier3", "optimum"),
+    *("demotions", "promotions", "loads", "evictions", "writes", "writes_tier2", "writes_tier3"),
+    *("returned", "ops_per_s"),
+)
+
+
 @app.command()
 def main(  # noqa: PLR0913 - each is an option
     trace: Annotated[Path, typer.Option(help="Lines of JSON, or those compressed as .gz.")] = CUT,
@@ -114,8 +122,9 @@ def main(  # noqa: PLR0913 - each is an option
             "promote": promote,
         }
     if not as_json:
-        for name in ("hit_rate", "optimum", "evictions", "writes", "returned", "ops_per_s"):
-            print(f"{name:>10} {result[name]}")
+        for name in SHOWN:
+            if name in result:
+                print(f"{name:>14} {result[name]}")
     print(json.dumps(result))
     sys.stdout.flush()
 

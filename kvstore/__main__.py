@@ -196,7 +196,7 @@ def serve(
             store_epoch=epoch,
             tier1_bytes=config.tier1_bytes,
             tier2_bytes=config.tier2_bytes,
-            tier3_bytes=config.tier3_bytes,
+            tier3_bytes=store.tier3.use().disk.size_bytes,
             device=config.device,
             listen=config.listen,
             port=port,

@@ -1,6 +1,6 @@
 """Core's snapshots as the messages of lists and statistics."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
 from google.protobuf.duration_pb2 import Duration
@@ -124,8 +124,12 @@ def stats_message(
     uptime: float,
     requests: Callable[[str], Requests],
     tier_3: store_pb2.Tier3Stats,
+    tier_bytes: Mapping[int, int],
 ) -> store_pb2.GetStatsResponse:
-    """Return a snapshot; ``uptime`` is in seconds, ``requests`` are those of a tenant."""
+    """Return a snapshot; ``uptime`` is in seconds, ``requests`` are those of a tenant.
+
+    ``tier_bytes`` is what each memory tier may take, as far as the caller may know.
+    """
     return store_pb2.GetStatsResponse(
         store_epoch=stats.epoch,
         uptime=duration(uptime),
@@ -143,6 +147,10 @@ def stats_message(
         oldest_quarantine_age=_age(stats.oldest_quarantine_age),
         tenants=[tenant_message(each, requests(each.tenant)) for each in stats.tenants],
         tier_3=tier_3,
+        tier_budgets=[
+            store_pb2.TierBudget(tier=types_pb2.Tier.Name(tier), size_bytes=size)
+            for tier, size in tier_bytes.items()
+        ],
     )
 
 

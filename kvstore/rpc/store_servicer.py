@@ -70,6 +70,7 @@ class StoreServicer(store_pb2_grpc.StoreServiceServicer):
             uptime=self._store.uptime(),
             requests=self._store.traffic.requests,
             tier_3=tier_3_message(self._store.tier3.use(), whole=identity.admin),
+            tier_bytes=self._store.tier_bytes if identity.admin else {},
         )
 
     def OpenNamespace(

@@ -100,7 +100,7 @@ class Disk:
         except SlabUnusable as error:
             disk._why = str(error)
         if disk.slab is None:
-            log.error("tier3_unusable", why=disk._why, advice=UNUSABLE)
+            log.error("tier3_unusable", path=str(config.path), why=disk._why, advice=UNUSABLE)
         return disk
 
     @property

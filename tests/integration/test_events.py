@@ -13,7 +13,7 @@ from click.testing import Result
 from patterned_pages import LAYOUT, SMALL_STORE, TOKENS, open_client, write_and_insert
 from typer.testing import CliRunner
 
-from kvstore_client import Client, History, Namespace, connect_admin
+from kvstore_client import Client, History, Namespace, NamespaceIdentity, connect_admin
 from kvstore_client.ctl import app
 from kvstore_client.errors import QuotaExceeded, StoreDraining, StoreUnavailable
 from kvstore_client.testing import RunningStore, running_store, wait_until
@@ -47,7 +47,7 @@ def run(store: RunningStore, *arguments: str) -> Result:
 @contextmanager
 def following(store: RunningStore, *more: str) -> Iterator["subprocess.Popen[str]"]:
     """Run ``kvstore-ctl events --follow`` in a process of its own, told of what comes next."""
-    command = [sys.executable, "-m", "kvstore_client.ctl", "events", "--follow", "--json", *more]
+    command = [sys.executable, "-m", "kvstore_client.ctl", "events", "--follow", *more]
     with subprocess.Popen(
         [*command, "--runtime-dir", str(store.runtime_dir)],
         stdout=subprocess.PIPE,
@@ -107,7 +107,7 @@ def test_what_happens_is_followed_by_another_process(
 ) -> None:
     """As it happens, until it is interrupted, which is no failure."""
     client, namespace = opened
-    with following(store) as process:
+    with following(store, "--json") as process:
         assert next_event(process)["lease_changed"]["change"] == "CHANGE_GRANTED"
         assert "namespace_changed" in next_event(process)
         write_and_insert(namespace, TOKENS)
@@ -123,12 +123,25 @@ def test_what_happens_is_followed_by_another_process(
         assert process.wait(LIMIT) == 0
 
 
+def test_what_comes_while_it_is_watched_has_its_name(
+    store: RunningStore, opened: tuple[Client, Namespace]
+) -> None:
+    """As what was there before."""
+    late = NamespaceIdentity(b"late", display_name="late")
+    with following(store) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().endswith("granted\n")
+        assert "namespace tiny (" in process.stdout.readline()
+        opened[0].namespace(late, LAYOUT)
+        assert "namespace late (" in process.stdout.readline()
+
+
 def test_a_watcher_that_hangs_or_dies_holds_up_nobody(
     store: RunningStore, opened: tuple[Client, Namespace]
 ) -> None:
     """Stopped, it costs the store nothing that others need; killed, its place is free."""
     client, namespace = opened
-    with following(store) as process:
+    with following(store, "--json") as process:
         assert next_event(process)
         process.send_signal(signal.SIGSTOP)
         with client.admin.watch_events(seconds=LIMIT) as watch:
@@ -157,7 +170,7 @@ def test_a_watcher_that_hangs_or_dies_holds_up_nobody(
 def test_a_watch_ends_with_its_store(store: RunningStore) -> None:
     """With a reason where it is told to stop, after its leases' end; and where it is killed."""
     client, _ = open_client(store.runtime_dir)
-    with connect_admin(store.runtime_dir) as admin, following(store) as process:
+    with connect_admin(store.runtime_dir) as admin, following(store, "--json") as process:
         watch = admin.watch_events(seconds=LIMIT)
         assert next_event(process)
         client.close()
@@ -166,7 +179,7 @@ def test_a_watch_ends_with_its_store(store: RunningStore) -> None:
             list(watch)
         assert process.wait(LIMIT) == 1
     store.start()
-    with connect_admin(store.runtime_dir) as admin, following(store) as process:
+    with connect_admin(store.runtime_dir) as admin, following(store, "--json") as process:
         watch = admin.watch_events(seconds=LIMIT)
         with open_client(store.runtime_dir)[0]:
             assert next_event(process)

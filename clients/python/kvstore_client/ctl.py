@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from kvstore import __version__
-from kvstore_client import ctl_namespaces, ctl_pins, ctl_remote, ctl_token, tables
+from kvstore_client import ctl_namespaces, ctl_pins, ctl_remote, ctl_token, tables, tier_tables
 from kvstore_client.console import AsJson, RuntimeDirOption, Wide, connected, show, show_json
 from kvstore_client.ctl_bench import bench
 from kvstore_client.ctl_doctor import doctor
@@ -81,7 +81,7 @@ def stats(
         return
     show(
         tables.totals_table(snapshot),
-        tables.tier_3_table(snapshot.tier_3),
+        tier_tables.tier_3_table(snapshot.tier_3),
         tables.tenants_table(snapshot.tenants, wide=wide),
         tables.arenas_table(snapshot.arenas, wide=wide),
         tables.namespaces_table(snapshot.namespaces, wide=wide),

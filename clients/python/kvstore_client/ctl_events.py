@@ -2,7 +2,7 @@
 
 import json
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import chain, islice
@@ -91,10 +91,33 @@ def events(
     with suppress(KeyboardInterrupt), connected(runtime_dir) as admin:
         listed = admin.namespaces()
         chosen = namespace_of(listed, namespace).namespace_id if namespace else b""
-        titles = {each.namespace_id: printable(title_of(each)) for each in listed}
+        titles = Titles(admin.namespaces, listed)
         told = watched(admin, chosen, follow=follow, seconds=seconds, new=new)
         for at, event in islice(of_kinds(told, kind or KINDS), limit):
             typer.echo(json_line(at, event) if as_json else text_line(at, event, titles))
+
+
+class Titles:
+    """Namespaces' names by their ids; one that came since is asked for once."""
+
+    def __init__(
+        self,
+        listing: Callable[[], Iterable[store_pb2.NamespaceInfo]],
+        listed: Iterable[store_pb2.NamespaceInfo] = (),
+    ) -> None:
+        self._listing = listing
+        self._known: dict[bytes, str] = {}
+        self._learn(listed)
+
+    def of(self, namespace_id: bytes) -> str:
+        """Return its name, or its id's beginning where it is there no more."""
+        if namespace_id not in self._known:
+            self._known[namespace_id] = _short(namespace_id)
+            self._learn(self._listing())
+        return self._known[namespace_id]
+
+    def _learn(self, listed: Iterable[store_pb2.NamespaceInfo]) -> None:
+        self._known |= {each.namespace_id: printable(title_of(each)) for each in listed}
 
 
 def of_kinds(
@@ -174,14 +197,14 @@ def json_line(at: datetime, event: store_pb2.WatchEventsResponse) -> str:
     return json.dumps({"time": at.isoformat(timespec="milliseconds")} | plain(event))
 
 
-def text_line(at: datetime, event: store_pb2.WatchEventsResponse, titles: dict[bytes, str]) -> str:
+def text_line(at: datetime, event: store_pb2.WatchEventsResponse, titles: Titles) -> str:
     """Return an event, and when it happened, in words; ``titles`` are namespaces' names."""
     lost = f"({event.lost_event_count} lost before) " if event.lost_event_count else ""
     when = at.astimezone().isoformat(sep=" ", timespec="milliseconds")
     return f"{when}  {event.tenant}  {lost}{_what(event, titles)}"
 
 
-def _what(event: store_pb2.WatchEventsResponse, titles: dict[bytes, str]) -> str:
+def _what(event: store_pb2.WatchEventsResponse, titles: Titles) -> str:
     """Return what happened, in words."""
     match event.WhichOneof("event"):
         case "lease_changed":
@@ -192,7 +215,7 @@ def _what(event: store_pb2.WatchEventsResponse, titles: dict[bytes, str]) -> str
         case "namespace_changed":
             space = event.namespace_changed
             change = store_pb2.NamespaceEvent.Change.Name(space.change)
-            title = titles.get(space.namespace_id, _short(space.namespace_id))
+            title = titles.of(space.namespace_id)
             return f"namespace {title} {change.removeprefix('CHANGE_').lower()}"
         case "pages_inserted" | "pages_removed" | "pages_copied" | "copies_removed" as field:
             return _pages(VERBS[field], getattr(event, field), titles)
@@ -200,8 +223,8 @@ def _what(event: store_pb2.WatchEventsResponse, titles: dict[bytes, str]) -> str
             return f"something that this program does not know: {other}"
 
 
-def _pages(verb: str, pages: store_pb2.PagesEvent, titles: dict[bytes, str]) -> str:
-    title = titles.get(pages.namespace_id, _short(pages.namespace_id))
+def _pages(verb: str, pages: store_pb2.PagesEvent, titles: Titles) -> str:
+    title = titles.of(pages.namespace_id)
     cause = store_pb2.PagesEvent.Cause.Name(pages.cause).removeprefix("CAUSE_").lower()
     tier = types_pb2.Tier.Name(pages.tier).removeprefix("TIER_")
     end = pages.start_page + pages.page_count

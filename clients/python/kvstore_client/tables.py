@@ -6,9 +6,9 @@ from rich.table import Table
 
 from kvstore.v1 import lease_pb2, named_pin_pb2, store_pb2
 from kvstore_client.fitted_table import FittedTable
+from kvstore_client.tier_tables import MEBIBYTE, memory_rows
 
 SHORT_ID = 8
-MEBIBYTE = 1 << 20
 
 
 def totals_table(stats: store_pb2.GetStatsResponse) -> Table:
@@ -41,29 +41,7 @@ def totals_table(stats: store_pb2.GetStatsResponse) -> Table:
         "detached pages": stats.detached_page_count,
     }
     table = Table("store", "", title_justify="left")
-    for name, value in rows.items():
-        table.add_row(name, str(value))
-    return table
-
-
-def tier_3_table(tier_3: store_pb2.Tier3Stats) -> Table:
-    """Return what tier 3 has, and what became of it; for others than admins its state alone."""
-    state = store_pb2.Tier3Stats.State.Name(tier_3.state).removeprefix("STATE_").lower()
-    table = Table("tier 3", state, title_justify="left")
-    if not tier_3.size_bytes:
-        return table
-    rows: Mapping[str, object] = {
-        "MiB": tier_3.size_bytes // MEBIBYTE,
-        "pages of slots": f"{tier_3.page_count} of {tier_3.slot_count}",
-        "pages written (refused)": f"{tier_3.written_page_count} ({tier_3.refused_page_count})",
-        "pages read (corrupt, unreadable)": f"{tier_3.read_page_count} "
-        f"({tier_3.corrupt_page_count}, {tier_3.unreadable_page_count})",
-        "pages evicted, removed": f"{tier_3.evicted_page_count}, {tier_3.removed_page_count}",
-        "loads, MiB a second (declined)": f"{tier_3.bytes_per_second / MEBIBYTE:.0f} "
-        f"({tier_3.declined_load_count})",
-        "pages at the start (torn)": f"{tier_3.recovered_page_count} ({tier_3.torn_slot_count})",
-    }
-    for name, value in rows.items():
+    for name, value in {**rows, **memory_rows(stats)}.items():
         table.add_row(name, str(value))
     return table
 

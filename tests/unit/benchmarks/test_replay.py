@@ -116,6 +116,18 @@ def test_tiers_hit_together_what_one_of_them_would_not(more: list[str], tmp_path
     assert result["writes_tier1"] == result["writes"] + result["promotions"] + result["loads"]
 
 
+def test_the_table_for_people_has_the_tiers_where_there_are_some() -> None:
+    """Before the one line of JSON, which has everything."""
+    for more, shown in (([], False), (["--tier2", "10"], True)):
+        outcome = CliRunner().invoke(replay.app, ["--trace", str(TRACE), "--requests", "20", *more])
+        *lines, last = outcome.output.splitlines()
+        names = [each.split()[0] for each in lines]
+        assert ("hit_rate_tier2" in names) == ("writes_tier3" in names) == shown
+        assert [each.split()[1] for each in lines] == [
+            str(json.loads(last)[each]) for each in names
+        ]
+
+
 def test_a_slab_writes_at_the_second_touch_and_spares_what_was_read() -> None:
     """Of conversations that come twice all are there the third time, as far as there is room."""
     asked = [chain(*range(10 * k, 10 * k + 5)) for k in range(8)] * 3

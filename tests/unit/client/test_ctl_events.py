@@ -9,9 +9,10 @@ from typing import Any, Self, cast
 from kvstore.v1 import store_pb2 as pb
 from kvstore_client import History
 from kvstore_client.admin import Admin
-from kvstore_client.ctl_events import KINDS, json_line, of_kinds, text_line, watched
+from kvstore_client.ctl_events import KINDS, Titles, json_line, of_kinds, text_line, watched
 
 SPACE, LEASE, PATH = bytes([0xAB] * 16), bytes([0xCD] * 16), bytes([0xEF] * 16)
+TINY = pb.NamespaceInfo(namespace_id=SPACE, identity={"display_name": "tiny"})
 HOUR = 3600
 
 
@@ -101,9 +102,18 @@ def test_each_event_is_a_line() -> None:
     store = Store(Watch(list(cases.values()), 0))
     told = watched(cast("Admin", store), b"", follow=False, seconds=1.0, new=True)
     for (at, each), expected in zip(told, cases, strict=True):
-        line = text_line(at, each, {SPACE: "tiny"})
+        line = text_line(at, each, Titles(list, [TINY])).replace(" (abababab)", "")
         assert line.endswith(f"  uid-7  {expected}")
-        assert text_line(at, each, {}).replace("abababab", "tiny") == line
+        assert text_line(at, each, Titles(list)).replace("abababab", "tiny") == line
+
+
+def test_a_namespace_that_came_since_is_asked_for_once() -> None:
+    """Then its name is known; one that is gone is called by its id from then on."""
+    answers: list[list[pb.NamespaceInfo]] = [[], [TINY]]
+    titles = Titles(answers.pop)
+    assert [titles.of(SPACE) for _ in range(2)] == ["tiny (abababab)"] * 2
+    assert [titles.of(LEASE) for _ in range(2)] == ["cdcdcdcd"] * 2
+    assert answers == []
 
 
 def test_events_are_chosen_by_kind() -> None:

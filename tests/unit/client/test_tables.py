@@ -9,6 +9,7 @@ from rich.console import Console, RenderableType
 from kvstore.v1 import lease_pb2, named_pin_pb2, store_pb2
 from kvstore_client import tables
 from kvstore_client.fitted_table import FittedTable
+from kvstore_client.tier_tables import MEBIBYTE
 
 SPACE, LEASE = bytes(range(0xA0, 0xB0)), bytes(range(0xC0, 0xD0))
 COUNTERS = {"lookup_count": 12_345, "asked_token_count": 1000, "matched_token_count": 386}
@@ -100,6 +101,20 @@ def test_quarantine_has_an_age_where_there_is_one() -> None:
         (line,) = [each for each in lines(tables.totals_table(stats)) if "in quarantine" in each]
         assert shown in line
         assert "()" not in line
+
+
+def test_what_a_tier_took_of_its_budget_is_summed_over_arenas() -> None:
+    """A tier that took nothing yet too; whoever is not told of budgets sees none."""
+    arena = {"slot_count": 3, "slot_bytes": MEBIBYTE}
+    stats = store_pb2.GetStatsResponse(
+        arenas=[{"tier": tier, **arena} for tier in ("TIER_1", "TIER_1")],
+        tier_budgets=[{"tier": tier, "size_bytes": 1 << 33} for tier in ("TIER_1", "TIER_2")],
+    )
+    shown = [each for each in lines(tables.totals_table(stats)) if "budget" in each]
+    assert ["6 of 8192" in shown[0], "0 of 8192" in shown[1]] == [True, True]
+    assert ["tier 1" in shown[0], "tier 2" in shown[1]] == [True, True]
+    stats.ClearField("tier_budgets")
+    assert not any("budget" in each for each in lines(tables.totals_table(stats)))
 
 
 def test_a_tenant_s_reservations_count_among_its_holds() -> None:

@@ -169,6 +169,7 @@ def stats_message() -> store_pb2.GetStatsResponse:
         uptime=1.0,
         requests=lambda _: Requests(105, 106),
         tier_3=tier_3_message(TIER_3, whole=True),
+        tier_bytes={1: 301, 2: 302},
     )
 
 
@@ -193,6 +194,7 @@ def unset(message: Message) -> list[str]:
         stats_message().tenants[0],
         stats_message().tenants[0].quotas,
         stats_message().tier_3,
+        stats_message().tier_budgets[1],
         report.limits_message(Limits()),
     ],
     ids=lambda message: message.DESCRIPTOR.name,

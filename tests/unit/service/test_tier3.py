@@ -263,7 +263,7 @@ def test_a_disk_in_use_is_refused_and_one_unusable_is_an_alarm(
     other.write_bytes(b"no slab")
     with capture_logs() as logs:
         disk = Disk.open(stores.config.__class__(other, stores.config.size_bytes))
-    assert [each["event"] for each in logs] == ["tier3_unusable"]
+    assert [(each["event"], each["path"]) for each in logs] == [("tier3_unusable", str(other))]
     assert "choose another path" in logs[0]["why"]
     assert disk.use().state is DiskState.FAILED
     assert disk.leading(bytes(32), [bytes(32)]) == 0
