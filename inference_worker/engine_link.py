@@ -4,7 +4,7 @@ import asyncio
 import socket
 from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from itertools import count
 from typing import Any, Final
 
@@ -26,13 +26,11 @@ async def both_ways(sock: socket.socket) -> AsyncGenerator[tuple[StreamReader, S
     once, with all that came and was not read: the last that a process said before it died.
     """
     reader, reading = await asyncio.open_unix_connection(sock=sock)
-    _, writer = await asyncio.open_unix_connection(sock=sock.dup())
-    writer.transport.pause_reading()  # type: ignore[attr-defined]
-    try:
-        yield reader, writer
-    finally:
-        writer.close()
-        reading.close()
+    with closing(reading):
+        _, writer = await asyncio.open_unix_connection(sock=sock.dup())
+        with closing(writer):
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            yield reader, writer
 
 
 class EngineLink:
