@@ -3,16 +3,11 @@
 import re
 from pathlib import Path
 
+from tree_pages import pages
+
 ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 ELSEWHERE = ("http://", "https://")
-
-
-def pages() -> list[Path]:
-    """Return the pages of the tree: not those of the environment and of caches."""
-    found = sorted(ROOT.rglob("*.md"))
-    hidden = [path for path in found if "/." in f"/{path.relative_to(ROOT)}"]
-    return [path for path in found if path not in hidden]
 
 
 def prose(page: Path) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from snippets import NOT_RUN, RUN, snippets
+from tree_pages import pages
 
 ROOT = Path(__file__).parents[2]
 # Fences that a reader may type in, by what they are called.
@@ -15,12 +16,6 @@ TYPED = frozenset({*RUN, "bash", "py", "pycon", "sh", "shell", "shell-session", 
 # A file that a snippet writes into the reader's folder.
 WRITTEN = re.compile(r"(?<![>2&])> ?([\w.-]+\.\w+)|open\(\"([\w.-]+)\", \"w")
 HEAD = '<html><body><h1 id="here">A page</h1>'
-
-
-def pages() -> list[Path]:
-    """Return the pages of the tree: not those of the environment and of caches."""
-    found = sorted(ROOT.rglob("*.md"))
-    return [path for path in found if "/." not in f"/{path.relative_to(ROOT)}"]
 
 
 def unmarked(text: str) -> list[str]:

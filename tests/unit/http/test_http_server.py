@@ -126,13 +126,14 @@ def test_another_site_s_name_for_this_machine_is_refused(
 
 def test_a_head_that_does_not_end_is_refused(serving: Callable[..., HttpServer]) -> None:
     """Too long a one at once, too slow a one when its time is over."""
-    server = serving(patience=0.2)
+    server = serving(patience=LIMIT)
     with socket.create_connection(("127.0.0.1", server.address.port), timeout=LIMIT) as long:
         long.sendall(b"GET /hello HTTP/1.1\r\n" + b"X: y\r\n" * 2000)
         assert long.recv(1000).startswith(b"HTTP/1.1 431 ")
     # By little, and whole.
     assert ask(server, "/hello", X="y" * MAX_HEAD_BYTES)[0] == 431
-    with socket.create_connection(("127.0.0.1", server.address.port), timeout=LIMIT) as slow:
+    hasty = serving(patience=0.2)
+    with socket.create_connection(("127.0.0.1", hasty.address.port), timeout=LIMIT) as slow:
         slow.sendall(b"GET /hello")
         assert slow.recv(1000).startswith(b"HTTP/1.1 408 ")
 
@@ -147,6 +148,8 @@ def test_whoever_is_waited_for_keeps_nobody_out(
     holding = [socket.create_connection(address, timeout=LIMIT) for _ in range(2)]
     for each in holding:
         each.sendall(said)
+        if said == ASKED:  # until its answer is there, it is not the client who is waited for
+            assert each.recv(1000).startswith(b"HTTP/1.1 200 ")
     for _ in range(3):
         assert ask(server, "/hello")[0] == 200
     for each in holding:

@@ -47,6 +47,7 @@ def test_who_asks_while_one_is_made_gets_that_one(world: World) -> None:
     for each in threads:
         each.join(30)
     assert made == 1
+    assert len(found) == len(threads)
     assert all(each is found[0] for each in found)
 
 

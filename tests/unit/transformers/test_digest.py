@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from kvstore_client.testing import wait_until
 from kvstore_transformers import digest
 from kvstore_transformers.cache_folder import cache_folder
 from kvstore_transformers.digest import folder_digest
@@ -48,9 +49,15 @@ def test_a_large_folders_digest_is_remembered_until_it_changes(
     assert set((cache_folder() / "digests").iterdir()) == known
     weights = folder / "model.safetensors"
     times = weights.stat()
-    weights.write_bytes(bytes(reversed(range(100))))
-    # Even with its old time put back.
-    os.utime(weights, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+    def changed_later() -> bool:
+        weights.write_bytes(bytes(reversed(range(100))))
+        # Even with its old time put back.
+        os.utime(weights, ns=(times.st_atime_ns, times.st_mtime_ns))
+        return weights.stat().st_ctime_ns > times.st_ctime_ns
+
+    # A file system's time goes on in steps.
+    assert wait_until(changed_later)
     assert folder_digest(folder) != real
 
 

@@ -8,6 +8,7 @@ import pytest
 from safetensors.numpy import save_file
 from vllm_stand_ins import Lora, PromptRequest
 
+from kvstore_client.testing import wait_until
 from kvstore_vllm.adapters import AdapterDigests
 from kvstore_vllm.request_key import RequestKey
 from kvstore_vllm.unidentifiable import UndigestableAdapter
@@ -53,13 +54,20 @@ def test_an_adapter_that_changed_is_in_doubt_until_it_has_another_number(tmp_pat
     path = make_adapter(tmp_path / "a", 1)
     adapters = AdapterDigests()
     before = salt_of(Lora(path), adapters)
-    stamp = (tmp_path / "a" / "adapter_model.safetensors").stat()
-    make_adapter(tmp_path / "a", 2)
+    weights = tmp_path / "a" / "adapter_model.safetensors"
+    stamp = weights.stat()
+
+    def changed_later() -> bool:
+        make_adapter(tmp_path / "a", 2)
+        return weights.stat().st_mtime_ns > stamp.st_mtime_ns
+
+    # A file system's time goes on in steps.
+    assert wait_until(changed_later)
     with pytest.raises(UndigestableAdapter, match="changed"):
         salt_of(Lora(path), adapters)
     make_adapter(tmp_path / "a", 1)
     times = (stamp.st_atime_ns, stamp.st_mtime_ns)
-    os.utime(tmp_path / "a" / "adapter_model.safetensors", ns=times)
+    os.utime(weights, ns=times)
     with pytest.raises(UndigestableAdapter, match="changed"):
         salt_of(Lora(path), adapters)
     assert salt_of(Lora(path, lora_int_id=2), adapters) == before

@@ -2,12 +2,15 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from patterned_pages import LIMIT
 from transformers import PreTrainedModel
 
+import kvstore_client
 from inference_worker.block_table import BlockTable, PageRef
 from inference_worker.model import PagedModel, page_model
 from inference_worker.page_pool import PagePool
@@ -42,6 +45,15 @@ def stock_models() -> dict[str, PreTrainedModel]:
 def paged_models() -> dict[str, PagedModel]:
     """Return each tiny model on pages."""
     return {name: page_model(build()) for name, build in TINY_MODELS.items()}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def patience() -> Iterator[None]:
+    """Have workers wait for answers of a store that is slow, and so not go on without it."""
+    patient = partial(kvstore_client.ClientConfig, call_timeout=LIMIT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kvstore_client, "ClientConfig", patient)
+        yield
 
 
 class Rig:

@@ -14,25 +14,31 @@ from inference_worker.errors import BadPromptError, RequestTooLongError
 from inference_worker.model import PagedModel
 from inference_worker.request import FinishReason, Request
 
-LIMIT = 20.0
+LIMIT = 60.0
 LONGEST = 400
 PROMPT = list(b"What is the time?")
 
 
 class GatedEngine(Engine):
-    """An engine whose steps wait for a gate; it counts them."""
+    """An engine whose steps wait for a gate; it counts them.
+
+    With ``shut_after`` it shuts the gate itself, in the step of that number: what runs then goes
+    no further, however long the test takes to look.
+    """
 
     def __init__(self, model: PagedModel, max_running: int = 8) -> None:
         super().__init__(model, None, longest=LONGEST, private_tokens=4000, max_running=max_running)
         self.gate = Event()
         self.gate.set()
-        self.steps = 0
+        self.steps = self.shut_after = 0
         self.fault: BaseException | None = None
 
     def step(self) -> bool:
         """Run one when the gate is open."""
         assert self.gate.wait(LIMIT)
         self.steps += 1
+        if self.steps == self.shut_after:
+            self.gate.clear()
         if self.fault is not None:
             raise self.fault
         return super().step()
@@ -145,6 +151,7 @@ def test_a_request_that_cannot_be_is_refused(engine: GatedEngine) -> None:
 def test_the_queue_is_bounded(paged_models: dict[str, PagedModel]) -> None:
     """Who comes when as many wait as may is refused at once; who waits has its turn."""
     engine = GatedEngine(paged_models["qwen3"], max_running=1)
+    engine.shut_after = 1
 
     async def test() -> None:
         async with running(engine, max_waiting=2) as thread:
@@ -155,6 +162,7 @@ def test_the_queue_is_bounded(paged_models: dict[str, PagedModel]) -> None:
                 with pytest.raises(EngineBusyError):
                     await all_of(thread, asked(2))
                 assert thread.ready
+            engine.gate.set()
             found = await asyncio.gather(*waiting)
             assert [len(tokens_of(each)) for each in found] == [2, 2]
             assert len(tokens_of(await all_of(thread, asked(2)))) == 2
@@ -181,12 +189,12 @@ def test_a_burst_on_an_idle_engine_has_its_places_too(engine: GatedEngine) -> No
 
 def test_who_goes_away_is_aborted(engine: GatedEngine) -> None:
     """Closed after a token, or cancelled before the first, a request gives its pages back."""
+    engine.shut_after = 1
 
     async def test() -> None:
         async with running(engine) as thread:
             async with aclosing(thread.generate(asked(300))) as pieces:
                 await anext(pieces)
-            engine.gate.clear()
             early = asyncio.create_task(all_of(thread, asked(300)))
             await asyncio.sleep(0)
             assert (await thread.stats()).waiting == 1
@@ -221,12 +229,16 @@ def test_a_close_lets_what_runs_end(engine: GatedEngine) -> None:
 
 def test_a_close_without_grace_aborts(engine: GatedEngine) -> None:
     """Who runs is told that it was aborted, with what it has by then."""
+    engine.shut_after = 1
 
     async def test() -> None:
         async with running(engine) as thread:
             async with aclosing(thread.generate(asked(300))) as pieces:
                 await anext(pieces)
-                await thread.close()
+                closing = asyncio.create_task(thread.close())
+                await asyncio.sleep(0)
+                engine.gate.set()
+                await closing
                 found = [piece async for piece in pieces]
             assert found[-1].reason == FinishReason.ABORT
             assert found[-1].generation is not None
@@ -236,12 +248,12 @@ def test_a_close_without_grace_aborts(engine: GatedEngine) -> None:
 
 def test_an_engine_that_fails_fails_all(engine: GatedEngine) -> None:
     """Who runs and who waits are told; it is not ready, and a close ends."""
+    engine.shut_after = 1
 
     async def test() -> None:
         async with running(engine) as thread:
             async with aclosing(thread.generate(asked(300))) as pieces:
                 await anext(pieces)
-                engine.gate.clear()
                 second = asyncio.create_task(all_of(thread, asked(2)))
                 await asyncio.sleep(0)
                 engine.fault = LookupError("a bug")

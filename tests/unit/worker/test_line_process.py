@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -115,6 +116,13 @@ def test_one_that_cannot_start_says_so(log: IO[bytes], tmp_path: Path) -> None:
     assert "no_such_module" in (tmp_path / "log").read_text()
 
 
+def command_line(process: LineProcess) -> list[str]:
+    """Return a process's command line: for a moment, while it becomes another program, none."""
+    file = Path(f"/proc/{process.pid}/cmdline")
+    assert wait_until(lambda: bool(file.read_bytes()))
+    return file.read_text().split("\0")[:-1]
+
+
 def test_the_projects_processes_are_started_as_they_are_asked_for(
     log: IO[bytes], tmp_path: Path
 ) -> None:
@@ -123,22 +131,19 @@ def test_the_projects_processes_are_started_as_they_are_asked_for(
     On a device they compute in float32, as the reference always does.
     """
     store, model = tmp_path / "store", tmp_path / "model"
-    started = [
-        worker_process("A", "tiny", store, log=log, longest=77),
-        reference_process(model, log=log, threads=3),
-        worker_process("B", "tiny", store, log=log, longest=77, device="cuda:99"),
-        reference_process(model, log=log, threads=3, device="cuda:99"),
-    ]
-    files = [Path(f"/proc/{each.pid}/cmdline") for each in started]
-    try:
-        # A process has none for a moment, while it becomes another program.
-        assert wait_until(lambda: all(file.read_bytes() for file in files))
-        worker, reference, placed, reference_placed = (
-            file.read_text().split("\0")[:-1] for file in files
-        )
-    finally:
-        for each in started:
-            each.close(0)
+    lines: list[list[str]] = []
+    for start in (
+        partial(worker_process, "A", "tiny", store, longest=77),
+        partial(reference_process, model, threads=3),
+        partial(worker_process, "B", "tiny", store, longest=77, device="cuda:99"),
+        partial(reference_process, model, threads=3, device="cuda:99"),
+    ):
+        started = start(log=log)
+        try:
+            lines.append(command_line(started))
+        finally:
+            started.close(0)
+    worker, reference, placed, reference_placed = lines
     assert worker == [
         *(sys.executable, "-m", "inference_worker", "run", "--model", "tiny"),
         *("--runtime-dir", str(store), "--name", "A", "--longest", "77"),

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from broken_store import program
-from engine_world import EngineWorld
+from engine_world import LIMIT, EngineWorld
 from heard import Heard
 
 from inference_worker.engine import PAGE_TOKENS
@@ -14,7 +14,7 @@ from inference_worker.generation import Generation
 from inference_worker.model import PagedModel
 from inference_worker.request import Request
 from inference_worker.store_namespace import model_namespace
-from kvstore_client import Acquired, Client
+from kvstore_client import Acquired, Client, ClientConfig
 from kvstore_client.testing import running_store
 
 Ids = Callable[[int, int], list[int]]
@@ -49,7 +49,7 @@ class Thief:
     def __init__(self, client: Client, model: PagedModel) -> None:
         self._client = client
         self.namespace = model_namespace(client, model, PAGE_TOKENS, "tiny")
-        assert self.namespace.wait_open(30), self.namespace.failure
+        assert self.namespace.wait_open(LIMIT), self.namespace.failure
 
     def take_all(self) -> None:
         """Ask for one page more than there are."""
@@ -67,7 +67,7 @@ class Thief:
 @pytest.fixture
 def thief(world: EngineWorld, qwen: PagedModel) -> Iterator[Thief]:
     """Return the other worker."""
-    with Client(world.runtime_dir) as client:
+    with Client(world.runtime_dir, ClientConfig(call_timeout=LIMIT)) as client:
         yield Thief(client, qwen)
 
 

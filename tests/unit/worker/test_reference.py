@@ -89,7 +89,6 @@ def test_its_process_answers_lines_and_knows_no_store(reference: Reference, text
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
     )
     ready, a, b, c, seven, junk, imported = map(json.loads, done.stdout.splitlines())
     assert ready == {"ready": True}

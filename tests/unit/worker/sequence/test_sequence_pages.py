@@ -18,7 +18,7 @@ from kvstore_client import (
     connect_admin,
 )
 from kvstore_client.errors import StoreUnavailable
-from kvstore_client.testing import running_store
+from kvstore_client.testing import running_store, wait_until
 
 
 def test_without_a_namespace_all_pages_are_private() -> None:
@@ -194,6 +194,7 @@ def test_a_store_that_dies_under_a_sequence_is_no_failure() -> None:
                 assert rig.holds(pages, ids)
                 assert rig.private.used_count == 25 - 8 - RESERVE_AHEAD
                 assert pages.publish(ids, 100) == []
+            assert wait_until(lambda: namespace.failure is not None), "its end is not noticed"
             dying.restart()
             assert namespace.wait_open(LIMIT), namespace.failure
             assert len(rig.publish_all(ids[:17])) == 4
