@@ -1,15 +1,15 @@
 """A flood slows the flooder: two tenants on a real server, counted and not timed."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from threading import Semaphore
+from threading import Event, Semaphore
 
 import grpc
 import pytest
 from rpc_world import Refused, Server, Worker, refusal_of
 
 from kvstore.core.quotas import Quotas, QuotaTable
-from kvstore.rpc.server import MAX_CALLS, THREAD_COUNT
+from kvstore.rpc.server import MAX_CALLS, MAX_PENDING, THREAD_COUNT
 from kvstore.service.traffic import Requests
 from kvstore.v1 import lease_pb2, prefix_cache_pb2, store_pb2
 from kvstore_client.testing import wait_until
@@ -97,6 +97,25 @@ def test_a_flood_is_refused_and_others_are_served(server: Server) -> None:
     assert max(served_first) < FLOOD
     asked = server.store.traffic.requests("uid-2")
     assert asked == Requests(before + FLOOD, FLOOD - most)
+
+
+def test_a_flood_that_waits_to_be_taken_is_not_cancelled(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However far behind the one thread is that takes all calls: each is answered in words."""
+    arrive, go_on = server.threads.arrive, Event()
+
+    def late(lane: Hashable, *, always: bool = False) -> bool:
+        assert go_on.wait(60)
+        return arrive(lane, always=always)
+
+    worker, count = server.worker(), 2 * MAX_CALLS
+    assert count < MAX_PENDING
+    monkeypatch.setattr(server.threads, "arrive", late)
+    flood = Flood(worker, count)
+    go_on.set()
+    flood.wait(count)
+    assert flood.reasons() <= {"QUOTA_EXCEEDED"}
 
 
 def test_strangers_fill_no_line_but_their_own(server: Server) -> None:
