@@ -41,6 +41,9 @@ THREAD_COUNT = 16
 # Calls beyond this are refused at once, which a worker takes for a miss, rather than kept
 # waiting until nobody wants their answers.
 MAX_CALLS = 1024
+# Calls that came and that the one thread which takes them all has not taken yet: half a second's.
+# From here on gRPC cancels them without a word, whoever's they are; by itself it does from 1000.
+MAX_PENDING = 8 * MAX_CALLS
 # Of each address, so that strangers leave descriptors to the others.
 MAX_CONNECTIONS = 256
 
@@ -130,6 +133,8 @@ def server_options(limits: Limits) -> tuple[tuple[str, int], ...]:
         # One server a socket: a second one is an error, not a share of the calls.
         ("grpc.so_reuseport", 0),
         ("grpc.max_allowed_incoming_connections", MAX_CONNECTIONS),
+        ("grpc.server.max_pending_requests", MAX_PENDING),
+        ("grpc.server.max_pending_requests_hard_limit", MAX_PENDING),
     )
 
 

@@ -45,6 +45,7 @@ class LaneRig:
         """Have a lane that is idle."""
         self.store.answer(b"")
         assert self.call() == b""
+        assert self.store.came.acquire(timeout=LIMIT)
 
     def open_two(self) -> None:
         """Have two lanes that are idle, and no more."""

@@ -56,6 +56,10 @@ class ScriptedLanes:
         for each in what:
             self._script.put(each)
 
+    def all_met(self) -> bool:
+        """Tell whether calls met all that was written down: what comes next is another's."""
+        return self._script.empty()
+
     def cut(self) -> None:
         """End all connections."""
         for each in self._connections:

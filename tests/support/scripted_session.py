@@ -50,7 +50,8 @@ def matched(*slots: int, extent_id: int = EXTENT_ID) -> prefix_cache_pb2.PrefixM
 class ScriptedSession:
     """Attaches to scripted sockets, with one extent of four slots announced.
 
-    ``generations`` is the descriptor of its slots' table.
+    ``generations`` is the descriptor of its slots' table. Calls have half a minute, unless
+    ``settings`` say otherwise.
     """
 
     def __init__(self, runtime_dir: RuntimeDir, calls: ScriptedCalls, **settings: Any) -> None:  # noqa: ANN401  # a config's fields
@@ -61,7 +62,7 @@ class ScriptedSession:
         )
         calls.answer("GrantLease", GRANTED)
         calls.answer("GetCapabilities", CAPABILITIES)
-        self.config = ClientConfig(**settings)
+        self.config = ClientConfig(**{"call_timeout": 30, "connect_timeout": 30, **settings})
         self.monitor = Condition()
         self.session: Session = Attempt(runtime_dir, self.config).run(
             self.monitor, itertools.count(1)

@@ -158,9 +158,9 @@ class ScriptedAttach:
         return data
 
 
-def sealed_memfd(size: int, seals: int, content: bytes = b"") -> int:
+def sealed_memfd(size: int, seals: int, content: bytes = b"", *, name: str = "kvstore-test") -> int:
     """Return a memfd of ``size`` bytes with seals, to be closed by the caller."""
-    descriptor = os.memfd_create("kvstore-test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.truncate(descriptor, size)
     os.pwrite(descriptor, content, 0)
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)

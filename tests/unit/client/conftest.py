@@ -41,14 +41,6 @@ def sending(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[Sendin
 @pytest.fixture
 def attached(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[ScriptedSession]:
     """A session whose calls have time, attached, without a namespace yet."""
-    attached = ScriptedSession(runtime_dir, scripted, call_timeout=30)
+    attached = ScriptedSession(runtime_dir, scripted)
     yield attached
     attached.close()
-
-
-@pytest.fixture
-def hasty(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[ScriptedSession]:
-    """A session whose calls time out soon."""
-    hasty = ScriptedSession(runtime_dir, scripted, call_timeout=0.2)
-    yield hasty
-    hasty.close()

@@ -24,7 +24,8 @@ class Attempted:
 
     def __init__(self, runtime_dir: RuntimeDir, *answers: Sequence[Answer]) -> None:
         self.peer = ScriptedAttach(runtime_dir.attach_socket, *answers)
-        self.attempt = Attempt(runtime_dir, ClientConfig(display_name="me", ttl=2.5))
+        config = ClientConfig(display_name="me", ttl=2.5, connect_timeout=30)
+        self.attempt = Attempt(runtime_dir, config)
 
     def run(self) -> Session:
         """Run it."""

@@ -30,7 +30,9 @@ def client(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[Client]
     scripted.answer("GrantLease", GRANTED)
     scripted.answer("GetCapabilities", CAPABILITIES)
     scripted.answer("RevokeLease", REVOKED)
-    config = ClientConfig(first_backoff=0.01, longest_backoff=0.01)
+    config = ClientConfig(
+        call_timeout=30, connect_timeout=30, first_backoff=0.01, longest_backoff=0.01
+    )
     with Client(runtime_dir.path, config) as client:
         assert client.wait_connected(30)
         yield client
@@ -185,7 +187,8 @@ def test_a_store_that_refuses_this_process_says_why(runtime_dir: RuntimeDir) -> 
     """Where attaching is refused the reason is every request's failure."""
     status = status_pb2.Status.FromString(refusal("PEER_REFUSED", why="test"))
     peer = ScriptedAttach(runtime_dir.attach_socket, [(attach_pb2.ServerFrame(refused=status), ())])
-    client = Client(runtime_dir.path, ClientConfig(connect_timeout=0.1))
+    # The next attempt, which nobody answers, goes on until the client is closed.
+    client = Client(runtime_dir.path, ClientConfig(connect_timeout=30))
     namespace = client.namespace(*KEY)
     assert isinstance(namespace.match(b"").failure, errors.StoreUnavailable)
     client.start()
@@ -236,7 +239,7 @@ def test_a_store_that_says_when_to_come_is_not_asked_before(
     scripted.answer("GrantLease", refusal("STORE_DRAINING", retry_after_s=1000))
     scripted.answer("RevokeLease", REVOKED)
     waits: list[float] = []
-    client = Client(runtime_dir.path, ClientConfig(first_backoff=0.001))
+    client = Client(runtime_dir.path, ClientConfig(connect_timeout=30, first_backoff=0.001))
     monkeypatch.setattr(client._connector, "_pause", waits.append)
     with client:
         namespace = client.namespace(*KEY)

@@ -84,7 +84,8 @@ def rigs(
     made: list[Rig] = []
 
     def make(*, seen: bool = True, **settings: Callable[[], None]) -> Rig:
-        rig = Rig(runtime_dir, scripted, ClientConfig(call_timeout=LIMIT, **settings))
+        config = ClientConfig(call_timeout=LIMIT, connect_timeout=LIMIT, **settings)
+        rig = Rig(runtime_dir, scripted, config)
         made.append(rig)
         if seen:
             memory = cuda_memory.CudaMemory(lambda: ClientCuda(rig.card))
@@ -154,6 +155,7 @@ def assert_closed_by(rig: Rig, words: str) -> None:
     assert isinstance(namespace.match([1] * 9).failure, errors.DeviceUnavailable)
     with pytest.raises(errors.DeviceUnavailable):
         namespace.reserve(start_page=0, page_count=1)
+    assert wait_until(lambda: len(rig.peer.frames) > 2)
     assert list(rig.peer.frames[2].acknowledge.extent_ids) == []
     assert rig.client.connected
 

@@ -86,7 +86,8 @@ def test_it_probes_again_when_the_trial_fails(gated: Gated) -> None:
     for _ in range(3):
         gated.time_out()
         gated.probes.get(timeout=30)
-        assert probing() == 1
+        # The one before it may be about to end.
+        assert wait_until(lambda: probing() == 1)
         gated.outcomes.put(None)
         assert wait_until(lambda: gated.gate.passes)
 
@@ -122,7 +123,8 @@ def test_closing_ends_the_thread() -> None:
     gated.time_out()
     gated.outcomes.put(SLOW)
     gated.probes.get(timeout=30)
-    assert probing() == 1
+    # That of another test may be about to end.
+    assert wait_until(lambda: probing() == 1)
     gated.gate.close()
     assert wait_until(lambda: probing() == 0)
     assert gated.probes.empty()

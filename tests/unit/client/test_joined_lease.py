@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
+from functools import partial
 from threading import Condition
 
 import pytest
@@ -20,12 +21,15 @@ SHARED = SharedLease(EPOCH, bytes(range(16)), bytes(range(32)))
 LOOKED = lease_pb2.ListHoldsResponse()
 
 
-def joined_session(
-    runtime_dir: RuntimeDir, shared: SharedLease = SHARED, *, ttl: float = 60.0
-) -> Session:
+def joined_session(runtime_dir: RuntimeDir) -> Session:
     """Return a session under the owner's lease."""
-    attempt = Attempt(runtime_dir, ClientConfig(ttl=ttl), shared)
+    attempt = Attempt(runtime_dir, ClientConfig(ttl=60.0, connect_timeout=30), SHARED)
     return attempt.run(Condition(), itertools.count())
+
+
+def has_looked(scripted: ScriptedCalls, count: int) -> bool:
+    """Tell whether the store was asked for the lease so often."""
+    return len(scripted.requests.get("ListHolds", ())) == count
 
 
 @pytest.fixture
@@ -75,7 +79,11 @@ def test_a_lease_that_ended_ends_who_joined_it(
 ) -> None:
     """It looks whether the lease is there, again and again, and renews nothing."""
     scripted.answer("ListHolds", LOOKED, LOOKED, refusal("LEASE_NOT_FOUND"))
-    session = joined_session(runtime_dir, ttl=0.3)
+    session = joined_session(runtime_dir)
+    for count in (1, 2, 3):
+        # By the lease's clock it would look in twenty seconds.
+        session._keeper.prompt()
+        assert wait_until(partial(has_looked, scripted, count))
     assert wait_until(lambda: session.ended is not None)
     assert isinstance(session.ended, errors.LeaseNotFound)
     looks = [lease_pb2.ListHoldsRequest.FromString(each) for each in scripted.requests["ListHolds"]]

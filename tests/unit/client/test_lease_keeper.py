@@ -9,7 +9,8 @@ from kvstore_client import errors
 from kvstore_client.lease_keeper import LeaseKeeper, LeaseTerm
 from kvstore_client.testing import wait_until
 
-TTL = 9.0
+# So long that the keeper, which waits by the real clock, looks at the test's when it is prompted.
+TTL = 900.0
 Outcome = float | errors.StoreError
 
 
@@ -74,16 +75,16 @@ def test_a_renewal_extends_the_term_from_its_sending(kept: Kept) -> None:
     """However long the answer took, the new term begins when the request was sent."""
 
     def slow() -> float:
-        kept.now += 2.0
+        kept.now += 200.0
         return TTL
 
     kept.keeper.start()
     kept.outcomes.put(slow)
-    kept.at(103.0)
+    kept.at(400.0)
     kept.user.renewals.get(timeout=30)
-    kept.now = 111.9
+    kept.now = 1299.9
     assert kept.keeper.holds
-    kept.now = 112.0
+    kept.now = 1300.0
     assert not kept.keeper.holds
 
 
@@ -91,23 +92,23 @@ def test_a_renewal_never_waits_beyond_the_end(kept: Kept) -> None:
     """The timeout is a third of the term, and at its end what is left of it."""
     kept.keeper.start()
     kept.outcomes.put(errors.StoreTimedOut("slow"))
-    kept.at(103.0)
-    assert kept.timeouts.get(timeout=30) == 3.0
+    kept.at(400.0)
+    assert kept.timeouts.get(timeout=30) == 300.0
     kept.outcomes.put(errors.StoreTimedOut("slow"))
-    kept.at(108.0)
-    assert kept.timeouts.get(timeout=30) == 1.0
+    kept.at(900.0)
+    assert kept.timeouts.get(timeout=30) == 100.0
     assert kept.user.ends.empty()
 
 
 def test_failures_are_tried_again_until_the_end(kept: Kept) -> None:
     """A store that is away costs the lease only at its end, which this clock decides."""
     kept.keeper.start()
-    for now in (103.0, 105.0):
+    for now in (400.0, 600.0):
         kept.outcomes.put(errors.StoreUnavailable("away"))
         kept.at(now)
         kept.timeouts.get(timeout=30)
     assert kept.user.ends.empty()
-    kept.at(109.0)
+    kept.at(1000.0)
     assert isinstance(kept.user.ends.get(timeout=30), errors.LeaseExpired)
     assert kept.timeouts.empty()
 
@@ -117,19 +118,19 @@ def test_a_refusal_ends_it_at_once(kept: Kept) -> None:
     kept.keeper.start()
     refused = errors.LeaseNotFound("gone")
     kept.outcomes.put(refused)
-    kept.at(103.0)
+    kept.at(400.0)
     assert kept.user.ends.get(timeout=30) is refused
 
 
 def test_a_refusal_for_now_is_no_end(kept: Kept) -> None:
     """Where the store says to come later the lease is renewed later, within its term."""
     kept.keeper.start()
-    kept.outcomes.put(errors.QuotaExceeded("too many", retry_after_s=2.0))
-    kept.at(103.0)
+    kept.outcomes.put(errors.QuotaExceeded("too many", retry_after_s=200.0))
+    kept.at(400.0)
     kept.timeouts.get(timeout=30)
-    assert wait_until(lambda: kept.keeper._next_attempt == 105.0)
+    assert wait_until(lambda: kept.keeper._next_attempt == 600.0)
     kept.outcomes.put(TTL)
-    kept.at(105.0)
+    kept.at(600.0)
     kept.user.renewals.get(timeout=30)
     assert kept.user.ends.empty()
 
@@ -137,7 +138,7 @@ def test_a_refusal_for_now_is_no_end(kept: Kept) -> None:
 def test_a_process_that_slept_gives_up_before_it_asks(kept: Kept) -> None:
     """After a stop past the term nothing is sent: the lease is given up by the clock alone."""
     kept.keeper.start()
-    kept.at(500.0)
+    kept.at(5000.0)
     assert isinstance(kept.user.ends.get(timeout=30), errors.LeaseExpired)
     assert kept.timeouts.empty()
 
@@ -146,7 +147,7 @@ def test_a_stopped_keeper_says_nothing(kept: Kept) -> None:
     """After a stop there is neither a renewal nor an end."""
     kept.keeper.start()
     kept.keeper.stop()
-    kept.at(500.0)
+    kept.at(5000.0)
     assert wait_until(lambda: not kept.keeper.running)
     assert kept.user.ends.empty()
     assert kept.user.renewals.empty()
@@ -169,5 +170,5 @@ def test_a_keeper_that_fails_by_a_bug_gives_the_lease_up(kept: Kept) -> None:
 
     kept.keeper.start()
     kept.outcomes.put(fail)
-    kept.at(104.0)
+    kept.at(400.0)
     assert "a bug" in str(kept.user.ends.get(timeout=30))

@@ -37,7 +37,7 @@ class OneSession:
 @pytest.fixture
 def attached(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[ScriptedSession]:
     """A session whose releases are answered."""
-    attached = ScriptedSession(runtime_dir, scripted, call_timeout=30)
+    attached = ScriptedSession(runtime_dir, scripted)
     scripted.answer("ReleasePins", *[RELEASED] * 9)
     scripted.answer("AbortReservation", *[ABORTED] * 9)
     yield attached

@@ -149,6 +149,7 @@ def test_what_does_not_come_before_a_call_in_order_costs_it_its_deadline(rig: La
     """As an answer does that does not come; also where it would be made over gRPC."""
     rig.open_two()
     assert rig.post(1)
+    assert rig.store.came.acquire(timeout=LIMIT)
     rig.lanes._idle.reverse()
     for _ in range(2):
         with pytest.raises(errors.StoreTimedOut):
@@ -181,6 +182,7 @@ def test_a_call_in_order_waits_for_a_lane_that_is_in_use(rig: LaneRig) -> None:
     """Whoever uses it reads what was posted there, before its own answer."""
     rig.open_one()
     assert rig.post(1)
+    assert rig.store.came.acquire(timeout=LIMIT)
     thread = Thread(target=rig.call, daemon=True)
     thread.start()
     assert wait_until(lambda: not rig.lanes._idle)

@@ -1,6 +1,7 @@
 """One session: when it takes work, what becomes of calls without an answer, and its end."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from threading import Event, Thread
 
 import grpc
@@ -9,7 +10,6 @@ from scripted_session import (
     ABORTED,
     KEY,
     RELEASED,
-    RENEWED,
     REVOKED,
     ScriptedSession,
     match,
@@ -20,6 +20,7 @@ from scripted_store import ScriptedCalls, refusal
 from kvstore.v1 import prefix_cache_pb2, store_pb2
 from kvstore.v1.types_pb2 import PageRun
 from kvstore_client import errors
+from kvstore_client.budget import StoreBudget
 from kvstore_client.opened_namespace import OpenedNamespace
 from kvstore_client.page_ref import Pages
 from kvstore_client.runtime_dir import RuntimeDir
@@ -139,22 +140,20 @@ def test_a_range_beyond_its_extent_is_no_answer(attached: ScriptedSession) -> No
             )
 
 
-def test_releases_go_ahead_of_a_reserve(hasty: ScriptedSession) -> None:
+def test_releases_go_ahead_of_a_reserve(attached: ScriptedSession) -> None:
     """Settling waits for what was given back, and no longer than the request may take."""
-    slow = Event()
-    hasty.calls.answer("ReleasePins", slow, RELEASED)
-    hasty.calls.answer("RenewLease", RENEWED)
-    hasty.session.give_back(pin_ids=[1])
+    slow, session = Event(), attached.session
+    attached.calls.answer("ReleasePins", slow, RELEASED)
+    session.give_back(pin_ids=[1])
     with (
         pytest.raises(errors.StoreTimedOut),
-        hasty.session.request() as asking,
+        session.request(StoreBudget(0.05)) as asking,
     ):
-        hasty.session.settle(asking)
+        session.settle(asking)
     slow.set()
-    assert hasty.session.flush(30)
-    assert wait_until(lambda: hasty.session.usable)
-    with hasty.session.request() as asking:
-        hasty.session.settle(asking)
+    assert session.flush(30)
+    with session.request() as asking:
+        session.settle(asking)
 
 
 def test_settling_ends_with_the_session(attached: ScriptedSession) -> None:
@@ -221,7 +220,9 @@ def test_a_namespace_whose_extents_are_not_counted_on_does_not_open(
     scripted: ScriptedCalls, runtime_dir: RuntimeDir
 ) -> None:
     """Without the store's acknowledgement there is no namespace, for no slot could be had."""
-    attached = ScriptedSession(runtime_dir, scripted, connect_timeout=0.3)
+    attached = ScriptedSession(runtime_dir, scripted)
+    # Once it is attached: that takes as long as it takes.
+    attached.session._config = replace(attached.config, connect_timeout=0.1)
     opened = store_pb2.OpenNamespaceResponse(namespace_id=b"space", extent_ids=[9])
     scripted.answer("OpenNamespace", opened)
     with pytest.raises(errors.StoreTimedOut):

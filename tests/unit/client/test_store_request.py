@@ -2,6 +2,7 @@
 
 from threading import Event
 
+import grpc
 import pytest
 from scripted_session import RELEASED, RENEWED, ScriptedSession, match, matched
 from scripted_store import refusal
@@ -13,37 +14,37 @@ from kvstore_client.store_request import Sample
 from kvstore_client.testing import wait_until
 
 PEEKED = prefix_cache_pb2.PeekPrefixResponse()
+# What a client's own clock says too, once a deadline passed.
+TOO_LATE = grpc.StatusCode.DEADLINE_EXCEEDED
 MATCH = prefix_cache_pb2.MatchPrefixResponse(match=matched(0))
 
 
 def test_after_a_timeout_the_store_is_not_asked_until_it_answers(
-    hasty: ScriptedSession,
+    attached: ScriptedSession,
 ) -> None:
     """One request pays its deadline; later ones nothing, until a probe was answered."""
-    slow, silent = Event(), Event()
-    hasty.calls.answer("MatchPrefix", slow, MATCH, MATCH)
-    hasty.calls.answer("RenewLease", silent, *[RENEWED] * 9)
-    hasty.calls.answer("ReleasePins", RELEASED)
+    silent, session = Event(), attached.session
+    attached.calls.answer("MatchPrefix", TOO_LATE, MATCH)
+    attached.calls.answer("RenewLease", silent, RENEWED)
+    attached.calls.answer("ReleasePins", RELEASED)
     with pytest.raises(errors.StoreTimedOut):
-        match(hasty.session, 1)
-    assert not hasty.session.usable
+        match(session, 1)
+    assert not session.usable
     with pytest.raises(errors.StoreUnavailable, match="not asked: the store did not answer"):
-        match(hasty.session, 2)
-    assert len(hasty.calls.requests["MatchPrefix"]) == 1
-    slow.set()
+        match(session, 2)
+    assert len(attached.calls.requests["MatchPrefix"]) == 1
     silent.set()
-    assert wait_until(lambda: hasty.session.usable)
-    match(hasty.session, 3)
-    assert len(hasty.calls.requests["MatchPrefix"]) == 2
+    assert wait_until(lambda: session.usable)
+    match(session, 3)
+    assert len(attached.calls.requests["MatchPrefix"]) == 2
 
 
-def test_a_probe_asks_for_what_was_asked(hasty: ScriptedSession) -> None:
+def test_a_probe_asks_for_what_was_asked(attached: ScriptedSession) -> None:
     """A renewal is no answer to a match: the store is asked to peek, then one request passes."""
-    session = hasty.session
-    slow = Event()
-    hasty.calls.answer("MatchPrefix", slow, MATCH, MATCH)
-    hasty.calls.answer("ReleasePins", RELEASED)
-    hasty.calls.answer("PeekPrefix", PEEKED)
+    session = attached.session
+    attached.calls.answer("MatchPrefix", TOO_LATE, MATCH)
+    attached.calls.answer("ReleasePins", RELEASED)
+    attached.calls.answer("PeekPrefix", PEEKED)
     sample = Sample(b"space", b"1234")
     with (
         pytest.raises(errors.StoreTimedOut),
@@ -51,10 +52,9 @@ def test_a_probe_asks_for_what_was_asked(hasty: ScriptedSession) -> None:
     ):
         asking.ask(session.lease.match, *sample, (1, 2), asking.remaining())
     assert wait_until(lambda: session.usable)
-    (probe,) = hasty.calls.requests["PeekPrefix"]
+    (probe,) = attached.calls.requests["PeekPrefix"]
     asked = prefix_cache_pb2.PeekPrefixRequest.FromString(probe)
     assert (asked.namespace_id, asked.tokens) == sample
-    slow.set()
     with session.request():
         assert not session.usable
         with pytest.raises(errors.StoreUnavailable, match="one request tries"):
@@ -76,22 +76,22 @@ def test_a_refusal_for_a_time_is_not_asked_again_before(attached: ScriptedSessio
     assert attached.session.usable
 
 
-def test_calls_of_one_request_share_a_budget(hasty: ScriptedSession) -> None:
+def test_calls_of_one_request_share_a_budget(attached: ScriptedSession) -> None:
     """However many calls a request makes, all wait together no longer than its budget."""
-    budget = StoreBudget(0.2)
-    slow = Event()
-    hasty.calls.answer("RenewLease", RENEWED, slow, *[RENEWED] * 9)
-    session = hasty.session
+    budget = StoreBudget(20.0)
+    slow, session = Event(), attached.session
+    attached.calls.answer("RenewLease", RENEWED, slow, RENEWED)
     with session.request(budget) as asking:
         asking.ask(session.lease.renew, asking.remaining())
-    assert 0 < budget.spent_seconds < 0.2
-    left = 0.2 - budget.spent_seconds
+    assert 0 < budget.spent_seconds < 20
+    left = budget.left
     with session.request(budget) as asking:
         assert 0 < asking.remaining() <= left
-        with pytest.raises(errors.StoreTimedOut):
-            asking.ask(session.lease.renew, asking.remaining())
+    # As if it had waited for most of it.
+    budget.spent_seconds = 19.9
+    with pytest.raises(errors.StoreTimedOut), session.request(budget) as asking:
+        asking.ask(session.lease.renew, asking.remaining())
     slow.set()
-    assert wait_until(lambda: session.usable)
     with (
         pytest.raises(errors.StoreUnavailable, match="this request waited"),
         session.request(budget),

@@ -1,17 +1,18 @@
 """A flood slows the flooder: two tenants on a real server, counted and not timed."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from threading import Semaphore
+from threading import Event, Semaphore
 
 import grpc
 import pytest
 from rpc_world import Refused, Server, Worker, refusal_of
 
 from kvstore.core.quotas import Quotas, QuotaTable
-from kvstore.rpc.server import MAX_CALLS, THREAD_COUNT
+from kvstore.rpc.server import MAX_CALLS, MAX_PENDING, THREAD_COUNT
 from kvstore.service.traffic import Requests
 from kvstore.v1 import lease_pb2, prefix_cache_pb2, store_pb2
+from kvstore_client.testing import wait_until
 
 FLOOD = MAX_CALLS + 500
 RETRY_INFO = "google.rpc.RetryInfo"
@@ -23,6 +24,8 @@ class Flood:
     def __init__(self, worker: Worker, count: int, *, guess: bool = False) -> None:
         """With ``guess`` each call has a credential that nobody was given."""
         self.done = Semaphore(0)
+        self.threads = worker.server.threads
+        self.lane = ("tenant", f"uid-{worker.uid}")
         credential = worker.server.credentials.issue(worker.uid)
         credentials = [f"guess {k}" if guess else credential for k in range(count)]
         self.calls = [
@@ -46,9 +49,17 @@ class Flood:
         return sum(call.done() for call in self.calls)
 
     def refusals(self) -> list[Refused]:
-        """Return the calls that were refused."""
-        errors = [call.exception() for call in self.calls]
+        """Return the calls that were refused by now."""
+        errors = [call.exception() for call in self.calls if call.done()]
         return [refusal_of(each) for each in errors if isinstance(each, grpc.RpcError)]
+
+    def reasons(self) -> set[str]:
+        """Return why calls were refused by now."""
+        return {each.reason for each in self.refusals()}
+
+    def in_line(self) -> int:
+        """Return how many calls of this worker's tenant stand in line, or have a thread."""
+        return self.threads._counts.get(self.lane, 0)
 
 
 @contextmanager
@@ -67,8 +78,12 @@ def test_a_flood_is_refused_and_others_are_served(server: Server) -> None:
         most = MAX_CALLS // 3
         flood.wait(FLOOD - most)
         calm = Flood(other, 20)
+        # How much of the flood had ended as each of them did.
+        served_first: list[int] = []
+        for call in calm.calls:
+            call.add_done_callback(lambda _: served_first.append(flood.finished()))
+        assert wait_until(lambda: calm.in_line() == 20)
     calm.wait(20)
-    served_first = flood.finished()
     flood.wait(most)
     assert calm.refusals() == []
     refusals = flood.refusals()
@@ -78,9 +93,29 @@ def test_a_flood_is_refused_and_others_are_served(server: Server) -> None:
     assert all((each.reason, each.metadata) == ("QUOTA_EXCEEDED", metadata) for each in refusals)
     assert all(RETRY_INFO in each.detail_types for each in refusals)
     # The others did not wait for all that the flooder had in line.
-    assert served_first < FLOOD
+    assert wait_until(lambda: len(served_first) == 20)
+    assert max(served_first) < FLOOD
     asked = server.store.traffic.requests("uid-2")
     assert asked == Requests(before + FLOOD, FLOOD - most)
+
+
+def test_a_flood_that_waits_to_be_taken_is_not_cancelled(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However far behind the one thread is that takes all calls: each is answered in words."""
+    arrive, go_on = server.threads.arrive, Event()
+
+    def late(lane: Hashable, *, always: bool = False) -> bool:
+        assert go_on.wait(60)
+        return arrive(lane, always=always)
+
+    worker, count = server.worker(), 2 * MAX_CALLS
+    assert count < MAX_PENDING
+    monkeypatch.setattr(server.threads, "arrive", late)
+    flood = Flood(worker, count)
+    go_on.set()
+    flood.wait(count)
+    assert flood.reasons() <= {"QUOTA_EXCEEDED"}
 
 
 def test_strangers_fill_no_line_but_their_own(server: Server) -> None:
@@ -92,11 +127,12 @@ def test_strangers_fill_no_line_but_their_own(server: Server) -> None:
         stuck = [Flood(each, THREAD_COUNT) for each in busy]
         strangers = Flood(worker, MAX_CALLS + 1, guess=True)
         mine = Flood(worker, 1)
+        # Before anybody else gets on, some of them were too many.
+        assert wait_until(lambda: "QUOTA_EXCEEDED" in strangers.reasons())
     for flood in (*stuck, mine, strangers):
         flood.wait(len(flood.calls))
     assert all(flood.refusals() == [] for flood in (*stuck, mine))
-    reasons = {each.reason for each in strangers.refusals()}
-    assert reasons == {"CREDENTIAL_REQUIRED", "QUOTA_EXCEEDED"}
+    assert strangers.reasons() == {"CREDENTIAL_REQUIRED", "QUOTA_EXCEEDED"}
 
 
 def ask_often(worker: Worker) -> None:
