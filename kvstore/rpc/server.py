@@ -41,9 +41,10 @@ THREAD_COUNT = 16
 # Calls beyond this are refused at once, which a worker takes for a miss, rather than kept
 # waiting until nobody wants their answers.
 MAX_CALLS = 1024
-# Calls that came and that the one thread which takes them all has not taken yet: half a second's.
-# From here on gRPC cancels them without a word, whoever's they are; by itself it does from 1000.
-MAX_PENDING = 8 * MAX_CALLS
+# Calls that came and that the one thread which takes them all has not taken yet. From here on
+# gRPC cancels them without a word, whoever's they are; by itself it does from 1000. Each takes
+# 16 KiB of memory, and 35 with a request of 20 kB: measured with 8,000 calls, gRPC 1.85.
+MAX_PENDING = 4 * MAX_CALLS
 # Of each address, so that strangers leave descriptors to the others.
 MAX_CONNECTIONS = 256
 
