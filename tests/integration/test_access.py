@@ -23,6 +23,8 @@ from kvstore_client import ClientConfig
 from kvstore_client.testing import running_store, wait_until
 
 LIMIT = 30.0
+# A third of it is how long a client may not know that its tenant changed.
+TTL = 3.0
 TOKEN = "kvs_token"  # noqa: S105 - for this test alone
 
 
@@ -152,7 +154,9 @@ def test_a_worker_whose_uid_changes_tenants_goes_on_as_the_new_one(tmp_path: Pat
     """After a SIGHUP the worker loses its lease, attaches again, and begins anew."""
     path = tenants_file(tmp_path, "alice")
     with running_store(*SMALL_STORE, "--tenants-file", str(path)) as store:
-        client, namespace = open_client(store.runtime_dir, ClientConfig(ttl=0.6))
+        client, namespace = open_client(
+            store.runtime_dir, ClientConfig(ttl=TTL, call_timeout=LIMIT)
+        )
         write_and_insert(namespace, TOKENS)
         assert client.flush(LIMIT)
         tenants_file(tmp_path, "bob")

@@ -59,7 +59,7 @@ def test_a_page_of_another_sequence_is_copied_and_gone_on_in(two: tuple[Opened, 
 
 def test_a_whole_sequence_comes_with_its_next_token(two: tuple[Opened, Opened]) -> None:
     """All tokens, those of the last page to copy, and what follows them: to whoever accepts it."""
-    (_, writer), (client, reader) = two
+    (first, writer), (second, reader) = two
     prompt = TOKENS[:6]
     with writer.acquire(TOKENS, total_page_count=5) as acquired:
         assert acquired.reservation is not None
@@ -81,8 +81,8 @@ def test_a_whole_sequence_comes_with_its_next_token(two: tuple[Opened, Opened]) 
         assert (match.token_count, match.pages) == (0, [])
         assert match.source is not None
         assert match.pin_id is not None
-    assert client.flush(LIMIT)
-    assert nothing_held(client)
+    assert all(each.flush(LIMIT) for each in (first, second))
+    assert nothing_held(second)
 
 
 def test_what_is_hinted_as_one_shot_goes_first(two: tuple[Opened, Opened]) -> None:

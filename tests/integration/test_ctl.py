@@ -13,6 +13,7 @@ from click.testing import Result
 from google.rpc import status_pb2
 from patterned_pages import (
     LAYOUT,
+    LIMIT,
     SMALL_STORE,
     TOKENS,
     open_client,
@@ -43,10 +44,11 @@ def store() -> Iterator[RunningStore]:
 @pytest.fixture(scope="module")
 def namespace(store: RunningStore) -> Iterator[Namespace]:
     """The namespace of worker-a, with a match that is held."""
-    client, namespace = open_client(store.runtime_dir, ClientConfig(display_name="worker-a"))
+    config = ClientConfig(display_name="worker-a", call_timeout=LIMIT)
+    client, namespace = open_client(store.runtime_dir, config)
     write_and_insert(namespace, TOKENS)
     write_and_insert(namespace, OTHER)
-    assert client.flush(30)
+    assert client.flush(LIMIT)
     with namespace.match(OTHER):
         yield namespace
     client.close()

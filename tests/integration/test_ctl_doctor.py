@@ -21,7 +21,7 @@ from kvstore_client.ctl_checks_host import descriptors_check, server_pid, socket
 from kvstore_client.ctl_findings import Finding, Outcome
 from kvstore_client.host_facts import HostFacts
 from kvstore_client.runtime_dir import RuntimeDir
-from kvstore_client.testing import RunningStore, running_store
+from kvstore_client.testing import RunningStore, running_store, wait_until
 
 SLOTS = 32
 
@@ -122,8 +122,17 @@ def test_few_hits_are_seen(client: Client, namespace: Namespace) -> None:
     assert (finding.outcome, "kvstore-ctl identity" in finding.advice) == (Outcome.WARNING, True)
 
 
+def is_whole(client: Client, namespace: Namespace) -> bool:
+    """Have the pool run low; tell whether it has grown to both its extents, for the worker too."""
+    namespace.reserve(start_page=0, page_count=SLOTS // 2).abort()
+    (lease,) = client.admin.leases()
+    return [each.mapped_extent_count for each in lease.processes] == [2]
+
+
 def test_pages_that_go_too_early_are_seen(client: Client, namespace: Namespace) -> None:
     """Prompts that come round are computed again where the pool holds only some of them."""
+    # In a smaller pool they would be gone for longer than what is told as too early.
+    assert wait_until(lambda: is_whole(client, namespace))
     for _ in range(3):
         for number in range(SLOTS // 4 + 2):
             write_and_insert(namespace, prompt(number))
@@ -134,6 +143,7 @@ def test_pages_that_go_too_early_are_seen(client: Client, namespace: Namespace) 
 def test_a_pool_that_is_held_is_seen(client: Client, namespace: Namespace) -> None:
     """Where lookups find no slots for what they lack."""
     assert finding_of(client, "room").outcome is Outcome.OK
+    assert wait_until(lambda: is_whole(client, namespace))
     with namespace.reserve(start_page=0, page_count=SLOTS):
         for number in range(2000, 2000 + ctl_checks_store.FEW):
             namespace.acquire(prompt(number), total_page_count=4).release()

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import takewhile
@@ -16,10 +17,11 @@ import pytest
 from patterned_pages import LAYOUT, TOKENS, open_client, write_and_insert
 from typer.testing import CliRunner, Result
 
-from kvstore_client import Client
+from kvstore_client import Client, ctl_replay
 from kvstore_client.ctl import app
 from kvstore_client.ctl_load import CALLS
-from kvstore_client.ctl_trace import BLOCK_TOKENS
+from kvstore_client.ctl_scratch import Scratch
+from kvstore_client.ctl_trace import BLOCK_TOKENS, Prompt
 from kvstore_client.testing import RunningStore, running_store, wait_until
 
 CUT = Path(__file__).parents[1] / "data" / "conversation_300.jsonl.gz"
@@ -166,8 +168,14 @@ def test_a_trace_asks_before_memory_moves(tmp_path: Path) -> None:
     extents = ("--extent-bytes", str(size // 2))
     with running_store("--tier1-bytes", str(size), *extents) as store:
         client, namespace = open_client(store.runtime_dir)
-        for number in range(2 * PAGES // 4):
-            write_and_insert(namespace, [number, *TOKENS[1:]])
+
+        def full() -> bool:
+            """Fill the pool, as far as it has grown."""
+            for number in range(2 * PAGES // 4):
+                write_and_insert(namespace, [number, *TOKENS[1:]])
+            return cached(client)["tiny"] == 2 * PAGES
+
+        assert wait_until(full)
         assert client.flush(30)
         before = cached(client)["tiny"]
         command = ("replay", str(trace), "--page-bytes", str(2 * LAYOUT.page_bytes))
@@ -199,13 +207,30 @@ def test_a_trace_is_replayed(store: RunningStore, others: Client) -> None:
     assert cached(others) == {"tiny": 4}
 
 
-def test_the_pool_of_a_replay_is_what_it_grew_to(tmp_path: Path) -> None:
+def mapped(client: Client) -> list[int]:
+    """Return how many extents each process of the store has mapped, as the store knows."""
+    processes = [each for lease in client.admin.leases() for each in lease.processes]
+    return [each.mapped_extent_count for each in processes]
+
+
+def test_the_pool_of_a_replay_is_what_it_grew_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The slots beside a hit rate are those of all extents that the trace filled."""
     trace = tmp_path / "trace.jsonl"
     prompts = [[number] * 16 * PAGES for number in range(6)]
     trace.write_text("\n".join(json.dumps({"tokens": each}) for each in prompts))
     extent = PAGES * LAYOUT.page_bytes
     sizes = ("--tier1-bytes", str(4 * extent), "--extent-bytes", str(extent))
+    ask = ctl_replay._ask
+
+    def ask_and_wait(made: Scratch, prompt: Prompt, counts: Counter[str]) -> None:
+        """Fill the pool, and wait until it has grown: it does so beside the calls."""
+        ask(made, prompt, counts)
+        extents = min(counts["requests"] + 1, 4)
+        assert wait_until(lambda: mapped(made.client) == [extents])
+
+    monkeypatch.setattr(ctl_replay, "_ask", ask_and_wait)
     with running_store(*sizes) as store:
         command = ("replay", str(trace), "--page-bytes", str(LAYOUT.page_bytes))
         answer = json.loads(run(store, *command, "--json").stdout)

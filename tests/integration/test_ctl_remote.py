@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from certificates import Authority
-from patterned_pages import SMALL_STORE, TOKENS, open_client, write_and_insert
+from patterned_pages import LIMIT, SMALL_STORE, TOKENS, open_client, write_and_insert
 from typer.testing import CliRunner, Result
 
 from kvstore_client import (
@@ -71,9 +71,10 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
     with running_store(*SMALL_STORE, *flags) as store:
         found = re.search(r'"port": (\d+)', store.log)
         assert found is not None
-        client, namespace = open_client(store.runtime_dir, ClientConfig(display_name="worker-a"))
+        config = ClientConfig(display_name="worker-a", call_timeout=LIMIT)
+        client, namespace = open_client(store.runtime_dir, config)
         write_and_insert(namespace, TOKENS)
-        assert client.flush(30)
+        assert client.flush(LIMIT)
         yield Remote(
             f"127.0.0.1:{found[1]}", store.runtime_dir, folder, namespace, lambda: store.log
         )

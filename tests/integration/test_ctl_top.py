@@ -34,7 +34,7 @@ def store() -> Iterator[RunningStore]:
 @pytest.fixture(scope="module")
 def namespace(store: RunningStore) -> Iterator[Namespace]:
     """A namespace in which a worker matches the same prompt all the time."""
-    config = ClientConfig(display_name="busy")
+    config = ClientConfig(display_name="busy", call_timeout=LIMIT)
     client, namespace = open_client(store.runtime_dir, config)
     other = client.namespace(replace(IDENTITY, salt=b"idle"), LAYOUT)
     assert other.wait_open(LIMIT)

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from promtool import promtool
 
 from kvstore.metrics.collector import METRICS
-from kvstore_client import Client, NamespaceIdentity
+from kvstore_client import Client, ClientConfig, NamespaceIdentity
 from kvstore_client.layout import OpaqueContent, PageLayout
 from kvstore_client.testing import running_store
 
@@ -48,8 +48,9 @@ def scrape(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         *("--tier3-path", str(slab), "--tier3-bytes", "16MiB", "--tier3-write", "through"),
         *("--metrics-listen", "127.0.0.1:0", "--verify-rate", "1"),
     )
+    config = ClientConfig(call_timeout=LIMIT)
     layout = PageLayout(PAGE_TOKENS, PAGE_BYTES, OpaqueContent(b"dashboard"))
-    with running_store(*arguments) as store, Client(store.runtime_dir) as client:
+    with running_store(*arguments) as store, Client(store.runtime_dir, config) as client:
         identity = NamespaceIdentity(b"m", display_name='a "model"')
         namespace = client.namespace(identity, layout)
         assert namespace.wait_open(LIMIT), namespace.failure

@@ -9,8 +9,9 @@ from kvstore_client import ClientConfig
 from kvstore_client.testing import RunningStore, running_store
 
 # A third of it is how long an idle client may not know of the drain.
-TTL = 0.6
+TTL = 3.0
 LIMIT = 30.0
+CONFIG = ClientConfig(ttl=TTL, call_timeout=LIMIT)
 # The store would wait that long for a lease, and every test for less.
 GRACE = ("--drain-grace", "600")
 
@@ -23,7 +24,7 @@ def ended(store: RunningStore) -> int:
 def test_an_idle_client_lets_a_draining_store_go() -> None:
     """It learns of the drain by a renewal, gives up its lease, and the store ends at once."""
     with running_store(*SMALL_STORE, *GRACE) as store:
-        client, namespace = open_client(store.runtime_dir, ClientConfig(ttl=TTL))
+        client, namespace = open_client(store.runtime_dir, CONFIG)
         os.kill(store.pid, signal.SIGTERM)
         assert ended(store) == 0
         assert "drained=True leases_left=0" in " ".join(store.log.split())
@@ -34,7 +35,7 @@ def test_an_idle_client_lets_a_draining_store_go() -> None:
 def test_a_draining_store_waits_for_what_is_held() -> None:
     """Pages that are in use stay until they are released: then the lease and the store end."""
     with running_store(*SMALL_STORE, *GRACE) as store:
-        client, namespace = open_client(store.runtime_dir, ClientConfig(ttl=TTL))
+        client, namespace = open_client(store.runtime_dir, CONFIG)
         write_and_insert(namespace, TOKENS)
         match = namespace.match([*TOKENS, 1])
         assert match.page_count

@@ -13,7 +13,7 @@ from click.testing import Result
 from patterned_pages import LAYOUT, SMALL_STORE, TOKENS, open_client, write_and_insert
 from typer.testing import CliRunner
 
-from kvstore_client import Client, History, Namespace, NamespaceIdentity, connect_admin
+from kvstore_client import Client, EventWatch, History, Namespace, NamespaceIdentity, connect_admin
 from kvstore_client.ctl import app
 from kvstore_client.errors import QuotaExceeded, StoreDraining, StoreUnavailable
 from kvstore_client.testing import RunningStore, running_store, wait_until
@@ -148,10 +148,7 @@ def test_a_watcher_that_hangs_or_dies_holds_up_nobody(
             for number in range(20):
                 write_and_insert(namespace, [number] * (2 * LAYOUT.page_tokens) + [1])
             assert next(watch).pages_inserted.page_count == 2
-        watches = [client.admin.watch_events(seconds=LIMIT) for _ in range(PLACES - 1)]
-        with pytest.raises(QuotaExceeded):
-            client.admin.watch_events(seconds=LIMIT)
-        process.kill()
+        watches: list[EventWatch] = []
 
         def has_place() -> bool:
             try:
@@ -160,6 +157,11 @@ def test_a_watcher_that_hangs_or_dies_holds_up_nobody(
                 return False
             return True
 
+        # The place of the watch that was closed is free once the store has noticed.
+        assert all(wait_until(has_place) for _ in range(PLACES - 1))
+        with pytest.raises(QuotaExceeded):
+            client.admin.watch_events(seconds=LIMIT)
+        process.kill()
         assert wait_until(has_place)
         for each in watches:
             each.close()

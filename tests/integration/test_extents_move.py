@@ -104,7 +104,7 @@ def test_a_tenant_that_comes_late_gets_memory_and_no_bytes(tenants: Tenants) -> 
     assert wait_until(lambda: mapped(giver) == mapped(other))
     assert len(mapped(giver)) == EXTENTS // 2
     assert mapped(giver) < before
-    assert len(mapped(asker)) == EXTENTS // 2
+    assert wait_until(lambda: len(mapped(asker)) == EXTENTS // 2)
     assert not mapped(asker) & before
     assert giver.ask("stamps", HELD)[0].writer == "giver"
 

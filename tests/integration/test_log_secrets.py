@@ -24,6 +24,7 @@ from kvstore_client.testing import RunningStore, running_store, wait_until
 TOKEN = "kvs_a token that is recognised"  # noqa: S105 - for this test alone
 TEXT = b"Tell nobody what this prompt says"
 WRONG_SECRET = b"a secret that nobody has"
+LIMIT = 30.0
 
 
 def every_call(worker: AttachedWorker, namespace_id: bytes) -> list[str]:
@@ -56,11 +57,13 @@ def spoilt(message: Message) -> Message:
 def work(store: RunningStore) -> dict[str, bytes]:
     """Use a store as a worker does, with a lease of its own; return what nobody may read."""
     tokens = [*TEXT, *struct.unpack("<8I", TOKENS)]
-    with Client(store.runtime_dir, ClientConfig(display_name="worker")) as client:
+    with Client(
+        store.runtime_dir, ClientConfig(display_name="worker", call_timeout=LIMIT)
+    ) as client:
         namespace = client.namespace(NamespaceIdentity(b"a model", salt=SALT), LAYOUT)
-        assert namespace.wait_open(30)
+        assert namespace.wait_open(LIMIT)
         write_and_insert(namespace, tokens)
-        assert client.flush(30)
+        assert client.flush(LIMIT)
         assert namespace.peek(tokens)
         store.kill()
         assert wait_until(lambda: not client.connected)

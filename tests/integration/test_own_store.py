@@ -45,7 +45,7 @@ threading.Event().wait()
 def capabilities(folder: Path) -> store_pb2.GetCapabilitiesResponse | None:
     """Ask the store that is there, if there is one."""
     try:
-        with connect_admin(folder, timeout=1.0) as admin:
+        with connect_admin(folder, timeout=10.0) as admin:
             return admin.capabilities()
     except StoreError:
         return None

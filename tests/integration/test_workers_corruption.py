@@ -7,11 +7,12 @@ from stamped_pages import IDENTITY, LAYOUT, page_count, prompt
 from worker_fleet import POOL_SLOTS, Fleet, Slots, running_fleet
 
 from kvstore.storage.arenas import POISON
-from kvstore_client import Client
+from kvstore_client import Client, ClientConfig
 
 TOKENS = prompt(1)
 PAGES = page_count(TOKENS)
 WIDTH = LAYOUT.page_tokens
+LIMIT = 30.0
 
 
 @pytest.fixture
@@ -49,12 +50,12 @@ def test_who_reads_what_it_gave_back_sees_poison(fleet: Fleet) -> None:
     """A view of a page that is held no more shows no page, as soon as the slot is free."""
     writer = fleet.spawn("writer")
     writer.ask("write", TOKENS)
-    with Client(fleet.store.runtime_dir) as client:
+    with Client(fleet.store.runtime_dir, ClientConfig(call_timeout=LIMIT)) as client:
         namespace = client.namespace(IDENTITY, LAYOUT)
-        assert namespace.wait_open(30), namespace.failure
+        assert namespace.wait_open(LIMIT), namespace.failure
         with namespace.match(TOKENS) as match:
             late = [namespace.page(each) for each in match.pages]
-        assert client.flush(30)
+        assert client.flush(LIMIT)
         assert all(len(set(each)) > 1 for each in late)
         fleet.evict(TOKENS[:WIDTH])
         assert all(bytes(each) == bytes([POISON]) * LAYOUT.page_bytes for each in late)
