@@ -10,6 +10,7 @@ import structlog
 from kvstore.core.arena import Arena
 from kvstore.core.cache import PrefixCache
 from kvstore.core.quotas import QuotaTable
+from kvstore.core.slots import SlotState
 from kvstore.errors import PoolExhausted
 from kvstore.service.announcer import Announcer
 from kvstore.service.clock import Clock
@@ -105,10 +106,14 @@ class Growth:
         """Look whether an arena runs low, and set ``due`` if so; under the store's mutex.
 
         ``wanted`` is the number of slots that were asked for and could not be had. What
-        all the memory that it may come to have would not satisfy makes nothing grow.
+        all the memory that it may come to have would not satisfy makes nothing grow; of
+        what it has, all that is cached may go.
         """
-        if wanted > 0 and wanted <= arena.free_count + self._prospect(arena):
-            self._wanted[arena.arena_id] = max(wanted, self._wanted.get(arena.arena_id, 0))
+        if wanted > 0:
+            free = arena.free_count + self._prospect(arena)
+            if wanted <= free + arena.counts[SlotState.CACHED]:
+                before = self._wanted.get(arena.arena_id, 0)
+                self._wanted[arena.arena_id] = max(before, min(wanted, free))
         if not self._is_short(arena):
             return
         if self._runs_low(arena):

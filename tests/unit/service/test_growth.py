@@ -102,6 +102,24 @@ def test_an_acquire_that_gets_no_slots_makes_the_arena_grow(worlds: Worlds) -> N
     assert slot_count(world) == 12
 
 
+def test_what_is_cached_may_go_for_a_request_that_growing_alone_would_not_satisfy(
+    worlds: Worlds,
+) -> None:
+    """It grows by all that it may, and the rest is evicted."""
+    world = worlds(slots=8, extent_slots=4)
+    caller = world.worker()
+    namespace_id = world.open_namespace(caller)
+    world.store.reserve(caller, namespace_id, [ReservationRequest(1, 0, 2)])
+    world.store.insert(caller, 1, sequence_of(2, rest=0))
+    world.store.abort(caller, [1])
+    with pytest.raises(PoolExhausted):
+        world.store.reserve(caller, namespace_id, [ReservationRequest(2, 0, 8)])
+    steps(world)
+    assert slot_count(world) == 8
+    world.map_extents(caller)
+    world.store.reserve(caller, namespace_id, [ReservationRequest(3, 0, 8)])
+
+
 def test_what_can_never_be_had_takes_no_memory(world: World) -> None:
     """A reservation larger than the whole budget leaves the rest of it to others."""
     caller = world.worker()
