@@ -102,16 +102,16 @@ class Growth:
                 # What is left of the budget says what other tenants have taken.
                 raise PoolExhausted(requested_bytes=error.requested_bytes) from error
 
-    def note(self, arena: Arena, wanted: int = 0) -> None:
+    def note(self, arena: Arena, wanted: int = 0, kept: int = 0) -> None:
         """Look whether an arena runs low, and set ``due`` if so; under the store's mutex.
 
         ``wanted`` is the number of slots that were asked for and could not be had. What
-        all the memory that it may come to have would not satisfy makes nothing grow; of
-        what it has, all that is cached may go.
+        all the memory that it may come to have would not satisfy makes nothing grow. All
+        that is cached counts as what may go, held or not, but ``kept`` slots of it.
         """
         if wanted > 0:
             free = arena.free_count + self._prospect(arena)
-            if wanted <= free + arena.counts[SlotState.CACHED]:
+            if wanted <= free + arena.counts[SlotState.CACHED] - kept:
                 before = self._wanted.get(arena.arena_id, 0)
                 self._wanted[arena.arena_id] = max(before, min(wanted, free))
         if not self._is_short(arena):

@@ -83,7 +83,9 @@ class Matching(Members):
                 lacking = total_page_count - sum(len(run.indexes) for run in match.runs)
             if lacking or (grant is not None and grant.runs):
                 # A whole hit takes no slot, and lacks none.
-                self._note(namespace_id, lacking)
+                # What it matched is to stay, whatever else goes for the rest.
+                kept = sum(len(run.indexes) for run in match.runs if run.tier == 1)
+                self._note(namespace_id, lacking, kept)
             self._note_use(namespace_id)
             return match, grant
 
@@ -133,8 +135,8 @@ class Matching(Members):
         if self._cache.third is not None:
             self.tier3.keeper.note()
 
-    def _note(self, namespace_id: bytes, wanted: int = 0) -> None:
-        self.growth.note(self._cache.namespaces[namespace_id].arena, wanted)
+    def _note(self, namespace_id: bytes, wanted: int = 0, kept: int = 0) -> None:
+        self.growth.note(self._cache.namespaces[namespace_id].arena, wanted, kept)
 
 
 def _with_tier_3(match: Match, token_count: int) -> Match:

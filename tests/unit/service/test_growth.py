@@ -10,6 +10,7 @@ from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.quotas import Quotas, QuotaTable
 from kvstore.core.requests import MatchWishes, ReservationRequest
 from kvstore.errors import PoolExhausted
+from kvstore.service.growth import PACE
 from kvstore.storage.extent import ExtentDescription
 
 
@@ -118,6 +119,44 @@ def test_what_is_cached_may_go_for_a_request_that_growing_alone_would_not_satisf
     assert slot_count(world) == 8
     world.map_extents(caller)
     world.store.reserve(caller, namespace_id, [ReservationRequest(3, 0, 8)])
+
+
+def test_what_a_request_matched_does_not_go_for_it(worlds: Worlds) -> None:
+    """A prompt longer than the budget takes none of it, however much of it is cached."""
+    world = worlds(slots=8, extent_slots=4)
+    caller = world.worker()
+    namespace_id = world.open_namespace(caller)
+    world.store.reserve(caller, namespace_id, [ReservationRequest(1, 0, 3)])
+    world.store.insert(caller, 1, sequence_of(3, rest=0))
+    world.store.abort(caller, [1])
+    for total, expected in ((9, 4), (8, 8)):
+        match, grant = world.store.acquire(
+            caller,
+            namespace_id,
+            sequence_of(total),
+            MatchWishes(total),
+            reservation_id=total,
+            total_page_count=total,
+        )
+        assert (match.matched_token_count, grant) == (3 * PAGE_TOKENS, None)
+        steps(world)
+        assert slot_count(world) == expected
+
+
+def test_who_has_all_that_can_be_had_asks_for_no_more(worlds: Worlds) -> None:
+    """What was to be evicted for a request is not wanted of the budget."""
+    world = worlds(slots=8, extent_slots=4)
+    caller = world.worker()
+    namespace_id = world.open_namespace(caller)
+    world.store.reserve(caller, namespace_id, [ReservationRequest(1, 0, 2)])
+    world.store.insert(caller, 1, sequence_of(2, rest=0))
+    world.store.abort(caller, [1])
+    with pytest.raises(PoolExhausted):
+        world.store.reserve(caller, namespace_id, [ReservationRequest(2, 0, 8)])
+    steps(world)
+    world.clock.now += PACE
+    world.store.reserve(caller, namespace_id, [ReservationRequest(3, 0, 1)])
+    assert steps(world) == 0
 
 
 def test_what_can_never_be_had_takes_no_memory(world: World) -> None:
