@@ -1,5 +1,6 @@
 """Calls that a client posts on its lanes: who reads their answers, and what comes after them."""
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event, Thread
@@ -126,6 +127,24 @@ def test_what_would_have_to_wait_is_not_posted(rig: LaneRig) -> None:
     held.set()
     rig.lanes.collect(LIMIT)
     assert [number for number, _ in rig.told] == list(range(sum(posted)))
+
+
+def test_what_was_not_posted_keeps_no_call_in_order(rig: LaneRig) -> None:
+    """A lane that had no room for it owes no answer of it."""
+    rig.open_one()
+    [lane] = rig.lanes._idle
+    # The least that there is: one of these calls goes whole or not at all.
+    lane._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    posted = [rig.post(number, size=2000) for number in range(MOST_UNREAD)]
+    assert posted[0]
+    assert not posted[-1]
+    rig.store.answer(*[b""] * sum(posted), b"yes")
+    rig.lanes.collect(LIMIT)
+    assert [succeeded for _, succeeded in rig.told] == [True] * sum(posted)
+    rig.lanes._idle.remove(lane)
+    assert rig.call_in_order(LIMIT) == b"yes"
+    assert rig.store.opened == 2
+    rig.lanes._idle.append(lane)
 
 
 def test_a_call_in_order_comes_after_what_other_lanes_have(rig: LaneRig) -> None:
