@@ -135,6 +135,17 @@ def test_namespaces_are_listed_in_pages_and_by_tenant(server: Server) -> None:
     assert {each.tenant for each in everything.namespaces} == {"uid-2", "uid-3"}
 
 
+def test_only_admins_are_told_what_tiers_may_take(server: Server) -> None:
+    """Others learn nothing of the machine from their statistics."""
+    shown = []
+    for uid in (2, ADMIN_UID):
+        worker = server.worker(uid=uid)
+        stats = worker.ask(worker.store.GetStats, pb.GetStatsRequest())
+        shown.append({each.tier: each.size_bytes for each in stats.tier_budgets})
+    assert shown == [{}, server.store.tier_bytes]
+    assert shown[1]
+
+
 def prefixes(worker: Worker, namespace_id: bytes, page_size: int) -> list[pb.PrefixInfo]:
     """Return all nodes of a namespace, page by page."""
     found: list[pb.PrefixInfo] = []
