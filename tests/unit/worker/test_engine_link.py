@@ -1,13 +1,18 @@
 """What a fleet hears of an engine process, over a socket."""
 
 import asyncio
+import os
 import socket
+from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
+from resource import RLIMIT_NOFILE, getrlimit, setrlimit
 
 import pytest
 
 from inference_worker.async_engine import EngineGoneError
 from inference_worker.engine_link import EngineLink, both_ways
-from inference_worker.frames import Frame
+from inference_worker.frames import Frame, read_frame
 from inference_worker.request import Request
 
 LIMIT = 30.0
@@ -33,5 +38,68 @@ def test_what_a_process_said_last_is_heard_whatever_it_is_asked_when_it_is_gone(
                     with pytest.raises(EngineGoneError):
                         await gone
                 await serving
+
+    asyncio.run(test())
+
+
+def test_who_writes_hears_nothing_of_what_is_said() -> None:
+    """Each frame comes to who reads, however often the two change places."""
+
+    async def test() -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            async with both_ways(ours) as (reader, writer), asyncio.timeout(LIMIT):
+                for number in range(100):
+                    writer.write(b"asked")
+                    await asyncio.to_thread(theirs.recv, 5, socket.MSG_WAITALL)
+                    theirs.sendall(Frame({"number": number}).pack())
+                    assert await read_frame(reader) == Frame({"number": number}, array("I"))
+
+    asyncio.run(test())
+
+
+def test_both_ways_are_closed_where_what_uses_them_fails() -> None:
+    """The process hears that nobody is there, whoever still has them."""
+
+    async def test() -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            theirs.settimeout(LIMIT)
+            with pytest.raises(ZeroDivisionError):
+                async with both_ways(ours) as ways:
+                    raise ZeroDivisionError
+            assert await asyncio.to_thread(theirs.recv, 1) == b""
+            assert all(each is not None for each in ways)
+
+    asyncio.run(test())
+
+
+@contextmanager
+def no_more_descriptors() -> Iterator[None]:
+    """Have this process open none."""
+    before = getrlimit(RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    os.close(lowest)
+    setrlimit(RLIMIT_NOFILE, (lowest, before[1]))
+    try:
+        yield
+    finally:
+        setrlimit(RLIMIT_NOFILE, before)
+
+
+def test_one_way_is_closed_where_there_is_no_descriptor_for_the_other() -> None:
+    """It is no half of a link."""
+
+    async def test() -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            theirs.settimeout(LIMIT)
+            ways = both_ways(ours)
+            with no_more_descriptors(), pytest.raises(OSError, match="Too many open files"):
+                await ways.__aenter__()
+            # Its transport closes it as the loop goes on.
+            await asyncio.sleep(0)
+            theirs.settimeout(0)
+            assert theirs.recv(1) == b""
 
     asyncio.run(test())
