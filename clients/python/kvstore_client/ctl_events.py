@@ -98,7 +98,7 @@ def events(
 
 
 class Titles:
-    """Namespaces' names by their ids; one that came since is asked for once."""
+    """Namespaces' names by their ids; those that came since are asked for as they are met."""
 
     def __init__(
         self,
@@ -106,14 +106,20 @@ class Titles:
         listed: Iterable[store_pb2.NamespaceInfo] = (),
     ) -> None:
         self._listing = listing
+        self._asked = datetime.min.replace(tzinfo=UTC)
         self._known: dict[bytes, str] = {}
         self._learn(listed)
 
-    def of(self, namespace_id: bytes) -> str:
-        """Return its name, or its id's beginning where it is there no more."""
+    def of(self, namespace_id: bytes, at: datetime) -> str:
+        """Return its name, or its id's beginning where it is there no more.
+
+        ``at`` is when it was there: before the last that was asked, it would be known.
+        """
         if namespace_id not in self._known:
             self._known[namespace_id] = _short(namespace_id)
-            self._learn(self._listing())
+            if at >= self._asked:
+                self._asked = datetime.now(UTC)
+                self._learn(self._listing())
         return self._known[namespace_id]
 
     def _learn(self, listed: Iterable[store_pb2.NamespaceInfo]) -> None:
@@ -201,10 +207,10 @@ def text_line(at: datetime, event: store_pb2.WatchEventsResponse, titles: Titles
     """Return an event, and when it happened, in words; ``titles`` are namespaces' names."""
     lost = f"({event.lost_event_count} lost before) " if event.lost_event_count else ""
     when = at.astimezone().isoformat(sep=" ", timespec="milliseconds")
-    return f"{when}  {event.tenant}  {lost}{_what(event, titles)}"
+    return f"{when}  {event.tenant}  {lost}{_what(event, at, titles)}"
 
 
-def _what(event: store_pb2.WatchEventsResponse, titles: Titles) -> str:
+def _what(event: store_pb2.WatchEventsResponse, at: datetime, titles: Titles) -> str:
     """Return what happened, in words."""
     match event.WhichOneof("event"):
         case "lease_changed":
@@ -215,16 +221,16 @@ def _what(event: store_pb2.WatchEventsResponse, titles: Titles) -> str:
         case "namespace_changed":
             space = event.namespace_changed
             change = store_pb2.NamespaceEvent.Change.Name(space.change)
-            title = titles.of(space.namespace_id)
+            title = titles.of(space.namespace_id, at)
             return f"namespace {title} {change.removeprefix('CHANGE_').lower()}"
         case "pages_inserted" | "pages_removed" | "pages_copied" | "copies_removed" as field:
-            return _pages(VERBS[field], getattr(event, field), titles)
+            pages = getattr(event, field)
+            return _pages(VERBS[field], pages, titles.of(pages.namespace_id, at))
         case other:
             return f"something that this program does not know: {other}"
 
 
-def _pages(verb: str, pages: store_pb2.PagesEvent, titles: Titles) -> str:
-    title = titles.of(pages.namespace_id)
+def _pages(verb: str, pages: store_pb2.PagesEvent, title: str) -> str:
     cause = store_pb2.PagesEvent.Cause.Name(pages.cause).removeprefix("CAUSE_").lower()
     tier = types_pb2.Tier.Name(pages.tier).removeprefix("TIER_")
     end = pages.start_page + pages.page_count

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, Self, cast
 
@@ -110,10 +110,19 @@ def test_each_event_is_a_line() -> None:
 def test_a_namespace_that_came_since_is_asked_for_once() -> None:
     """Then its name is known; one that is gone is called by its id from then on."""
     answers: list[list[pb.NamespaceInfo]] = [[], [TINY]]
-    titles = Titles(answers.pop)
-    assert [titles.of(SPACE) for _ in range(2)] == ["tiny (abababab)"] * 2
-    assert [titles.of(LEASE) for _ in range(2)] == ["cdcdcdcd"] * 2
+    titles, later = Titles(answers.pop), datetime.now(UTC) + timedelta(days=1)
+    assert [titles.of(SPACE, later) for _ in range(2)] == ["tiny (abababab)"] * 2
+    assert [titles.of(LEASE, later) for _ in range(2)] == ["cdcdcdcd"] * 2
     assert answers == []
+
+
+def test_those_that_are_gone_are_asked_for_together() -> None:
+    """What happened before the others were asked for names none that came since."""
+    answers: list[list[pb.NamespaceInfo]] = [[TINY]]
+    titles, before = Titles(answers.pop), datetime.now(UTC)
+    gone = [number.to_bytes(16) for number in range(3)]
+    assert [titles.of(each, before) for each in gone] == ["00000000"] * 3
+    assert titles.of(SPACE, before) == "tiny (abababab)"
 
 
 def test_events_are_chosen_by_kind() -> None:
