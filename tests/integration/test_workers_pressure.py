@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import product
 
 import pytest
-from page_process import PageProcess
+from page_process import LIMIT, PageProcess
 from stamped_pages import LAYOUT, Stamp, page_count, prompt
 from worker_fleet import POOL_SLOTS, Fleet, running_fleet
 
@@ -95,7 +95,7 @@ def test_a_reader_while_evicting_reads_only_its_own_tokens(fleet: Fleet) -> None
         evicted = fleet.stats().counters.evicted_page_count
         return min(hits, misses) >= MANY and evicted >= 10 * POOL_SLOTS
 
-    assert wait_until(enough)
+    assert wait_until(enough, LIMIT)
     tally = reader.stop()
     assert min(tally["hits"], tally["misses"]) >= MANY
     for each in writers:
