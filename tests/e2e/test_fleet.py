@@ -35,6 +35,9 @@ BURST = 8
 STEP = 128
 # More than are given while that is inserted.
 STREAMED = 200
+# Seeds of prompts: one may be through before it is seen at its half.
+TRIES = range(200, 250, 10)
+STOPPED = os.WSTOPPED | os.WEXITED | os.WNOWAIT
 MakeIds = Callable[[int, int], list[int]]
 
 
@@ -171,6 +174,77 @@ def test_a_burst_computes_one_prompt(
     assert greedy(stock, [prompt] * BURST, outputs)
 
 
+@dataclass
+class Outlived:
+    """What a burst and two streams were answered, and what was computed for them."""
+
+    prompt: list[int]
+    beginnings: list[list[int]]
+    outputs: list[list[int]]
+    streamed: list[list[int]]
+    computed_tokens: int
+
+
+def killed_under(stage: Stage, prompt: list[int], beginnings: list[list[int]]) -> Outlived | None:
+    """Ask for streams and eight times for a prompt, and kill who computes it at about its half.
+
+    None where it was through before it was seen there, or its stream was.
+    """
+    fleet = stage.fleet
+    with connect_admin(stage.store.runtime_dir) as admin:
+        (namespace,) = admin.namespaces()
+
+        def reached() -> int:
+            return admin.peek_prefix(namespace.namespace_id, prompt).matched_token_count
+
+        async def prefilled() -> dict[int, int]:
+            return {
+                each.pid: (await each.link.stats()).prefilled_tokens
+                for each in fleet.seats
+                if each.pid is not None and each.link is not None
+            }
+
+        async def kill(before: dict[int, int], streams: list[asyncio.Task[list[int]]]) -> int:
+            assert await asyncio.to_thread(wait_until, lambda: reached() >= LONG_PROMPT // 2)
+            while True:
+                counted = {pid: now - before[pid] for pid, now in (await prefilled()).items()}
+                # What it counted stays in the fleet's counts.
+                await fleet.stats()
+                (pid,) = [pid for pid, tokens in counted.items() if tokens > LONG_PROMPT / 2]
+                # Each stream went where there was none.
+                broken = streams[[each.pid for each in fleet.seats].index(pid)]
+                os.kill(pid, signal.SIGSTOP)
+                await asyncio.to_thread(os.waitid, os.P_PID, pid, STOPPED)
+                inserted = reached()
+                if broken.done() or inserted >= LONG_PROMPT // 16 * 16:
+                    os.kill(pid, signal.SIGCONT)
+                    return 0
+                if inserted <= counted[pid]:
+                    os.kill(pid, signal.SIGKILL)
+                    return pid
+                # It went on since it was asked.
+                os.kill(pid, signal.SIGCONT)
+
+        async def run() -> Outlived | None:
+            streams = [
+                asyncio.create_task(answer(fleet, Request(prompt_ids=each, max_tokens=STREAMED)))
+                for each in beginnings
+            ]
+            assert await asyncio.to_thread(wait_until, lambda: len(busy(fleet)) == len(streams))
+            counted, before = await fleet.stats(), await prefilled()
+            killing = asyncio.create_task(kill(before, streams))
+            outputs = await answers(fleet, [Request(prompt_ids=prompt, max_tokens=8)] * BURST)
+            killed = await killing
+            streamed = list(await asyncio.gather(*streams))
+            if not killed:
+                return None
+            assert killed not in [each.pid for each in fleet.seats if each.link is not None]
+            computed = (await fleet.stats()).prefilled_tokens - counted.prefilled_tokens
+            return Outlived(prompt, beginnings, outputs, streamed, computed)
+
+        return stage.runner.run(run())
+
+
 def test_a_burst_and_a_stream_outlive_a_process(
     stage: Stage,
     stock: torch.nn.Module,
@@ -181,59 +255,19 @@ def test_a_burst_and_a_stream_outlive_a_process(
 
     Each process has a stream when the eight come, so one is broken and has to go on elsewhere.
     """
-    stage.serve()
-    fleet, prompt = stage.fleet, text_ids(LONG_PROMPT, 9)
-    beginnings = [text_ids(20, 30), text_ids(20, 31)]
-    with connect_admin(stage.store.runtime_dir) as admin:
-        (namespace,) = admin.namespaces()
-
-        def reached(tokens: int) -> bool:
-            found = admin.peek_prefix(namespace.namespace_id, prompt)
-            return bool(found.matched_token_count >= tokens)
-
-        async def prefilled() -> dict[int, int]:
-            return {
-                each.pid: (await each.link.stats()).prefilled_tokens
-                for each in fleet.seats
-                if each.pid is not None and each.link is not None
-            }
-
-        async def kill(before: dict[int, int], streams: list[asyncio.Task[list[int]]]) -> int:
-            assert await asyncio.to_thread(wait_until, lambda: reached(LONG_PROMPT // 2))
-            # What it counted stays in the fleet's counts.
-            await fleet.stats()
-            (pid,) = [
-                pid
-                for pid, now in (await prefilled()).items()
-                if now - before[pid] > LONG_PROMPT / 2
-            ]
-            assert not reached(LONG_PROMPT // 16 * 16)
-            # Each stream went where there was none.
-            broken = streams[[each.pid for each in fleet.seats].index(pid)]
-            assert not broken.done()
-            os.kill(pid, signal.SIGKILL)
-            return pid
-
-        async def run() -> tuple[float, list[list[int]], list[list[int]]]:
-            streams = [
-                asyncio.create_task(answer(fleet, Request(prompt_ids=each, max_tokens=STREAMED)))
-                for each in beginnings
-            ]
-            assert await asyncio.to_thread(wait_until, lambda: len(busy(fleet)) == len(streams))
-            counted, before = await fleet.stats(), await prefilled()
-            killing = asyncio.create_task(kill(before, streams))
-            outputs = await answers(fleet, [Request(prompt_ids=prompt, max_tokens=8)] * BURST)
-            assert await killing not in [each.pid for each in fleet.seats if each.link is not None]
-            streamed = list(await asyncio.gather(*streams))
-            after = await fleet.stats()
-            computed = (after.prefilled_tokens - counted.prefilled_tokens) / len(prompt)
-            return computed, outputs, streamed
-
-        prompts, outputs, streamed = stage.runner.run(run())
+    outlived = None
+    for seed in TRIES:
+        stage.serve()
+        beginnings = [text_ids(20, seed + each) for each in (1, 2)]
+        outlived = killed_under(stage, text_ids(LONG_PROMPT, seed), beginnings)
+        if outlived is not None:
+            break
+    assert outlived is not None
+    prompts = outlived.computed_tokens / LONG_PROMPT
     record_property("summary", f"8 equal prompts, one killed: {prompts:.3f} prompts computed")
     assert 1 < prompts <= 2.05
-    assert greedy(stock, [prompt] * BURST, outputs)
-    assert greedy(stock, beginnings, streamed)
+    assert greedy(stock, [outlived.prompt] * BURST, outlived.outputs)
+    assert greedy(stock, outlived.beginnings, outlived.streamed)
 
 
 def busy(fleet: Fleet) -> list[int]:

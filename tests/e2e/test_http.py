@@ -291,5 +291,7 @@ def test_models_health_and_metrics(stage: HttpStage, client: OpenAI) -> None:
     done = 'kvstore_worker_http_requests_total{route="/v1/completions",status="200"}'
     before = stage.metric(done), stage.metric("kvstore_worker_generation_tokens_total")
     complete(client, "10 " + TEXT)
-    assert stage.metric(done) == before[0] + 1
-    assert stage.metric("kvstore_worker_generation_tokens_total") == before[1] + 8
+    # Both are counted when the answer has gone.
+    assert wait_until(lambda: stage.metric(done) == before[0] + 1)
+    generated = "kvstore_worker_generation_tokens_total"
+    assert wait_until(lambda: stage.metric(generated) == before[1] + 8)

@@ -231,7 +231,7 @@ def test_the_rest_is_one_bar_that_leads_to_the_next(page: Browser) -> None:
 def test_a_worker_that_hangs_is_seen(page: Browser, store: RunningStore) -> None:
     """Its lease comes first, what it had reserved is in quarantine, what it holds is marked."""
     alarm = "document.querySelector('#figures .alarm dd')"
-    hung = PageProcess(store.runtime_dir, "hung", ttl=0.3)
+    hung = PageProcess(store.runtime_dir, "hung", ttl=3.0)
     try:
         hung.ask("write", prompt(1))
         assert hung.ask("acquire", "both", prompt(1, 2)) == PART_TOKENS

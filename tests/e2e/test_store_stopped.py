@@ -90,7 +90,7 @@ def test_a_store_that_hangs_during_a_request(
 ) -> None:
     """The request ends on what it has, later ones do not wait; once it goes on it is used again."""
     ids = text_ids(250, 130)
-    with EngineWorld(model, store.runtime_dir, call_timeout=1.0) as here:
+    with EngineWorld(model, store.runtime_dir, call_timeout=5.0) as here:
         here.wait_open()
         here.generate(ids[:120])
         on_published, calls = at_visit(1, store.suspend)

@@ -22,7 +22,7 @@ from kvstore_transformers.forward_watch import ForwardWatch
 # Seven pages and a part of one: past the tiny models' window several times.
 PROMPT = 120
 # Of a store that does not answer.
-HASTY = ClientConfig(call_timeout=0.5, close_timeout=0.1)
+HASTY = ClientConfig(call_timeout=5.0, close_timeout=0.1)
 TextIds = Callable[[int, int], list[int]]
 
 

@@ -15,6 +15,7 @@ from attach_rig import AttachRig, extent_ids, has_ended, reason_of
 from in_memory import count_of
 from store_world import IDENTITY
 from structlog.testing import capture_logs
+from structlog.typing import EventDict
 
 from kvstore.rpc.attach import PAUSE
 from kvstore.rpc.attach_connection import Connection
@@ -244,6 +245,11 @@ def test_a_peer_that_may_be_anybody_is_told_why_it_is_refused(rig: AttachRig) ->
     assert has_ended(peer)
 
 
+def failures(lines: list[EventDict]) -> int:
+    """Count the lines that say that a peer could not be accepted."""
+    return [line["event"] for line in lines].count("accept_failed")
+
+
 def test_a_server_out_of_descriptors_goes_on_when_it_has_some(rig: AttachRig) -> None:
     """A peer that cannot be accepted now is accepted later, and the thread does not spin."""
     server = rig.serve()
@@ -252,12 +258,11 @@ def test_a_server_out_of_descriptors_goes_on_when_it_has_some(rig: AttachRig) ->
     with capture_logs() as lines, no_more_descriptors():
         begun = time.monotonic()
         peer.connect(rig.path)
-        while not lines and time.monotonic() < deadline:
+        while not failures(lines) and time.monotonic() < deadline:
             assert server.is_alive()
     spent = time.monotonic() - begun
-    assert {line["event"] for line in lines} == {"accept_failed"}
     # As often as it may have looked again before this thread came to look.
-    assert len(lines) <= 1 + spent / PAUSE
+    assert 1 <= failures(lines) <= 1 + spent / PAUSE
     assert peer.hello().HasField("welcome")
 
 

@@ -4,7 +4,7 @@ import json
 
 from benchmark_process import run_benchmark
 
-SMALL = ("--seconds", "0.5", "--clients", "2", "--engines", "0")
+SMALL = ("--seconds", "3", "--clients", "2", "--engines", "0")
 
 
 def test_the_benchmark_prints_one_json_document() -> None:

@@ -144,8 +144,9 @@ def test_a_view_delays_the_unmapping(store: RunningStore) -> None:
 
 def test_a_store_that_hangs_is_a_miss_within_the_deadline(store: RunningStore) -> None:
     """A stopped store costs one request its deadline and the next none; nothing stays pinned."""
-    client, namespace = open_client(store.runtime_dir, ClientConfig(call_timeout=0.2))
+    client, namespace = open_client(store.runtime_dir, ClientConfig(call_timeout=1.0))
     insert_as_another(store)
+    assert client.wait_connected(LIMIT)
     store.suspend()
     assert isinstance(namespace.match(TOKENS).failure, errors.StoreTimedOut)
     acquired = namespace.acquire(TOKENS, total_page_count=8)
@@ -161,7 +162,7 @@ def test_a_store_that_hangs_is_a_miss_within_the_deadline(store: RunningStore) -
 
 def test_lost_answers_are_undone(store: RunningStore) -> None:
     """Pins and slots of calls that timed out are given back, whether they were taken or not."""
-    client, namespace = open_client(store.runtime_dir, ClientConfig(call_timeout=0.05))
+    client, namespace = open_client(store.runtime_dir, ClientConfig(call_timeout=0.5))
     insert_as_another(store)
     for _ in range(5):
         store.suspend()
@@ -174,7 +175,7 @@ def test_lost_answers_are_undone(store: RunningStore) -> None:
 
 def test_a_lease_lost_by_a_stopped_process_is_replaced(store: RunningStore) -> None:
     """A worker stopped past its TTL keeps its pages, gives them back, and has a new lease."""
-    with ClientProcess(store.runtime_dir, ttl=0.5, display_name="stopped") as worker:
+    with ClientProcess(store.runtime_dir, ttl=3.0, display_name="stopped") as worker:
         worker.ask("write")
         assert worker.ask("hold") == 16
         worker.signal(signal.SIGSTOP)

@@ -34,7 +34,7 @@ def test_late_workers_and_a_store_s_end_are_seen(monkeypatch: pytest.MonkeyPatch
     """A worker that is stopped, then its store as it drains, hangs and is dead."""
     draining = ("--drain-grace", "60")
     with running_store(*pool_arguments(), *draining) as store, Fleet(store) as fleet:
-        worker = fleet.spawn("late", ttl=2.0)
+        worker = fleet.spawn("late", ttl=5.0)
         worker.ask("write", list(range(64)))
         worker.ask("acquire", "open", list(range(100, 196)))
         worker.signal(signal.SIGSTOP)

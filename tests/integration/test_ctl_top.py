@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from kvstore_client import ClientConfig, Namespace
 from kvstore_client.ctl import app
-from kvstore_client.testing import RunningStore, running_store
+from kvstore_client.testing import RunningStore, running_store, wait_until
 
 LIMIT = 30.0
 # What a match of these finds: all whole pages.
@@ -67,11 +67,27 @@ def run(store: RunningStore, *arguments: str) -> Result:
     return CliRunner().invoke(app, ["--runtime-dir", str(store.runtime_dir), *arguments])
 
 
+def busy_frame(store: RunningStore, matched: Callable[[str], bool], *options: str) -> str:
+    """Return a frame within whose interval something was matched, however long that takes."""
+    frames: list[str] = []
+
+    def is_busy() -> bool:
+        result = run(store, "top", "--once", *options)
+        assert result.exit_code == 0, result.output
+        frames.append(result.stdout)
+        return matched(frames[-1])
+
+    assert wait_until(is_busy), frames[-1]
+    return frames[-1]
+
+
 def test_a_frame_has_what_changed(store: RunningStore, namespace: Namespace) -> None:
     """Rates of the store and of each namespace and lease, the busiest first, by its uptime."""
-    result = run(store, "top", "--once", "--interval", "0.5", "--json")
-    assert result.exit_code == 0, result.output
-    frame = json.loads(result.stdout)
+
+    def matched(shown: str) -> bool:
+        return bool(json.loads(shown)["now"]["lookups_per_second"])
+
+    frame = json.loads(busy_frame(store, matched, "--interval", "0.5", "--json"))
     busy, idle = frame["namespaces"]
     assert busy["namespace_id"] == namespace.namespace_id.hex()
     assert idle["lookups_per_second"] == 0
@@ -95,9 +111,11 @@ def test_frames_are_counted(store: RunningStore) -> None:
 @pytest.mark.usefixtures("namespace")
 def test_a_frame_is_plain_text_in_a_file(store: RunningStore) -> None:
     """Tiers as bars, and nothing that a terminal obeys."""
-    result = run(store, "top", "--once", "--interval", "0.3", "--sort", "hits")
-    assert result.exit_code == 0, result.output
-    text = result.stdout
+
+    def matched(shown: str) -> bool:
+        return "hit rate now -" not in shown
+
+    text = busy_frame(store, matched, "--interval", "0.3", "--sort", "hits")
     assert "sorted by hits" in text
     assert "tier 1  [" in text
     assert "busy" in text
@@ -200,12 +218,20 @@ def test_a_last_frame_names_no_keys(idle: RunningStore) -> None:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "kvstore_client.ctl", "top", "--once", "--interval", "0.1"]
     environment = {**os.environ, "KVSTORE_RUNTIME_DIR": str(idle.runtime_dir), "TERM": "xterm"}
-    with os.fdopen(ours, "rb", buffering=0) as terminal:
-        streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
-        done = subprocess.run(command, **streams, env=environment, timeout=LIMIT, check=False)
-        os.close(theirs)
-        shown = terminal.read(65536)
-    assert (done.returncode, b"by the store's clock" in shown) == (0, True)
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+    shown = b""
+    try:
+        while select.select([ours], [], [], LIMIT)[0]:
+            try:
+                shown += os.read(ours, 65536)
+            except OSError:  # the terminal's other end is closed
+                break
+        assert process.wait(LIMIT) == 0, shown
+    finally:
+        process.kill()
+        os.close(ours)
+    assert b"by the store's clock" in shown
     assert b"q quits" not in shown
 
 

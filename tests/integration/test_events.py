@@ -91,7 +91,7 @@ def test_a_watch_may_take_so_many_seconds(
 ) -> None:
     """Of one namespace, in JSON: leases are not in it."""
     write_and_insert(opened[1], TOKENS)
-    result = run(store, "events", "--seconds", "1", "--json", "--namespace", "tin")
+    result = run(store, "events", "--seconds", "5", "--json", "--namespace", "tin")
     assert result.exit_code == 0, result.output
     made, inserted = map(json.loads, result.stdout.splitlines())
     assert made["namespace_changed"]["change"] == "CHANGE_OPENED"

@@ -194,7 +194,7 @@ def test_what_kills_processes_is_not_given_to_all() -> None:
 def test_a_process_that_stands_still_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its socket stays open and says nothing: that is told from one that has nothing to say."""
     monkeypatch.setattr(engine_seat, "LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(engine_seat, "SILENT_SECONDS", 2.0)
+    monkeypatch.setattr(engine_seat, "SILENT_SECONDS", 5.0)
 
     async def test() -> None:
         async with fleet_of(2) as fleet:

@@ -17,8 +17,8 @@ from inference_worker.http.served_model import served_model
 from inference_worker.http.server import listening_socket, serve_app
 from inference_worker.request import FinishReason, Request
 
-LIMIT = 15.0
-HEAD_SECONDS = 0.2
+LIMIT = 60.0
+HEAD_SECONDS = 1.0
 BODY = b'{"model": "m", "prompt": "x", "max_tokens": 1}'
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Length: %d\r\n\r\n" % len(BODY)
 HEALTH = b"GET /health HTTP/1.1\r\nHost: here\r\n\r\n"

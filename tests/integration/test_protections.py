@@ -18,7 +18,7 @@ from kvstore_client.testing import START_TIMEOUT, running_store, wait_until
 TOKENS = prompt(1, 2)
 PAGES = page_count(TOKENS)
 PRESSURE = [prompt(3, number) for number in range(20)]
-TTL = 2.0
+TTL = 5.0
 # Where nothing comes, for how long it is waited for. Where it comes it comes at once.
 SHORT = 1.0
 

@@ -27,7 +27,8 @@ from kvstore_client import Client, ClientConfig, Namespace, errors
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.testing import RunningStore, running_store, wait_until
 
-TTL = 2.0
+# Of which a test asserts shares.
+TTL = 10.0
 KILLS = 20
 PROMPTS = [list(range(first, first + 17)) for first in range(1000, 1400, 100)]
 

@@ -13,7 +13,7 @@ from kvstore_client.testing import wait_until
 TOKENS = prompt(1, 2)
 PAGES = page_count(TOKENS)
 LONGER = prompt(1, 2, 3)
-SHORT_TTL = 1.0
+SHORT_TTL = 3.0
 PRESSURE = [prompt(4, number) for number in range(20)]
 
 
@@ -128,8 +128,8 @@ def test_ranks_end_with_the_lease(fleet: Fleet) -> None:
     ranked.hold()
     ranked.scheduler.ask("release", "held")
     assert ranked.scheduler.leave() == 0
-    assert fleet.leases("scheduler") == []
-    assert fleet.settled()
+    assert wait_until(lambda: fleet.leases("scheduler") == [])
+    assert wait_until(fleet.settled)
     for rank in ranked.ranks:
         assert wait_until(lambda rank=rank: rank.ask("epoch") is None)
         assert wait_until(lambda rank=rank: rank.ask("mappings") == 0)

@@ -11,7 +11,7 @@ from worker_fleet import ACTIVE, EXPIRED, POOL_SLOTS, Fleet, Slots, running_flee
 from kvstore_client import PageRef, errors
 from kvstore_client.testing import wait_until
 
-TTL = 2.0
+TTL = 5.0
 CACHED = prompt(1, 2)
 CACHED_PAGES = page_count(CACHED)
 # What the worker is about to add to it when it is stopped.

@@ -68,7 +68,7 @@ def test_a_store_that_recycles_at_the_ttl_is_seen(tmp_path: Path) -> None:
     old = "        lease.state = LeaseState.EXPIRED\n"
     new = "        return [self.end(lease, now)]\n"
     with faulty_fleet(tmp_path, "membership.py", old, new) as fleet:
-        stopped, writer = fleet.spawn("stopped", ttl=1.0), fleet.spawn("writer")
+        stopped, writer = fleet.spawn("stopped", ttl=5.0), fleet.spawn("writer")
         stopped.ask("acquire", "open", TOKENS)
         stopped.ask("fill", "open")
         assert stopped.ask("own_pages_are_untouched", "open")

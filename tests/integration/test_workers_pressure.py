@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import product
 
 import pytest
-from page_process import PageProcess
+from page_process import LIMIT, PageProcess
 from stamped_pages import LAYOUT, Stamp, page_count, prompt
 from worker_fleet import POOL_SLOTS, Fleet, running_fleet
 
@@ -95,7 +95,7 @@ def test_a_reader_while_evicting_reads_only_its_own_tokens(fleet: Fleet) -> None
         evicted = fleet.stats().counters.evicted_page_count
         return min(hits, misses) >= MANY and evicted >= 10 * POOL_SLOTS
 
-    assert wait_until(enough)
+    assert wait_until(enough, LIMIT)
     tally = reader.stop()
     assert min(tally["hits"], tally["misses"]) >= MANY
     for each in writers:
@@ -114,10 +114,11 @@ def test_a_pool_smaller_than_the_working_set_serves_all(extent_slots: int) -> No
         assert all(each["looks"] == 6 * len(WORKING_SET) for each in tallies)
         assert min(sum(each[key] for each in tallies) for key in ("hits", "misses")) > 0
 
+        # Memory is added beside the calls that lack it.
+        assert wait_until(lambda: sum(fleet.slots()) == POOL_SLOTS)
         assert fleet.settled()
         stats = fleet.stats()
         (arena,), (namespace,) = stats.arenas, stats.namespaces
-        assert arena.slot_count == POOL_SLOTS
         assert arena.free_slot_count + arena.cached_slot_count == POOL_SLOTS
         assert namespace.cached_page_count == arena.cached_slot_count
         total = stats.counters

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from certificates import Authority
-from structlog.testing import capture_logs
+from own_logs import own_logs
 
 from kvstore.access import Access, read_access
 from kvstore.config import Config
@@ -116,7 +116,7 @@ def test_the_tenants_file_is_read_again(tmp_path: Path, tenants: Path) -> None:
     credentials = Credentials(frozenset(), access.known.tenants)
     assert credentials.identify(TOKEN) == Identity("alice")
     written(tmp_path, "[tenants.bob]\nuids = [1000]\nleases = 1")
-    with capture_logs() as lines:
+    with own_logs() as lines:
         assert access.reload(credentials, list[QuotaTable]().append)
     assert [(each["event"], each["quotas_changed"]) for each in lines] == [("tenants_read", True)]
     assert credentials.identity_of(1000) == Identity("bob")
@@ -129,7 +129,7 @@ def test_a_file_that_became_no_good_changes_nothing(tmp_path: Path, tenants: Pat
     access = access_of("--tenants-file", str(tenants))
     credentials = Credentials(frozenset(), access.known.tenants)
     written(tmp_path, "[tenants.alice")
-    with capture_logs() as lines:
+    with own_logs() as lines:
         assert not access.reload(credentials, list[QuotaTable]().append)
     assert [each["event"] for each in lines] == ["tenants_not_read"]
     assert credentials.identify(TOKEN) == Identity("alice")
@@ -140,7 +140,7 @@ def test_a_rate_that_changed_is_handed_on(tmp_path: Path, tenants: Path) -> None
     access = access_of("--tenants-file", str(tenants))
     written(tmp_path, f"{WITH_TOKEN}\nrequests_per_second = 2.0")
     told: list[QuotaTable] = []
-    with capture_logs() as lines:
+    with own_logs() as lines:
         assert access.reload(Credentials(frozenset(), access.known.tenants), told.append)
     assert [each["quotas_changed"] for each in lines] == [False]
     assert told[0].of("alice").requests_per_second == 2.0
@@ -148,6 +148,6 @@ def test_a_rate_that_changed_is_handed_on(tmp_path: Path, tenants: Path) -> None
 
 def test_without_a_tenants_file_there_is_nothing_to_read() -> None:
     """Nothing is said, and that is no failure."""
-    with capture_logs() as lines:
+    with own_logs() as lines:
         assert access_of().reload(Credentials(frozenset()), list[QuotaTable]().append)
     assert lines == []

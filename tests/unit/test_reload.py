@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
+from own_logs import own_logs
 
 from kvstore.config import Config
 from kvstore.config_about import about
@@ -44,7 +44,7 @@ class Stage:
 
     def reload(self) -> list[dict[str, object]]:
         """Reload, and return what the log says."""
-        with capture_logs() as lines:
+        with own_logs() as lines:
             self.reloader.reload()
         return [{k: v for k, v in line.items() if k != "log_level"} for line in lines]
 
@@ -134,7 +134,7 @@ def test_a_bug_ends_no_store(tmp_path: Path) -> None:
         raise RuntimeError
 
     reloader = Reloader(stage.reloader.config, {}, read=fail, read_tenants=lambda: True)
-    with capture_logs() as lines:
+    with own_logs() as lines:
         reloader.reload()
     assert [each["event"] for each in lines] == ["reload_failed"]
     assert reloader.config is stage.reloader.config
@@ -143,6 +143,6 @@ def test_a_bug_ends_no_store(tmp_path: Path) -> None:
 def test_without_a_file_there_is_nothing_to_read() -> None:
     """The log says so."""
     reloader = Reloader(Config(), {}, read=Config, read_tenants=lambda: True)
-    with capture_logs() as lines:
+    with own_logs() as lines:
         reloader.reload()
     assert [each["event"] for each in lines] == ["nothing_to_reload"]

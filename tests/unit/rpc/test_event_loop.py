@@ -8,7 +8,7 @@ from threading import Thread
 
 import pytest
 from in_memory import count_of
-from structlog.testing import capture_logs
+from own_logs import own_logs
 
 from kvstore.rpc.event_loop import SWEEP_FROM, EventLoop, Timer
 from kvstore.service.clock import MONOTONIC
@@ -146,7 +146,7 @@ def test_an_action_that_fails_does_not_end_the_loop(rig: Rig) -> None:
 
     rig.loop.at(0, fail)
     rig.loop.at(1, rig.loop.stop)
-    with capture_logs() as lines:
+    with own_logs() as lines:
         rig.loop.run()
     assert [line["event"] for line in lines] == ["attach_failed"]
     assert rig.loop.failure_count == 1

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from threading import Event
 
 import pytest
-import structlog
 from grpc_health.v1 import health_pb2
+from own_logs import own_logs
 
 from kvstore.rpc.health import LIVENESS, READINESS, Health
 
@@ -184,7 +184,7 @@ def test_a_loss_is_logged_with_where_each_thread_is(world: World) -> None:
     """Whoever looks for the cause of a stall finds file, line and function."""
     world.health.check()
     world.attach.alive = False
-    with structlog.testing.capture_logs() as lines:
+    with own_logs() as lines:
         world.health.check()
     assert [(each["event"], each["silent"]) for each in lines] == [("health_lost", ["attach"])]
     assert any("test_health.py" in place for place in lines[0]["stacks"]["MainThread"])

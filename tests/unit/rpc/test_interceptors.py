@@ -110,7 +110,12 @@ class Gate:
         """Return what is logged in a call, whatever its end."""
         with capture_logs(processors=[merge_call]) as lines, suppress(Refused):
             self.call(method, request_id=request_id)
-        return lines
+        return of_call(lines, method)
+
+
+def of_call(lines: list[EventDict], method: str) -> list[EventDict]:
+    """Return the lines that were logged in a call of the method, not those beside it."""
+    return [line for line in lines if line.get("method") == METHOD + method]
 
 
 @pytest.fixture
@@ -197,7 +202,7 @@ def test_a_bug_in_a_call_without_an_id_has_one(gate: Gate) -> None:
     with capture_logs(processors=[merge_call]) as lines, pytest.raises(Refused) as caught:
         gate.call("ListPrefixes")
     told = caught.value.metadata["request_id"]
-    assert [line["request_id"] for line in lines] == [told, told]
+    assert [line["request_id"] for line in of_call(lines, "ListPrefixes")] == [told, told]
     assert told
 
 

@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     load_pem_private_key,
 )
+from own_logs import own_logs
 from rpc_world import Refused, Server, refusal_of
 from structlog.testing import capture_logs
 
@@ -163,7 +164,7 @@ def test_a_renewed_certificate_is_used_without_a_restart(reach: Reach) -> None:
         reach.tenant("tls", token=BOB_TOKEN)
     renewed = reach.stranger.issue("renewed", hosts=["localhost"])
     renewed.key.replace(reach.files.key)
-    with capture_logs() as lines:
+    with own_logs() as lines:
         assert reach.tls.renewed() is None
     assert [each["event"] for each in lines] == ["tls_not_renewed"]
     reach.authority = before

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 import pytest
+from own_logs import own_logs
 from store_world import PAGE_BYTES, PAGE_TOKENS, World, Worlds, sequence_of
-from structlog.testing import capture_logs
 
 from kvstore.core.caller import Caller, Identity
 from kvstore.core.invariants import Laws
@@ -78,7 +78,7 @@ def run(world: World, rounds: int, *works: Callable[[], object]) -> list[str]:
     After each step the laws hold, and the budget's bytes are where they are counted.
     """
     laws = Laws(world.cache)
-    with capture_logs() as lines:
+    with own_logs() as lines:
         for _ in range(rounds):
             for work in works:
                 work()
@@ -200,7 +200,7 @@ def test_a_process_that_does_not_unmap_keeps_the_bytes(world: World) -> None:
     second = Tenant(world, "b")
     second.open()
     assert run(world, 5, first.obey, second.open) == ["extent_retiring"]
-    with capture_logs() as lines:
+    with own_logs() as lines:
         for _ in range(8):
             second.open()
             world.store.growth.step()
@@ -251,7 +251,7 @@ def test_what_one_gave_is_not_taken_back_before_the_asker_has_it(world: World) -
     second.open()
     run(world, 1)
     first.obey()
-    with capture_logs() as lines:
+    with own_logs() as lines:
         first.write()
         world.store.growth.step()
     added = [line for line in lines if line["event"] == "extent_added"]

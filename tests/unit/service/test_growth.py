@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
+from own_logs import own_logs
 from store_world import PAGE_BYTES, PAGE_TOKENS, World, Worlds, sequence_of
-from structlog.testing import capture_logs
 
 from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.quotas import Quotas, QuotaTable
@@ -36,7 +36,7 @@ def test_an_arena_that_runs_low_gets_an_extent(world: World) -> None:
     world.store.reserve(caller, namespace_id, [ReservationRequest(1, 0, 3)])
     assert steps(world) == 0
     world.store.reserve(caller, namespace_id, [ReservationRequest(2, 0, 1)])
-    with capture_logs() as lines:
+    with own_logs() as lines:
         assert steps(world) == 2
     assert [(line["event"], line["slot_count"]) for line in lines] == [("extent_added", 4)]
     assert slot_count(world) == 8
@@ -189,7 +189,7 @@ def test_a_machine_without_memory_is_asked_again_later(tmp_path: Path, worlds: W
     namespace_id = world.open_namespace(caller)
     meminfo.write_text("MemAvailable: 0 kB\n", encoding="utf-8")
     world.store.reserve(caller, namespace_id, [ReservationRequest(1, 0, 4)])
-    with capture_logs() as lines:
+    with own_logs() as lines:
         for _ in range(3):
             world.store.growth.step()
             world.clock.now += 2

@@ -6,8 +6,8 @@ from contextlib import ExitStack, closing
 
 import pytest
 from cuda_card import Card, ServerCuda
+from own_logs import own_logs
 from store_world import PAGE_TOKENS, World, Worlds
-from structlog.testing import capture_logs
 from tiered_store import PAGES, Tiered, tiered
 
 from kvstore.core.invariants import Laws
@@ -158,7 +158,7 @@ def test_a_device_that_fails_is_left_until_the_next_time(
         store.tiered.publish(number)
     card.calls.clear()
     card.fail = call
-    with capture_logs() as lines:
+    with own_logs() as lines:
         for tries in (1, 2):
             mover.due.clear()
             mover.step()

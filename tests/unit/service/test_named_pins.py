@@ -1,7 +1,7 @@
 """Named pins of a whole store: real memory, time as a number."""
 
+from own_logs import own_logs
 from store_world import World, sequence_of
-from structlog.testing import capture_logs
 
 from kvstore.core.caller import Caller, Identity
 from kvstore.core.invariants import Laws
@@ -47,10 +47,10 @@ def test_a_tick_ends_the_pins_whose_time_is_over(world: World) -> None:
         request = NamedPinRequest(name, tokens, ttl)
         world.store.named_pins.pin(caller.identity, namespace_id, request)
     world.store.revoke(caller)
-    with capture_logs() as early:
+    with own_logs() as early:
         reaper.tick()
     world.clock.now += 5
-    with capture_logs() as late:
+    with own_logs() as late:
         reaper.tick()
     assert early == []
     assert [(line["event"], line["name"], line["namespace_id"]) for line in late] == [

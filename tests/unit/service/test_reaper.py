@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import pytest
+from own_logs import own_logs
 from store_world import World
-from structlog.testing import capture_logs
 
 from kvstore.core.requests import ReservationRequest
 from kvstore.service.reaper import Grower, Reaper
@@ -78,7 +78,7 @@ def test_a_tick_that_fails_is_counted_and_logged_and_others_come(world: World) -
     next(iter(world.cache.table.leases.values())).ttl = None  # type: ignore[assignment]
     reaper = Reaper(world.store, clock=world.clock, interval=1.0)
     world.clock.now += 1
-    with capture_logs() as lines:
+    with own_logs() as lines:
         reaper.tick()
     assert [line["event"] for line in lines] == ["reaper_failed"]
     assert (reaper.failure_count, reaper.last_tick) == (1, world.clock.now)

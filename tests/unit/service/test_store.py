@@ -5,8 +5,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from own_logs import own_logs
 from store_world import World, Worlds, sequence_of
-from structlog.testing import capture_logs
 
 from kvstore.core.caller import Caller, Identity
 from kvstore.core.invariants import Laws
@@ -145,10 +145,10 @@ def test_leases_are_counted_by_the_stores_clock(world: World) -> None:
     world.clock.now += 9
     assert world.store.renew(caller) == 10.0
     world.clock.now += 9
-    with capture_logs() as early:
+    with own_logs() as early:
         world.store.expire()
     world.clock.now += 2
-    with capture_logs() as late:
+    with own_logs() as late:
         world.store.expire()
     assert early == []
     assert [(line["event"], line["display_name"]) for line in late] == [
@@ -163,7 +163,7 @@ def test_a_quarantine_is_logged_as_it_begins_and_as_it_ends(world: World) -> Non
     namespace_id = world.open_namespace(caller)
     world.store.reserve(caller, namespace_id, [ReservationRequest(1, 0, 3)])
     world.clock.now += 11
-    with capture_logs() as lines:
+    with own_logs() as lines:
         world.store.expire()
         world.store.abort(caller, [1])
         world.store.abort(caller, [1])
@@ -178,7 +178,7 @@ def test_the_death_of_the_last_process_ends_a_lease(world: World) -> None:
     caller = world.worker()
     namespace_id = world.open_namespace(caller)
     world.store.reserve(caller, namespace_id, [ReservationRequest(1, 0, 3)])
-    with capture_logs() as lines:
+    with own_logs() as lines:
         world.store.process_died(world.process_id(caller))
         world.store.process_died(world.process_id(caller))
     assert [(line["event"], line["reserved_slot_count"]) for line in lines] == [("lease_ended", 3)]

@@ -2,7 +2,7 @@
 
 from threading import Lock
 
-from structlog.testing import capture_logs
+from own_logs import own_logs
 
 from kvstore.core.cache import PrefixCache
 from kvstore.core.limits import Limits
@@ -22,7 +22,7 @@ class Rig:
         self.now += seconds
         self.cache.counters.inserted_page_count += inserted
         self.cache.counters.returned_page_count += returned
-        with capture_logs() as lines:
+        with own_logs() as lines:
             self.watch.look()
         return [(each["inserted_page_count"], each["returned_page_count"]) for each in lines]
 

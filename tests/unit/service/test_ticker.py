@@ -4,8 +4,8 @@ from threading import Semaphore
 from time import monotonic
 
 import pytest
+from own_logs import own_logs
 from store_world import ManualClock
-from structlog.testing import capture_logs
 
 from kvstore.service.ticker import Ticker
 
@@ -24,7 +24,7 @@ def test_work_that_fails_does_not_keep_other_work(clock: ManualClock) -> None:
         raise RuntimeError
 
     ticker = Ticker("cook", (fail, lambda: done.append(1)), clock=clock, interval=1.0)
-    with capture_logs() as lines:
+    with own_logs() as lines:
         ticker.tick()
     assert done == [1]
     assert [(line["event"], line["failure_count"]) for line in lines] == [("cook_failed", 1)]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from disk_store import LIMIT, PAGES, DiskStores, in_background, page_count
-from structlog.testing import capture_logs
+from own_logs import own_logs
 
 from kvstore.core.caller import Identity
 from kvstore.core.requests import MatchWishes, ReservationRequest, Sequence
@@ -261,7 +261,7 @@ def test_a_disk_in_use_is_refused_and_one_unusable_is_an_alarm(
         Disk.open(stores.config)
     other = tmp_path / "other"
     other.write_bytes(b"no slab")
-    with capture_logs() as logs:
+    with own_logs() as logs:
         disk = Disk.open(stores.config.__class__(other, stores.config.size_bytes))
     assert [(each["event"], each["path"]) for each in logs] == [("tier3_unusable", str(other))]
     assert "choose another path" in logs[0]["why"]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from disk_store import LIMIT, PAGES, DiskStore, DiskStores, GatedSlab, in_background, page_count
-from structlog.testing import capture_logs
+from own_logs import own_logs
 
 from kvstore.service.disk import DiskState
 
@@ -35,7 +35,7 @@ def test_a_page_found_corrupt_leaves_the_disk_before_the_answer(stores: DiskStor
     store.write(0)
     [slot, *_] = store.world.cache.namespaces[store.namespace_id].index.nodes[1].slots
     store.world.arenas.write_all([(slot, memoryview(bytes(store.world.layout.page_bytes)))])
-    with capture_logs() as logs:
+    with own_logs() as logs:
         assert page_count(store.ask(0)) == 0
     assert [each["event"] for each in logs] == ["page_corrupt"]
     assert store.on_disk(0) == 0
@@ -47,7 +47,7 @@ def test_a_disk_that_does_not_forget_is_an_alarm(stores: DiskStores) -> None:
     store = stores.open()
     store.write(0)
     store.slab._book.fail(OSError("a disk"))
-    with capture_logs() as logs:
+    with own_logs() as logs:
         store.world.store.evict_prefix(store.caller.identity, store.namespace_id, b"")
     assert [each["event"] for each in logs] == ["tier3_removal_failed"]
     assert store.disk.state is DiskState.FAILED

@@ -8,6 +8,7 @@ from random import Random
 from threading import Barrier
 
 import pytest
+from own_logs import own_logs
 from store_world import PAGE_BYTES, World, Worlds, sequence_of
 from structlog.testing import capture_logs
 from xxhash import xxh3_64_intdigest
@@ -250,7 +251,7 @@ def test_a_page_that_cannot_be_read_is_handed_to_nobody(
         raise CudaFailed("memcpy: refused")
 
     while_reading(written.world, monkeypatch, refuse)
-    with capture_logs() as logs:
+    with own_logs() as logs:
         assert written.match(written.caller) == Match(0, ())
     first = logs[0]
     assert (first["event"], first["why"]) == ("page_unreadable", "memcpy: refused")

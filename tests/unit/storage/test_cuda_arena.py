@@ -92,7 +92,7 @@ def test_what_the_device_does_not_take_back_stays_out_of_the_budget(
     card.fail = "give_back"
     with capture_logs() as logs:
         arenas.destroy(extent.shape.extent_id)
-    assert [each["event"] for each in logs] == ["device_memory_kept"]
+    assert [each["event"] for each in logs].count("device_memory_kept") == 1
     assert arenas.allocated_bytes == GRANULARITY
 
 
@@ -146,7 +146,7 @@ def test_memory_that_is_not_taken_back_is_logged(card: Card, device: CudaDevice)
     card.fail = "give_back"
     with capture_logs() as lines:
         extent.close()
-    assert [line["event"] for line in lines] == ["device_memory_kept"]
+    assert [line["event"] for line in lines].count("device_memory_kept") == 1
 
 
 def test_a_budget_that_is_left_is_not_waited_for(card: Card, device: CudaDevice) -> None:
@@ -165,7 +165,7 @@ def test_a_budget_is_waited_for_until_the_device_has_room(card: Card, device: Cu
     with capture_logs() as lines:
         device.require(card.size_bytes, pause)
     assert taken == []
-    assert [line["event"] for line in lines] == ["device_memory_awaited"]
+    assert [line["event"] for line in lines].count("device_memory_awaited") == 1
 
 
 def test_a_budget_that_is_never_left_is_refused(card: Card, device: CudaDevice) -> None:

@@ -246,7 +246,7 @@ def test_large_memory_is_registered_in_pieces(rig: Rig, monkeypatch: pytest.Monk
     rig.card.register(max(added), 1)
     with capture_logs() as lines:
         rig.device.copier.register(memory, PAGESIZE // 2)()
-    assert [line["event"] for line in lines] == ["host_memory_not_registered"]
+    assert [line["event"] for line in lines].count("host_memory_not_registered") == 1
     assert rig.card.registered == {**before, max(added): 1}
 
 
@@ -255,9 +255,8 @@ def test_what_is_not_registered_is_copied_all_the_same(rig: Rig) -> None:
     rig.card.fail = "register"
     with capture_logs() as lines:
         extent = rig.lower.allocate(1, SLOT)
-    assert [(line["event"], line["size_bytes"]) for line in lines] == [
-        ("host_memory_not_registered", COUNT * SLOT)
-    ]
+    told = [line for line in lines if line["event"] == "host_memory_not_registered"]
+    assert [line["size_bytes"] for line in told] == [COUNT * SLOT]
     slot = extent.shape.extent_id << 32
     contents = rig.fill(rig.first)
     assert rig.tiers.begin_all([(rig.first, slot)])() == [None]
@@ -271,7 +270,7 @@ def test_a_registration_that_cuda_keeps_is_logged(rig: Rig) -> None:
     rig.card.fail = "unregister"
     with capture_logs() as lines:
         rig.lower.close()
-    assert [line["event"] for line in lines] == ["host_memory_still_registered"]
+    assert [line["event"] for line in lines].count("host_memory_still_registered") == 1
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
+from own_logs import own_logs
 
 from kvstore.core.slots import ExtentSlots, recycle
 from kvstore.storage import generation_table
@@ -75,7 +75,7 @@ def test_an_older_kernel_is_told_of_and_gone_on_with(monkeypatch: pytest.MonkeyP
         return real(descriptor, command, argument)
 
     monkeypatch.setattr(generation_table.fcntl, "fcntl", older)
-    with capture_logs() as lines, closing(GenerationTable(1, 1)) as table:
+    with own_logs() as lines, closing(GenerationTable(1, 1)) as table:
         assert real(table.describe().descriptor, fcntl.F_GET_SEALS) == SEALS
     assert [each["event"] for each in lines] == ["generation_table_writable"]
 

@@ -132,7 +132,7 @@ def test_a_callback_that_raises_stops_nothing(rig: SlabRig) -> None:
         # Answered after that one.
         assert rig.remove()
     assert rig.write(1)
-    assert [each["event"] for each in logs] == ["slab_callback_failed"]
+    assert [each["event"] for each in logs].count("slab_callback_failed") == 1
 
 
 def test_a_context_manager_closes_it(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
+from own_logs import own_logs
 
 from kvstore.storage.slab_errors import SlabInUse, SlabUnusable
 from kvstore.storage.slab_file import MAX_VIEWS, SlabFile, aligned
@@ -174,7 +174,7 @@ def test_without_direct_io_it_works_and_says_so(
         return real(path, flags, *rest)
 
     monkeypatch.setattr(os, "open", refusing)
-    with capture_logs() as logs:
+    with own_logs() as logs:
         file = opened(tmp_path / "slab")
     assert [each["event"] for each in logs] == ["slab_without_direct_io"]
     file.write(ALIGNMENT, [memoryview(b"y" * 100)])

@@ -34,7 +34,7 @@ def test_a_page_that_changed_on_the_disk_is_a_miss(rig: SlabRig) -> None:
     rig.flip([rig.slot_offset(4) + 1000])
     with capture_logs() as logs:
         assert rig.found(*range(10)) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
-    assert [each["event"] for each in logs] == ["slab_pages_corrupt"]
+    assert [each["event"] for each in logs].count("slab_pages_corrupt") == 1
     assert rig.lost == [key(4)]
     assert rig.slab.use().counters.corrupt_pages == 1
     assert rig.found(4) == []

@@ -8,7 +8,7 @@ import pytest
 from engine_world import LIMIT, NOTHING, EngineWorld, left_at
 from heard import Heard
 
-from inference_worker import page_supply
+from inference_worker import page_supply, prefill_speed
 from inference_worker.engine import PAGE_TOKENS
 from inference_worker.model import PagedModel
 from inference_worker.request import FinishReason, Request
@@ -90,8 +90,11 @@ def test_a_prompt_is_a_full_hit_while_its_first_reader_decodes(
     assert (second.generation.prefilled_tokens, second.tokens) == (0, first.tokens)
 
 
-def test_a_waiter_takes_over(worlds: list[EngineWorld], text_ids: Ids) -> None:
+def test_a_waiter_takes_over(
+    worlds: list[EngineWorld], text_ids: Ids, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where the one that computes is aborted halfway, another goes on from what it inserted."""
+    monkeypatch.setattr(prefill_speed, "UNKNOWN_SPEED", 1.0)
     first, second = worlds
     ids = text_ids(LONG, 301)
     gone, waiting, also = Heard(), Heard(), Heard()
@@ -111,8 +114,12 @@ def test_a_waiter_takes_over(worlds: list[EngineWorld], text_ids: Ids) -> None:
     assert waiting.tokens == first.engine.generate(ids, 3, use_store=False).output_ids
 
 
-def test_an_abort_of_one_that_waits_for_another(worlds: list[EngineWorld], text_ids: Ids) -> None:
+def test_an_abort_of_one_that_waits_for_another(
+    worlds: list[EngineWorld], text_ids: Ids, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It holds nothing, and has its end at once."""
+    # However long the other rests between two steps: ten minutes are worth waiting for.
+    monkeypatch.setattr(prefill_speed, "UNKNOWN_SPEED", 1.0)
     first, second = worlds
     ids = text_ids(600, 302)
     computing, waiting = Heard(), Heard()
