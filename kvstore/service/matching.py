@@ -81,11 +81,13 @@ class Matching(Members):
             lacking = 0
             if grant is None and (yield_idle is None or match.in_flight is None):
                 lacking = total_page_count - sum(len(run.indexes) for run in match.runs)
-            if lacking or (grant is not None and grant.runs):
-                # A whole hit takes no slot, and lacks none.
+            if lacking:
                 # What it matched is to stay, whatever else goes for the rest.
                 kept = sum(len(run.indexes) for run in match.runs if run.tier == 1)
                 self._note(namespace_id, lacking, kept)
+            elif grant is not None and grant.runs:
+                # A whole hit takes no slot, and lacks none.
+                self._note(namespace_id)
             self._note_use(namespace_id)
             return match, grant
 
