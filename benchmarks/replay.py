@@ -80,6 +80,8 @@ def main(  # noqa: PLR0913 - each is an option
         raise typer.BadParameter(f"no such policy: {policy}; there are {', '.join(POLICIES)}")
     if backend not in BACKENDS:
         raise typer.BadParameter(f"no such backend: {backend}; there are {', '.join(BACKENDS)}")
+    if backend == "exact" and (tier2 or tier3):
+        raise typer.BadParameter("exact has one tier", param_hint="--tier2, --tier3")
     with readable():
         asked = load(trace, min(requests or QUICK, QUICK) if quick else requests)
     oracle = oracle_of(hints, asked)

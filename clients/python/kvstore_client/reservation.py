@@ -110,7 +110,7 @@ class Reservation:
         ``StoreUnavailable``, it is not known; ``PageRecycled`` where the store gave
         away what was read or written. Raises what
         ``ClientConfig.wait_for_device`` raises, with nothing published, and
-        ``ValueError`` for tokens that are none and once it was aborted.
+        ``ValueError`` for tokens or a hint that are none and once it was aborted.
         """
         session = self._open_session()
         request = prefix_cache_pb2.InsertPrefixRequest(

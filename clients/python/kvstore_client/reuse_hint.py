@@ -5,6 +5,12 @@ from typing import Literal, NamedTuple
 from kvstore.v1 import types_pb2
 
 MILLISECONDS = 1000
+# What may be expected, as it travels.
+EXPECTED = {
+    None: types_pb2.EXPECTED_REUSE_UNSPECIFIED,
+    "continues": types_pb2.EXPECTED_REUSE_CONTINUES,
+    "one_shot": types_pb2.EXPECTED_REUSE_ONE_SHOT,
+}
 
 
 class ReuseHint(NamedTuple):
@@ -20,12 +26,12 @@ class ReuseHint(NamedTuple):
     priority: int = 0
 
     def message(self) -> types_pb2.ReuseHint:
-        """Return it as it travels."""
-        expected = types_pb2.EXPECTED_REUSE_UNSPECIFIED
-        if self.expected_reuse == "continues":
-            expected = types_pb2.EXPECTED_REUSE_CONTINUES
-        elif self.expected_reuse == "one_shot":
-            expected = types_pb2.EXPECTED_REUSE_ONE_SHOT
+        """Return it as it travels; raises ``ValueError`` for an ``expected_reuse`` that is none."""
+        expected = EXPECTED.get(self.expected_reuse)
+        if expected is None:
+            known = " or ".join(repr(each) for each in EXPECTED if each)
+            msg = f"expected_reuse is {known}, not {self.expected_reuse!r}"
+            raise ValueError(msg)
         # Zero would be no end.
         horizon = 0 if self.horizon is None else max(int(self.horizon * MILLISECONDS), 1)
         return types_pb2.ReuseHint(

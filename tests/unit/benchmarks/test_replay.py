@@ -203,6 +203,14 @@ def test_the_last_line_is_the_result(more: list[str]) -> None:
     assert result["writes"] - result["evictions"] <= 300 + result.get("tier2", 0)
 
 
+@pytest.mark.parametrize("tier", ["--tier2", "--tier3"])
+def test_a_map_of_whole_prompts_has_one_tier(tier: str) -> None:
+    """It is there to compare with, and what it would find below is not known."""
+    outcome = CliRunner().invoke(replay.app, ["--backend", "exact", tier, "10"])
+    assert (outcome.exit_code, outcome.stdout) == (2, "")
+    assert "exact has one tier" in outcome.output
+
+
 @pytest.mark.parametrize("line", [None, "{", '{"hash_ids": [1], "input_length": 9}', "[1]"])
 def test_a_trace_that_cannot_be_read_is_a_line(tmp_path: Path, line: str | None) -> None:
     """With its path, and the line's number where one is wrong."""

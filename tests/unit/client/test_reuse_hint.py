@@ -1,5 +1,7 @@
 """A client's hint as a message."""
 
+from typing import Any
+
 import pytest
 
 from kvstore.v1 import types_pb2
@@ -14,6 +16,13 @@ def test_a_hint_says_what_is_known_and_no_more() -> None:
     )
     message = ReuseHint("one_shot").message()
     assert message.expected_reuse == types_pb2.EXPECTED_REUSE_ONE_SHOT
+
+
+@pytest.mark.parametrize("wrong", ["oneshot", "continue", "", True])
+def test_a_hint_that_there_is_not_is_refused(wrong: Any) -> None:  # noqa: ANN401
+    """It would be lost, and nobody would know."""
+    with pytest.raises(ValueError, match="'continues' or 'one_shot'"):
+        ReuseHint(wrong).message()
 
 
 @pytest.mark.parametrize("horizon", [0.0, 0.0001])
