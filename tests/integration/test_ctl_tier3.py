@@ -88,3 +88,25 @@ def test_a_load_asks_before_pages_leave_the_disk(run: Callable[..., Result]) -> 
     result = run("bench", *LOAD, "--yes", "--json")
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["evicted_pages_of_tier_3"] >= 0
+
+
+def test_what_the_disk_has_of_a_prompt_is_said(
+    store: RunningStore, run: Callable[..., Result], tmp_path: Path
+) -> None:
+    """Also where memory has nothing of it yet; before a worker opened it there is no namespace."""
+    prompt = tmp_path / "prompt.json"
+    prompt.write_text(json.dumps([*TOKENS, 1, 2]))
+    for command in (("peek",), ("pin", "system"), ("peek", "--namespace", "tiny")):
+        early = run(*command, "--tokens", str(prompt))
+        assert early.exit_code == 2
+        assert "no worker has opened one since the store's start" in early.stderr
+    client, namespace = open_client(store.runtime_dir)
+    cold, count = run("peek", "--tokens", str(prompt)).stdout, len(TOKENS)
+    assert cold.startswith(f"0 of {count + 2} tokens would be reused")
+    assert f"tier 3 has the first {count} of them: a match may load" in cold
+    write_and_insert(namespace, TOKENS)
+    assert client.flush(30)
+    warm = run("peek", "--tokens", str(prompt)).stdout
+    assert warm.startswith(f"{count} of {count + 2} tokens would be reused")
+    assert warm.endswith(f"tier 3 has the first {count} of them\n")
+    client.close()
