@@ -179,11 +179,10 @@ def tier_3_at_risk(tier_3: store_pb2.Tier3Stats) -> str:
 
     Who is not told how many there are has to reckon with some.
     """
-    if tier_3.state != store_pb2.Tier3Stats.STATE_OPEN:
-        return ""
-    if not tier_3.size_bytes:
-        return "the pages in tier 3"
-    return f"{counted(tier_3.page_count, 'page')} in tier 3" if tier_3.page_count else ""
+    if tier_3.size_bytes:
+        return f"{counted(tier_3.page_count, 'page')} in tier 3" if tier_3.page_count else ""
+    nowhere = (store_pb2.Tier3Stats.STATE_UNSPECIFIED, store_pb2.Tier3Stats.STATE_ABSENT)
+    return "" if tier_3.state in nowhere else "the pages in tier 3"
 
 
 def tier_3_evicted(tier_3: store_pb2.Tier3Stats, before: Before) -> dict[str, int]:
