@@ -65,7 +65,7 @@ How long a stop waits for leases to end before it stops anyway.
   look at  `drain_finished` in the log
 ```
 
-`kvstore-server config check` says whether a server would start with these settings, files of tenants and certificates included, and ends with 0, or with 2 and what is wrong.
+`kvstore-server config check` says whether a server would start with these settings, files of tenants and certificates included, and whether the folder of tier 3 is there, and ends with 0, or with 2 and what is wrong.
 Files' contents are never printed, paths are.
 
 ```console

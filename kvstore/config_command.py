@@ -1,6 +1,7 @@
 """``kvstore-server config``: the settings in force, each with where its value came from."""
 
 import json
+import os
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
@@ -19,7 +20,8 @@ CHECK = "check"
 EPILOG = f"""\
 Every flag of {PROGRAM} may stand behind it, and counts as it would there.
 `{PROGRAM} {COMMAND} check` says in one line that the settings can be used and ends with 0, or
-what is wrong with them, files of tenants and certificates included, and ends with 2."""
+what is wrong with them, files of tenants and certificates and the folder of tier 3 included,
+and ends with 2."""
 
 
 class Exit(IntEnum):
@@ -40,6 +42,7 @@ def config_command(arguments: Sequence[str]) -> int:
         resolved = resolve(flags)
         if checks:
             read_access(resolved.config)
+            _require_folder(resolved.config.tier3_path)
     except ValueError as error:
         sys.stderr.write(f"{PROGRAM}: {settings_error(error)}\n")
         return Exit.WRONG
@@ -152,6 +155,17 @@ def _require_field(name: str) -> None:
         near = get_close_matches(name, Config.model_fields, n=1)
         hint = f": did you mean {near[0]}?" if near else ""
         raise ValueError(f"there is no setting {name}{hint}")
+
+
+def _require_folder(slab: Path | None) -> None:
+    """Refuse a file of tier 3 whose folder is none: a server would go on without tier 3."""
+    if slab is None:
+        return
+    try:
+        # With the slash a file is no folder.
+        os.stat(f"{slab.parent}/")  # noqa: PTH116 - a Path has no slash at its end
+    except OSError as error:
+        raise ValueError(f"tier3_path {slab}: its folder: {error.strerror}") from error
 
 
 def _toml_value(value: object) -> str:

@@ -138,3 +138,13 @@ def test_an_older_server_whose_disk_fails_and_whose_tenant_floods(tmp_path: Path
     ):
         assert found[name]["outcome"] == outcome, found[name]
         assert words in found[name]["found"] + found[name]["advice"]
+
+
+def test_a_disk_that_could_not_be_opened_is_looked_up_in_the_log(tmp_path: Path) -> None:
+    """The check names the line of the log, which is another one than that of a disk that fails."""
+    slab = ("--tier3-path", str(tmp_path / "nowhere" / "slab"), "--tier3-bytes", str(4 << 20))
+    with running_store(*SMALL_STORE, *slab) as store:
+        found = diagnose(store.runtime_dir)[1]["tier 3"]
+        assert found["outcome"] == "failed"
+        assert "tier3_unusable" in store.log
+        assert "tier3_unusable" in found["advice"]

@@ -129,6 +129,14 @@ def test_the_help_says_what_the_check_prints(capsys: pytest.CaptureFixture[str])
         ("tier1_bytes: has to be at least 4KiB", ["check", "--tier1-bytes", "100"]),
         ("tier1_bytes: has to be at least 4KiB", ["--tier1-bytes", "100"]),
         ("settings: tier3_path is set and tier3_bytes is 0", ["check", "--tier3-path", "/slab"]),
+        (
+            "tier3_path /nowhere/slab: its folder: No such file or directory",
+            ["check", "--tier3-path", "/nowhere/slab", "--tier3-bytes", "1GiB"],
+        ),
+        (
+            "tier3_path /dev/null/slab: its folder: Not a directory",
+            ["check", "--tier3-path", "/dev/null/slab", "--tier3-bytes", "1GiB"],
+        ),
         ("tenants_file /nowhere: ", ["check", "--tenants-file", "/nowhere"]),
         ("config_file /nowhere: ", ["check", "--config-file", "/nowhere"]),
         ("no setting drain_grase: did you mean drain_grace?", ["--explain", "drain_grase"]),

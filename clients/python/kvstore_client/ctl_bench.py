@@ -9,6 +9,7 @@ from kvstore_client import tables
 from kvstore_client.console import (
     AsJson,
     RuntimeDirOption,
+    confirm,
     show,
     show_json,
     store_failures,
@@ -22,6 +23,7 @@ from kvstore_client.ctl_scratch import (
     cleaned_up,
     scratch,
     scratch_spec,
+    tier_3_evicted,
 )
 from kvstore_client.errors import StoreUnavailable
 
@@ -42,7 +44,7 @@ class Plan(NamedTuple):
     evicts_others: int
 
 
-def bench(  # each is an option
+def bench(  # noqa: PLR0913 - each is an option
     *,
     clients: Annotated[
         int, typer.Option(min=1, max=MOST_CLIENTS, help="Processes that ask at once.")
@@ -59,6 +61,7 @@ def bench(  # each is an option
         float, typer.Option(min=0.0, max=1.0, help="Most of the pool's slots that it may fill.")
     ] = 0.1,
     seed: Annotated[int, typer.Option(help="Another one asks for other prompts.")] = 1,
+    yes: Annotated[bool, typer.Option("--yes", metavar="", help="Do not ask.")] = False,
     runtime_dir: RuntimeDirOption = None,
     as_json: AsJson = False,
 ) -> None:
@@ -67,11 +70,14 @@ def bench(  # each is an option
     Three calls in ten are matches; the others are acquires, half of them of new prompts,
     whose pages are inserted, and the oldest removed. Nothing is written into the pages. They
     are as large as most pages there, in a namespace of their own that is deleted in the end.
-    It never fills more than --share of the pool, and refuses where that is too little.
+    It never fills more than --share of the pool, and refuses where that is too little. Where
+    tier 3 has pages, which may go for those that it writes there, it asks first.
     """
     with store_failures(), cleaned_up():
         require_here()
         spec = scratch_spec(runtime_dir, "bench")
+        if (at_risk := spec.before.tier_3_at_risk) and not yes:
+            confirm(f"Make room for it among {at_risk}?")
         if spec.before.cached_pages and not spec.before.has_room:
             typer.echo(
                 f"kvstore-ctl: there is no memory for pages of {counted(spec.page_bytes, 'byte')}"
@@ -92,7 +98,8 @@ def bench(  # each is an option
                 )
             load = Load(spec, seconds, prefixes, *pages, plan.kept_suffixes, seed)
             reports = _run(load, clients)
-    result = _result(reports, plan)
+            tier_3 = tier_3_evicted(made.client.admin.stats().tier_3, spec.before)
+    result = _result(reports, plan) | tier_3
     if as_json:
         show_json(result)
         return
@@ -105,6 +112,8 @@ def bench(  # each is an option
         f" second, hit rate {result['hit_rate']:.1%}, {result['misses']} failed or without slots;"
         f" at most {counted(plan.most_pages, 'page')} of the pool, all removed"
     )
+    for evicted in tier_3.values():
+        typer.echo(f"{counted(evicted, 'page')} left tier 3 meanwhile to make room")
 
 
 def plan_of(pool: Pool, share: float, clients: int, prefixes: int, pages: tuple[int, int]) -> Plan:

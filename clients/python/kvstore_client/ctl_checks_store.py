@@ -105,7 +105,8 @@ def tier_3_check(stats: store_pb2.GetStatsResponse) -> Finding:
     name, tier_3 = "tier 3", stats.tier_3
     if tier_3.state == store_pb2.Tier3Stats.STATE_FAILED:
         advice = (
-            "see the server's log (slab_failed), the disk and its room; then restart the server"
+            "see the server's log (tier3_unusable, slab_failed, tier3_removal_failed), the disk and"
+            " its room; then restart the server"
         )
         return failed(name, "it failed: its pages are misses", advice)
     if bad := tier_3.corrupt_page_count + tier_3.unreadable_page_count:

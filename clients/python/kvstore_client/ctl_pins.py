@@ -53,6 +53,9 @@ def peek(
         cached = answer.matched_token_count + answer.source_token_count
         asked = len(packed_tokens) // TOKEN_BYTES
         typer.echo(f"{cached} of {counted(asked, 'token')} would be reused in {title_of(chosen)}")
+        if kept := answer.tier_3_token_count:
+            more = ": a match may load those that memory lacks" if kept > cached else ""
+            typer.echo(f"tier 3 has the first {kept} of them{more}")
         if answer.HasField("in_flight"):
             found = answer.in_flight
             typer.echo(

@@ -28,6 +28,7 @@ from kvstore_client.ctl_scratch import (
     gone_pages,
     scratch,
     scratch_spec,
+    tier_3_evicted,
 )
 from kvstore_client.ctl_trace import Prompt, prompts_of
 from kvstore_client.errors import PoolExhausted
@@ -55,7 +56,8 @@ def replay(
     A line of it has "tokens", or "hash_ids" and "input_length" as the traces of Mooncake, of
     which a page stands for a block of 512 tokens. Each prompt is matched, the rest of its
     pages inserted with nothing written into them, and released; its time is not waited for.
-    It takes what room it needs, so pages that others have cached may go: then it asks first.
+    It takes what room it needs, in tier 3 too, so pages that others have there or in memory
+    may go: then it asks first.
     The namespace is its own, and is deleted in the end.
     """
     with store_failures(), cleaned_up():
@@ -63,12 +65,8 @@ def replay(
         prompts = list(prompts_of(trace, requests))
         spec = scratch_spec(runtime_dir, "replay", page_bytes)
         # Before it is opened, which takes memory where none has pages of this size yet.
-        if spec.before.cached_pages and not yes:
-            question = (
-                f"Make room for it among {counted(spec.before.cached_pages, 'page')}"
-                " that others cached?"
-            )
-            confirm(question)
+        if (pages := _at_risk(spec.before)) and not yes:
+            confirm(f"Make room for it among {pages}?")
         with scratch(spec) as made:
             result = run(made, prompts, spec.before)
     if as_json:
@@ -99,6 +97,7 @@ def run(made: Scratch, prompts: Iterable[Prompt], before: Before) -> dict[str, f
         "inserted_pages": own.inserted_page_count - mine.inserted_page_count,
         "evicted_pages": evicted,
         "evicted_pages_of_others": others,
+        **tier_3_evicted(after.tier_3, before),
         "returned_pages": own.returned_page_count - mine.returned_page_count,
         "requests_cached_in_part": counts["partly"],
         "failures": counts["failures"],
@@ -110,6 +109,13 @@ def run(made: Scratch, prompts: Iterable[Prompt], before: Before) -> dict[str, f
 
 
 OPEN_SECONDS = 30.0
+
+
+def _at_risk(before: Before) -> str:
+    """Return which pages may go for it, in memory and in tier 3; nothing where there are none."""
+    pages = before.cached_pages
+    memory = f"{counted(pages, 'page')} that others cached" if pages else ""
+    return ", and ".join(filter(None, (memory, before.tier_3_at_risk)))
 
 
 def _ask(made: Scratch, prompt: Prompt, counts: Counter[str]) -> None:

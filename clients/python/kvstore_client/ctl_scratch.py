@@ -12,6 +12,7 @@ from kvstore.v1 import lease_pb2, store_pb2, types_pb2
 from kvstore_client.admin import connect_admin
 from kvstore_client.client import Client
 from kvstore_client.config import ClientConfig
+from kvstore_client.ctl_counts import counted
 from kvstore_client.errors import StoreUnavailable
 from kvstore_client.identity import NamespaceIdentity
 from kvstore_client.layout import OpaqueContent, PageLayout
@@ -65,12 +66,15 @@ class Before(NamedTuple):
 
     ``cached_pages`` are in tier 1, of whatever size; ``gone_pages`` were evicted or removed.
     ``has_room`` says whether the caller's tenant has memory for pages of that size already:
-    otherwise some is taken, from others' pages if all is.
+    otherwise some is taken, from others' pages if all is. ``tier_3_evicted`` made room on the
+    disk, and ``tier_3_at_risk`` says in words which pages may: nothing where none is there.
     """
 
     cached_pages: int
     gone_pages: int
     has_room: bool
+    tier_3_evicted: int
+    tier_3_at_risk: str
 
 
 class ScratchSpec(NamedTuple):
@@ -159,6 +163,8 @@ def scratch_spec(
         sum(each.cached_slot_count for each in tier_1),
         gone_pages(stats.counters),
         any((each.tenant, each.slot_bytes) == (tenant, size) for each in tier_1),
+        stats.tier_3.evicted_page_count,
+        tier_3_at_risk(stats.tier_3),
     )
     return ScratchSpec(runtime_dir, purpose, size, secrets.token_bytes(SALT_BYTES), before)
 
@@ -166,6 +172,24 @@ def scratch_spec(
 def gone_pages(counters: lease_pb2.CacheCounters) -> int:
     """Return the pages that were evicted, or went with the memory that they were in."""
     return counters.evicted_page_count + counters.removed_page_count
+
+
+def tier_3_at_risk(tier_3: store_pb2.Tier3Stats) -> str:
+    """Return which pages of tier 3 may leave for new ones; nothing where there are none.
+
+    Who is not told how many there are has to reckon with some.
+    """
+    if tier_3.size_bytes:
+        return f"{counted(tier_3.page_count, 'page')} in tier 3" if tier_3.page_count else ""
+    nowhere = (store_pb2.Tier3Stats.STATE_UNSPECIFIED, store_pb2.Tier3Stats.STATE_ABSENT)
+    return "" if tier_3.state in nowhere else "the pages in tier 3"
+
+
+def tier_3_evicted(tier_3: store_pb2.Tier3Stats, before: Before) -> dict[str, int]:
+    """Return how many pages left tier 3 to make room since then; nothing to who is not told."""
+    if not tier_3.size_bytes:
+        return {}
+    return {"evicted_pages_of_tier_3": tier_3.evicted_page_count - before.tier_3_evicted}
 
 
 def page_bytes_of(stats: store_pb2.GetStatsResponse, tenant: str) -> int:

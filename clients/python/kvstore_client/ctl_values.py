@@ -41,6 +41,12 @@ def tokens_of(source: str, *, packed: bool) -> bytes:
         raise ValueError(msg) from error
 
 
+# A namespace of which only the disk has pages is not known before it is opened.
+NONE_OPEN = (
+    "there are no namespaces: no worker has opened one since the store's start, whatever tier 3 has"
+)
+
+
 def namespace_of(
     namespaces: Sequence[store_pb2.NamespaceInfo], named: str
 ) -> store_pb2.NamespaceInfo:
@@ -54,7 +60,7 @@ def namespace_of(
         if len(found) == 1:
             return found[0]
     if not begun:
-        msg = "there are no namespaces: no worker has opened one"
+        msg = NONE_OPEN
     else:
         which = f" begin with {named!r}" if named else ""
         msg = f"{len(begun)} namespaces{which}: choose one with --namespace, of {_titles(begun)}"
@@ -67,9 +73,9 @@ def namespaces_of(
     """Return all whose id or name begins so; without a name all there are, even none."""
     begun = [n for n in namespaces if any(each.startswith(named) for each in _names(n))]
     if named and not begun:
-        known = _titles(namespaces) or "none"
+        known = _titles(namespaces)
         msg = f"no namespace's id or name begins with {named!r}; there are: {known}"
-        raise ValueError(msg)
+        raise ValueError(msg if namespaces else NONE_OPEN)
     return begun
 
 

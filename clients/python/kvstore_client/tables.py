@@ -27,6 +27,7 @@ def totals_table(stats: store_pb2.GetStatsResponse) -> Table:
         f"({counters.duplicate_page_count})",
         "pages evicted, removed, superseded": f"{counters.evicted_page_count}, "
         f"{counters.removed_page_count}, {counters.superseded_page_count}",
+        "pages returned soon after": counters.returned_page_count,
         "pages verified (corrupt)": f"{counters.verified_page_count} "
         f"({counters.corrupt_page_count})",
         "pages demoted, promoted": f"{counters.demoted_page_count}, {counters.promoted_page_count}",

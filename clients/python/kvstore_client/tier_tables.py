@@ -30,7 +30,7 @@ def tier_3_table(tier_3: store_pb2.Tier3Stats) -> Table:
         return table
     rows: Mapping[str, object] = {
         "MiB": tier_3.size_bytes // MEBIBYTE,
-        "pages of slots": f"{tier_3.page_count} of {tier_3.slot_count}",
+        "pages of slots so far": f"{tier_3.page_count} of {tier_3.slot_count}",
         "pages written (refused)": f"{tier_3.written_page_count} ({tier_3.refused_page_count})",
         "pages read (corrupt, unreadable)": f"{tier_3.read_page_count} "
         f"({tier_3.corrupt_page_count}, {tier_3.unreadable_page_count})",

@@ -2,8 +2,9 @@
 
 import pytest
 
+from kvstore.v1 import store_pb2
 from kvstore_client.ctl_bench import percentile, plan_of
-from kvstore_client.ctl_scratch import Pool
+from kvstore_client.ctl_scratch import Before, Pool, tier_3_at_risk, tier_3_evicted
 
 # A beginning of 32 pages, a suffix of 8.
 PAGES = (32, 8)
@@ -40,3 +41,27 @@ def test_percentiles_are_of_what_was_seen() -> None:
     values = [float(each) for each in range(100)]
     assert [percentile(values, share) for share in (0.5, 0.99, 1.0)] == [50.0, 99.0, 99.0]
     assert percentile([7.0], 0.5) == 7.0
+
+
+@pytest.mark.parametrize(
+    ("tier_3", "said"),
+    [
+        ({"state": "STATE_ABSENT"}, ""),
+        # It goes on where all that it failed to do was to forget some.
+        ({"state": "STATE_FAILED", "size_bytes": 1 << 30, "page_count": 5}, "5 pages in tier 3"),
+        ({"state": "STATE_OPEN", "size_bytes": 1 << 30}, ""),
+        ({"state": "STATE_OPEN", "size_bytes": 1 << 30, "page_count": 1}, "1 page in tier 3"),
+        ({"state": "STATE_OPEN"}, "the pages in tier 3"),
+    ],
+)
+def test_which_pages_of_the_disk_may_go(tier_3: dict[str, object], said: str) -> None:
+    """Those that are there; who is told the state alone reckons with some."""
+    assert tier_3_at_risk(store_pb2.Tier3Stats(**tier_3)) == said
+
+
+def test_what_left_the_disk_is_since_then() -> None:
+    """Who is told the state alone is told no number that would be wrong."""
+    before = Before(0, 0, has_room=True, tier_3_evicted=3, tier_3_at_risk="")
+    told = store_pb2.Tier3Stats(size_bytes=1 << 30, evicted_page_count=10)
+    assert tier_3_evicted(told, before) == {"evicted_pages_of_tier_3": 7}
+    assert tier_3_evicted(store_pb2.Tier3Stats(), before) == {}

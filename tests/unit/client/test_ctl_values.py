@@ -136,7 +136,7 @@ def test_a_namespace_that_is_not_one_is_refused(named: str, known: str) -> None:
     """Several, or none, are refused, and those that there are, listed."""
     with pytest.raises(ValueError, match=known):
         namespace_of([*SPACES, TWIN], named)
-    with pytest.raises(ValueError, match=r"none$|no namespaces"):
+    with pytest.raises(ValueError, match="there are no namespaces"):
         namespace_of([], named)
 
 
@@ -149,7 +149,7 @@ def test_several_namespaces_can_be_named_at_once(
     """All that begin so; without a name all there are, even none."""
     assert namespaces_of(SPACES, named) == found
     assert namespaces_of([], "") == []
-    with pytest.raises(ValueError, match=r"'x'.*: none$"):
+    with pytest.raises(ValueError, match="there are no namespaces"):
         namespaces_of([], "x")
 
 

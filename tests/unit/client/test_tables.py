@@ -7,7 +7,7 @@ from rich.cells import cell_len
 from rich.console import Console, RenderableType
 
 from kvstore.v1 import lease_pb2, named_pin_pb2, store_pb2
-from kvstore_client import tables
+from kvstore_client import tables, tier_tables
 from kvstore_client.fitted_table import FittedTable
 from kvstore_client.tier_tables import MEBIBYTE
 
@@ -152,3 +152,17 @@ def test_columns_that_matter_stay_and_others_as_they_fit() -> None:
 def test_times_are_for_people(seconds: int, text: str) -> None:
     """In one unit, or two."""
     assert tables.span_text(seconds) == text
+
+
+def test_pages_that_came_back_are_counted() -> None:
+    """Those published again soon after they were evicted, as the settings say to look at."""
+    stats = store_pb2.GetStatsResponse(counters={"returned_page_count": 77})
+    (line,) = [each for each in lines(tables.totals_table(stats)) if "returned" in each]
+    assert "77" in line
+
+
+def test_slots_of_tier_3_are_those_so_far() -> None:
+    """More are cut as pages come: pages in all of them do not mean a full disk."""
+    tier_3 = store_pb2.Tier3Stats(page_count=5, slot_count=5, size_bytes=1 << 30)
+    (line,) = [each for each in lines(tier_tables.tier_3_table(tier_3)) if "5 of 5" in each]
+    assert "slots so far" in line
