@@ -192,7 +192,7 @@ class Bench:
         return self._timed(seconds, lambda: None, lambda _: tree.match(key))
 
     def insert(self, name: str, cached: int, fresh: int, seconds: float) -> list[float]:
-        """Time inserts of new tokens after cached ones; they are evicted again, untimed."""
+        """Time inserts of new tokens after cached ones; they stay."""
         tree, prompt = self._trees[name], array("q", range(cached))
 
         def prepare() -> Any:  # noqa: ANN401  # their class
