@@ -25,7 +25,6 @@ from kvstore.core.tokens import TOKEN_BYTES
 PAGE_TOKENS = 16
 WIDTH = TOKEN_BYTES * PAGE_TOKENS
 LEAF_PAGES = 4
-EXTENT = 1
 NOW = 100.0
 # More than any prompt's tokens, so that forks and leaves begin like none of them.
 OTHER = 1 << 24
@@ -62,8 +61,7 @@ class Tree:
         self._layout = layout
         self.namespace = self.open(0)
         self.arena = self.namespace.arena
-        self.cache.add_extent(self.arena.arena_id, EXTENT, pages)
-        self.cache.acknowledge(1, [EXTENT])
+        self.add_memory(pages)
         self.index = self.namespace.index
         self.root = Position(self.index.root, 0)
         self._numbers = count(1)
@@ -80,6 +78,12 @@ class Tree:
         slots = array("Q")
         self.arena.take(pages, self.arena.extents, into=slots)
         return slots
+
+    def add_memory(self, pages: int) -> None:
+        """Have memory for so many pages more."""
+        extent_id = len(self.arena.extents) + 1
+        self.cache.add_extent(self.arena.arena_id, extent_id, pages)
+        self.cache.acknowledge(1, [extent_id])
 
     def walk(self, tokens: bytes) -> Position:
         """Match a prompt's whole pages, the index's part of it, and note the use."""
