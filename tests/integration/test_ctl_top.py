@@ -213,6 +213,15 @@ def test_an_idle_and_empty_store_is_shown(idle: RunningStore) -> None:
         assert run(idle, *command).exit_code == 0
 
 
+def heard(terminal: int) -> Iterator[bytes]:
+    """Yield what a terminal shows, until its other end is closed or nothing comes."""
+    while select.select([terminal], [], [], LIMIT)[0]:
+        try:
+            yield os.read(terminal, 65536)
+        except OSError:
+            return
+
+
 def test_a_last_frame_names_no_keys(idle: RunningStore) -> None:
     """It stays on the terminal when the program that took them is gone."""
     ours, theirs = pty.openpty()
@@ -222,11 +231,7 @@ def test_a_last_frame_names_no_keys(idle: RunningStore) -> None:
     os.close(theirs)
     shown = b""
     try:
-        while select.select([ours], [], [], LIMIT)[0]:
-            try:
-                shown += os.read(ours, 65536)
-            except OSError:  # the terminal's other end is closed
-                break
+        shown = b"".join(heard(ours))
         assert process.wait(LIMIT) == 0, shown
     finally:
         process.kill()
@@ -250,11 +255,8 @@ def test_a_terminal_is_shown_frames_in_place(idle: RunningStore) -> None:
         (b"by the store's clock", lambda: os.write(ours, b"q")),
     ]
     try:
-        while select.select([ours], [], [], LIMIT)[0]:
-            try:
-                shown += os.read(ours, 65536)
-            except OSError:  # the terminal's other end is closed
-                break
+        for part in heard(ours):
+            shown += part
             if acts and acts[0][0] in shown:
                 acts.pop(0)[1]()
                 shown = b""

@@ -6,6 +6,7 @@ import pytest
 from own_logs import own_logs
 from store_world import PAGE_BYTES, PAGE_TOKENS, World, Worlds, sequence_of
 
+from kvstore.core.caller import Caller
 from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.quotas import Quotas, QuotaTable
 from kvstore.core.requests import MatchWishes, ReservationRequest
@@ -22,6 +23,16 @@ def steps(world: World) -> int:
         world.store.growth.step()
         count += 1
     return count
+
+
+def caching(world: World, pages: int) -> tuple[Caller, bytes]:
+    """Have so many pages cached and held by nobody; return who did it, and the namespace."""
+    caller = world.worker()
+    namespace_id = world.open_namespace(caller)
+    world.store.reserve(caller, namespace_id, [ReservationRequest(1, 0, pages)])
+    world.store.insert(caller, 1, sequence_of(pages, rest=0))
+    world.store.abort(caller, [1])
+    return caller, namespace_id
 
 
 def slot_count(world: World) -> int:
@@ -108,11 +119,7 @@ def test_what_is_cached_may_go_for_a_request_that_growing_alone_would_not_satisf
 ) -> None:
     """It grows by all that it may, and the rest is evicted."""
     world = worlds(slots=8, extent_slots=4)
-    caller = world.worker()
-    namespace_id = world.open_namespace(caller)
-    world.store.reserve(caller, namespace_id, [ReservationRequest(1, 0, 2)])
-    world.store.insert(caller, 1, sequence_of(2, rest=0))
-    world.store.abort(caller, [1])
+    caller, namespace_id = caching(world, 2)
     with pytest.raises(PoolExhausted):
         world.store.reserve(caller, namespace_id, [ReservationRequest(2, 0, 8)])
     steps(world)
@@ -124,11 +131,7 @@ def test_what_is_cached_may_go_for_a_request_that_growing_alone_would_not_satisf
 def test_what_a_request_matched_does_not_go_for_it(worlds: Worlds) -> None:
     """A prompt longer than the budget takes none of it, however much of it is cached."""
     world = worlds(slots=8, extent_slots=4)
-    caller = world.worker()
-    namespace_id = world.open_namespace(caller)
-    world.store.reserve(caller, namespace_id, [ReservationRequest(1, 0, 3)])
-    world.store.insert(caller, 1, sequence_of(3, rest=0))
-    world.store.abort(caller, [1])
+    caller, namespace_id = caching(world, 3)
     for total, expected in ((9, 4), (8, 8)):
         match, grant = world.store.acquire(
             caller,
@@ -146,11 +149,7 @@ def test_what_a_request_matched_does_not_go_for_it(worlds: Worlds) -> None:
 def test_who_has_all_that_can_be_had_asks_for_no_more(worlds: Worlds) -> None:
     """What was to be evicted for a request is not wanted of the budget."""
     world = worlds(slots=8, extent_slots=4)
-    caller = world.worker()
-    namespace_id = world.open_namespace(caller)
-    world.store.reserve(caller, namespace_id, [ReservationRequest(1, 0, 2)])
-    world.store.insert(caller, 1, sequence_of(2, rest=0))
-    world.store.abort(caller, [1])
+    caller, namespace_id = caching(world, 2)
     with pytest.raises(PoolExhausted):
         world.store.reserve(caller, namespace_id, [ReservationRequest(2, 0, 8)])
     steps(world)
