@@ -17,11 +17,10 @@ import typer
 from rich.table import Table
 
 from kvstore.core.cache import PrefixCache
-from kvstore.core.caller import Caller, Identity
-from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PageLayout
-from kvstore.core.limits import Limits
-from kvstore.core.requests import MatchWishes, Sequence
-from kvstore.core.tokens import TOKEN_BYTES
+from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
+from kvstore.core.values.limits import Limits
+from kvstore.core.values.requests import Caller, Identity, MatchWishes, Sequence
+from kvstore.core.values.tokens import TOKEN_BYTES
 from support import machine
 from support.table_console import table_console
 

@@ -22,11 +22,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from rich.console import Console
 
 from kvstore.core.cache import PrefixCache
-from kvstore.core.caller import Caller
-from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PageLayout
-from kvstore.core.limits import Limits
-from kvstore.core.quotas import Quotas, QuotaTable
-from kvstore.core.requests import MatchWishes, ReservationRequest, Sequence
+from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
+from kvstore.core.values.limits import Limits, Quotas, QuotaTable
+from kvstore.core.values.requests import Caller, MatchWishes, ReservationRequest, Sequence
 from kvstore.metrics.collector import StoreCollector
 from kvstore.metrics.view import Views
 from kvstore.rpc.health import Health

@@ -15,8 +15,8 @@ import typer
 from rich.table import Table
 
 from kvstore.core.cache import PrefixCache
-from kvstore.core.caller import Identity
-from kvstore.core.event_watch import EventWatch
+from kvstore.core.values.events import EventWatch
+from kvstore.core.values.requests import Identity
 from support import machine
 from support.rpc_local import TimedStore, local_worker
 from support.rpc_slices import LocalStore, Slice

@@ -7,9 +7,8 @@ from kvstore.core.cache import PrefixCache
 from kvstore.core.eviction.choice import POLICIES
 from kvstore.core.hash_index import HashIndex
 from kvstore.core.index import IndexFactory
-from kvstore.core.limits import Limits
-from kvstore.core.quotas import QuotaTable
 from kvstore.core.radix import RadixIndex
+from kvstore.core.values.limits import Limits, QuotaTable
 from kvstore.service.call_times import CallTimes
 from kvstore.service.clock import Clock
 from kvstore.service.random_ids import random_ids

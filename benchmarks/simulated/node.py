@@ -15,8 +15,8 @@ from kvstore.core.cache import PrefixCache
 from kvstore.core.invariants import Laws
 from kvstore.core.law import LawBroken
 from kvstore.core.lease import Lease
-from kvstore.core.limits import Limits
-from kvstore.core.slots import SlotState
+from kvstore.core.values.limits import Limits
+from kvstore.core.values.slots import SlotState
 from kvstore.rpc.attach import AttachServer
 from kvstore.rpc.identity import Callers
 from kvstore.rpc.interceptors import Admission, Outcomes

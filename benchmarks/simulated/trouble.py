@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from kvstore.core.caller import Caller, Identity
+from kvstore.core.values.requests import Caller, Identity
 
 if TYPE_CHECKING:
     from simulated.schedule import Schedule

@@ -7,12 +7,11 @@ from types import MappingProxyType
 from typing import Any
 
 from kvstore.core.cache import PrefixCache
-from kvstore.core.caller import Caller
 from kvstore.core.lease import Lease, LeaseChange
 from kvstore.core.membership import Membership
 from kvstore.core.node import Node
-from kvstore.core.requests import Grant, Match, MatchWishes, Sequence
-from kvstore.core.tokens import TOKEN_BYTES
+from kvstore.core.values.requests import Caller, Grant, Match, MatchWishes, Sequence
+from kvstore.core.values.tokens import TOKEN_BYTES
 from kvstore.errors import KVStoreError
 from kvstore.service.store import KVStore
 from kvstore.storage.slab import Slab

@@ -5,11 +5,10 @@ from array import array
 from itertools import count
 
 from kvstore.core.cache import PrefixCache
-from kvstore.core.caller import Caller, Identity
 from kvstore.core.eviction.choice import POLICIES
-from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PageLayout
-from kvstore.core.limits import Limits
-from kvstore.core.requests import MatchWishes, Sequence
+from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
+from kvstore.core.values.limits import Limits
+from kvstore.core.values.requests import Caller, Identity, MatchWishes, Sequence
 from kvstore.core.wanted_moves import TierPolicy, WritePolicy
 from kvstore.service.clock import MONOTONIC
 from kvstore.service.store import KVStore

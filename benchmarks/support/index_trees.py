@@ -7,20 +7,19 @@ from time import perf_counter
 from typing import TypeVar
 
 from kvstore.core.cache import PrefixCache
-from kvstore.core.caller import Caller, Identity
 from kvstore.core.evicting import evict
 from kvstore.core.holds import Pin
 from kvstore.core.index import IndexFactory
-from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PageLayout
-from kvstore.core.limits import Limits
 from kvstore.core.namespace import Namespace
 from kvstore.core.node import Position
 from kvstore.core.pages import let_go, publish, release
 from kvstore.core.radix import RadixIndex
-from kvstore.core.requests import MatchWishes, Sequence
-from kvstore.core.slots import Slots, SlotState
 from kvstore.core.steps import note_use
-from kvstore.core.tokens import TOKEN_BYTES
+from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
+from kvstore.core.values.limits import Limits
+from kvstore.core.values.requests import Caller, Identity, MatchWishes, Sequence
+from kvstore.core.values.slots import Slots, SlotState
+from kvstore.core.values.tokens import TOKEN_BYTES
 
 PAGE_TOKENS = 16
 WIDTH = TOKEN_BYTES * PAGE_TOKENS

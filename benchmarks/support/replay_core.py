@@ -5,16 +5,21 @@ from itertools import count
 from typing import NamedTuple
 
 from kvstore.core.cache import PrefixCache
-from kvstore.core.caller import Caller, Identity
-from kvstore.core.counters import Counters
 from kvstore.core.eviction.policy import EvictionPolicy, PolicyFactory
-from kvstore.core.hints import ExpectedReuse, ReuseHint
 from kvstore.core.index import IndexFactory
-from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PageLayout
-from kvstore.core.limits import Limits
 from kvstore.core.radix import RadixIndex
-from kvstore.core.requests import MatchWishes, Sequence
-from kvstore.core.tokens import TOKEN_BYTES
+from kvstore.core.values.counters import Counters
+from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
+from kvstore.core.values.limits import Limits
+from kvstore.core.values.requests import (
+    Caller,
+    ExpectedReuse,
+    Identity,
+    MatchWishes,
+    ReuseHint,
+    Sequence,
+)
+from kvstore.core.values.tokens import TOKEN_BYTES
 from support.replay_tiers import Beyond, ReplayTiers
 from support.replay_trace import BLOCK_TOKENS, Oracle, Request
 

@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 
-from kvstore.core.counters import Counters
+from kvstore.core.values.counters import Counters
 from support.replay_core import Replayed
 from support.replay_trace import Request
 

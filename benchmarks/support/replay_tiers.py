@@ -4,8 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from kvstore.core.cache import PrefixCache
-from kvstore.core.caller import Caller
-from kvstore.core.requests import MatchWishes, Sequence
+from kvstore.core.values.requests import Caller, MatchWishes, Sequence
 from kvstore.core.wanted_moves import TierPolicy
 from support.replay_slab import REMEMBERED, ReplaySlab
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from kvstore.core.hints import ExpectedReuse
+from kvstore.core.values.requests import ExpectedReuse
 from kvstore_client.ctl_trace import blocks_of, object_of, rows_of
 from support.traces import asking
 

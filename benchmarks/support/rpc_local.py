@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from kvstore.core.cache import PrefixCache
-from kvstore.core.caller import Caller
-from kvstore.core.limits import Limits
+from kvstore.core.values.limits import Limits
+from kvstore.core.values.requests import Caller
 from kvstore.log import configure_logging
 from kvstore.rpc.health import Health
 from kvstore.rpc.identity import Callers

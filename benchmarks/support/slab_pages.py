@@ -5,7 +5,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 from threading import Semaphore
 
-from kvstore.core.page_digest import page_digest
+from kvstore.core.values.page_hash import page_digest
 from kvstore.storage.slab import Slab
 from kvstore.storage.slab_book import SlabPage
 from kvstore.storage.slab_header import PageKey

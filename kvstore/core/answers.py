@@ -4,8 +4,8 @@ from array import array
 
 from kvstore.core.holds import Pin, Reservation, SourcePin
 from kvstore.core.lease import Lease
-from kvstore.core.requests import Grant, InFlight, Match, Source
-from kvstore.core.runs import runs_of
+from kvstore.core.values.requests import Grant, InFlight, Match, Source
+from kvstore.core.values.runs import runs_of
 from kvstore.errors import Tombstoned
 
 _new_tuple = tuple.__new__

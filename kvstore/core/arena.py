@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from kvstore.core.eviction import EvictionPolicy
 from kvstore.core.holdings import Holdings
-from kvstore.core.slots import (
+from kvstore.core.values.slots import (
     FREE,
     INDEX_BITS,
     INDEX_MASK,

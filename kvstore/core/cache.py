@@ -8,9 +8,7 @@ from array import array
 from collections.abc import Sequence as Items
 
 from kvstore.core.answers import grant_of
-from kvstore.core.caller import Caller
 from kvstore.core.evicting import evict
-from kvstore.core.hints import NO_HINT, ReuseHint
 from kvstore.core.holds import Reservation
 from kvstore.core.inserting import (
     announce,
@@ -23,17 +21,20 @@ from kvstore.core.inserting import (
 from kvstore.core.lease import Lease, LeaseChange, LeaseState
 from kvstore.core.loading import Loading
 from kvstore.core.namespace import Namespace
-from kvstore.core.requests import (
+from kvstore.core.values.requests import (
+    NO_HINT,
+    Caller,
     Grant,
     Inserted,
     Match,
     MatchWishes,
     ReservationRequest,
+    ReuseHint,
     Sequence,
 )
-from kvstore.core.runs import runs_of
-from kvstore.core.slots import Slots, SlotState
-from kvstore.core.tokens import TOKEN_BYTES
+from kvstore.core.values.runs import runs_of
+from kvstore.core.values.slots import Slots, SlotState
+from kvstore.core.values.tokens import TOKEN_BYTES
 from kvstore.errors import IdReused, InvalidField, LimitExceeded, PoolExhausted
 
 _new_tuple = tuple.__new__

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from kvstore.core.page_digest import DIGEST_BYTES
+from kvstore.core.values.page_hash import DIGEST_BYTES
 
 
 class Chain(NamedTuple):

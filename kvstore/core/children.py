@@ -4,7 +4,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from kvstore.core.sorted_keys import SortedKeys
-from kvstore.core.tokens import common_tokens
+from kvstore.core.values.tokens import common_tokens
 
 if TYPE_CHECKING:
     from kvstore.core.node import Node

@@ -7,8 +7,8 @@ from array import array
 from typing import TYPE_CHECKING
 
 from kvstore.core.anchors import NO_ANCHORS, Anchor, AnchorSet
-from kvstore.core.slots import Slots
 from kvstore.core.steps import Tail, tail_of
+from kvstore.core.values.slots import Slots
 
 if TYPE_CHECKING:
     from kvstore.core.node import Node

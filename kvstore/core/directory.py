@@ -5,14 +5,9 @@ from itertools import count
 from math import inf
 
 from kvstore.core.arena import Arena, ArenaKey, Recycled
-from kvstore.core.caller import Caller, Identity
-from kvstore.core.counters import Counters
-from kvstore.core.events import Cause, NamespaceEvent, NamespaceStep
 from kvstore.core.eviction import LeastRecentlyUsed, PolicyFactory
 from kvstore.core.holdings import Holdings
 from kvstore.core.index import IndexFactory
-from kvstore.core.layout import NamespaceIdentity, PageLayout
-from kvstore.core.limits import Limits
 from kvstore.core.lookup import in_flight_beyond, rest_of
 from kvstore.core.membership import Membership
 from kvstore.core.merging import compact
@@ -21,13 +16,16 @@ from kvstore.core.namespace import Namespace
 from kvstore.core.node import Node, Position
 from kvstore.core.pages import remove
 from kvstore.core.parts import part_of
-from kvstore.core.quotas import QuotaTable
 from kvstore.core.radix import RadixIndex
-from kvstore.core.requests import Peeked, Removed, Sequence
-from kvstore.core.slots import ExtentSlots, Generations
 from kvstore.core.third_tier import ThirdTier
 from kvstore.core.tiers import FIRST, LOWER, nearest, page_counts
-from kvstore.core.tokens import matchable_pages, token_count
+from kvstore.core.values.counters import Counters
+from kvstore.core.values.events import Cause, NamespaceEvent, NamespaceStep
+from kvstore.core.values.layout import NamespaceIdentity, PageLayout
+from kvstore.core.values.limits import Limits, QuotaTable
+from kvstore.core.values.requests import Caller, Identity, Peeked, Removed, Sequence
+from kvstore.core.values.slots import ExtentSlots, Generations
+from kvstore.core.values.tokens import matchable_pages, token_count
 from kvstore.core.wanted_moves import TierPolicy, WantedMoves
 from kvstore.errors import InvalidField, LimitExceeded, NamespaceNotFound
 

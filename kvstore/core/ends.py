@@ -8,7 +8,7 @@ are cached, so that there are at most a page's tokens of them for each page.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from kvstore.core.tokens import TOKEN_BYTES
+from kvstore.core.values.tokens import TOKEN_BYTES
 
 if TYPE_CHECKING:
     from kvstore.core.children import Children

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterable
 
-from kvstore.core.events import Cause, PagesChange
 from kvstore.core.eviction import Victim
 from kvstore.core.leaf import Leaf
 from kvstore.core.merging import compact
 from kvstore.core.node import Node
 from kvstore.core.page_events import note_pages
 from kvstore.core.pages import drop, succeed
-from kvstore.core.slots import CACHED
 from kvstore.core.steps import inherit_uses
+from kvstore.core.values.events import Cause, PagesChange
+from kvstore.core.values.slots import CACHED
 
 # Python 3.11 looks a member up in 0.2 us each time that it is asked of its enumeration.
 EVICTED, REMOVED, COPIES_REMOVED = Cause.EVICTED, PagesChange.REMOVED, PagesChange.COPIES_REMOVED

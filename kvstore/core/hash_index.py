@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kvstore.core.node import Node, Position
 from kvstore.core.radix import RadixIndex
-from kvstore.core.slots import Slots
+from kvstore.core.values.slots import Slots
 
 if TYPE_CHECKING:
     from kvstore.core.namespace import Namespace

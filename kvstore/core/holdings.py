@@ -2,9 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from kvstore.core.limits import Limits
-from kvstore.core.quotas import Quotas
 from kvstore.core.tombstones import Tombstones, TombstonesOf
+from kvstore.core.values.limits import Limits, Quotas
 from kvstore.errors import QuotaExceeded
 
 if TYPE_CHECKING:

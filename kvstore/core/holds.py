@@ -10,13 +10,13 @@ from array import array
 from collections.abc import Iterable
 
 from kvstore.core.anchors import Anchor
-from kvstore.core.counters import Lookup
 from kvstore.core.namespace import Namespace
 from kvstore.core.node import Position
 from kvstore.core.prefill import Prefill
 from kvstore.core.radix import ancestor, path_slots, path_tokens
-from kvstore.core.slots import Slots
 from kvstore.core.tiers import Tiers, end_of_other, slots_in, tier_at
+from kvstore.core.values.counters import Lookup
+from kvstore.core.values.slots import Slots
 
 
 class Hold:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from kvstore.core.node import Node, Position
-from kvstore.core.slots import Slots
+from kvstore.core.values.slots import Slots
 
 if TYPE_CHECKING:
     from kvstore.core.namespace import Namespace

@@ -4,16 +4,15 @@ from collections.abc import Sequence as Items
 from typing import NamedTuple
 
 from kvstore.core.ends import store_end
-from kvstore.core.hints import NO_HINT, Hint
 from kvstore.core.holds import Reservation
 from kvstore.core.lease import Lease
 from kvstore.core.lookup import base_of, covered_position, page_position, whole_tokens
 from kvstore.core.merging import compact
 from kvstore.core.node import Position
 from kvstore.core.pages import publish
-from kvstore.core.requests import Sequence
 from kvstore.core.tiers import joined, nearest
-from kvstore.core.tokens import TOKEN_BYTES
+from kvstore.core.values.requests import NO_HINT, Hint, Sequence
+from kvstore.core.values.tokens import TOKEN_BYTES
 from kvstore.errors import (
     InsertExceedsReservation,
     InvalidField,

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from kvstore.core.anchors import Anchor
 from kvstore.core.arena import Arena
 from kvstore.core.cache import PrefixCache
-from kvstore.core.counters import Counters
 from kvstore.core.holdings import Holdings
 from kvstore.core.holds import Hold
 from kvstore.core.law import law
@@ -18,10 +17,11 @@ from kvstore.core.lease import Lease, LeaseState
 from kvstore.core.node import Node, Position
 from kvstore.core.prefill_laws import check_prefills
 from kvstore.core.radix import path_slots, subtree
-from kvstore.core.slots import INDEX_BITS, INDEX_MASK, SlotState
 from kvstore.core.third_tier_laws import check_third_tier
 from kvstore.core.tiers import FIRST, LOWER
 from kvstore.core.tree_laws import check_counts, check_joined, check_tree
+from kvstore.core.values.counters import Counters
+from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK, SlotState
 
 
 class Laws:

@@ -7,9 +7,9 @@ from kvstore.core.holds import Hold
 from kvstore.core.node import Node, Position
 from kvstore.core.path_digests import PathDigests, digests_to, kept_end
 from kvstore.core.radix import ancestor
-from kvstore.core.slots import INDEX_BITS, INDEX_MASK
 from kvstore.core.third_tier import Touch
 from kvstore.core.tiers import FIRST, LOWER, Tiers, extended
+from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK
 
 
 class KeepPage(NamedTuple):

@@ -6,12 +6,12 @@ from hmac import compare_digest
 from typing import NamedTuple
 
 from kvstore.core.arena import Arena
-from kvstore.core.caller import Caller
-from kvstore.core.counters import Counters
 from kvstore.core.holdings import Holdings
 from kvstore.core.holds import Pin, Reservation, SourcePin
-from kvstore.core.limits import Limits
 from kvstore.core.tombstones import TombstonesOf
+from kvstore.core.values.counters import Counters
+from kvstore.core.values.limits import Limits
+from kvstore.core.values.requests import Caller
 from kvstore.errors import (
     LeaseExpired,
     NotAttached,

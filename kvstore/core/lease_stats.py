@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from kvstore.core.counters import Counters
 from kvstore.core.holds import Pin, Reservation, SourcePin
 from kvstore.core.lease import Lease, LeaseState
+from kvstore.core.values.counters import Counters
 
 
 class HoldKind(Enum):

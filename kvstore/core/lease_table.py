@@ -1,10 +1,9 @@
 """All leases, and all tenants' holdings."""
 
-from kvstore.core.caller import Caller, Identity
 from kvstore.core.holdings import Holdings
 from kvstore.core.lease import Lease, LeaseState, Process
-from kvstore.core.limits import Limits
-from kvstore.core.quotas import QuotaTable
+from kvstore.core.values.limits import Limits, QuotaTable
+from kvstore.core.values.requests import Caller, Identity
 from kvstore.errors import IdReused, InvalidField, LeaseNotFound, QuotaExceeded
 
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from kvstore.core.holds import Hold
 from kvstore.core.node import Position
 from kvstore.core.path_digests import PathDigests
-from kvstore.core.slots import Slots
 from kvstore.core.tiers import nearest
+from kvstore.core.values.slots import Slots
 
 
 class LoadPage(NamedTuple):

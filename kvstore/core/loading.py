@@ -7,19 +7,17 @@ from array import array
 from collections.abc import Sequence as Items
 from itertools import takewhile
 
-from kvstore.core.caller import Caller
-from kvstore.core.events import Cause
 from kvstore.core.evicting import evict
-from kvstore.core.hints import NO_HINT
 from kvstore.core.keeping import Keeping
 from kvstore.core.lease import Lease
 from kvstore.core.load import Load, Located
 from kvstore.core.lookup import cached_end
 from kvstore.core.pages import publish, release
 from kvstore.core.path_digests import digests_to, kept_end, remember
-from kvstore.core.requests import MatchWishes, Sequence
-from kvstore.core.slots import INDEX_BITS, Slots, SlotState
-from kvstore.core.tokens import TOKEN_BYTES, matchable_pages
+from kvstore.core.values.events import Cause
+from kvstore.core.values.requests import NO_HINT, Caller, MatchWishes, Sequence
+from kvstore.core.values.slots import INDEX_BITS, Slots, SlotState
+from kvstore.core.values.tokens import TOKEN_BYTES, matchable_pages
 
 
 class Loading(Keeping):

@@ -8,10 +8,10 @@ from kvstore.core.lease import Lease
 from kvstore.core.namespace import Namespace
 from kvstore.core.node import Position
 from kvstore.core.radix import ancestor, path_tokens
-from kvstore.core.requests import InFlight, Sequence
-from kvstore.core.slots import INDEX_BITS
 from kvstore.core.tiers import FIRST, Tiers, extended, nearest, nearest_usable
-from kvstore.core.tokens import TOKEN_BYTES, matchable_pages
+from kvstore.core.values.requests import InFlight, Sequence
+from kvstore.core.values.slots import INDEX_BITS
+from kvstore.core.values.tokens import TOKEN_BYTES, matchable_pages
 from kvstore.errors import InvalidField, ParentNotCovered
 
 _new_tuple = tuple.__new__

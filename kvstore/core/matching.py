@@ -3,8 +3,6 @@
 from math import inf
 
 from kvstore.core.answers import match_of
-from kvstore.core.caller import Caller
-from kvstore.core.counters import Lookup
 from kvstore.core.holds import Pin, SourcePin, Unanswered
 from kvstore.core.lease import Lease
 from kvstore.core.lookup import Found, in_flight_beyond, longest
@@ -12,9 +10,10 @@ from kvstore.core.named_pins import NamedPins
 from kvstore.core.namespace import Namespace
 from kvstore.core.node import Position
 from kvstore.core.repeats import fingerprint_of, took
-from kvstore.core.requests import Match, MatchWishes, Sequence
 from kvstore.core.steps import note_use
-from kvstore.core.tokens import matchable_pages
+from kvstore.core.values.counters import Lookup
+from kvstore.core.values.requests import Caller, Match, MatchWishes, Sequence
+from kvstore.core.values.tokens import matchable_pages
 from kvstore.errors import IdReused, NamespaceNotFound
 
 _new_tuple = tuple.__new__

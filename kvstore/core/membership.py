@@ -2,18 +2,16 @@
 
 from collections.abc import Iterable
 
-from kvstore.core.caller import Caller
-from kvstore.core.counters import Counters
-from kvstore.core.event_log import EventLog
-from kvstore.core.events import LeaseEvent, LeaseStep
 from kvstore.core.handouts import Handouts
 from kvstore.core.holds import Pin, Reservation, SourcePin
 from kvstore.core.lease import Lease, LeaseChange, LeaseState, Process
 from kvstore.core.lease_table import LeaseTable
-from kvstore.core.limits import Limits
 from kvstore.core.pages import release
-from kvstore.core.quotas import QuotaTable
-from kvstore.core.slots import SlotState
+from kvstore.core.values.counters import Counters
+from kvstore.core.values.events import EventLog, LeaseEvent, LeaseStep
+from kvstore.core.values.limits import Limits, QuotaTable
+from kvstore.core.values.requests import Caller
+from kvstore.core.values.slots import SlotState
 from kvstore.errors import InvalidField, LeaseNotFound, StaleEpoch
 
 

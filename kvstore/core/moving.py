@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from kvstore.core.copies import Lower
-from kvstore.core.events import Cause, PagesChange
 from kvstore.core.holds import Hold
 from kvstore.core.merging import compact
 from kvstore.core.namespace import Namespace
@@ -17,8 +16,9 @@ from kvstore.core.node import Node, Position
 from kvstore.core.page_events import note_pages
 from kvstore.core.pages import release
 from kvstore.core.radix import ancestor
-from kvstore.core.slots import INDEX_BITS, INDEX_MASK, Slots, SlotState
 from kvstore.core.tiers import FIRST, LOWER, Tiers, extended, nearest
+from kvstore.core.values.events import Cause, PagesChange
+from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK, Slots, SlotState
 
 
 class Transfer(NamedTuple):

@@ -2,14 +2,13 @@
 
 from math import inf
 
-from kvstore.core.caller import Identity
 from kvstore.core.named_pin import NamedPin
 from kvstore.core.namespace import Namespace
 from kvstore.core.node import Position
 from kvstore.core.pages import end_named_pin
-from kvstore.core.requests import NamedPinRequest
 from kvstore.core.retirement import Retirement
 from kvstore.core.tiers import nearest
+from kvstore.core.values.requests import Identity, NamedPinRequest
 from kvstore.errors import IdReused, InvalidField, PrefixNotCached
 
 

@@ -6,16 +6,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from kvstore.core.arena import Arena
-from kvstore.core.counters import Counters
-from kvstore.core.event_log import EventLog
 from kvstore.core.eviction import EvictionPolicy
 from kvstore.core.index import IndexFactory
-from kvstore.core.layout import NamespaceIdentity, PageLayout
 from kvstore.core.node import Node
-from kvstore.core.page_digest import namespace_digest
 from kvstore.core.prefills import Prefills
 from kvstore.core.radix import RadixIndex
-from kvstore.core.slots import ExtentSlots
+from kvstore.core.values.counters import Counters
+from kvstore.core.values.events import EventLog
+from kvstore.core.values.layout import NamespaceIdentity, PageLayout
+from kvstore.core.values.page_hash import namespace_digest
+from kvstore.core.values.slots import ExtentSlots
 
 if TYPE_CHECKING:
     from kvstore.core.load import Load

@@ -7,9 +7,9 @@ from kvstore.core.chain import Chain, joined
 from kvstore.core.children import NO_CHILDREN, Children
 from kvstore.core.copies import Copies, Lower
 from kvstore.core.ends import Ends
-from kvstore.core.hints import NO_HINT
-from kvstore.core.slots import Slots
 from kvstore.core.steps import Tail, tail_of
+from kvstore.core.values.requests import NO_HINT
+from kvstore.core.values.slots import Slots
 
 if TYPE_CHECKING:
     from kvstore.core.namespace import Namespace

@@ -4,10 +4,10 @@ A digest costs a microsecond for each page of the path that no node remembers on
 then on nodes remember them, as they do for tier 3.
 """
 
-from kvstore.core.events import Cause, PagesChange, PagesEvent
 from kvstore.core.node import Node, Position
 from kvstore.core.path_digests import digests_to, remember
 from kvstore.core.tiers import FIRST, LOWER
+from kvstore.core.values.events import Cause, PagesChange, PagesEvent
 
 EVENT_DIGEST_BYTES = 16
 

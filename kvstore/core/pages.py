@@ -6,8 +6,6 @@ states and the policy's order change together.
 
 from kvstore.core.anchors import Anchor
 from kvstore.core.children import NO_CHILDREN
-from kvstore.core.events import Cause, PagesChange
-from kvstore.core.hints import NO_HINT, Hint
 from kvstore.core.leaf import Leaf
 from kvstore.core.merging import compact
 from kvstore.core.named_pin import NamedPin
@@ -15,9 +13,10 @@ from kvstore.core.namespace import Namespace
 from kvstore.core.node import AnyCopies, Node, Position
 from kvstore.core.page_events import note_pages, note_removed
 from kvstore.core.radix import subtree, trim
-from kvstore.core.requests import Removed
-from kvstore.core.slots import CACHED, RESERVED, Slots, SlotState
 from kvstore.core.steps import begin_pages
+from kvstore.core.values.events import Cause, PagesChange
+from kvstore.core.values.requests import NO_HINT, Hint, Removed
+from kvstore.core.values.slots import CACHED, RESERVED, Slots, SlotState
 
 
 def publish(

@@ -2,7 +2,7 @@
 
 from kvstore.core.chain import Chain
 from kvstore.core.node import Node, Position
-from kvstore.core.page_digest import page_digest
+from kvstore.core.values.page_hash import page_digest
 
 
 class PathDigests:

@@ -7,7 +7,7 @@ from operator import attrgetter
 
 from kvstore.core.holdings import Holdings
 from kvstore.core.prefill import Prefill
-from kvstore.core.tokens import common_pages
+from kvstore.core.values.tokens import common_pages
 
 # Of those that insert one page next, how many on either side of a sequence are looked at for
 # one that advanced lately: it takes hung workers for the first not to be it.

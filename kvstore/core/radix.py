@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from kvstore.core.children import NO_CHILDREN
 from kvstore.core.node import Node, Position
-from kvstore.core.slots import Slots
 from kvstore.core.steps import cut_uses, divide_uses, join_uses
-from kvstore.core.tokens import TOKEN_BYTES, common_pages, common_tokens
+from kvstore.core.values.slots import Slots
+from kvstore.core.values.tokens import TOKEN_BYTES, common_pages, common_tokens
 
 if TYPE_CHECKING:
     from kvstore.core.namespace import Namespace

@@ -7,8 +7,8 @@ comes first, which takes longer than the match (100,000 tokens: 106 us, and the 
 
 from kvstore.core.holds import Pin
 from kvstore.core.namespace import Namespace
-from kvstore.core.requests import MatchWishes, Sequence
-from kvstore.core.tokens import TOKEN_BYTES
+from kvstore.core.values.requests import MatchWishes, Sequence
+from kvstore.core.values.tokens import TOKEN_BYTES
 
 
 def fingerprint_of(

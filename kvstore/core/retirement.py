@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 from kvstore.core.arena import Arena
 from kvstore.core.directory import Directory
-from kvstore.core.events import Cause
 from kvstore.core.namespace import Namespace
 from kvstore.core.node import Node, Position
 from kvstore.core.radix import path_slots
-from kvstore.core.requests import Removed
-from kvstore.core.slots import INDEX_BITS, Slots, SlotState
+from kvstore.core.values.events import Cause
+from kvstore.core.values.requests import Removed
+from kvstore.core.values.slots import INDEX_BITS, Slots, SlotState
 
 
 @dataclass(order=True, slots=True)

@@ -8,17 +8,17 @@ from math import inf
 
 from kvstore.core.arena import Arena
 from kvstore.core.cache import PrefixCache
-from kvstore.core.caller import Identity
-from kvstore.core.counters import Counters
-from kvstore.core.events import Cause
-from kvstore.core.layout import NamespaceIdentity, PageLayout
 from kvstore.core.lease import Lease
 from kvstore.core.lease_stats import LeaseStats, lease_stats, oldest
 from kvstore.core.named_pin import NamedPin
 from kvstore.core.namespace import Namespace
-from kvstore.core.slots import SlotState
 from kvstore.core.tenant_stats import TenantStats, tenant_stats
-from kvstore.core.tokens import TOKEN_BYTES
+from kvstore.core.values.counters import Counters
+from kvstore.core.values.events import Cause
+from kvstore.core.values.layout import NamespaceIdentity, PageLayout
+from kvstore.core.values.requests import Identity
+from kvstore.core.values.slots import SlotState
+from kvstore.core.values.tokens import TOKEN_BYTES
 
 
 @dataclass(frozen=True)

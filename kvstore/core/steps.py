@@ -10,7 +10,7 @@ the nodes there go. A match thus notes one end, whatever the length of its path.
 from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
-from kvstore.core.hints import NO_HINT, Hint
+from kvstore.core.values.requests import NO_HINT, Hint
 
 if TYPE_CHECKING:
     from kvstore.core.node import Node, Position

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from kvstore.core.holdings import Holdings
-from kvstore.core.quotas import Quotas
+from kvstore.core.values.limits import Quotas
 
 
 @dataclass(frozen=True)

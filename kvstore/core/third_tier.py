@@ -3,7 +3,7 @@
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from kvstore.core.page_digest import page_digests
+from kvstore.core.values.page_hash import page_digests
 
 if TYPE_CHECKING:
     from kvstore.core.keep import Keep

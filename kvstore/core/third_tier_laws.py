@@ -7,9 +7,9 @@ from kvstore.core.chain import Chain
 from kvstore.core.law import law
 from kvstore.core.namespace import Namespace
 from kvstore.core.node import Node
-from kvstore.core.page_digest import page_digests
 from kvstore.core.radix import subtree
 from kvstore.core.third_tier import ThirdTier
+from kvstore.core.values.page_hash import page_digests
 
 NOTHING = Chain(b"", 0, 0)
 

@@ -7,7 +7,6 @@ from array import array
 from collections.abc import Iterable
 
 from kvstore.core.arena import Arena
-from kvstore.core.caller import Caller
 from kvstore.core.evicting import evict
 from kvstore.core.eviction import Victim
 from kvstore.core.leaf import Leaf
@@ -15,9 +14,9 @@ from kvstore.core.lookup import longest
 from kvstore.core.moving import Move, finish, prepare
 from kvstore.core.node import Node, Position
 from kvstore.core.pages import release
-from kvstore.core.requests import MatchWishes, Sequence
-from kvstore.core.slots import SlotState
 from kvstore.core.tiers import FIRST, LOWER
+from kvstore.core.values.requests import Caller, MatchWishes, Sequence
+from kvstore.core.values.slots import SlotState
 from kvstore.core.verifying import Verifying
 from kvstore.core.wanted_moves import WritePolicy
 

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from kvstore.core.node import Node, Position
 from kvstore.core.radix import ancestor, path_slots
-from kvstore.core.slots import INDEX_BITS, Slots
+from kvstore.core.values.slots import INDEX_BITS, Slots
 
 FIRST, LOWER = 1, 2
 # (the run's end, its tier), from the beginning; an end counts pages from there. None: all of

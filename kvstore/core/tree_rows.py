@@ -7,7 +7,7 @@ from collections.abc import Sequence as Items
 from kvstore.core.lease import Lease
 from kvstore.core.namespace import Namespace
 from kvstore.core.node import Node
-from kvstore.core.tokens import TOKEN_BYTES
+from kvstore.core.values.tokens import TOKEN_BYTES
 
 # What a row has, in this order. ``parent`` is the number of the node above, 0 without one;
 # ``start`` counts the tokens before the node's own, which are ``tokens``; ``hits`` are matches

@@ -11,17 +11,16 @@ from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Items
 from typing import NamedTuple
 
-from kvstore.core.caller import Caller
 from kvstore.core.children import NO_CHILDREN
-from kvstore.core.events import Cause
 from kvstore.core.holds import Hold, Pin
 from kvstore.core.lease import Lease
 from kvstore.core.matching import Matching
 from kvstore.core.node import Node, Position
 from kvstore.core.pages import remove_corrupt
 from kvstore.core.path_digests import digest_at
-from kvstore.core.requests import MatchWishes
-from kvstore.core.slots import INDEX_BITS, INDEX_MASK, NO_CHECKSUM
+from kvstore.core.values.events import Cause
+from kvstore.core.values.requests import Caller, MatchWishes
+from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK, NO_CHECKSUM
 from kvstore.errors import LeaseNotFound, PageCorrupt
 
 _new_tuple = tuple.__new__

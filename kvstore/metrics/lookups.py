@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from kvstore.core.counters import Counters
 from kvstore.core.stats import NamespaceStats
+from kvstore.core.values.counters import Counters
 from kvstore.metrics.metric import Sheet, counter, gauge
 from kvstore.metrics.names import TenantNames
 from kvstore.metrics.view import View

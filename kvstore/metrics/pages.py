@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from kvstore.core.events import Cause
+from kvstore.core.values.events import Cause
 from kvstore.metrics.metric import Sheet, counter, gauge
 from kvstore.metrics.view import View
 

@@ -6,9 +6,9 @@ from dataclasses import asdict
 from typing import Any, Final, TypeVar
 
 from kvstore.core.lease_stats import HoldStats, LeaseStats
-from kvstore.core.slots import SlotState
 from kvstore.core.stats import ArenaStats, NamespaceStats, Stats
 from kvstore.core.tenant_stats import TenantStats
+from kvstore.core.values.slots import SlotState
 from kvstore.service.tier3 import Tier3Use
 
 # Entries of a list; what is left out is counted.

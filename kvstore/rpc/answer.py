@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from google.protobuf.message import Message
 
-from kvstore.core.runs import Run
+from kvstore.core.values.runs import Run
 from kvstore.rpc.packed import alike, length_delimited, packed_field, varint, varint_field
 from kvstore.v1 import types_pb2
 

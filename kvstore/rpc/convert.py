@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from math import inf
 from typing import Protocol
 
-from kvstore.core.hints import ExpectedReuse, ReuseHint
-from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PagedContent, PageLayout
-from kvstore.core.limits import Limits
-from kvstore.core.requests import (
+from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PagedContent, PageLayout
+from kvstore.core.values.limits import Limits
+from kvstore.core.values.requests import (
+    ExpectedReuse,
     Grant,
     InFlight,
     Inserted,
@@ -19,6 +19,7 @@ from kvstore.core.requests import (
     MatchWishes,
     Peeked,
     ReservationRequest,
+    ReuseHint,
     Sequence,
 )
 from kvstore.errors import FeatureUnsupported, InvalidField, LimitExceeded

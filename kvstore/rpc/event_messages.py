@@ -1,7 +1,13 @@
 """Events as the messages of a watch."""
 
-from kvstore.core.event_watch import Told
-from kvstore.core.events import Event, LeaseEvent, NamespaceEvent, PagesChange, PagesEvent
+from kvstore.core.values.events import (
+    Event,
+    LeaseEvent,
+    NamespaceEvent,
+    PagesChange,
+    PagesEvent,
+    Told,
+)
 from kvstore.rpc.report import duration
 from kvstore.v1 import store_pb2 as pb
 from kvstore.v1 import types_pb2

@@ -10,8 +10,8 @@ from typing import NoReturn
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 
-from kvstore.core.limits import Limits
-from kvstore.core.tokens import token_count
+from kvstore.core.values.limits import Limits
+from kvstore.core.values.tokens import token_count
 from kvstore.errors import InvalidField, LimitExceeded
 
 ID_BYTES = 16

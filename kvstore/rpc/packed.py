@@ -5,7 +5,7 @@ from array import array
 import numpy as np
 from numpy.typing import NDArray
 
-from kvstore.core.runs import Indexes
+from kvstore.core.values.runs import Indexes
 
 # A byte of a number has seven bits of it, and one that says that more follow.
 BITS = 7

@@ -5,11 +5,7 @@ from dataclasses import asdict
 
 from google.protobuf.duration_pb2 import Duration
 
-from kvstore.core.counters import Counters
 from kvstore.core.lease_stats import HoldStats, LeaseStats, ProcessStats
-from kvstore.core.limits import Limits
-from kvstore.core.quotas import Quotas
-from kvstore.core.slots import SlotState
 from kvstore.core.stats import (
     ArenaStats,
     NamedPinStats,
@@ -18,6 +14,9 @@ from kvstore.core.stats import (
     Stats,
 )
 from kvstore.core.tenant_stats import TenantStats
+from kvstore.core.values.counters import Counters
+from kvstore.core.values.limits import Limits, Quotas
+from kvstore.core.values.slots import SlotState
 from kvstore.rpc.convert import identity_message, layout_message
 from kvstore.service.traffic import Requests
 from kvstore.v1 import lease_pb2, named_pin_pb2, store_pb2, types_pb2

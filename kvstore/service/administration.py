@@ -7,14 +7,13 @@ from time import sleep
 from typing import NamedTuple
 
 from kvstore.core.cache import PrefixCache
-from kvstore.core.caller import Identity
-from kvstore.core.counters import Counters
-from kvstore.core.events import Cause
 from kvstore.core.lease import LeaseState
 from kvstore.core.lease_stats import HoldStats, hold_stats
-from kvstore.core.requests import Removed
 from kvstore.core.stats import PrefixStats, Stats, prefixes, snapshot
 from kvstore.core.tree_rows import first_tokens, overdue_holds, tree_rows
+from kvstore.core.values.counters import Counters
+from kvstore.core.values.events import Cause
+from kvstore.core.values.requests import Identity, Removed
 from kvstore.service.clock import Clock
 
 # Nodes of a tree that are read while all calls wait: two milliseconds.

@@ -5,8 +5,8 @@ from threading import Event, Lock
 from typing import NamedTuple
 
 from kvstore.core.cache import PrefixCache
-from kvstore.core.caller import Identity
-from kvstore.core.event_watch import EventWatch, Told
+from kvstore.core.values.events import EventWatch, Told
+from kvstore.core.values.requests import Identity
 from kvstore.errors import StoreDraining
 
 # Events taken at once at most: little time under the mutex.

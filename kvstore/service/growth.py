@@ -9,8 +9,8 @@ import structlog
 
 from kvstore.core.arena import Arena
 from kvstore.core.cache import PrefixCache
-from kvstore.core.quotas import QuotaTable
-from kvstore.core.slots import SlotState
+from kvstore.core.values.limits import QuotaTable
+from kvstore.core.values.slots import SlotState
 from kvstore.errors import PoolExhausted
 from kvstore.service.announcer import Announcer
 from kvstore.service.clock import Clock

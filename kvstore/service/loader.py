@@ -16,11 +16,10 @@ import structlog
 from kvstore import tracing
 from kvstore.core.arena import Arena
 from kvstore.core.cache import PrefixCache
-from kvstore.core.caller import Caller
-from kvstore.core.layout import PageLayout
 from kvstore.core.load import Load, Located
 from kvstore.core.load_decision import LoadDecision, Wanted
-from kvstore.core.requests import MatchWishes, Sequence
+from kvstore.core.values.layout import PageLayout
+from kvstore.core.values.requests import Caller, MatchWishes, Sequence
 from kvstore.errors import KVStoreError
 from kvstore.service.clock import Clock
 from kvstore.service.disk import Disk

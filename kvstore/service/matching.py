@@ -2,9 +2,8 @@
 
 from contextlib import suppress
 
-from kvstore.core.caller import Caller
 from kvstore.core.moving import Move
-from kvstore.core.requests import Grant, Match, MatchWishes, Sequence
+from kvstore.core.values.requests import Caller, Grant, Match, MatchWishes, Sequence
 from kvstore.errors import KVStoreError, StoreDraining
 from kvstore.service.growth import Growth
 from kvstore.service.load_terms import NO_TERMS, LoadTerms

@@ -5,9 +5,8 @@ from threading import Lock
 import structlog
 
 from kvstore.core.cache import PrefixCache
-from kvstore.core.caller import Identity
-from kvstore.core.requests import NamedPinRequest
 from kvstore.core.stats import NamedPinStats, named_pin_stats
+from kvstore.core.values.requests import Identity, NamedPinRequest
 from kvstore.service.clock import Clock
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from kvstore.core.arena import Arena
-from kvstore.core.quotas import Quotas, QuotaTable
+from kvstore.core.values.limits import Quotas, QuotaTable
 
 
 class Offer(NamedTuple):

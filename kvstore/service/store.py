@@ -16,18 +16,18 @@ import structlog
 
 from kvstore.core.arena import Arena
 from kvstore.core.cache import PrefixCache
-from kvstore.core.caller import Caller, Identity
-from kvstore.core.hints import ReuseHint
-from kvstore.core.layout import NamespaceIdentity, PageLayout
-from kvstore.core.limits import Limits
 from kvstore.core.namespace import Namespace
-from kvstore.core.quotas import QuotaTable
-from kvstore.core.requests import (
+from kvstore.core.values.layout import NamespaceIdentity, PageLayout
+from kvstore.core.values.limits import Limits, QuotaTable
+from kvstore.core.values.requests import (
+    Caller,
     Grant,
+    Identity,
     Inserted,
     Peeked,
     Removed,
     ReservationRequest,
+    ReuseHint,
     Sequence,
 )
 from kvstore.errors import NamespaceNotFound, PoolExhausted

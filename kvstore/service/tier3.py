@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from kvstore.core.arena import Arena
 from kvstore.core.cache import PrefixCache
-from kvstore.core.caller import Identity
-from kvstore.core.page_digest import page_digests
+from kvstore.core.values.page_hash import page_digests
+from kvstore.core.values.requests import Identity
 from kvstore.service.clock import Clock
 from kvstore.service.disk import Disk, DiskUse
 from kvstore.service.keeper import Keeper

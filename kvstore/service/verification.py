@@ -13,9 +13,8 @@ from xxhash import xxh3_64_intdigest
 
 from kvstore import tracing
 from kvstore.core.cache import PrefixCache
-from kvstore.core.caller import Caller
-from kvstore.core.requests import MatchWishes
-from kvstore.core.slots import INDEX_BITS, INDEX_MASK
+from kvstore.core.values.requests import Caller, MatchWishes
+from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK
 from kvstore.core.verifying import Inspection, PageCheck
 from kvstore.service.clock import Clock
 from kvstore.service.log_budget import LogBudget

@@ -7,7 +7,7 @@ from threading import Lock
 
 import structlog
 
-from kvstore.core.slots import INDEX_BITS, INDEX_MASK
+from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK
 from kvstore.storage.copies import Outcome, SlotBytes, copy_all
 from kvstore.storage.errors import BudgetExhausted, CudaFailed
 from kvstore.storage.extent import (

@@ -10,8 +10,7 @@ from attach_rig import TENANT, AttachRig, extent_ids, has_ended
 from store_world import IDENTITY
 from structlog.testing import capture_logs
 
-from kvstore.core.caller import Identity
-from kvstore.core.requests import ReservationRequest
+from kvstore.core.values.requests import Identity, ReservationRequest
 from kvstore.errors import LeaseNotFound
 from kvstore.rpc.frames import LENGTH
 from kvstore_client.testing import wait_until

@@ -5,7 +5,7 @@ from attach_peer import AttachPeer
 from attach_rig import AttachRig, has_ended, reason_of
 from rpc_world import lane_answer, lane_call
 
-from kvstore.core.caller import Caller
+from kvstore.core.values.requests import Caller
 from kvstore.rpc.hot_lane_calls import METHODS
 from kvstore.v1 import attach_pb2, lease_pb2, prefix_cache_pb2
 

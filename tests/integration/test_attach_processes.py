@@ -9,8 +9,8 @@ import pytest
 from attach_rig import ADMIN, PEER, AttachRig, extent_ids, has_ended, line_of
 from store_world import IDENTITY
 
-from kvstore.core.requests import ReservationRequest
-from kvstore.core.slots import SlotState
+from kvstore.core.values.requests import ReservationRequest
+from kvstore.core.values.slots import SlotState
 from kvstore.errors import PoolExhausted
 from kvstore.v1 import attach_pb2
 

@@ -7,8 +7,7 @@ from attach_peer import AttachPeer
 from attach_rig import AttachRig, extent_ids
 from store_world import IDENTITY
 
-from kvstore.core.caller import Caller
-from kvstore.core.requests import ReservationRequest
+from kvstore.core.values.requests import Caller, ReservationRequest
 from kvstore.v1 import attach_pb2
 
 

@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 from permission_table import FRAMES
 from store_world import IDENTITY
 
-from kvstore.core.caller import Caller, Identity
+from kvstore.core.values.requests import Caller, Identity
 from kvstore.service.credentials import Credentials
 from kvstore.v1 import attach_pb2
 

@@ -119,6 +119,8 @@ ALLOWED = {
     "inference_worker": {TRACING, VERSION, "kvstore.v1", "kvstore_client", "kvstore_transformers"}
     | {"torch", "transformers"},
 }
+# The layers of the core, the lowest first: a folder imports from itself and from those before it.
+CORE_LAYERS = ("values",)
 # The composition root is the one place that knows every type; kvstore/v1 is generated.
 FREE = {"kvstore/__main__.py", "kvstore/v1"}
 # Time, chance and the outside come into the core as arguments, or not at all.
@@ -171,6 +173,20 @@ def test_a_package_imports_only_what_it_may(package: str) -> None:
         for path in files_of(package)
         for module, node in modules_imported(path)
         if belongs(module, GOVERNED) and not belongs(module, allowed)
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("layer", CORE_LAYERS)
+def test_a_layer_of_the_core_imports_only_downward(layer: str) -> None:
+    """No folder of the core imports from a folder above it, nor from what they are put in."""
+    above = CORE_LAYERS[CORE_LAYERS.index(layer) + 1 :]
+    below = {f"kvstore.core.{each}" for each in CORE_LAYERS if each not in above}
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {module}"
+        for path in files_of(f"kvstore/core/{layer}")
+        for module, node in modules_imported(path)
+        if belongs(module, ("kvstore.core",)) and not belongs(module, below)
     ]
     assert wrong == []
 

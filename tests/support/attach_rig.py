@@ -12,7 +12,7 @@ from attach_peer import LIMIT, AttachPeer
 from google.rpc import error_details_pb2, status_pb2
 from store_world import World, make_world
 
-from kvstore.core.caller import Caller, Identity
+from kvstore.core.values.requests import Caller, Identity
 from kvstore.rpc.attach import MAX_CONNECTIONS, PATIENCE, AttachServer
 from kvstore.rpc.hot_lanes import FEATURE, HotLanes
 from kvstore.service.clock import MONOTONIC

@@ -13,12 +13,11 @@ from typing import Any
 
 from kvstore.__main__ import main
 from kvstore.core.cache import PrefixCache
-from kvstore.core.caller import Caller
 from kvstore.core.inserting import publish_next
 from kvstore.core.lease import Lease, LeaseChange
 from kvstore.core.namespace import Namespace
-from kvstore.core.requests import Grant, Match, Sequence
-from kvstore.core.slots import INDEX_BITS, Slots, SlotState
+from kvstore.core.values.requests import Caller, Grant, Match, Sequence
+from kvstore.core.values.slots import INDEX_BITS, Slots, SlotState
 from kvstore.service.processes import Process, Processes
 
 

@@ -11,22 +11,29 @@ from itertools import count
 
 from kvstore.core.arena import Arena, ArenaKey
 from kvstore.core.cache import PrefixCache
-from kvstore.core.caller import Caller, Identity
 from kvstore.core.eviction import LeastRecentlyUsed
 from kvstore.core.holdings import Holdings
 from kvstore.core.index import Index, IndexFactory
 from kvstore.core.invariants import Laws
-from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.lease import Lease
-from kvstore.core.limits import Limits
 from kvstore.core.namespace import Namespace
 from kvstore.core.node import Node, Position
 from kvstore.core.pages import publish
-from kvstore.core.quotas import Quotas, QuotaTable
 from kvstore.core.radix import RadixIndex, subtree
-from kvstore.core.requests import Grant, Inserted, Match, MatchWishes, ReservationRequest, Sequence
-from kvstore.core.runs import Run
-from kvstore.core.slots import ExtentSlots, SlotState
+from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
+from kvstore.core.values.limits import Limits, Quotas, QuotaTable
+from kvstore.core.values.requests import (
+    Caller,
+    Grant,
+    Identity,
+    Inserted,
+    Match,
+    MatchWishes,
+    ReservationRequest,
+    Sequence,
+)
+from kvstore.core.values.runs import Run
+from kvstore.core.values.slots import ExtentSlots, SlotState
 from kvstore.core.wanted_moves import TierPolicy
 
 EPOCH = 7

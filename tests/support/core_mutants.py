@@ -34,13 +34,13 @@ MUTANTS = [
     ),
     Mutant(
         "rounding-up",
-        "tokens.py",
+        "values/tokens.py",
         "max(count - 1, 0) // page_tokens",
         "-(-max(count - 1, 0) // page_tokens)",
     ),
     Mutant(
         "matches-the-last-token",
-        "tokens.py",
+        "values/tokens.py",
         "max(count - 1, 0) // page_tokens",
         "count // page_tokens",
     ),
@@ -91,7 +91,7 @@ MUTANTS = [
     ),
     Mutant(
         "published-slot-granted-and-written-again",
-        "slots.py",
+        "values/slots.py",
         "        del self.available[split:]\n",
         "",
     ),
@@ -255,7 +255,7 @@ MUTANTS = [
     ),
     Mutant(
         "generation-not-counted",
-        "slots.py",
+        "values/slots.py",
         "        generations[index] += 1\n",
         "        generations[index] = 0\n",
     ),
@@ -279,7 +279,7 @@ MUTANTS = [
     ),
     Mutant(
         "extent-destroyed-while-a-slot-of-it-is-in-use",
-        "slots.py",
+        "values/slots.py",
         "        return len(self.available) == self.slot_count\n",
         "        return True\n",
     ),

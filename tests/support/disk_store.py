@@ -8,7 +8,7 @@ from threading import Event, Thread
 from store_world import PAGE_BYTES, World, make_world
 from tiered_store import PAGES, Tiered
 
-from kvstore.core.requests import Match, MatchWishes
+from kvstore.core.values.requests import Match, MatchWishes
 from kvstore.service.disk import Disk
 from kvstore.service.load_terms import NO_TERMS, LoadTerms
 from kvstore.storage.arenas import Arenas

@@ -5,9 +5,9 @@ from core_builders import TENANT, letters_of, make_holdings, make_namespace, pla
 from kvstore.core.arena import Arena, ArenaKey
 from kvstore.core.evicting import evict
 from kvstore.core.eviction import EvictionPolicy
-from kvstore.core.hints import ExpectedReuse, Hint
 from kvstore.core.namespace import Namespace
-from kvstore.core.slots import ExtentSlots
+from kvstore.core.values.requests import ExpectedReuse, Hint
+from kvstore.core.values.slots import ExtentSlots
 
 
 def make(policy: EvictionPolicy, slots: int = 64) -> Namespace:

@@ -2,8 +2,8 @@
 
 from core_builders import NAMESPACE_ID, OWNER, CoreWorld, Worker, places
 
-from kvstore.core.limits import Limits
-from kvstore.core.requests import Inserted, Match, MatchWishes, Removed, Sequence
+from kvstore.core.values.limits import Limits
+from kvstore.core.values.requests import Inserted, Match, MatchWishes, Removed, Sequence
 
 PAGE = 4
 

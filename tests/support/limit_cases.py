@@ -5,8 +5,8 @@ from collections.abc import Callable
 import grpc
 from rpc_world import Refused, Worker, watch
 
-from kvstore.core.caller import Caller
-from kvstore.core.limits import Limits
+from kvstore.core.values.limits import Limits
+from kvstore.core.values.requests import Caller
 from kvstore.errors import KVStoreError
 from kvstore.v1 import lease_pb2, named_pin_pb2, prefix_cache_pb2, store_pb2
 

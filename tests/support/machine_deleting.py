@@ -4,8 +4,8 @@ from machine_state import COUNTS, OWNER, MachineState
 from naive_holds import ModelLease
 
 from kvstore import errors
-from kvstore.core.events import Cause
-from kvstore.core.requests import Removed, Sequence
+from kvstore.core.values.events import Cause
+from kvstore.core.values.requests import Removed, Sequence
 
 
 class DeleteRules(MachineState):

@@ -7,9 +7,10 @@ from hypothesis.stateful import initialize, invariant
 from machine_keeping import KeepRules
 from machine_state import COUNTS, OWNER
 
-from kvstore.core.event_watch import EventWatch
-from kvstore.core.events import (
+from kvstore.core.page_events import EVENT_DIGEST_BYTES
+from kvstore.core.values.events import (
     Event,
+    EventWatch,
     LeaseEvent,
     LeaseStep,
     NamespaceEvent,
@@ -17,7 +18,6 @@ from kvstore.core.events import (
     PagesChange,
     PagesEvent,
 )
-from kvstore.core.page_events import EVENT_DIGEST_BYTES
 
 
 class EventRules(KeepRules):

@@ -9,7 +9,7 @@ from naive_copies import Path
 from naive_holds import ModelLease, ModelReservation
 
 from kvstore import errors
-from kvstore.core.requests import Inserted, Sequence
+from kvstore.core.values.requests import Inserted, Sequence
 
 # What covers the path above an insert: "pin" or "reservation", and its id.
 Base = tuple[str, int] | None

@@ -7,7 +7,7 @@ from machine_state import COUNTS, SELDOM, MachineState
 from naive_third import ModelKeep
 
 from kvstore.core.keep import Keep
-from kvstore.core.page_digest import page_digests
+from kvstore.core.values.page_hash import page_digests
 
 # What a disk has from before the start.
 FROM_BEFORE = ([0, 1, 2, 3], [0, 0], [2, 0, 1], [3, 3, 3])

@@ -15,7 +15,7 @@ from naive_third import ModelLoad
 
 from kvstore.core.load import Load, Located
 from kvstore.core.node import Position
-from kvstore.core.requests import MatchWishes, ReservationRequest, Sequence
+from kvstore.core.values.requests import MatchWishes, ReservationRequest, Sequence
 
 # What happens while pages are read.
 MEANWHILE = st.sampled_from(

@@ -7,7 +7,7 @@ from naive_copies import Path
 from naive_holds import ModelLease
 
 from kvstore import errors
-from kvstore.core.requests import Match, MatchWishes, Sequence
+from kvstore.core.values.requests import Match, MatchWishes, Sequence
 
 
 class MatchRules(MachineState):

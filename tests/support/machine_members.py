@@ -7,7 +7,7 @@ from naive_copies import FIRST
 from naive_holds import ModelLease
 
 from kvstore import errors
-from kvstore.core.caller import Caller
+from kvstore.core.values.requests import Caller
 
 
 class MemberRules(MachineState):

@@ -8,7 +8,7 @@ from naive_copies import FIRST, LOWER, ModelMove, Slot
 
 from kvstore.core.moving import Move
 from kvstore.core.radix import subtree
-from kvstore.core.requests import MatchWishes, Sequence
+from kvstore.core.values.requests import MatchWishes, Sequence
 from kvstore.core.wanted_moves import TierPolicy, WritePolicy
 
 POLICIES = st.builds(

@@ -8,8 +8,7 @@ from machine_state import ADMIN, COUNTS, OWNER, PAGES, SELDOM, TAILS, MachineSta
 from naive_holds import ModelNamedPin
 
 from kvstore import errors
-from kvstore.core.caller import Identity
-from kvstore.core.requests import NamedPinRequest
+from kvstore.core.values.requests import Identity, NamedPinRequest
 
 NAMES = st.sampled_from(["p", "q", "r"])
 

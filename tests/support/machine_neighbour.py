@@ -2,10 +2,9 @@
 
 from kvstore import errors
 from kvstore.core.cache import PrefixCache
-from kvstore.core.caller import Caller, Identity
-from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PageLayout
-from kvstore.core.quotas import Quotas
-from kvstore.core.requests import ReservationRequest
+from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
+from kvstore.core.values.limits import Quotas
+from kvstore.core.values.requests import Caller, Identity, ReservationRequest
 
 NEIGHBOUR = Identity("tenant-b")
 QUOTAS = Quotas(leases=2, pins=1)

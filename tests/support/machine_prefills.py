@@ -8,7 +8,7 @@ from machine_reserving import ReserveRules
 from machine_state import COUNTS, PAGES, TAILS
 from naive_holds import ModelLease, ModelReservation
 
-from kvstore.core.requests import MatchWishes
+from kvstore.core.values.requests import MatchWishes
 
 # Those who ask next, and within which time what they yield to has to have got on.
 OTHERS = st.lists(st.sampled_from([None, inf, inf, 2.0]), max_size=2)

@@ -7,7 +7,7 @@ from machine_state import COUNTS, OWNER, PAGES, SELDOM, TAILS
 from naive_holds import ModelLease, ModelReservation
 
 from kvstore import errors
-from kvstore.core.requests import Match, MatchWishes, ReservationRequest, Sequence
+from kvstore.core.values.requests import Match, MatchWishes, ReservationRequest, Sequence
 
 
 class ReserveRules(InsertSteps):

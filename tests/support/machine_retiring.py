@@ -6,7 +6,7 @@ from machine_reserving import ReserveRules
 from machine_state import COUNTS, SELDOM
 from naive_holds import ModelLease
 
-from kvstore.core.requests import ReservationRequest
+from kvstore.core.values.requests import ReservationRequest
 
 
 class RetireRules(ReserveRules):

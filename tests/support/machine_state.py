@@ -13,16 +13,22 @@ from naive_model import Model
 
 from kvstore import errors
 from kvstore.core.cache import PrefixCache
-from kvstore.core.caller import Caller, Identity
 from kvstore.core.eviction.choice import POLICIES
 from kvstore.core.index import IndexFactory
 from kvstore.core.invariants import Laws
-from kvstore.core.limits import Limits
 from kvstore.core.node import Position
-from kvstore.core.quotas import QuotaTable
 from kvstore.core.radix import RadixIndex, path_tokens, subtree
-from kvstore.core.requests import Grant, InFlight, Match, MatchWishes, Sequence
-from kvstore.core.runs import Run
+from kvstore.core.values.limits import Limits, QuotaTable
+from kvstore.core.values.requests import (
+    Caller,
+    Grant,
+    Identity,
+    InFlight,
+    Match,
+    MatchWishes,
+    Sequence,
+)
+from kvstore.core.values.runs import Run
 
 EPOCH = 11
 OWNER = Identity("tenant-a")

@@ -7,7 +7,7 @@ from naive_copies import Slot
 from naive_holds import Expected, ModelLease
 
 from kvstore import errors
-from kvstore.core.requests import Match, MatchWishes, Sequence
+from kvstore.core.values.requests import Match, MatchWishes, Sequence
 from kvstore.core.verifying import Inspection, PageCheck
 
 # What happens between the look at the pages and the verdict.

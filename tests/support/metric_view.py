@@ -7,7 +7,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from kvstore.core.caller import Identity
+from kvstore.core.values.requests import Identity
 from kvstore.metrics.collector import METRICS, StoreCollector
 from kvstore.metrics.view import ThreadView, View, Views
 from kvstore.service.durations import DurationCounts

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from naive_copies import Held, Path, Slot
 
-from kvstore.core.requests import Match, MatchWishes, Sequence
+from kvstore.core.values.requests import Match, MatchWishes, Sequence
 
 
 @dataclass

@@ -16,7 +16,7 @@ from naive_copies import FIRST, LOWER, Copies, Held, Path, Slot
 from naive_holds import Expected, ModelLease, ModelNamedPin
 from naive_third import Disk
 
-from kvstore.core.requests import MatchWishes, Sequence
+from kvstore.core.values.requests import MatchWishes, Sequence
 
 
 @dataclass

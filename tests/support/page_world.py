@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 from store_world import PAGE_TOKENS, World
 
-from kvstore.core.caller import Caller
-from kvstore.core.requests import MatchWishes, ReservationRequest, Sequence
+from kvstore.core.values.requests import Caller, MatchWishes, ReservationRequest, Sequence
 from kvstore.page.site import PageSite
 
 

@@ -2,8 +2,8 @@
 
 from core_builders import NAMESPACE_ID, OWNER, CoreWorld, paged
 
-from kvstore.core.quotas import Quotas
-from kvstore.core.requests import NamedPinRequest
+from kvstore.core.values.limits import Quotas
+from kvstore.core.values.requests import NamedPinRequest
 
 
 def world_of(*sequences: str, slots: int = 8, max_named_pins: int = 1000) -> CoreWorld:

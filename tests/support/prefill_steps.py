@@ -4,7 +4,7 @@ from math import inf
 
 from core_builders import NAMESPACE_ID, OWNER, CoreWorld, Worker, paged
 
-from kvstore.core.requests import Grant, Match, MatchWishes, Sequence
+from kvstore.core.values.requests import Grant, Match, MatchWishes, Sequence
 
 
 def acquire(

@@ -14,7 +14,7 @@ from google.protobuf.message_factory import GetMessageClass
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from kvstore.core.caller import Caller
+from kvstore.core.values.requests import Caller
 from kvstore.rpc.health import Health
 from kvstore.rpc.hot_lane import LENGTHS, Party
 from kvstore.rpc.hot_lane_calls import METHODS

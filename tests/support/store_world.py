@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from kvstore.core.cache import PrefixCache
-from kvstore.core.caller import Caller, Identity
-from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PageLayout
-from kvstore.core.limits import Limits
-from kvstore.core.quotas import QuotaTable
-from kvstore.core.requests import Sequence
+from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
+from kvstore.core.values.limits import Limits, QuotaTable
+from kvstore.core.values.requests import Caller, Identity, Sequence
 from kvstore.core.wanted_moves import TierPolicy
 from kvstore.service.disk import Disk
 from kvstore.service.store import KVStore

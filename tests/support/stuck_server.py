@@ -14,8 +14,8 @@ from pathlib import Path
 from unittest.mock import patch
 
 import kvstore.__main__ as program
-from kvstore.core.caller import Identity
 from kvstore.core.stats import Stats
+from kvstore.core.values.requests import Identity
 from kvstore.rpc.call_threads import CallThreads
 from kvstore.rpc.health import Health
 from kvstore.rpc.server import MAX_CALLS

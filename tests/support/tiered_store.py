@@ -3,9 +3,8 @@
 from store_world import World, Worlds, sequence_of
 from xxhash import xxh3_64_intdigest
 
-from kvstore.core.caller import Caller
 from kvstore.core.invariants import Laws
-from kvstore.core.requests import Match, MatchWishes, Sequence
+from kvstore.core.values.requests import Caller, Match, MatchWishes, Sequence
 from kvstore.core.wanted_moves import TierPolicy
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.cuda_arena import CudaDevice

@@ -2,7 +2,7 @@
 
 from core_builders import CoreWorld
 
-from kvstore.core.requests import Match
+from kvstore.core.values.requests import Match
 from kvstore.core.wanted_moves import TierPolicy
 
 # Everything goes down as soon as nobody holds it.

@@ -65,7 +65,7 @@ VERIFYING_MUTANTS = [
     ),
     Mutant(
         "slots-in-order-from-the-first-one",
-        "runs.py",
+        "values/runs.py",
         "extent.order.startswith(slots, first * slots.itemsize)",
         "extent.order.startswith(slots.tobytes()[:8], first * slots.itemsize)",
     ),

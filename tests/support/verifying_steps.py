@@ -2,7 +2,7 @@
 
 from core_builders import NAMESPACE_ID, Worker
 
-from kvstore.core.requests import Match, MatchWishes
+from kvstore.core.values.requests import Match, MatchWishes
 from kvstore.core.verifying import Inspection, PageCheck
 
 

@@ -12,8 +12,8 @@ from own_logs import own_logs
 from kvstore.access import Access, read_access
 from kvstore.config import Config
 from kvstore.config_loading import load_config
-from kvstore.core.caller import Identity
-from kvstore.core.quotas import Quotas, QuotaTable
+from kvstore.core.values.limits import Quotas, QuotaTable
+from kvstore.core.values.requests import Identity
 from kvstore.errors import CredentialRequired
 from kvstore.rpc.socket_access import SocketAccess
 from kvstore.service.credentials import Credentials

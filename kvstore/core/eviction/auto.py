@@ -14,9 +14,9 @@ from math import exp, log
 
 from kvstore.core.eviction.order import HOT, LeafOrder
 from kvstore.core.eviction.queue import Entry
-from kvstore.core.hints import ExpectedReuse
 from kvstore.core.leaf import Leaf
 from kvstore.core.steps import Tail
+from kvstore.core.values.requests import ExpectedReuse
 
 ORDINARY, SEEN, ONE_SHOT, EXPECTED = range(4)
 KINDS = 4

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from kvstore.core.eviction import order
 from kvstore.core.eviction.choice import POLICIES
-from kvstore.core.hints import ExpectedReuse
+from kvstore.core.values.requests import ExpectedReuse
 from support.replay_core import Replay
 from support.replay_optimum import optimum
 from support.replay_tiers import Beyond

@@ -7,7 +7,7 @@ import pytest
 from core_builders import TENANT, make_arena
 
 from kvstore.core.arena import Arena
-from kvstore.core.slots import INDEX_BITS, INDEX_MASK, ExtentSlots, Slots, SlotState
+from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK, ExtentSlots, Slots, SlotState
 from kvstore.errors import PoolExhausted
 
 

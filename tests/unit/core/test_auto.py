@@ -21,8 +21,8 @@ from kvstore.core.eviction.auto import (
     SPILLING,
     Auto,
 )
-from kvstore.core.hints import ExpectedReuse, Hint
 from kvstore.core.namespace import Namespace
+from kvstore.core.values.requests import ExpectedReuse, Hint
 
 
 def test_auto_takes_hints_for_what_they_are_worth_at_first() -> None:

@@ -11,8 +11,8 @@ from core_builders import (
     places,
 )
 
-from kvstore.core.limits import Limits
-from kvstore.core.requests import Match, MatchWishes, Sequence
+from kvstore.core.values.limits import Limits
+from kvstore.core.values.requests import Match, MatchWishes, Sequence
 from kvstore.errors import (
     LeaseExpired,
     LimitExceeded,

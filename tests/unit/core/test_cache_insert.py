@@ -3,7 +3,7 @@
 import pytest
 from core_builders import CoreWorld, node_at, places
 
-from kvstore.core.requests import Inserted
+from kvstore.core.values.requests import Inserted
 from kvstore.errors import (
     IdReused,
     ParentDetached,

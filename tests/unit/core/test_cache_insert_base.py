@@ -3,7 +3,7 @@
 import pytest
 from core_builders import FILLER, CoreWorld, paged
 
-from kvstore.core.requests import Sequence
+from kvstore.core.values.requests import Sequence
 from kvstore.errors import (
     InsertExceedsReservation,
     InvalidField,

@@ -3,9 +3,9 @@
 import pytest
 from core_builders import NAMESPACE_ID, CoreWorld, make_layout, node_at, picture, places
 
-from kvstore.core.layout import NamespaceIdentity
-from kvstore.core.limits import Limits
-from kvstore.core.requests import ReservationRequest
+from kvstore.core.values.layout import NamespaceIdentity
+from kvstore.core.values.limits import Limits
+from kvstore.core.values.requests import ReservationRequest
 from kvstore.errors import (
     IdReused,
     InvalidField,

@@ -2,7 +2,7 @@
 
 from core_builders import ADMIN, OWNER
 
-from kvstore.core.caller import Caller, Identity
+from kvstore.core.values.requests import Caller, Identity
 
 
 def test_a_tenant_sees_its_own() -> None:

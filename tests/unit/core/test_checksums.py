@@ -3,8 +3,8 @@
 import pytest
 from core_builders import CoreWorld, places
 
-from kvstore.core.requests import Sequence
-from kvstore.core.slots import NO_CHECKSUM
+from kvstore.core.values.requests import Sequence
+from kvstore.core.values.slots import NO_CHECKSUM
 from kvstore.errors import InvalidField
 
 

@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import pytest
 
-from kvstore.core.counters import Counters, Lookup
+from kvstore.core.values.counters import Counters, Lookup
 
 
 @pytest.mark.parametrize(

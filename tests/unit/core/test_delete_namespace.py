@@ -5,14 +5,19 @@ from core_builders import ADMIN, NAMESPACE_ID, OWNER, CoreWorld, make_layout, pa
 from third_world import ThirdWorld
 from verifying_steps import ask, found_bad, publish
 
-from kvstore.core.caller import Identity
-from kvstore.core.events import Cause, NamespaceEvent, NamespaceStep, PagesEvent
 from kvstore.core.law import LawBroken
-from kvstore.core.layout import NamespaceIdentity
 from kvstore.core.namespace import Namespace
-from kvstore.core.requests import MatchWishes, NamedPinRequest, Removed, ReservationRequest
 from kvstore.core.stats import snapshot
 from kvstore.core.third_tier import RemovedPrefix
+from kvstore.core.values.events import Cause, NamespaceEvent, NamespaceStep, PagesEvent
+from kvstore.core.values.layout import NamespaceIdentity
+from kvstore.core.values.requests import (
+    Identity,
+    MatchWishes,
+    NamedPinRequest,
+    Removed,
+    ReservationRequest,
+)
 from kvstore.errors import NamespaceNotFound
 
 FRESH_ID = b"another of 16 by"

@@ -14,11 +14,10 @@ from core_builders import (
     picture,
 )
 
-from kvstore.core.caller import Caller, Identity
-from kvstore.core.layout import NamespaceIdentity, PageLayout
-from kvstore.core.limits import Limits
 from kvstore.core.namespace import Namespace
-from kvstore.core.requests import Peeked
+from kvstore.core.values.layout import NamespaceIdentity, PageLayout
+from kvstore.core.values.limits import Limits
+from kvstore.core.values.requests import Caller, Identity, Peeked
 from kvstore.errors import (
     InvalidField,
     LayoutMismatch,

@@ -4,11 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from kvstore.core.caller import Identity
-from kvstore.core.event_log import EventLog
-from kvstore.core.event_watch import EventWatch, Told
-from kvstore.core.events import Event, LeaseEvent, LeaseStep, NamespaceEvent, NamespaceStep
-from kvstore.core.limits import Limits
+from kvstore.core.values.events import (
+    Event,
+    EventLog,
+    EventWatch,
+    LeaseEvent,
+    LeaseStep,
+    NamespaceEvent,
+    NamespaceStep,
+    Told,
+)
+from kvstore.core.values.limits import Limits
+from kvstore.core.values.requests import Identity
 from kvstore.errors import QuotaExceeded
 
 LIMITS = Limits(

@@ -13,7 +13,7 @@ from kvstore.core.eviction.queue import EntryQueue
 from kvstore.core.holds import Hold
 from kvstore.core.namespace import Namespace
 from kvstore.core.pages import remove
-from kvstore.core.slots import ExtentSlots
+from kvstore.core.values.slots import ExtentSlots
 
 LEAVES = 1000
 

@@ -14,8 +14,7 @@ from kvstore.core.eviction import order
 from kvstore.core.eviction.choice import POLICIES
 from kvstore.core.eviction.gdsf import MAX_LEVELS, GreedyDual
 from kvstore.core.eviction.ghosts import MAX_RUNS, GhostList
-from kvstore.core.hints import ExpectedReuse, Hint, ReuseHint
-from kvstore.core.requests import Sequence
+from kvstore.core.values.requests import ExpectedReuse, Hint, ReuseHint, Sequence
 
 
 def test_a_hint_counts_from_its_receipt() -> None:

@@ -3,11 +3,10 @@
 import pytest
 from core_builders import ADMIN, EPOCH, NAMESPACE_ID, OWNER, CoreWorld, make_layout
 
-from kvstore.core.caller import Caller, Identity
 from kvstore.core.holdings import Holdings
-from kvstore.core.layout import NamespaceIdentity
-from kvstore.core.limits import Limits
-from kvstore.core.quotas import Quotas
+from kvstore.core.values.layout import NamespaceIdentity
+from kvstore.core.values.limits import Limits, Quotas
+from kvstore.core.values.requests import Caller, Identity
 from kvstore.errors import NamespaceNotFound, PoolExhausted, QuotaExceeded, Tombstoned
 
 OTHER = Identity("tenant-b")

@@ -11,7 +11,7 @@ from kvstore.core.namespace import Namespace
 from kvstore.core.node import Position
 from kvstore.core.pages import remove
 from kvstore.core.radix import path_slots
-from kvstore.core.slots import Slots
+from kvstore.core.values.slots import Slots
 
 
 def make_pin(namespace: Namespace, letters: str) -> Pin:

@@ -8,14 +8,13 @@ from array import array
 import pytest
 from core_builders import OWNER, CoreWorld, make_layout, node_at
 
-from kvstore.core.caller import Caller
 from kvstore.core.invariants import Laws
 from kvstore.core.law import LawBroken
-from kvstore.core.layout import NamespaceIdentity
 from kvstore.core.lease import Process
-from kvstore.core.quotas import Quotas
-from kvstore.core.requests import ReservationRequest
-from kvstore.core.slots import SlotState
+from kvstore.core.values.layout import NamespaceIdentity
+from kvstore.core.values.limits import Quotas
+from kvstore.core.values.requests import Caller, ReservationRequest
+from kvstore.core.values.slots import SlotState
 
 
 def two_arenas() -> CoreWorld:

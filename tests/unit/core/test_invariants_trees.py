@@ -10,7 +10,7 @@ from kvstore.core.holds import Hold
 from kvstore.core.law import LawBroken
 from kvstore.core.node import Node
 from kvstore.core.pages import let_go
-from kvstore.core.requests import NamedPinRequest
+from kvstore.core.values.requests import NamedPinRequest
 
 
 def make_world() -> CoreWorld:

@@ -5,8 +5,8 @@ from itertools import pairwise
 from core_builders import node_at, paged
 from third_world import ThirdWorld
 
-from kvstore.core.page_digest import page_digests
-from kvstore.core.requests import Sequence
+from kvstore.core.values.page_hash import page_digests
+from kvstore.core.values.requests import Sequence
 
 
 def ends(world: ThirdWorld, most: int = 100) -> list[list[int]]:

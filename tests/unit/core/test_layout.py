@@ -5,7 +5,7 @@ from math import prod
 
 import pytest
 
-from kvstore.core.layout import (
+from kvstore.core.values.layout import (
     DTYPE_BYTES,
     NamespaceIdentity,
     OpaqueContent,

@@ -3,10 +3,10 @@
 import pytest
 from core_builders import EPOCH, OWNER, make_arena, make_holdings, make_namespace, plant
 
-from kvstore.core.caller import Caller, Identity
 from kvstore.core.holds import Pin, Reservation
 from kvstore.core.lease import Lease, LeaseChange, LeaseState, Process
-from kvstore.core.limits import Limits
+from kvstore.core.values.limits import Limits
+from kvstore.core.values.requests import Caller, Identity
 from kvstore.errors import (
     LeaseExpired,
     NotAttached,

@@ -3,11 +3,10 @@
 import pytest
 from core_builders import ADMIN, EPOCH, OWNER
 
-from kvstore.core.caller import Caller, Identity
 from kvstore.core.lease import Lease, LeaseState, Process
 from kvstore.core.lease_table import LeaseTable
-from kvstore.core.limits import Limits
-from kvstore.core.quotas import Quotas, QuotaTable
+from kvstore.core.values.limits import Limits, Quotas, QuotaTable
+from kvstore.core.values.requests import Caller, Identity
 from kvstore.errors import IdReused, LeaseExpired, LeaseNotFound, QuotaExceeded, Tombstoned
 
 OTHER = Identity("tenant-b")

@@ -2,7 +2,7 @@
 
 from core_builders import FILLER, PAGE_TOKENS
 
-from kvstore.core.limits import Limits
+from kvstore.core.values.limits import Limits
 
 
 def test_a_tombstone_outlives_every_call() -> None:

@@ -5,9 +5,9 @@ from core_builders import FILLER, NAMESPACE_ID, node_at, paged, places
 from third_world import ThirdWorld
 
 from kvstore.core.load import Load
-from kvstore.core.page_digest import page_digests
-from kvstore.core.requests import MatchWishes, Sequence
-from kvstore.core.slots import INDEX_BITS, INDEX_MASK
+from kvstore.core.values.page_hash import page_digests
+from kvstore.core.values.requests import MatchWishes, Sequence
+from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK
 from kvstore.core.verifying import Inspection
 from kvstore.core.wanted_moves import WritePolicy
 

@@ -4,7 +4,7 @@ import pytest
 from core_builders import NAMESPACE_ID
 from third_world import ThirdWorld
 
-from kvstore.core.requests import MatchWishes
+from kvstore.core.values.requests import MatchWishes
 from kvstore.errors import Tombstoned
 
 

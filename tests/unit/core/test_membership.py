@@ -3,11 +3,10 @@
 import pytest
 from core_builders import ADMIN, EPOCH, OWNER, CoreWorld
 
-from kvstore.core.caller import Caller, Identity
 from kvstore.core.lease import LeaseState
-from kvstore.core.limits import Limits
 from kvstore.core.membership import Membership
-from kvstore.core.quotas import Quotas, QuotaTable
+from kvstore.core.values.limits import Limits, Quotas, QuotaTable
+from kvstore.core.values.requests import Caller, Identity
 from kvstore.errors import (
     LeaseExpired,
     LeaseNotFound,

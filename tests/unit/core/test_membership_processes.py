@@ -3,8 +3,8 @@
 import pytest
 from core_builders import EPOCH, OWNER, CoreWorld, make_layout
 
-from kvstore.core.caller import Caller
-from kvstore.core.layout import NamespaceIdentity
+from kvstore.core.values.layout import NamespaceIdentity
+from kvstore.core.values.requests import Caller
 from kvstore.errors import InvalidField, LeaseExpired, LeaseNotFound, PoolExhausted
 
 

@@ -4,8 +4,8 @@ from core_builders import CoreWorld
 from tiered_world import make, move, sunk
 
 from kvstore.core.moving import Move
-from kvstore.core.slots import SlotState
 from kvstore.core.tiers import LOWER
+from kvstore.core.values.slots import SlotState
 
 
 def begun(world: CoreWorld) -> Move:

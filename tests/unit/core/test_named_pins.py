@@ -9,8 +9,8 @@ import pytest
 from core_builders import FILLER, NAMESPACE_ID, OWNER, paged, picture
 from pinned_world import letters_held, names, pin, world_of
 
-from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PageLayout
-from kvstore.core.requests import NamedPinRequest, ReservationRequest, Sequence
+from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
+from kvstore.core.values.requests import NamedPinRequest, ReservationRequest, Sequence
 from kvstore.errors import IdReused, InvalidField, PrefixNotCached
 
 

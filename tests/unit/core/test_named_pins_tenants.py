@@ -4,12 +4,11 @@ import pytest
 from core_builders import ADMIN, FILLER, NAMESPACE_ID, OWNER, CoreWorld, paged
 from pinned_world import names, pin, world_of
 
-from kvstore.core.caller import Identity
-from kvstore.core.layout import NamespaceIdentity
-from kvstore.core.limits import Limits
 from kvstore.core.named_pin import NamedPin
-from kvstore.core.requests import NamedPinRequest
 from kvstore.core.stats import NamedPinStats, named_pin_stats
+from kvstore.core.values.layout import NamespaceIdentity
+from kvstore.core.values.limits import Limits
+from kvstore.core.values.requests import Identity, NamedPinRequest
 from kvstore.errors import KVStoreError, NamespaceNotFound, QuotaExceeded
 
 STRANGER = Identity("tenant-b")

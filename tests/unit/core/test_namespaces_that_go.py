@@ -3,12 +3,12 @@
 import pytest
 from core_builders import NAMESPACE_ID, OWNER, CoreWorld, make_layout, paged
 
-from kvstore.core.events import Cause
-from kvstore.core.layout import NamespaceIdentity
-from kvstore.core.limits import Limits
 from kvstore.core.parts import part_of
 from kvstore.core.radix import subtree
-from kvstore.core.requests import Removed
+from kvstore.core.values.events import Cause
+from kvstore.core.values.layout import NamespaceIdentity
+from kvstore.core.values.limits import Limits
+from kvstore.core.values.requests import Removed
 from kvstore.errors import QuotaExceeded
 
 

@@ -4,7 +4,7 @@ import pytest
 from core_builders import NAMESPACE_ID
 from letter_world import LetterWorld, letters
 
-from kvstore.core.requests import Match, MatchWishes, Sequence
+from kvstore.core.values.requests import Match, MatchWishes, Sequence
 from kvstore.errors import ParentNotCovered
 
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PagedContent, PageLayout
-from kvstore.core.page_digest import DIGEST_BYTES, namespace_digest, page_digest, page_digests
+from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PagedContent, PageLayout
+from kvstore.core.values.page_hash import DIGEST_BYTES, namespace_digest, page_digest, page_digests
 
 IDENTITY = NamespaceIdentity(b"model", b"adapter", b"salt", "a name")
 LAYOUT = PageLayout(4, 64, 1, PagedContent(1, 1, 2, "float32"))

@@ -9,11 +9,12 @@ from third_world import ThirdWorld
 from tiered_world import make, move, sunk
 from verifying_steps import ask, found_bad, publish
 
-from kvstore.core.caller import Caller
-from kvstore.core.event_watch import EventWatch
-from kvstore.core.events import (
+from kvstore.core.moving import side_by_side
+from kvstore.core.page_events import EVENT_DIGEST_BYTES
+from kvstore.core.values.events import (
     Cause,
     Event,
+    EventWatch,
     LeaseEvent,
     LeaseStep,
     NamespaceEvent,
@@ -21,10 +22,9 @@ from kvstore.core.events import (
     PagesChange,
     PagesEvent,
 )
-from kvstore.core.layout import NamespaceIdentity
-from kvstore.core.moving import side_by_side
-from kvstore.core.page_digest import page_digests
-from kvstore.core.page_events import EVENT_DIGEST_BYTES
+from kvstore.core.values.layout import NamespaceIdentity
+from kvstore.core.values.page_hash import page_digests
+from kvstore.core.values.requests import Caller
 
 INSERTED = ("INSERTED", "INSERTED", 1)
 

@@ -10,8 +10,8 @@ from kvstore.core.holds import Pin
 from kvstore.core.namespace import Namespace
 from kvstore.core.node import Position
 from kvstore.core.pages import let_go, publish, remove
-from kvstore.core.requests import Removed
-from kvstore.core.slots import SlotState
+from kvstore.core.values.requests import Removed
+from kvstore.core.values.slots import SlotState
 
 
 def states(namespace: Namespace) -> dict[str, int]:

@@ -4,11 +4,10 @@ import pytest
 from core_builders import ADMIN, NAMESPACE_ID, OWNER, CoreWorld, paged
 from prefill_steps import acquire, in_flight
 
-from kvstore.core.caller import Caller
 from kvstore.core.lease_stats import hold_stats
-from kvstore.core.limits import Limits
-from kvstore.core.requests import InFlight, Match, Sequence
 from kvstore.core.stats import snapshot
+from kvstore.core.values.limits import Limits
+from kvstore.core.values.requests import Caller, InFlight, Match, Sequence
 from kvstore.errors import Tombstoned
 
 

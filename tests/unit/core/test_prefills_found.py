@@ -5,10 +5,9 @@ from math import inf
 from core_builders import NAMESPACE_ID, OWNER, CoreWorld, make_layout, paged
 from prefill_steps import acquire, in_flight
 
-from kvstore.core.caller import Caller, Identity
-from kvstore.core.layout import NamespaceIdentity
 from kvstore.core.prefills import NEIGHBOURS
-from kvstore.core.requests import InFlight, MatchWishes
+from kvstore.core.values.layout import NamespaceIdentity
+from kvstore.core.values.requests import Caller, Identity, InFlight, MatchWishes
 
 
 def test_the_one_that_agrees_longest_wins() -> None:

@@ -4,7 +4,7 @@ import pytest
 from core_builders import FILLER, NAMESPACE_ID, CoreWorld, paged
 from tiered_world import make, move, sunk, tiers
 
-from kvstore.core.requests import MatchWishes, Sequence
+from kvstore.core.values.requests import MatchWishes, Sequence
 
 
 def promote(world: CoreWorld, sequence: Sequence, *wished: MatchWishes) -> int:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from kvstore.core.quotas import Quotas, QuotaTable
+from kvstore.core.values.limits import Quotas, QuotaTable
 
 
 def test_a_tenant_that_is_not_named_has_the_default() -> None:

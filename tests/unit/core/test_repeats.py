@@ -3,8 +3,8 @@
 import pytest
 from core_builders import CoreWorld, make_layout
 
-from kvstore.core.layout import NamespaceIdentity
-from kvstore.core.requests import MatchWishes
+from kvstore.core.values.layout import NamespaceIdentity
+from kvstore.core.values.requests import MatchWishes
 from kvstore.errors import IdReused
 
 

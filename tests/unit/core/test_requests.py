@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvstore.core.requests import Match, Sequence
+from kvstore.core.values.requests import Match, Sequence
 
 
 def test_a_sequence_starts_at_its_beginning_by_default() -> None:

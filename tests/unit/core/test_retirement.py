@@ -4,9 +4,9 @@ import pytest
 from core_builders import PAGE_TOKENS, CoreWorld, Worker, paged
 from pinned_world import pin
 
-from kvstore.core.events import Cause
-from kvstore.core.requests import Sequence
-from kvstore.core.tokens import TOKEN_BYTES
+from kvstore.core.values.events import Cause
+from kvstore.core.values.requests import Sequence
+from kvstore.core.values.tokens import TOKEN_BYTES
 from kvstore.errors import ParentDetached, PoolExhausted
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstore.core.runs import WORTH, Run, extent_of, runs_of
-from kvstore.core.slots import INDEX_BITS, ORDERED, ExtentSlots, Slots
+from kvstore.core.values.runs import WORTH, Run, extent_of, runs_of
+from kvstore.core.values.slots import INDEX_BITS, ORDERED, ExtentSlots, Slots
 
 
 class CountingExtents(dict[int, ExtentSlots]):

@@ -4,7 +4,7 @@ from array import array
 
 import pytest
 
-from kvstore.core.slots import INDEX_BITS, INDEX_MASK, ExtentSlots, SlotState, mark, recycle
+from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK, ExtentSlots, SlotState, mark, recycle
 
 
 def test_fresh_slots_are_all_available() -> None:

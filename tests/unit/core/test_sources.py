@@ -5,9 +5,9 @@ from core_builders import NAMESPACE_ID, OWNER, picture, places
 from letter_world import LetterWorld, letters
 
 from kvstore.core.lease_stats import HoldKind, hold_stats
-from kvstore.core.limits import Limits
-from kvstore.core.requests import Grant, Match, MatchWishes, Sequence
 from kvstore.core.stats import snapshot
+from kvstore.core.values.limits import Limits
+from kvstore.core.values.requests import Grant, Match, MatchWishes, Sequence
 from kvstore.errors import IdReused, ParentNotCovered, PoolExhausted, QuotaExceeded, Tombstoned
 
 

@@ -4,13 +4,12 @@ from dataclasses import asdict
 
 from core_builders import ADMIN, EPOCH, NAMESPACE_ID, OWNER, CoreWorld, make_layout, paged
 
-from kvstore.core.caller import Caller, Identity
-from kvstore.core.events import Cause
-from kvstore.core.layout import NamespaceIdentity
 from kvstore.core.lease_stats import ProcessStats
-from kvstore.core.requests import MatchWishes, NamedPinRequest
-from kvstore.core.slots import SlotState
 from kvstore.core.stats import PrefixStats, prefixes, snapshot
+from kvstore.core.values.events import Cause
+from kvstore.core.values.layout import NamespaceIdentity
+from kvstore.core.values.requests import Caller, Identity, MatchWishes, NamedPinRequest
+from kvstore.core.values.slots import SlotState
 
 OTHER = Identity("tenant-b")
 

@@ -4,7 +4,6 @@ from random import Random
 
 from core_builders import make_namespace, node_at, plant
 
-from kvstore.core.hints import NO_HINT, ExpectedReuse, Hint
 from kvstore.core.node import Node, Position
 from kvstore.core.steps import (
     Step,
@@ -17,6 +16,7 @@ from kvstore.core.steps import (
     note_use,
     tail_of,
 )
+from kvstore.core.values.requests import NO_HINT, ExpectedReuse, Hint
 
 ONE_SHOT = Hint(ExpectedReuse.ONE_SHOT)
 Row = tuple[int, int, Hint]

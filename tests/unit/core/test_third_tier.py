@@ -4,10 +4,10 @@ from core_builders import NAMESPACE_ID, OWNER, CoreWorld, paged
 from third_world import ThirdWorld
 
 from kvstore.core.cache import PrefixCache
-from kvstore.core.layout import NamespaceIdentity
-from kvstore.core.limits import Limits
-from kvstore.core.page_digest import page_digests
 from kvstore.core.third_tier import RemovedPrefix
+from kvstore.core.values.layout import NamespaceIdentity
+from kvstore.core.values.limits import Limits
+from kvstore.core.values.page_hash import page_digests
 
 
 def test_removals_are_told_with_all_that_comes_after() -> None:

@@ -8,8 +8,8 @@ from kvstore.core.evicting import evict
 from kvstore.core.eviction import EvictionPolicy, Victim
 from kvstore.core.eviction.order import LeafOrder
 from kvstore.core.law import LawBroken
-from kvstore.core.requests import MatchWishes, NamedPinRequest
 from kvstore.core.tiers import FIRST, LOWER, end_of_other, extended, tier_at
+from kvstore.core.values.requests import MatchWishes, NamedPinRequest
 from kvstore.core.wanted_moves import TierPolicy, WantedMoves, WritePolicy
 
 

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import pytest
 
-from kvstore.core.tokens import common_pages, matchable_pages, token_count
+from kvstore.core.values.tokens import common_pages, matchable_pages, token_count
 from kvstore.errors import InvalidField
 
 WIDTH = 8

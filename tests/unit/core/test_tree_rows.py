@@ -2,8 +2,8 @@
 
 from core_builders import NAMESPACE_ID, OWNER, CoreWorld, node_at, paged
 
-from kvstore.core.requests import NamedPinRequest
 from kvstore.core.tree_rows import COLUMNS, first_tokens, overdue_holds, tree_rows
+from kvstore.core.values.requests import NamedPinRequest
 from kvstore.core.wanted_moves import TierPolicy
 
 NEWEST = 1 << 40

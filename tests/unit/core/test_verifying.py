@@ -6,9 +6,15 @@ import pytest
 from core_builders import NAMESPACE_ID, OWNER, CoreWorld, paged, places
 from verifying_steps import ask, conclude, everything, publish
 
-from kvstore.core.caller import Caller
-from kvstore.core.events import Cause
-from kvstore.core.requests import Grant, Match, MatchWishes, NamedPinRequest, Sequence
+from kvstore.core.values.events import Cause
+from kvstore.core.values.requests import (
+    Caller,
+    Grant,
+    Match,
+    MatchWishes,
+    NamedPinRequest,
+    Sequence,
+)
 from kvstore.core.verifying import Inspection
 
 

@@ -4,7 +4,7 @@ import pytest
 from core_builders import NAMESPACE_ID, CoreWorld, places
 from verifying_steps import ask, conclude, found_bad, publish
 
-from kvstore.core.requests import MatchWishes, Sequence
+from kvstore.core.values.requests import MatchWishes, Sequence
 from kvstore.errors import LeaseExpired, LeaseNotFound, PageCorrupt, Tombstoned
 
 

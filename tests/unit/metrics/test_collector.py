@@ -6,9 +6,8 @@ import pytest
 from metric_view import Scraped, view_of, without_namespaces
 from store_world import PAGE_TOKENS, World, sequence_of
 
-from kvstore.core.caller import Caller
-from kvstore.core.layout import NamespaceIdentity
-from kvstore.core.requests import MatchWishes, ReservationRequest
+from kvstore.core.values.layout import NamespaceIdentity
+from kvstore.core.values.requests import Caller, MatchWishes, ReservationRequest
 from kvstore.metrics.collector import CATALOGUE, METRICS
 from kvstore.metrics.metric import Kind
 from kvstore.service.call_times import CallTimes

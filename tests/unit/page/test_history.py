@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from kvstore.core.counters import Counters
+from kvstore.core.values.counters import Counters
 from kvstore.page.history import COARSE_COUNT, FINE_COUNT, History, Sample, sample_of
 from kvstore.service.administration import Totals
 

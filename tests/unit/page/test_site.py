@@ -9,7 +9,7 @@ import pytest
 from page_world import PageWorld
 from store_world import make_world
 
-from kvstore.core.layout import NamespaceIdentity
+from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.http.request import Refused, Request
 from kvstore.page.site import EVERYONE, MAX_TOKENS, MOST_NODES, PageSite
 from kvstore.page.state import MOST

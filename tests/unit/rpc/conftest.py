@@ -9,8 +9,7 @@ import pytest
 from rpc_world import ADMIN_UID, EPOCH, PAGE_BYTES, VERSION, Server, Worker, party_of
 
 from kvstore.core.cache import PrefixCache
-from kvstore.core.limits import Limits
-from kvstore.core.quotas import QuotaTable
+from kvstore.core.values.limits import Limits, QuotaTable
 from kvstore.rpc.health import Health
 from kvstore.rpc.hot_lanes import HotLanes
 from kvstore.rpc.server import SERVICES, Sockets, build_server, call_threads

@@ -7,20 +7,21 @@ from typing import TypeVar
 import pytest
 from google.protobuf.message import Message
 
-from kvstore.core.hints import ExpectedReuse, ReuseHint
-from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PagedContent, PageLayout
-from kvstore.core.limits import Limits
-from kvstore.core.requests import (
+from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PagedContent, PageLayout
+from kvstore.core.values.limits import Limits
+from kvstore.core.values.requests import (
+    ExpectedReuse,
     Grant,
     InFlight,
     Inserted,
     Match,
     Peeked,
     ReservationRequest,
+    ReuseHint,
     Sequence,
     Source,
 )
-from kvstore.core.runs import Run
+from kvstore.core.values.runs import Run
 from kvstore.errors import InvalidField, LimitExceeded
 from kvstore.rpc import convert
 from kvstore.rpc.answer import Answer, serialized

@@ -10,8 +10,8 @@ import grpc
 import pytest
 from rpc_world import ADMIN_UID, EPOCH, Refused, Server, Worker, refusal_of, tokens, watch
 
-from kvstore.core.caller import Caller
-from kvstore.core.limits import Limits
+from kvstore.core.values.limits import Limits
+from kvstore.core.values.requests import Caller
 from kvstore.rpc.server import THREAD_COUNT
 from kvstore.v1 import store_pb2 as pb
 

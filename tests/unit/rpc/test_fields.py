@@ -3,7 +3,7 @@
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from kvstore.core.limits import Limits
+from kvstore.core.values.limits import Limits
 from kvstore.errors import InvalidField, LimitExceeded
 from kvstore.rpc import fields
 from kvstore.v1 import prefix_cache_pb2 as pb

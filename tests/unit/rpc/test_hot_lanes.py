@@ -21,7 +21,7 @@ from rpc_world import (
     tokens,
 )
 
-from kvstore.core.quotas import Quotas, QuotaTable
+from kvstore.core.values.limits import Quotas, QuotaTable
 from kvstore.errors import QuotaExceeded
 from kvstore.rpc.hot_lane import LENGTHS, MAX_HEAD_BYTES, Party
 from kvstore.rpc.hot_lane_calls import METHODS

@@ -11,8 +11,7 @@ from rpc_world import Refused, refusal_of
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
-from kvstore.core.limits import Limits
-from kvstore.core.quotas import QuotaTable
+from kvstore.core.values.limits import Limits, QuotaTable
 from kvstore.errors import PoolExhausted
 from kvstore.log import merge_call
 from kvstore.rpc.identity import Callers

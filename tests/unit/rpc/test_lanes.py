@@ -8,7 +8,7 @@ import grpc
 import pytest
 from rpc_world import Refused, Server, Worker, refusal_of
 
-from kvstore.core.quotas import Quotas, QuotaTable
+from kvstore.core.values.limits import Quotas, QuotaTable
 from kvstore.rpc.server import MAX_CALLS, MAX_PENDING, THREAD_COUNT
 from kvstore.service.traffic import Requests
 from kvstore.v1 import lease_pb2, prefix_cache_pb2, store_pb2

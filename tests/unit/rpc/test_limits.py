@@ -10,7 +10,7 @@ import pytest
 from limit_cases import CASES, LIMITS
 from rpc_world import EPOCH, PAGE_TOKENS, Refused, Server
 
-from kvstore.core.limits import Limits
+from kvstore.core.values.limits import Limits
 from kvstore.v1 import prefix_cache_pb2, store_pb2
 
 pb = prefix_cache_pb2

@@ -7,7 +7,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from rpc_world import ADMIN_UID, Refused, Server, Worker, tokens
 
-from kvstore.core.quotas import Quotas, QuotaTable
+from kvstore.core.values.limits import Quotas, QuotaTable
 from kvstore.v1 import named_pin_pb2 as pb
 from kvstore.v1 import store_pb2
 

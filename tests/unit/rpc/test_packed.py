@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstore.core.requests import Grant, Inserted, Match, Source
-from kvstore.core.runs import Run
+from kvstore.core.values.requests import Grant, Inserted, Match, Source
+from kvstore.core.values.runs import Run
 from kvstore.rpc.answer import serialized
 from kvstore.rpc.convert import (
     acquire_response,

@@ -4,7 +4,7 @@ from base64 import urlsafe_b64decode
 
 import pytest
 
-from kvstore.core.caller import Identity
+from kvstore.core.values.requests import Identity
 from kvstore.errors import InvalidField
 from kvstore.rpc.pagination import Page, PageTokens, fresh_key, page_size_of
 

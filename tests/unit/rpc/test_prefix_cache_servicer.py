@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rpc_world import EPOCH, PAGE_TOKENS, Refused, Server, Worker, tokens
 
-from kvstore.core.limits import Limits
+from kvstore.core.values.limits import Limits
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore.v1 import store_pb2
 

@@ -7,10 +7,9 @@ from collections.abc import Callable
 import pytest
 from core_builders import NAMESPACE_ID, CoreWorld, make_layout
 
-from kvstore.core.layout import NamespaceIdentity
-from kvstore.core.limits import Limits
-from kvstore.core.quotas import Quotas
-from kvstore.core.requests import MatchWishes, ReservationRequest, Sequence
+from kvstore.core.values.layout import NamespaceIdentity
+from kvstore.core.values.limits import Limits, Quotas
+from kvstore.core.values.requests import MatchWishes, ReservationRequest, Sequence
 from kvstore.errors import KVStoreError
 from kvstore.rpc import convert
 from kvstore.v1 import prefix_cache_pb2, types_pb2

@@ -6,12 +6,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 
-from kvstore.core.counters import Counters
-from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.lease_stats import HoldKind, HoldStats, LeaseStats, ProcessStats
-from kvstore.core.limits import Limits
-from kvstore.core.quotas import Quotas
-from kvstore.core.slots import SlotState
 from kvstore.core.stats import (
     ArenaStats,
     NamedPinStats,
@@ -20,6 +15,10 @@ from kvstore.core.stats import (
 )
 from kvstore.core.stats import PrefixStats as Prefix
 from kvstore.core.tenant_stats import TenantStats
+from kvstore.core.values.counters import Counters
+from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
+from kvstore.core.values.limits import Limits, Quotas
+from kvstore.core.values.slots import SlotState
 from kvstore.rpc import report
 from kvstore.rpc.tier3_report import tier_3_message
 from kvstore.service.disk import DiskState, DiskUse

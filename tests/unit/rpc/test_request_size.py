@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvstore.core.limits import Limits
+from kvstore.core.values.limits import Limits
 from kvstore.errors import LimitExceeded
 from kvstore.rpc.call_rules import GIVING_BACK
 from kvstore.rpc.request_size import require_size, size_limit_of

@@ -9,7 +9,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from rpc_world import Server
 
-from kvstore.core.limits import Limits
+from kvstore.core.values.limits import Limits
 from kvstore.rpc.health import Health
 from kvstore.rpc.server import SERVICES, Sockets, build_server
 from kvstore.service.clock import MONOTONIC

@@ -15,7 +15,7 @@ from rpc_world import (
     tokens,
 )
 
-from kvstore.core.limits import Limits
+from kvstore.core.values.limits import Limits
 from kvstore.v1 import store_pb2 as pb
 from kvstore.v1 import types_pb2
 

@@ -18,7 +18,7 @@ from own_logs import own_logs
 from rpc_world import Refused, Server, refusal_of
 from structlog.testing import capture_logs
 
-from kvstore.core.limits import Limits
+from kvstore.core.values.limits import Limits
 from kvstore.log import merge_call
 from kvstore.rpc.server import UnusableAddress, listen, server_options
 from kvstore.rpc.tls import Tls, TlsFiles, UnusableTls

@@ -5,7 +5,7 @@ from hashlib import sha256
 
 import pytest
 
-from kvstore.core.caller import Identity
+from kvstore.core.values.requests import Identity
 from kvstore.errors import CredentialRequired
 from kvstore.service.credentials import Credentials
 from kvstore.service.tenants import Tenant, Tenants

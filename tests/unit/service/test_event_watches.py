@@ -5,10 +5,8 @@ from threading import Thread
 import pytest
 from store_world import World, sequence_of
 
-from kvstore.core.caller import Identity
-from kvstore.core.event_watch import Told
-from kvstore.core.events import Event, LeaseEvent, NamespaceEvent, PagesEvent
-from kvstore.core.requests import ReservationRequest
+from kvstore.core.values.events import Event, LeaseEvent, NamespaceEvent, PagesEvent, Told
+from kvstore.core.values.requests import Identity, ReservationRequest
 from kvstore.errors import NamespaceNotFound, StoreDraining
 from kvstore.service.event_watches import BATCH
 

@@ -6,10 +6,15 @@ import pytest
 from own_logs import own_logs
 from store_world import PAGE_BYTES, PAGE_TOKENS, World, Worlds, sequence_of
 
-from kvstore.core.caller import Caller, Identity
 from kvstore.core.invariants import Laws
-from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PageLayout
-from kvstore.core.requests import MatchWishes, NamedPinRequest, ReservationRequest
+from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
+from kvstore.core.values.requests import (
+    Caller,
+    Identity,
+    MatchWishes,
+    NamedPinRequest,
+    ReservationRequest,
+)
 from kvstore.errors import PoolExhausted
 
 BUDGET = 16

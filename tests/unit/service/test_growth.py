@@ -6,10 +6,9 @@ import pytest
 from own_logs import own_logs
 from store_world import PAGE_BYTES, PAGE_TOKENS, World, Worlds, sequence_of
 
-from kvstore.core.caller import Caller
-from kvstore.core.layout import NamespaceIdentity, OpaqueContent, PageLayout
-from kvstore.core.quotas import Quotas, QuotaTable
-from kvstore.core.requests import MatchWishes, ReservationRequest
+from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
+from kvstore.core.values.limits import Quotas, QuotaTable
+from kvstore.core.values.requests import Caller, MatchWishes, ReservationRequest
 from kvstore.errors import PoolExhausted
 from kvstore.service.growth import PACE
 from kvstore.storage.extent import ExtentDescription

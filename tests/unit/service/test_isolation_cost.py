@@ -9,9 +9,15 @@ from typing import Any
 
 from store_world import IDENTITY, PAGE_TOKENS, World, Worlds, sequence_of
 
-from kvstore.core.caller import Caller, Identity
-from kvstore.core.layout import NamespaceIdentity
-from kvstore.core.requests import MatchWishes, NamedPinRequest, ReservationRequest, Sequence
+from kvstore.core.values.layout import NamespaceIdentity
+from kvstore.core.values.requests import (
+    Caller,
+    Identity,
+    MatchWishes,
+    NamedPinRequest,
+    ReservationRequest,
+    Sequence,
+)
 from kvstore.errors import KVStoreError
 
 OTHER = "uid-2"

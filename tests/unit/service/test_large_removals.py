@@ -5,9 +5,8 @@ from collections.abc import Callable
 import pytest
 from store_world import World, Worlds, sequence_of
 
-from kvstore.core.caller import Caller, Identity
 from kvstore.core.invariants import Laws
-from kvstore.core.requests import Removed, ReservationRequest
+from kvstore.core.values.requests import Caller, Identity, Removed, ReservationRequest
 from kvstore.errors import NamespaceNotFound
 from kvstore.service import administration
 from kvstore.service.administration import NODES_AT_ONCE

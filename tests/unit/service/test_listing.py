@@ -5,9 +5,8 @@ from collections.abc import Callable
 import pytest
 from store_world import World, make_world, sequence_of
 
-from kvstore.core.caller import Caller, Identity
-from kvstore.core.layout import NamespaceIdentity
-from kvstore.core.requests import MatchWishes, ReservationRequest
+from kvstore.core.values.layout import NamespaceIdentity
+from kvstore.core.values.requests import Caller, Identity, MatchWishes, ReservationRequest
 from kvstore.service import listing
 
 ADMIN = Identity("root", admin=True)

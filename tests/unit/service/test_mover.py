@@ -12,9 +12,9 @@ from tiered_store import PAGES, Tiered, tiered
 
 from kvstore.core.invariants import Laws
 from kvstore.core.moving import Move
-from kvstore.core.requests import MatchWishes, Sequence
-from kvstore.core.slots import SlotState
-from kvstore.core.tokens import TOKEN_BYTES
+from kvstore.core.values.requests import MatchWishes, Sequence
+from kvstore.core.values.slots import SlotState
+from kvstore.core.values.tokens import TOKEN_BYTES
 from kvstore.core.wanted_moves import TierPolicy, WritePolicy
 from kvstore.storage.copies import Ending, Outcome
 from kvstore.storage.cuda_arena import GRANULARITY, CudaDevice

@@ -3,9 +3,14 @@
 from own_logs import own_logs
 from store_world import World, sequence_of
 
-from kvstore.core.caller import Caller, Identity
 from kvstore.core.invariants import Laws
-from kvstore.core.requests import NamedPinRequest, ReservationRequest, Sequence
+from kvstore.core.values.requests import (
+    Caller,
+    Identity,
+    NamedPinRequest,
+    ReservationRequest,
+    Sequence,
+)
 from kvstore.service.reaper import Reaper
 
 ADMIN = Identity("uid-0", admin=True)

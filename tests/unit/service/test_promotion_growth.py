@@ -6,7 +6,7 @@ import pytest
 from store_world import Worlds
 from tiered_store import PAGES, Tiered
 
-from kvstore.core.requests import MatchWishes
+from kvstore.core.values.requests import MatchWishes
 from kvstore.core.wanted_moves import TierPolicy
 from kvstore.service.growth import PATIENCE
 from kvstore.storage.errors import NotEnoughMemory

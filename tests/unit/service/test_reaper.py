@@ -8,7 +8,7 @@ import pytest
 from own_logs import own_logs
 from store_world import World
 
-from kvstore.core.requests import ReservationRequest
+from kvstore.core.values.requests import ReservationRequest
 from kvstore.service.reaper import Grower, Reaper
 
 LIMIT = 30.0

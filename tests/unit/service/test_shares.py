@@ -5,8 +5,8 @@ from core_builders import make_holdings
 
 from kvstore.core.arena import Arena, ArenaKey
 from kvstore.core.eviction import LeastRecentlyUsed
-from kvstore.core.quotas import Quotas, QuotaTable
-from kvstore.core.slots import ExtentSlots
+from kvstore.core.values.limits import Quotas, QuotaTable
+from kvstore.core.values.slots import ExtentSlots
 from kvstore.service.shares import Shares
 
 SLOT = 10

@@ -8,12 +8,11 @@ import pytest
 from own_logs import own_logs
 from store_world import World, Worlds, sequence_of
 
-from kvstore.core.caller import Caller, Identity
 from kvstore.core.invariants import Laws
-from kvstore.core.layout import NamespaceIdentity
-from kvstore.core.quotas import Quotas, QuotaTable
-from kvstore.core.requests import MatchWishes, ReservationRequest, Sequence
-from kvstore.core.slots import SlotState
+from kvstore.core.values.layout import NamespaceIdentity
+from kvstore.core.values.limits import Quotas, QuotaTable
+from kvstore.core.values.requests import Caller, Identity, MatchWishes, ReservationRequest, Sequence
+from kvstore.core.values.slots import SlotState
 from kvstore.errors import (
     LeaseNotFound,
     NamespaceNotFound,

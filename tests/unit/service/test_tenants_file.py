@@ -4,8 +4,8 @@ from hashlib import sha256
 
 import pytest
 
-from kvstore.core.caller import Identity
-from kvstore.core.quotas import Quotas
+from kvstore.core.values.limits import Quotas
+from kvstore.core.values.requests import Identity
 from kvstore.service.tenants_file import TenantsFile, WrongTenants, parse_tenants
 
 DIGEST = sha256(b"kvs_token").hexdigest()

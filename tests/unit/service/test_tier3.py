@@ -8,9 +8,8 @@ import pytest
 from disk_store import LIMIT, PAGES, DiskStores, in_background, page_count
 from own_logs import own_logs
 
-from kvstore.core.caller import Identity
-from kvstore.core.requests import MatchWishes, ReservationRequest, Sequence
-from kvstore.core.slots import SlotState
+from kvstore.core.values.requests import Identity, MatchWishes, ReservationRequest, Sequence
+from kvstore.core.values.slots import SlotState
 from kvstore.core.wanted_moves import TierPolicy, WritePolicy
 from kvstore.errors import NamespaceNotFound, PinNotFound
 from kvstore.service.disk import Disk, DiskState

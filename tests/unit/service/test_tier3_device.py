@@ -10,7 +10,7 @@ from cuda_card import Card, ServerCuda
 from disk_store import PAGES, DiskStores, page_count
 from structlog.testing import capture_logs
 
-from kvstore.core.slots import SlotState
+from kvstore.core.values.slots import SlotState
 from kvstore.storage.cuda_arena import GRANULARITY, CudaDevice
 
 

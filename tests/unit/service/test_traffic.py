@@ -3,7 +3,7 @@
 import pytest
 from store_world import ManualClock
 
-from kvstore.core.quotas import Quotas, QuotaTable
+from kvstore.core.values.limits import Quotas, QuotaTable
 from kvstore.service.traffic import Requests, TooManyRequests, Traffic
 
 

@@ -13,9 +13,15 @@ from store_world import PAGE_BYTES, World, Worlds, sequence_of
 from structlog.testing import capture_logs
 from xxhash import xxh3_64_intdigest
 
-from kvstore.core.caller import Caller, Identity
 from kvstore.core.invariants import Laws
-from kvstore.core.requests import Match, MatchWishes, ReservationRequest, Sequence
+from kvstore.core.values.requests import (
+    Caller,
+    Identity,
+    Match,
+    MatchWishes,
+    ReservationRequest,
+    Sequence,
+)
 from kvstore.errors import LeaseNotFound
 from kvstore.service.verification import Sampler
 from kvstore.storage.arenas import POISON

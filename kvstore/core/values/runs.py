@@ -1,4 +1,4 @@
-"""Slots as an answer: runs of one extent each, with generations."""
+"""Slots as an answer: runs within one extent each, with their generations."""
 
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
@@ -6,11 +6,11 @@ from itertools import chain, groupby
 from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
-from kvstore.core.slots import INDEX_BITS, INDEX_MASK, ExtentSlots, Slots
+from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK, ExtentSlots, Slots
 
-# Of slots that follow each other a range.
+# A range if the indexes ascend by one.
 Indexes: TypeAlias = "range | array[int]"
-# A run of its own is worth so many slots, on both sides of the wire; a few may be shorter.
+# A separate run pays from this many slots on, on both sides of the wire. A few may be shorter.
 WORTH, FEW = 128, 4
 _new_tuple = tuple.__new__
 
@@ -25,12 +25,11 @@ class Run(NamedTuple):
 
 
 def runs_of(slots: Slots, extents: Mapping[int, ExtentSlots]) -> tuple[Run, ...]:
-    """Return ``slots``, all of ``extents``, as runs in the same order.
+    """Returns ``slots``, all of ``extents``, as runs in the same order.
 
-    Slots that lie in order, as those of an arena do that is not full yet, take no step
-    a page: a comparison and a copy (6,249 of them: 5 us), and so do long parts that do, as
-    the turns of a conversation. Others are read as uint32 pairs of (index, extent), and
-    each generation by itself.
+    Slots that ascend by one cost a comparison and a copy (6,249 of them: 5 us). An arena that
+    is not full gives out such slots, and so do long parts of a conversation. Other slots are
+    read as uint32 pairs of (index, extent), and each generation by itself.
     """
     if not slots:
         return ()
@@ -55,7 +54,7 @@ def _spans(owners: Sequence[int]) -> Iterator[tuple[int, int, int]]:
 
 
 def _parts(slots: Slots, extent: ExtentSlots) -> list[Run]:
-    """Return slots of one extent as runs that lie in order, if they are few; else as one."""
+    """Returns slots of one extent as ascending runs if these are few, and as one run otherwise."""
     ends = [len(slots)] if len(slots) < 2 * WORTH else _ends(slots, extent)
     runs, start = [], 0
     for end in ends:
@@ -68,9 +67,9 @@ def _parts(slots: Slots, extent: ExtentSlots) -> list[Run]:
 
 
 def _ends(slots: Slots, extent: ExtentSlots) -> list[int]:
-    """Return where each part of slots ends that lies in order; one for all where they are many.
+    """Returns the end of each ascending part of some slots, or one end if the parts are many.
 
-    Cost: a few memcmps for each part.
+    Costs a few memcmps for each part.
     """
     size, count = slots.itemsize, len(slots)
     view, order = memoryview(slots).cast("B"), extent.order
@@ -80,7 +79,7 @@ def _ends(slots: Slots, extent: ExtentSlots) -> list[int]:
         if len(ends) > FEW + start // WORTH:
             return [count]
         offset = (slots[start] & INDEX_MASK) * size
-        # So many are in order, and so many are not.
+        # This many ascend, and this many do not.
         known, over = 1, count - start + 1
         while over - known > 1:
             wanted = min(2 * known, (known + over) // 2)
@@ -94,9 +93,9 @@ def _ends(slots: Slots, extent: ExtentSlots) -> list[int]:
 
 
 def _in_order(slots: Slots, extent: ExtentSlots) -> Run | None:
-    """Return slots of one extent as a run, if they lie there one after the other."""
+    """Returns slots of one extent as a run if they ascend by one, and None otherwise."""
     first = slots[0] & INDEX_MASK
-    # Whatever has bytes is compared where it is.
+    # An array offers its bytes, so this compares without a copy.
     if not extent.order.startswith(slots, first * slots.itemsize):
         return None
     stop = first + len(slots)
@@ -109,11 +108,11 @@ def _in_order(slots: Slots, extent: ExtentSlots) -> Run | None:
 
 def _one_by_one(slots: Slots, extent: ExtentSlots) -> Run:
     indexes = array("I", slots.tobytes())[0::2]
-    # Twice the first, so that it gives a tuple also where there is one.
+    # The first one twice, so that one slot gives a tuple too.
     generations = itemgetter(*indexes, indexes[0])(extent.generations)
     return Run(extent.extent_id, extent.tier, indexes, array("Q", generations[:-1]))
 
 
 def extent_of(slot: int) -> int:
-    """Return the extent id of a slot."""
+    """Returns the id of a slot's extent."""
     return slot >> INDEX_BITS

@@ -1,11 +1,11 @@
-"""Who may share pages, and how a page's bytes are laid out."""
+"""The identity of a namespace, and the layout of a page's bytes."""
 
 from dataclasses import dataclass, fields
 from math import prod
 
 from kvstore.errors import InvalidField, LayoutMismatch
 
-# Bytes of an element by torch's name of its type.
+# The size of an element in bytes, by torch's name for its type.
 DTYPE_BYTES = {
     "float32": 4,
     "float16": 2,
@@ -19,7 +19,7 @@ DTYPE_BYTES = {
 
 @dataclass(frozen=True)
 class PagedContent:
-    """A page is ``[layers, kv_factor, tokens, kv_heads, head_dim]``, contiguous."""
+    """A page that is ``[layers, kv_factor, tokens, kv_heads, head_dim]``, contiguous."""
 
     layer_count: int
     kv_head_count: int
@@ -28,7 +28,7 @@ class PagedContent:
     kv_factor: int = 2
 
     def page_bytes(self, page_tokens: int) -> int:
-        """Return the bytes of a page of ``page_tokens`` tokens.
+        """Returns the number of bytes of a page of ``page_tokens`` tokens.
 
         Raises :class:`InvalidField` for an unknown element type.
         """
@@ -40,7 +40,7 @@ class PagedContent:
 
 @dataclass(frozen=True)
 class OpaqueContent:
-    """An engine's own layout, of which the store knows the fingerprint alone."""
+    """An engine's own layout. The store knows only its fingerprint."""
 
     fingerprint: bytes
     divides_by_token: bool = False
@@ -48,10 +48,10 @@ class OpaqueContent:
 
 @dataclass(frozen=True)
 class PageLayout:
-    """How a page's bytes are laid out; equal or not shared.
+    """The layout of a page's bytes. Namespaces with different layouts share nothing.
 
-    Raises :class:`InvalidField` where a size is not positive, or ``page_bytes``
-    is not what the paged content comes to.
+    Raises :class:`InvalidField` if a size is not positive, or if ``page_bytes`` differs from
+    what the paged content needs.
     """
 
     page_tokens: int
@@ -74,11 +74,11 @@ class PageLayout:
 
     @property
     def divides_by_token(self) -> bool:
-        """Whether a leading part of a page is of use without the rest."""
+        """True if a leading part of a page is useful without the rest."""
         return isinstance(self.content, PagedContent) or self.content.divides_by_token
 
     def require_equal(self, requested: "PageLayout") -> None:
-        """Raise :class:`LayoutMismatch`, naming the first difference."""
+        """Raises :class:`LayoutMismatch`, which names the first field that differs."""
         for field in fields(self):
             cached, wanted = getattr(self, field.name), getattr(requested, field.name)
             if cached != wanted:
@@ -87,7 +87,7 @@ class PageLayout:
 
 @dataclass(frozen=True)
 class NamespaceIdentity:
-    """Who may share, within a tenant. ``display_name`` plays no part in identity."""
+    """The part of a namespace's identity within its tenant. ``display_name`` is not part of it."""
 
     model_digest: bytes
     adapter_digest: bytes = b""
@@ -95,5 +95,5 @@ class NamespaceIdentity:
     display_name: str = ""
 
     def key(self, tenant: str) -> tuple[str, bytes, bytes, bytes]:
-        """Return what makes a namespace this one and no other."""
+        """Returns the key that no other namespace has."""
         return (tenant, self.model_digest, self.adapter_digest, self.salt)

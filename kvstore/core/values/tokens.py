@@ -1,7 +1,7 @@
 """Token ids as bytes, cut into pages.
 
-A sequence of n tokens is ``4 * n`` bytes, little-endian uint32: comparing two
-sequences is a memcmp, and slicing needs no conversion.
+A sequence of n tokens is ``4 * n`` bytes, little-endian uint32. Comparing two sequences
+is a memcmp, and slicing needs no conversion.
 """
 
 from kvstore.errors import InvalidField
@@ -10,7 +10,7 @@ TOKEN_BYTES = 4
 
 
 def token_count(tokens: bytes) -> int:
-    """Return how many token ids ``tokens`` holds.
+    """Returns how many token ids ``tokens`` holds.
 
     Raises :class:`InvalidField` if the length is not a multiple of four bytes.
     """
@@ -20,18 +20,18 @@ def token_count(tokens: bytes) -> int:
 
 
 def matchable_pages(count: int, page_tokens: int) -> int:
-    """Return how many whole pages of a sequence of ``count`` tokens may match.
+    """Returns how many whole pages of a sequence of ``count`` tokens may match.
 
-    At most ``count - 1`` tokens match, so that an engine has one to run, and
-    only whole pages: rounded down, always.
+    At most ``count - 1`` tokens match, so that an engine has one left to run. Always rounds
+    down to whole pages.
     """
     return max(count - 1, 0) // page_tokens
 
 
 def common_tokens(left: bytes, right: bytes) -> int:
-    """Return how many leading tokens agree of two sequences.
+    """Returns how many leading tokens of two sequences agree.
 
-    Made for the tokens of one page: compares them as two integers, without a step a token.
+    Compares the tokens of one page as two integers, so that no token takes a step of its own.
     """
     size = min(len(left), len(right))
     difference = int.from_bytes(left[:size], "big") ^ int.from_bytes(right[:size], "big")
@@ -39,9 +39,9 @@ def common_tokens(left: bytes, right: bytes) -> int:
 
 
 def common_pages(edge: bytes, offset: int, tokens: bytes, start: int, end: int, width: int) -> int:
-    """Return how many whole pages agree of ``edge[offset:]`` and ``tokens[start:end]``.
+    """Returns how many whole pages of ``edge[offset:]`` and ``tokens[start:end]`` agree.
 
-    ``width`` is the bytes of one page's tokens; all arguments are multiples of
+    ``width`` is the number of bytes of one page's tokens, and every argument is a multiple of
     it. Bisects on page boundaries, so that the cost is a few memcmps.
     """
     high = min(len(edge) - offset, end - start) // width

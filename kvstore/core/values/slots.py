@@ -1,7 +1,7 @@
-"""Slots: one page's place each, and the state that it is in.
+"""Slots: the place of one page each, and the state that it is in.
 
-A slot is named by one integer, ``extent_id << 32 | index``, so that a path's
-slots are a flat array of eight bytes a page.
+One integer names a slot, ``extent_id << 32 | index``. A path's slots are therefore a flat
+array with eight bytes a page.
 """
 
 from array import array
@@ -11,10 +11,10 @@ from typing import Protocol, TypeAlias
 
 INDEX_BITS = 32
 INDEX_MASK = (1 << INDEX_BITS) - 1
-# One page in 2**64 has this checksum, and is not verified.
+# Means "no checksum". One page in 2**64 has it as its checksum, and is not verified.
 NO_CHECKSUM = 0
 
-# Slots of an extent of which ``order`` tells.
+# The number of an extent's first slots that ``order`` covers.
 ORDERED = 1 << 16
 
 # Slots in prefix order: an array of type code "Q".
@@ -22,7 +22,7 @@ Slots: TypeAlias = "array[int]"
 
 
 class Generations(Protocol):
-    """A slot's generation at its index: an array of type code "Q", or a view of shared memory."""
+    """Generations by slot index: an array of type code "Q", or a view of shared memory."""
 
     def __getitem__(self, index: int, /) -> int: ...
 
@@ -32,7 +32,7 @@ class Generations(Protocol):
 
 
 class SlotState(IntEnum):
-    """Where a slot is in its life. Every way to FREE adds one to its generation."""
+    """The states of a slot. Every change to FREE adds one to its generation."""
 
     FREE = 0
     RESERVED = 1
@@ -42,18 +42,17 @@ class SlotState(IntEnum):
     QUARANTINED = 5
 
 
-# Python 3.11 looks a member up in 0.2 us each time that it is asked of its enumeration.
+# Python 3.11 takes 0.2 us to look a member up in its enumeration.
 FREE, RESERVED, CACHED = SlotState.FREE, SlotState.RESERVED, SlotState.CACHED
 
 
 class ExtentSlots:
-    """The slots of one extent: states, generations, checksums, and which are available.
+    """The slots of one extent: their states, generations and checksums, and the free ones.
 
-    ``generations`` are where the extent's workers look, zero at first: a slot's is
-    written before anybody can reserve the slot anew. None: nobody looks.
-    ``checksums`` are of what the slots' writers wrote, ``NO_CHECKSUM`` where none
-    was given. ``order`` are the bytes of its first slots, one after the other, as
-    ``Slots`` have them: slots that lie in order are a part of it.
+    Workers read ``generations``, which start at zero. The store writes a slot's generation
+    before anybody can reserve the slot again. ``checksums`` are those of the bytes that the
+    slots' writers wrote, or ``NO_CHECKSUM``. ``order`` is the bytes of the first slots in
+    ascending order, in the encoding of ``Slots``: slots that ascend are a part of it.
     Not thread-safe. Knows nothing of pages, pins or memory.
     """
 
@@ -85,16 +84,16 @@ class ExtentSlots:
         self.checksums = array("Q", bytes(8 * slot_count))
         base = extent_id << INDEX_BITS
         self.order = array("Q", range(base, base + min(slot_count, ORDERED))).tobytes()
-        # A stack: the lowest index on top, so that fresh slots come in order.
+        # A stack with the lowest index on top, so that new slots ascend.
         self.available = list(range(slot_count - 1, -1, -1))
 
     @property
     def is_empty(self) -> bool:
-        """Whether all slots are FREE."""
+        """True if all slots are FREE."""
         return len(self.available) == self.slot_count
 
     def take(self, count: int, state: SlotState = RESERVED) -> Iterator[int]:
-        """Yield ``count`` available slots, no longer available. FREE to ``state``."""
+        """Yields ``count`` slots and withdraw them from the free ones. FREE to ``state``."""
         base = self.extent_id << INDEX_BITS
         split = len(self.available) - count
         taken = self.available[split:]
@@ -105,19 +104,19 @@ class ExtentSlots:
 
 
 def mark(extents: Mapping[int, ExtentSlots], slots: Slots, state: SlotState) -> None:
-    """Note that slots are in a state, which is not FREE.
+    """Sets the state of some slots, to another one than FREE.
 
-    Those that lie in order, as most that were reserved at once, take no step each.
+    Slots that ascend, as most do that were reserved together, take one step in all.
     """
     if not slots:
         return
     first, count = slots[0], len(slots)
     extent, start = extents[first >> INDEX_BITS], first & INDEX_MASK
-    # Whatever has bytes is compared where it is.
+    # An array offers its bytes, so this compares without a copy.
     if extent.order.startswith(slots, start * slots.itemsize):
         extent.states[start : start + count] = bytes((state,)) * count
         return
-    # Pairs of index and extent: of numbers of half the size a step costs a third.
+    # Pairs of (index, extent): a step over numbers of half the size costs a third.
     pairs = array("I", slots.tobytes())
     indexes, owners = pairs[0::2], pairs[1::2]
     if owners.count(extent.extent_id) == count:
@@ -130,9 +129,9 @@ def mark(extents: Mapping[int, ExtentSlots], slots: Slots, state: SlotState) -> 
 
 
 def recycle(extents: Mapping[int, ExtentSlots], slots: Sequence[int]) -> None:
-    """Give slots back: any state to FREE, generation + 1, without a checksum."""
+    """Gives slots back: any state to FREE, generation + 1, no checksum."""
     owner = -1
-    # From the end, so that the next to reserve gets them in order again.
+    # From the end, so that the next reservation gets them in ascending order again.
     for slot in reversed(slots):
         if slot >> INDEX_BITS != owner:
             owner = slot >> INDEX_BITS

@@ -1,4 +1,4 @@
-"""Counters of what was asked and what was given."""
+"""Counters of requests and results."""
 
 from dataclasses import astuple, dataclass, fields
 from typing import NamedTuple
@@ -9,9 +9,9 @@ MICROSECONDS = 1_000_000
 class Lookup(NamedTuple):
     """A match in tokens: ``asked``, of which ``matchable`` could be found.
 
-    ``matched`` of them are for use in place and ``copied`` in a source page;
-    ``has_next_token`` says that the token after all of them is known too. A speed of 0
-    tokens a second was not said.
+    ``matched`` of them are used in place, and ``copied`` come from a source page. If
+    ``has_next_token`` is set, the token after all of them is known too. A speed of 0 tokens a
+    second means that the caller stated none.
     """
 
     asked: int
@@ -24,7 +24,7 @@ class Lookup(NamedTuple):
 
 @dataclass
 class Counters:
-    """What was asked of the cache and what it gave; each only grows."""
+    """Counts of what callers asked and what the cache gave. Each only grows."""
 
     lookup_count: int = 0
     full_hit_count: int = 0
@@ -51,7 +51,7 @@ class Counters:
     saved_prefill_us: int = 0
 
     def count_lookup(self, lookup: Lookup) -> None:
-        """Count a match that was answered."""
+        """Counts a match that was answered."""
         self.lookup_count += 1
         self.asked_token_count += lookup.asked
         self.matched_token_count += lookup.matched
@@ -69,22 +69,22 @@ class Counters:
             self.partial_hit_count += 1
 
     def add(self, other: "Counters") -> None:
-        """Add another's counts to these."""
+        """Adds another's counts to these."""
         for field in fields(self):
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
     def less(self, other: "Counters") -> "Counters":
-        """Return these counts without another's."""
+        """Returns these counts without another's."""
         return Counters(
             *(mine - its for mine, its in zip(astuple(self), astuple(other), strict=True))
         )
 
     def copy(self) -> "Counters":
-        """Return the counts of now. Fast: a snapshot has one of each namespace and lease."""
+        """Returns a copy. Fast, since a snapshot has one for each namespace and lease."""
         copied = Counters.__new__(Counters)
         vars(copied).update(vars(self))
         return copied
 
     def is_zero(self) -> bool:
-        """Return whether nothing was counted."""
+        """Returns True if nothing was counted."""
         return not any(astuple(self))

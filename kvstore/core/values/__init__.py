@@ -1,0 +1,1 @@
+"""Plain data and arithmetic: tokens, layouts, slots, requests, limits, counters, events."""
