@@ -13,9 +13,9 @@ from typing import Annotated
 import typer
 
 from kvstore.core.eviction.choice import POLICIES
-from kvstore.core.hash_index import HashIndex
-from kvstore.core.index import IndexFactory
-from kvstore.core.radix import RadixIndex
+from kvstore.core.index.hash_index import HashIndex
+from kvstore.core.index.protocol import IndexFactory
+from kvstore.core.index.radix import RadixIndex
 from kvstore.core.wanted_moves import TierPolicy
 from support.machine import load_average
 from support.replay_core import Replay

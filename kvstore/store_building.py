@@ -5,9 +5,9 @@ from contextlib import ExitStack
 from kvstore.config import Config
 from kvstore.core.cache import PrefixCache
 from kvstore.core.eviction.choice import POLICIES
-from kvstore.core.hash_index import HashIndex
-from kvstore.core.index import IndexFactory
-from kvstore.core.radix import RadixIndex
+from kvstore.core.index.hash_index import HashIndex
+from kvstore.core.index.protocol import IndexFactory
+from kvstore.core.index.radix import RadixIndex
 from kvstore.core.values.limits import Limits, QuotaTable
 from kvstore.service.call_times import CallTimes
 from kvstore.service.clock import Clock

@@ -7,9 +7,9 @@ from types import MappingProxyType
 from typing import Any
 
 from kvstore.core.cache import PrefixCache
+from kvstore.core.index.node import Node
 from kvstore.core.lease import Lease, LeaseChange
 from kvstore.core.membership import Membership
-from kvstore.core.node import Node
 from kvstore.core.values.requests import Caller, Grant, Match, MatchWishes, Sequence
 from kvstore.core.values.tokens import TOKEN_BYTES
 from kvstore.errors import KVStoreError

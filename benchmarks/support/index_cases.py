@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import xxhash
 
-from kvstore.core.hash_index import HashIndex
+from kvstore.core.index.hash_index import HashIndex
 from support.index_peer import SGLang
 from support.index_trees import LEAF_PAGES, PAGE_TOKENS, WIDTH, Tree, sequence, timed
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from kvstore.core.node import Position
+from kvstore.core.index.node import Position
 from kvstore.core.pages import publish
 from kvstore.service.collector import Collector
 from support.index_trees import PAGE_TOKENS, Tree, sequence

@@ -9,12 +9,12 @@ from typing import TypeVar
 from kvstore.core.cache import PrefixCache
 from kvstore.core.evicting import evict
 from kvstore.core.holds import Pin
-from kvstore.core.index import IndexFactory
+from kvstore.core.index.node import Position
+from kvstore.core.index.protocol import IndexFactory
+from kvstore.core.index.radix import RadixIndex
+from kvstore.core.index.usage import note_use
 from kvstore.core.namespace import Namespace
-from kvstore.core.node import Position
 from kvstore.core.pages import let_go, publish, release
-from kvstore.core.radix import RadixIndex
-from kvstore.core.steps import note_use
 from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.values.limits import Limits
 from kvstore.core.values.requests import Caller, Identity, MatchWishes, Sequence
@@ -87,7 +87,7 @@ class Tree:
     def walk(self, tokens: bytes) -> Position:
         """Match a prompt's whole pages, the index's part of it, and note the use."""
         at = self.index.descend(self.root, tokens, len(tokens) // WIDTH)
-        note_use(at, next(self._numbers))
+        note_use(*at, next(self._numbers))
         return at
 
     def add(self, tokens: bytes, slots: "Slots | None" = None) -> Position:
@@ -98,7 +98,7 @@ class Tree:
         if fresh:
             taken = self.take(fresh) if slots is None else slots
             at = publish(self.namespace, at, tokens[at.depth * WIDTH :], taken)[0]
-        note_use(at, next(self._numbers))
+        note_use(*at, next(self._numbers))
         self.arena.policy.offer(at.node)
         return at
 
@@ -110,7 +110,7 @@ class Tree:
         if end.node is at.node:
             self.index.split(end.node, at.pages)
             end = Position(end.node, pages)
-        note_use(end, next(self._numbers))
+        note_use(*end, next(self._numbers))
         self.arena.policy.offer(end.node)
         let_go(hold.anchors)
         return end
@@ -138,7 +138,7 @@ class Tree:
             begin, self._next = self._next, self._next + LEAF_PAGES * PAGE_TOKENS
             tokens = begin.to_bytes(TOKEN_BYTES, "little") + rest
             at = self.index.extend(self.root, tokens, slots[first : first + LEAF_PAGES])
-            note_use(at, next(self._numbers))
+            note_use(*at, next(self._numbers))
             self.arena.policy.offer(at.node)
 
     def add_chain(self, tokens: int, nodes: int) -> bytes:

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from kvstore.core.cache import PrefixCache
 from kvstore.core.eviction.policy import EvictionPolicy, PolicyFactory
-from kvstore.core.index import IndexFactory
-from kvstore.core.radix import RadixIndex
+from kvstore.core.index.protocol import IndexFactory
+from kvstore.core.index.radix import RadixIndex
 from kvstore.core.values.counters import Counters
 from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.values.limits import Limits

@@ -7,16 +7,14 @@ from math import inf
 from kvstore.core.arena import Arena, ArenaKey, Recycled
 from kvstore.core.eviction import LeastRecentlyUsed, PolicyFactory
 from kvstore.core.holdings import Holdings
-from kvstore.core.index import IndexFactory
+from kvstore.core.index.node import Node, Position
+from kvstore.core.index.protocol import IndexFactory
+from kvstore.core.index.radix import RadixIndex, part_of
 from kvstore.core.lookup import in_flight_beyond, rest_of
 from kvstore.core.membership import Membership
-from kvstore.core.merging import compact
 from kvstore.core.moving import Move
 from kvstore.core.namespace import Namespace
-from kvstore.core.node import Node, Position
 from kvstore.core.pages import remove
-from kvstore.core.parts import part_of
-from kvstore.core.radix import RadixIndex
 from kvstore.core.third_tier import ThirdTier
 from kvstore.core.tiers import FIRST, LOWER, nearest, page_counts
 from kvstore.core.values.counters import Counters
@@ -264,7 +262,7 @@ class Directory(Membership):
         removals = [remove(top, cause) for top in reversed(tops)]
         for node in above:
             assert node is not None  # the root stays
-            compact(node)
+            namespace.index.compact(node)
         removed = Removed(
             sum(each.evicted_page_count for each in removals),
             sum(each.detached_page_count for each in removals),

@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 
 from kvstore.core.eviction import Victim
+from kvstore.core.index.node import Node
+from kvstore.core.index.usage import inherit_uses
 from kvstore.core.leaf import Leaf
-from kvstore.core.merging import compact
-from kvstore.core.node import Node
+from kvstore.core.namespace import namespace_of
 from kvstore.core.page_events import note_pages
 from kvstore.core.pages import drop, succeed
-from kvstore.core.steps import inherit_uses
 from kvstore.core.values.events import Cause, PagesChange
 from kvstore.core.values.slots import CACHED
 
@@ -40,11 +40,11 @@ def evict(victims: Iterable[Victim]) -> int:
         if not node.slots:
             assert node.parent is not None  # only the root has none, and it has no pages
             touched[node.parent] = None
-        elif node.namespace.lower_arena is not None:
+        elif namespace_of(node).lower_arena is not None:
             touched[node] = None
     # Not before all are out: what is merged is no victim that was nominated any more.
     for node in touched:
-        compact(node)
+        namespace_of(node).index.compact(node)
     return evicted
 
 
@@ -53,7 +53,7 @@ def _evict_node(node: Node, pages: int) -> Node:
 
     As :func:`_evict_copies` does, with fewer looks: most evictions are of these.
     """
-    namespace, above = node.namespace, node.parent
+    namespace, above = namespace_of(node), node.parent
     assert above is not None  # only the root has none, and it has no pages
     arena = namespace.arena
     note_pages(REMOVED, EVICTED, node, pages, pages, arena.tier)
@@ -70,7 +70,7 @@ def _evict_node(node: Node, pages: int) -> Node:
 def _evict_copies(leaf: Leaf, pages: int) -> int:
     """Evict a leaf's last copies in a tier; return how many pages had no other."""
     node = leaf.node
-    copies, namespace = node.copies_in(leaf.tier), node.namespace
+    copies, namespace = node.copies_in(leaf.tier), namespace_of(node)
     keep = copies.copy_count - pages
     elsewhere = max(keep, node.copied_pages_beside(leaf.tier))
     leaving = len(node.slots) - elsewhere
@@ -82,7 +82,7 @@ def _evict_copies(leaf: Leaf, pages: int) -> int:
     namespace.arena_in(leaf.tier).recycle(slots, CACHED)
     namespace.counters.evicted_page_count += gone
     if node.slots:
-        namespace.offer_leaves(node)
+        namespace.leaf_changed(node)
     else:
         assert node.parent is not None  # only the root has none, and it has no pages
         inherit_uses(node.parent, node)

@@ -9,11 +9,10 @@ keeps its anchors on the removed part and gets others on what remains above.
 from array import array
 from collections.abc import Iterable
 
-from kvstore.core.anchors import Anchor
+from kvstore.core.index.node import Anchor, Position
+from kvstore.core.index.radix import ancestor, path_slots, path_tokens
 from kvstore.core.namespace import Namespace
-from kvstore.core.node import Position
 from kvstore.core.prefill import Prefill
-from kvstore.core.radix import ancestor, path_slots, path_tokens
 from kvstore.core.tiers import Tiers, end_of_other, slots_in, tier_at
 from kvstore.core.values.counters import Lookup
 from kvstore.core.values.slots import Slots
@@ -94,6 +93,10 @@ class Hold:
             anchor.other = None
         if above.depth:
             self.stand_at(above)
+
+    def pages_leave(self) -> bool:
+        """Returns False: a hold keeps the pages that leave the index until it is released."""
+        return False
 
     def slots(self) -> Slots:
         """Return all slots of the held path, in prefix order."""

@@ -3,12 +3,10 @@
 from collections.abc import Sequence as Items
 from typing import NamedTuple
 
-from kvstore.core.ends import store_end
 from kvstore.core.holds import Reservation
+from kvstore.core.index.node import Position
 from kvstore.core.lease import Lease
 from kvstore.core.lookup import base_of, covered_position, page_position, whole_tokens
-from kvstore.core.merging import compact
-from kvstore.core.node import Position
 from kvstore.core.pages import publish
 from kvstore.core.tiers import joined, nearest
 from kvstore.core.values.requests import NO_HINT, Hint, Sequence
@@ -112,7 +110,7 @@ def publish_next(
     left = [anchor.node for anchor in anchors if anchor is not None]
     reservation.record(flags, at, rest // TOKEN_BYTES, tiers)
     for node in left:
-        compact(node)
+        index.compact(node)
     return Published(at, sum(flags), len(flags) - sum(flags), superseded, returned)
 
 
@@ -164,4 +162,4 @@ def store_next_token(
     at = covered_position(namespace, base, depth)
     last = reservation.position_at(depth + 1) if rest else at
     if length and not last.node.detached:
-        store_end(at, sequence.tokens[len(sequence.tokens) - rest :], token)
+        at.store_next_token(sequence.tokens[len(sequence.tokens) - rest :], token)

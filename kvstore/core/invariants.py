@@ -7,16 +7,16 @@ does not hold is a bug of the store and never a caller's fault.
 from collections import Counter
 from collections.abc import Iterator
 
-from kvstore.core.anchors import Anchor
 from kvstore.core.arena import Arena
 from kvstore.core.cache import PrefixCache
 from kvstore.core.holdings import Holdings
 from kvstore.core.holds import Hold
+from kvstore.core.index.node import Anchor, Node, Position
+from kvstore.core.index.radix import path_slots, subtree
 from kvstore.core.law import law
 from kvstore.core.lease import Lease, LeaseState
-from kvstore.core.node import Node, Position
+from kvstore.core.namespace import namespace_of
 from kvstore.core.prefill_laws import check_prefills
-from kvstore.core.radix import path_slots, subtree
 from kvstore.core.third_tier_laws import check_third_tier
 from kvstore.core.tiers import FIRST, LOWER
 from kvstore.core.tree_laws import check_counts, check_joined, check_tree
@@ -169,7 +169,7 @@ def _targets(cache: PrefixCache, arena: Arena) -> Iterator[int]:
 
 def _copies(node: Node, arena: Arena) -> Iterator[int]:
     for copies in node.leaves():
-        if node.namespace.arena_in(copies.tier) is arena:
+        if namespace_of(node).arena_in(copies.tier) is arena:
             yield from copies.copied()
 
 
@@ -215,9 +215,9 @@ def _check_detached(cache: PrefixCache, holds: list[Hold]) -> None:
         check_counts(node)
     namespaces = [*cache.namespaces.values(), *cache.leaving]
     for namespace in namespaces:
-        count = sum(len(node.slots) for node in nodes if node.namespace is namespace)
+        count = sum(len(node.slots) for node in nodes if node.tree is namespace)
         law(count == namespace.detached_page_count, "detached pages are counted")
-    known = all(node.namespace in namespaces for node in nodes)
+    known = all(node.tree in namespaces for node in nodes)
     law(known, "a detached page's namespace is known")
 
 

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from kvstore.core.holds import Hold
-from kvstore.core.node import Node, Position
-from kvstore.core.path_digests import PathDigests, digests_to, kept_end
-from kvstore.core.radix import ancestor
+from kvstore.core.index.node import Node, Position
+from kvstore.core.index.path_hashes import PathDigests, digests_to, kept_end
+from kvstore.core.index.radix import ancestor
+from kvstore.core.namespace import namespace_of
 from kvstore.core.third_tier import Touch
 from kvstore.core.tiers import FIRST, LOWER, Tiers, extended
 from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK
@@ -34,7 +35,7 @@ class Keep(Hold):
     __slots__ = ("digests", "losses", "pages", "start")
 
     def __init__(self, at: Position, start: int) -> None:
-        namespace = at.node.namespace
+        namespace = namespace_of(at.node)
         super().__init__(0, namespace, 0.0, _lower_first(at))
         self.start = start
         self.losses = namespace.losses
@@ -69,7 +70,7 @@ def prepare(touch: Touch, most: int) -> Keep | None:
         # It was merged with the node below it, or is gone.
         node = node.parent
     end = min(touch.end, node.start + len(node.slots))
-    if node.detached or end <= touch.start or node.namespace.removing:
+    if node.detached or end <= touch.start or namespace_of(node).removing:
         return None
     at = ancestor(Position(node, len(node.slots)), end)
     start = max(touch.start, kept_end(at))

@@ -7,9 +7,10 @@ the pages are worth a write is theirs to say.
 from collections.abc import Iterable
 from collections.abc import Sequence as Items
 
+from kvstore.core.index.path_hashes import kept_end, remember
 from kvstore.core.keep import Keep, prepare
+from kvstore.core.namespace import namespace_of
 from kvstore.core.pages import release
-from kvstore.core.path_digests import kept_end, remember
 from kvstore.core.third_tier import RemovedPrefix
 from kvstore.core.tiering import Tiering
 
@@ -34,7 +35,7 @@ class Keeping(Tiering):
         keeps: list[Keep] = []
         third = self.third
         while third is not None and third.touches and most > 0:
-            page_bytes = third.touches[0].node.namespace.layout.page_bytes
+            page_bytes = namespace_of(third.touches[0].node).layout.page_bytes
             fit = min(most, max(room // page_bytes, 0 if third.keeps else 1))
             if fit < 1:
                 break

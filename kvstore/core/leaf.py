@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from kvstore.core.node import Node
-    from kvstore.core.steps import Tail
+    from kvstore.core.index.node import Node
+    from kvstore.core.index.usage import Tail
 
 
 class Leaf(Protocol):

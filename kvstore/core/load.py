@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from kvstore.core.holds import Hold
-from kvstore.core.node import Position
-from kvstore.core.path_digests import PathDigests
+from kvstore.core.index.node import Position
+from kvstore.core.index.path_hashes import PathDigests
+from kvstore.core.namespace import namespace_of
 from kvstore.core.tiers import nearest
 from kvstore.core.values.slots import Slots
 
@@ -47,7 +48,7 @@ class Load(Hold):
     __slots__ = ("callers", "digests", "losses", "removals", "start", "targets")
 
     def __init__(self, at: Position, digests: PathDigests) -> None:
-        namespace = at.node.namespace
+        namespace = namespace_of(at.node)
         super().__init__(0, namespace, 0.0, nearest(at))
         self.start = at.depth
         self.targets: Slots = array("Q")

@@ -8,12 +8,12 @@ from collections.abc import Sequence as Items
 from itertools import takewhile
 
 from kvstore.core.evicting import evict
+from kvstore.core.index.path_hashes import digests_to, kept_end, remember
 from kvstore.core.keeping import Keeping
 from kvstore.core.lease import Lease
 from kvstore.core.load import Load, Located
 from kvstore.core.lookup import cached_end
 from kvstore.core.pages import publish, release
-from kvstore.core.path_digests import digests_to, kept_end, remember
 from kvstore.core.values.events import Cause
 from kvstore.core.values.requests import NO_HINT, Caller, MatchWishes, Sequence
 from kvstore.core.values.slots import INDEX_BITS, Slots, SlotState
@@ -135,7 +135,7 @@ class Loading(Keeping):
                 counters.returned_page_count += returned
             self._touch(at)
             # Nobody holds it whose release would.
-            namespace.offer_leaves(at.node)
+            namespace.leaf_changed(at.node)
             if self.wanted is not None:
                 self.wanted.inserted(at)
         # Of a path whose beginning is not known to be kept nothing else is either.

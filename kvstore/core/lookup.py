@@ -2,12 +2,11 @@
 
 from typing import NamedTuple
 
-from kvstore.core.ends import find_end
 from kvstore.core.holds import Hold
+from kvstore.core.index.node import Position
+from kvstore.core.index.radix import ancestor, path_tokens
 from kvstore.core.lease import Lease
-from kvstore.core.namespace import Namespace
-from kvstore.core.node import Position
-from kvstore.core.radix import ancestor, path_tokens
+from kvstore.core.namespace import Namespace, namespace_of
 from kvstore.core.tiers import FIRST, Tiers, extended, nearest, nearest_usable
 from kvstore.core.values.requests import InFlight, Sequence
 from kvstore.core.values.slots import INDEX_BITS
@@ -141,7 +140,7 @@ def _clip(lease: Lease, at: Position) -> tuple[Position, Tiers]:
 
     Of several the nearest.
     """
-    namespace = at.node.namespace
+    namespace = namespace_of(at.node)
     first, lower = _usable(lease, namespace)
     lasting = [each.lasting for each in namespace.arenas()]
     if [first, lower][: len(lasting)] == lasting:
@@ -168,7 +167,7 @@ def rest_of(at: Position, sequence: Sequence, end: int) -> bytes:
 
     Empty where they are not in the request, but before its position.
     """
-    layout = at.node.namespace.layout
+    layout = namespace_of(at.node).layout
     start = at.depth * layout.page_tokens - sequence.position
     stop = min(start + layout.page_tokens, end - sequence.position)
     return sequence.tokens[start * TOKEN_BYTES : stop * TOKEN_BYTES] if 0 <= start < stop else b""
@@ -179,7 +178,7 @@ def whole_tokens(at: Position, sequence: Sequence) -> bytes | None:
 
     None where its base's path was removed from before its position.
     """
-    index, layout = at.node.namespace.index, at.node.namespace.layout
+    index, layout = namespace_of(at.node).index, namespace_of(at.node).layout
     above = sequence.position // layout.page_tokens
     if not above:
         return sequence.tokens
@@ -195,7 +194,7 @@ def in_flight_beyond(
 
     Which advanced within ``idle`` seconds. Only pages that may match, once they are there.
     """
-    namespace = at.node.namespace
+    namespace = namespace_of(at.node)
     prefills, page_tokens, depth = namespace.prefills, namespace.layout.page_tokens, at.depth
     length = sequence.position + len(sequence.tokens) // TOKEN_BYTES
     end = matchable_pages(length, page_tokens)
@@ -213,7 +212,7 @@ def in_flight_beyond(
 
 def _with_source(lease: Lease | None, at: Position, tiers: Tiers, rest: bytes) -> Found:
     """Add the page to copy ``rest``'s leading tokens from, if the lease can read one."""
-    namespace = at.node.namespace
+    namespace = namespace_of(at.node)
     found = namespace.index.nearest(at, rest) if rest else None
     tier = None if found is None else _tier_of(lease, found[0])
     if found is None or tier is None:
@@ -227,9 +226,9 @@ def _tier_of(lease: Lease | None, page: Position) -> int | None:
 
     Without a lease as if all were in tier 1.
     """
-    if lease is None or _sees_all(lease, page.node.namespace):
+    if lease is None or _sees_all(lease, namespace_of(page.node)):
         return FIRST
-    usable = _usable(lease, page.node.namespace)
+    usable = _usable(lease, namespace_of(page.node))
     for copies, extents in zip(page.node.leaves(), usable, strict=False):
         if copies.slots[page.pages - 1] >> INDEX_BITS in extents:
             return copies.tier
@@ -240,11 +239,11 @@ def _whole(
     lease: Lease | None, at: Position, tiers: Tiers, sequence: Sequence, length: int
 ) -> Found | None:
     """Return the whole sequence, if it is cached and its next token is stored."""
-    page_tokens = at.node.namespace.layout.page_tokens
+    page_tokens = namespace_of(at.node).layout.page_tokens
     if at.depth != length // page_tokens:
         return None
     tail = rest_of(at, sequence, length)
-    next_token = find_end(at, tail)
+    next_token = at.find_next_token(tail)
     if next_token is None:
         return None
     if not tail:

@@ -4,13 +4,13 @@ from math import inf
 
 from kvstore.core.answers import match_of
 from kvstore.core.holds import Pin, SourcePin, Unanswered
+from kvstore.core.index.node import Position
+from kvstore.core.index.usage import note_use
 from kvstore.core.lease import Lease
 from kvstore.core.lookup import Found, in_flight_beyond, longest
 from kvstore.core.named_pins import NamedPins
 from kvstore.core.namespace import Namespace
-from kvstore.core.node import Position
 from kvstore.core.repeats import fingerprint_of, took
-from kvstore.core.steps import note_use
 from kvstore.core.values.counters import Lookup
 from kvstore.core.values.requests import Caller, Match, MatchWishes, Sequence
 from kvstore.core.values.tokens import matchable_pages
@@ -63,7 +63,7 @@ class Matching(NamedPins):
     def _touch(self, at: Position, hits: int = 0) -> None:
         """Make ``at``'s path the most recently used, asked for ``hits`` more times."""
         self._uses += 1
-        note_use(at, self._uses, hits)
+        note_use(at.node, at.pages, self._uses, hits)
 
     def _require_alive(self, lease: Lease, wishes: MatchWishes) -> None:
         """Raise Tombstoned if a pin that a match wants was released already."""

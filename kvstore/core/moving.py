@@ -8,14 +8,12 @@ from array import array
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from kvstore.core.copies import Lower
 from kvstore.core.holds import Hold
-from kvstore.core.merging import compact
-from kvstore.core.namespace import Namespace
-from kvstore.core.node import Node, Position
+from kvstore.core.index.node import Lower, Node, Position
+from kvstore.core.index.radix import ancestor
+from kvstore.core.namespace import Namespace, namespace_of
 from kvstore.core.page_events import note_pages
 from kvstore.core.pages import release
-from kvstore.core.radix import ancestor
 from kvstore.core.tiers import FIRST, LOWER, Tiers, extended, nearest
 from kvstore.core.values.events import Cause, PagesChange
 from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK, Slots, SlotState
@@ -37,7 +35,7 @@ class Move(Hold):
     def __init__(
         self, at: Position, tier: int, tiers: Tiers, transfers: Iterable[Transfer]
     ) -> None:
-        super().__init__(0, at.node.namespace, 0.0, tiers)
+        super().__init__(0, namespace_of(at.node), 0.0, tiers)
         self.tier = tier
         self.transfers = list(transfers)
         self.stand_at(at)
@@ -109,7 +107,7 @@ def finish(move: Move, moving: set[int], *, copied: bool) -> int:
     touched = [move.position_at(each.end).node for each in move.transfers]
     release(move.anchors)
     for node in touched:
-        compact(node)
+        namespace.index.compact(node)
     return len(published)
 
 
@@ -145,4 +143,4 @@ def _publish(node: Node, tier: int, slot: int) -> None:
     elif tier == FIRST and node.is_bare:
         node.cover()
     node.copies_in(tier).append_copy(slot)
-    node.namespace.offer_leaves(node)
+    node.tree.leaf_changed(node)

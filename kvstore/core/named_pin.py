@@ -3,8 +3,8 @@
 from math import inf
 
 from kvstore.core.holds import Hold
+from kvstore.core.index.node import Position
 from kvstore.core.namespace import Namespace
-from kvstore.core.node import Position
 from kvstore.core.tiers import Tiers
 
 
@@ -33,6 +33,11 @@ class NamedPin(Hold):
         self.fingerprint = fingerprint
         self.due = inf
         self.stand_at(at)
+
+    def pages_leave(self) -> bool:
+        """Ends the named pin, which holds only pages of the index. Returns True."""
+        self.namespace.drop_named_pin(self)
+        return True
 
     @property
     def token_count(self) -> int:

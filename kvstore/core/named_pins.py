@@ -2,10 +2,10 @@
 
 from math import inf
 
+from kvstore.core.index.node import Position
 from kvstore.core.named_pin import NamedPin
 from kvstore.core.namespace import Namespace
-from kvstore.core.node import Position
-from kvstore.core.pages import end_named_pin
+from kvstore.core.pages import release
 from kvstore.core.retirement import Retirement
 from kvstore.core.tiers import nearest
 from kvstore.core.values.requests import Identity, NamedPinRequest
@@ -58,14 +58,14 @@ class NamedPins(Retirement):
         """End a named pin; one that is not there succeeds. Raises NamespaceNotFound."""
         pin = self.namespace(identity, namespace_id).named_pins.get(name)
         if pin is not None:
-            end_named_pin(pin)
+            _end(pin)
 
     def expire_named_pins(self, now: float) -> list[NamedPin]:
         """End the named pins past their time to live and return them."""
         tables = [each.named_pins for each in self.namespaces.values()]
         due = [pin for table in tables for pin in table.values() if pin.due <= now]
         for pin in due:
-            end_named_pin(pin)
+            _end(pin)
         return due
 
     def visible_named_pins(self, identity: Identity, namespace_id: bytes | None) -> list[NamedPin]:
@@ -80,3 +80,9 @@ class NamedPins(Retirement):
             namespaces = self.visible_namespaces(identity)
         pins = [pin for each in namespaces for pin in each.named_pins.values()]
         return sorted(pins, key=lambda pin: pin.hold_id)
+
+
+def _end(pin: NamedPin) -> None:
+    """Takes a named pin out of its namespace's table and lets go of its path."""
+    pin.namespace.drop_named_pin(pin)
+    release(pin.anchors)

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 
 from kvstore.core.arena import Arena
 from kvstore.core.eviction import EvictionPolicy
-from kvstore.core.index import IndexFactory
-from kvstore.core.node import Node
+from kvstore.core.index.node import Node
+from kvstore.core.index.protocol import IndexFactory
+from kvstore.core.index.radix import RadixIndex
 from kvstore.core.prefills import Prefills
-from kvstore.core.radix import RadixIndex
 from kvstore.core.values.counters import Counters
 from kvstore.core.values.events import EventLog
 from kvstore.core.values.layout import NamespaceIdentity, PageLayout
 from kvstore.core.values.page_hash import namespace_digest
 from kvstore.core.values.slots import ExtentSlots
+from kvstore.core.values.tokens import TOKEN_BYTES
 
 if TYPE_CHECKING:
     from kvstore.core.load import Load
@@ -55,11 +56,12 @@ class Namespace:
         self.tenant = arena.tenant
         self.lower_arena = lower_arena
         self.created_at = now
+        self.width = layout.page_tokens * TOKEN_BYTES
         self.index = index(self, layout.page_tokens)
         self.counters = Counters()
         self.detached_page_count = 0
         self.named_pins: dict[str, NamedPin] = {}
-        self.prefills = Prefills(arena.holdings, self.index.width)
+        self.prefills = Prefills(arena.holdings, self.width)
         self.loading: dict[bytes, Load] = {}
         self.removals = 0
         self.removing = 0
@@ -98,8 +100,8 @@ class Namespace:
         """Return its arenas, the nearest first."""
         return [self.arena] if self.lower_arena is None else [self.arena, self.lower_arena]
 
-    def offer_leaves(self, node: Node) -> None:
-        """Offer a node to the policy of each tier that it is a leaf in."""
+    def leaf_changed(self, node: Node) -> None:
+        """Offers a node to the policy of each tier that it is a leaf in."""
         if node.is_leaf:
             self.arena.policy.offer(node)
         lower = node.lower
@@ -115,3 +117,10 @@ class Namespace:
         """Forget a named pin."""
         del self.named_pins[pin.name]
         self.arena.holdings.named_pin_count -= 1
+
+
+def namespace_of(node: Node) -> Namespace:
+    """Returns the namespace that owns a node's tree."""
+    tree = node.tree
+    assert isinstance(tree, Namespace)  # nobody else makes an index
+    return tree

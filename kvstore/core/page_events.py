@@ -4,8 +4,9 @@ A digest costs a microsecond for each page of the path that no node remembers on
 then on nodes remember them, as they do for tier 3.
 """
 
-from kvstore.core.node import Node, Position
-from kvstore.core.path_digests import digests_to, remember
+from kvstore.core.index.node import Node, Position
+from kvstore.core.index.path_hashes import digests_to, remember
+from kvstore.core.namespace import namespace_of
 from kvstore.core.tiers import FIRST, LOWER
 from kvstore.core.values.events import Cause, PagesChange, PagesEvent
 
@@ -21,7 +22,7 @@ def note_pages(
 
     They may begin in a node above. They are in the index, with all that is above them.
     """
-    namespace = node.namespace
+    namespace = namespace_of(node)
     log, tenant, namespace_id = namespace.events, namespace.tenant, namespace.namespace_id
     depth, digest = node.start + end, b""
     if log.watches and log.is_watched(tenant, namespace_id):

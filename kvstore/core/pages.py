@@ -4,16 +4,13 @@ Every function keeps the laws of ``invariants.py`` whole: the tree, the slots'
 states and the policy's order change together.
 """
 
-from kvstore.core.anchors import Anchor
-from kvstore.core.children import NO_CHILDREN
+from kvstore.core.index.children import NO_CHILDREN
+from kvstore.core.index.node import Anchor, AnyCopies, Node, Position
+from kvstore.core.index.radix import subtree, trim
+from kvstore.core.index.usage import begin_pages
 from kvstore.core.leaf import Leaf
-from kvstore.core.merging import compact
-from kvstore.core.named_pin import NamedPin
-from kvstore.core.namespace import Namespace
-from kvstore.core.node import AnyCopies, Node, Position
+from kvstore.core.namespace import Namespace, namespace_of
 from kvstore.core.page_events import note_pages, note_removed
-from kvstore.core.radix import subtree, trim
-from kvstore.core.steps import begin_pages
 from kvstore.core.values.events import Cause, PagesChange
 from kvstore.core.values.requests import NO_HINT, Hint, Removed
 from kvstore.core.values.slots import CACHED, RESERVED, Slots, SlotState
@@ -50,8 +47,8 @@ def publish(
         # Holds went to one part or the other, so that each may be one with its neighbour.
         upper = cut.parent
         assert upper is not None  # the part above the cut
-        compact(cut)
-        compact(upper)
+        namespace.index.compact(cut)
+        namespace.index.compact(upper)
     return end, superseded, back
 
 
@@ -96,15 +93,15 @@ def drop(copies: AnyCopies, keep: int) -> tuple[Slots, int]:
     node = copies.node
     if node.lower is None and not node.detached:
         gone = len(node.slots) - keep
-        return node.namespace.index.cut_tail(node, gone), gone
+        return namespace_of(node).index.cut_tail(node, gone), gone
     slots = copies.cut_copies(keep)
     if slots and not keep:
         copies.emptied()
     gone = len(node.slots) - node.copied_pages
     if gone and node.detached:
-        trim(node, node.copied_pages, node.namespace.index.width)
+        trim(node, node.copied_pages, node.tree.width)
     elif gone:
-        node.namespace.index.cut_tail(node, gone)
+        namespace_of(node).index.cut_tail(node, gone)
     return slots, gone
 
 
@@ -115,7 +112,7 @@ def succeed(above: Leaf | None, last_use: int) -> None:
         node.last_use = max(node.last_use, last_use)
         if above.child_count:
             return
-        node.namespace.offer_leaves(node)
+        node.tree.leaf_changed(node)
         if above.copy_count:
             return
         above = above.parent
@@ -130,12 +127,11 @@ def remove(top: Node, cause: Cause = Cause.REMOVED) -> Removed:
     """
     above = top.parent
     assert above is not None  # the root stays
-    namespace = top.namespace
+    namespace = namespace_of(top)
     for node in subtree(top):
         note_removed(node, cause)
     for hold in dict.fromkeys(a.hold for node in subtree(top) for a in _anchors(node)):
-        if isinstance(hold, NamedPin):
-            namespace.drop_named_pin(hold)
+        if hold.pages_leave():
             let_go(hold.anchors)
     nodes = namespace.index.detach(top)
     end = Position(above, len(above.slots))
@@ -170,22 +166,17 @@ def remove_corrupt(at: Position) -> Removed:
     Next tokens within the page go too, also where another page begins with the same
     tokens: they may have been computed on this one.
     """
-    top, width = at.node, at.node.namespace.index.width
+    top = at.node
+    namespace = namespace_of(top)
     if at.pages > 1:
-        top.namespace.index.split(top, at.pages - 1)
-    above, page = top.parent, top.edge[:width]
+        namespace.index.split(top, at.pages - 1)
+    above, page = top.parent, top.edge[: namespace.width]
     assert above is not None  # the root has no pages
     removed = remove(top, Cause.CORRUPT)
     if above.ends is not None:
-        above.ends.forget(top.start, page, NO_CHILDREN)
-    compact(above)
+        above.ends.forget(top.start, page, NO_CHILDREN.has_begun_by)
+    namespace.index.compact(above)
     return removed
-
-
-def end_named_pin(pin: NamedPin) -> None:
-    """Take a named pin out of its namespace's table and let go of its path."""
-    pin.namespace.drop_named_pin(pin)
-    release(pin.anchors)
 
 
 def release(anchors: list[Anchor]) -> None:
@@ -201,15 +192,15 @@ def release(anchors: list[Anchor]) -> None:
         if node.detached:
             _give_back(node)
         else:
-            node.namespace.offer_leaves(node)
-            compact(node)
+            node.tree.leaf_changed(node)
+            namespace_of(node).index.compact(node)
         anchors.clear()
         return
     nodes = [anchor.node for anchor in anchors]
     nodes += [anchor.other.node for anchor in anchors if anchor.other is not None]
     let_go(anchors)
     for node in nodes:
-        compact(node)
+        namespace_of(node).index.compact(node)
 
 
 def let_go(anchors: list[Anchor]) -> None:
@@ -220,14 +211,14 @@ def let_go(anchors: list[Anchor]) -> None:
             if each.node.detached:
                 _give_back(each.node)
             else:
-                each.node.namespace.offer_leaves(each.node)
+                each.node.tree.leaf_changed(each.node)
     anchors.clear()
 
 
 def _give_back(leaf: Node | None) -> None:
     """Free the unheld copies at the end of a detached path, upward. DETACHED to FREE."""
     while leaf is not None:
-        namespace, emptied = leaf.namespace, False
+        namespace, emptied = namespace_of(leaf), False
         for copies in leaf.leaves():
             if not copies.child_count:
                 slots, gone = drop(copies, copies.held_pages)

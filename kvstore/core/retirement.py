@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from kvstore.core.arena import Arena
 from kvstore.core.directory import Directory
-from kvstore.core.namespace import Namespace
-from kvstore.core.node import Node, Position
-from kvstore.core.radix import path_slots
+from kvstore.core.index.node import Node, Position
+from kvstore.core.index.radix import path_slots
+from kvstore.core.namespace import Namespace, namespace_of
 from kvstore.core.values.events import Cause
 from kvstore.core.values.requests import Removed
 from kvstore.core.values.slots import INDEX_BITS, Slots, SlotState
@@ -55,7 +55,7 @@ class Retirement(Directory):
 
     def expel(self, at: Position) -> None:
         """Take pages of retiring extents on the path to ``at``, just published, out again."""
-        namespace = at.node.namespace
+        namespace = namespace_of(at.node)
         arena = namespace.arena
         path: list[Node] = []
         node: Node | None = at.node
@@ -149,7 +149,7 @@ def _first_pages(root: Node, extent_ids: set[int], tier: int) -> Iterator[tuple[
 def _cut(node: Node, pages: int) -> Node:
     """Return the node that begins ``pages`` pages into ``node``."""
     if pages:
-        node.namespace.index.split(node, pages)
+        namespace_of(node).index.split(node, pages)
     return node
 
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from kvstore.core.values.page_hash import page_digests
 
 if TYPE_CHECKING:
+    from kvstore.core.index.node import Node, Position
     from kvstore.core.keep import Keep
     from kvstore.core.load import Load
     from kvstore.core.namespace import Namespace
-    from kvstore.core.node import Node, Position
 
 # Touches that wait at most; beyond that the oldest are lost, as if nobody had touched there.
 MAX_TOUCHES = 1 << 14
@@ -72,13 +72,13 @@ class ThirdTier:
     def touched(self, at: "Position", start: int = 0) -> None:
         """Take note of the whole pages of a path from ``start`` on, unless all of it is kept."""
         node, pages = at
-        if pages and len(node.edge) < node.namespace.index.width:
+        if pages and len(node.edge) < node.tree.width:
             # A partial page is not kept.
             assert node.parent is not None  # the root has no pages
             node = node.parent
             pages = len(node.slots)
         chain = node.chain
-        if chain is not None and chain.kept >= pages and chain.losses == node.namespace.losses:
+        if chain is not None and chain.kept >= pages and chain.losses == node.tree.losses:
             return
         if node.start + pages > start:
             self.touches.append(Touch(node, start, node.start + pages))

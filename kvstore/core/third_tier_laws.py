@@ -3,11 +3,10 @@
 from collections import Counter
 
 from kvstore.core.cache import PrefixCache
-from kvstore.core.chain import Chain
+from kvstore.core.index.node import Chain, Node
+from kvstore.core.index.radix import subtree
 from kvstore.core.law import law
 from kvstore.core.namespace import Namespace
-from kvstore.core.node import Node
-from kvstore.core.radix import subtree
 from kvstore.core.third_tier import ThirdTier
 from kvstore.core.values.page_hash import page_digests
 
@@ -28,17 +27,17 @@ def check_third_tier(cache: PrefixCache) -> None:
 
 
 def _check_chain(node: Node, chain: Chain) -> None:
-    parent, index = node.parent, node.namespace.index
+    parent, width = node.parent, node.tree.width
     assert parent is not None  # only the root has none
     above = parent.chain or NOTHING
     law(above.pages == len(parent.slots), "a digest is known only if its parent's is", node.number)
-    digest = above.digest(above.pages) if above.pages else node.namespace.digest
-    tokens = node.edge[: chain.pages * index.width]
-    right = chain.digests == b"".join(page_digests(digest, tokens, index.width))
+    digest = above.digest(above.pages) if above.pages else node.tree.digest
+    tokens = node.edge[: chain.pages * width]
+    right = chain.digests == b"".join(page_digests(digest, tokens, width))
     law(right, "digests are those of the path's tokens", node.number)
     known = 0 <= chain.kept <= chain.pages and 0 < chain.pages <= len(node.slots)
     law(known, "what is kept is of the node's pages, by their digests", node.number, chain.kept)
-    if chain.kept and chain.losses == node.namespace.losses:
+    if chain.kept and chain.losses == node.tree.losses:
         whole = parent.parent is None or (above.kept, above.losses) == (above.pages, chain.losses)
         law(whole, "a page is known to be kept only if its parent is", node.number)
 

@@ -9,10 +9,11 @@ from collections.abc import Iterable
 from kvstore.core.arena import Arena
 from kvstore.core.evicting import evict
 from kvstore.core.eviction import Victim
+from kvstore.core.index.node import Node, Position
 from kvstore.core.leaf import Leaf
 from kvstore.core.lookup import longest
 from kvstore.core.moving import Move, finish, prepare
-from kvstore.core.node import Node, Position
+from kvstore.core.namespace import namespace_of
 from kvstore.core.pages import release
 from kvstore.core.tiers import FIRST, LOWER
 from kvstore.core.values.requests import Caller, MatchWishes, Sequence
@@ -98,7 +99,7 @@ class Tiering(Verifying):
                 node = node.parent
             if node.slots and not node.detached:
                 if tier == FIRST:
-                    left = min(left, self._room_to_promote(node.namespace.arena))
+                    left = min(left, self._room_to_promote(namespace_of(node).arena))
                 if self._begin(Position(node, len(node.slots)), tier, moves, left):
                     queue[node] = None
 
@@ -123,11 +124,11 @@ class Tiering(Verifying):
         for leaf in rest:
             if self.tier_policy.write is WritePolicy.THROUGH_SELECTIVE:
                 # What was used once is not worth its copy.
-                leaf.node.namespace.offer_leaves(leaf.node)
+                leaf.node.tree.leaf_changed(leaf.node)
                 continue
             count, at = len(moves), Position(leaf.node, leaf.copy_count)
             self._begin(at, LOWER, moves, most - _page_count(moves))
-            leaf.node.namespace.offer_leaves(leaf.node)
+            leaf.node.tree.leaf_changed(leaf.node)
             done = done or len(moves) > count
         return done
 
@@ -173,7 +174,7 @@ class Tiering(Verifying):
             self.ended.evicted_page_count += evicted
         else:
             for leaf in _drop_copied(self._nominate(arena, pages)):
-                leaf.node.namespace.offer_leaves(leaf.node)
+                leaf.node.tree.leaf_changed(leaf.node)
 
 
 def _drop_copied(victims: list[Victim]) -> list[Leaf]:

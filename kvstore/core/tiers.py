@@ -4,8 +4,9 @@ from collections.abc import Collection, Iterator
 from itertools import groupby
 from typing import TypeAlias
 
-from kvstore.core.node import Node, Position
-from kvstore.core.radix import ancestor, path_slots
+from kvstore.core.index.node import Node, Position
+from kvstore.core.index.radix import ancestor, path_slots
+from kvstore.core.namespace import namespace_of
 from kvstore.core.values.slots import INDEX_BITS, Slots
 
 FIRST, LOWER = 1, 2
@@ -85,7 +86,7 @@ def slots_in(tiers: Tiers, at: Position, start: int = 0) -> Slots:
 
 def nearest(at: Position) -> Tiers:
     """Return the nearest tier that has a copy of each page of a path."""
-    if at.node.namespace.lower_arena is None:
+    if namespace_of(at.node).lower_arena is None:
         return None
     return _runs(at, (pair for node, pages in _path(at) for pair in _by_count(node, pages)))[1]
 

@@ -2,11 +2,10 @@
 
 from itertools import pairwise
 
-from kvstore.core.index import Index
+from kvstore.core.index.node import Node, Position
+from kvstore.core.index.protocol import Index
+from kvstore.core.index.radix import continuation, subtree
 from kvstore.core.law import law
-from kvstore.core.merging import continuation
-from kvstore.core.node import Node, Position
-from kvstore.core.radix import subtree
 
 
 def check_tree(index: Index) -> None:

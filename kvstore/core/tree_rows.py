@@ -4,9 +4,9 @@ from array import array
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Items
 
+from kvstore.core.index.node import Node
 from kvstore.core.lease import Lease
-from kvstore.core.namespace import Namespace
-from kvstore.core.node import Node
+from kvstore.core.namespace import Namespace, namespace_of
 from kvstore.core.values.tokens import TOKEN_BYTES
 
 # What a row has, in this order. ``parent`` is the number of the node above, 0 without one;
@@ -73,7 +73,7 @@ def _number_above(node: Node, newest: int) -> int:
 
 def _hold_count(node: Node) -> int:
     """Return how many holds end in a node: one that has copies of both tiers ends once."""
-    if node.namespace.lower_arena is None:
+    if namespace_of(node).lower_arena is None:
         return len(node.anchors)
     return sum(
         anchor in anchor.hold.anchors for copies in node.leaves() for anchor in copies.anchors

@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Items
 from typing import NamedTuple
 
-from kvstore.core.children import NO_CHILDREN
 from kvstore.core.holds import Hold, Pin
+from kvstore.core.index.children import NO_CHILDREN
+from kvstore.core.index.node import Node, Position
+from kvstore.core.index.path_hashes import digest_at
 from kvstore.core.lease import Lease
 from kvstore.core.matching import Matching
-from kvstore.core.node import Node, Position
+from kvstore.core.namespace import namespace_of
 from kvstore.core.pages import remove_corrupt
-from kvstore.core.path_digests import digest_at
 from kvstore.core.values.events import Cause
 from kvstore.core.values.requests import Caller, MatchWishes
 from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK, NO_CHECKSUM
@@ -229,7 +230,7 @@ def _forget_ends(lease: Lease, pin: Pin, page: PageCheck) -> None:
     at = index.descend(Position(index.root, 0), tokens, page.page_position)
     if at.depth == page.page_position and at.node.ends is not None:
         content = tokens[at.depth * index.width : page.end * index.width]
-        at.node.ends.forget(at.depth, content, NO_CHILDREN)
+        at.node.ends.forget(at.depth, content, NO_CHILDREN.has_begun_by)
 
 
 def _hold_of(lease: Lease, pin: Pin, page: PageCheck) -> Hold | None:
@@ -245,7 +246,7 @@ def _place_of(page: PageCheck) -> Position | None:
     that it was merged with, which it is below since.
     """
     node: Node | None = page.node
-    extent = page.node.namespace.extents.get(page.slot >> INDEX_BITS)
+    extent = namespace_of(page.node).extents.get(page.slot >> INDEX_BITS)
     if extent is None or extent.generations[page.slot & INDEX_MASK] != page.generation:
         return None
     while node is not None and node.start >= page.end:

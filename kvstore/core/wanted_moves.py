@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from kvstore.core.arena import Arena
-from kvstore.core.node import Node, Position
+from kvstore.core.index.node import Node, Position
 from kvstore.core.tiers import LOWER, Tiers
 
 # Matches that read copies of tier 2 in place before these are promoted.

@@ -23,7 +23,7 @@ from machine_verifying import VerifyRules
 from naive_copies import FIRST, LOWER
 
 from kvstore import errors
-from kvstore.core.hash_index import HashIndex, blake2b_128
+from kvstore.core.index.hash_index import HashIndex, blake2b_128
 from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.values.requests import Caller, Identity, MatchWishes, Sequence
 from kvstore.core.wanted_moves import TierPolicy, WantedMoves

@@ -13,13 +13,13 @@ from kvstore.core.arena import Arena, ArenaKey
 from kvstore.core.cache import PrefixCache
 from kvstore.core.eviction import LeastRecentlyUsed
 from kvstore.core.holdings import Holdings
-from kvstore.core.index import Index, IndexFactory
+from kvstore.core.index.node import Node, Position
+from kvstore.core.index.protocol import Index, IndexFactory
+from kvstore.core.index.radix import RadixIndex, subtree
 from kvstore.core.invariants import Laws
 from kvstore.core.lease import Lease
 from kvstore.core.namespace import Namespace
-from kvstore.core.node import Node, Position
 from kvstore.core.pages import publish
-from kvstore.core.radix import RadixIndex, subtree
 from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.values.limits import Limits, Quotas, QuotaTable
 from kvstore.core.values.requests import (

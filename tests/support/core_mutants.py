@@ -13,7 +13,7 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = [
-    Mutant("unchanged", "radix.py", "RadixIndex", "RadixIndex"),
+    Mutant("unchanged", "index/radix.py", "RadixIndex", "RadixIndex"),
     Mutant(
         "missing-reference-on-match",
         "holds.py",
@@ -46,16 +46,16 @@ MUTANTS = [
     ),
     Mutant(
         "children-shared-after-a-split",
-        "radix.py",
+        "index/radix.py",
         "        upper.add_child(node.edge[: self.width], node)\n",
         "        for key, child in node.children.items():\n"
         "            upper.add_child(key, child)\n"
         "        upper.add_child(node.edge[: self.width], node)\n",
     ),
-    Mutant("stale-parent-after-a-split", "radix.py", "        node.parent = upper\n", ""),
+    Mutant("stale-parent-after-a-split", "index/radix.py", "        node.parent = upper\n", ""),
     Mutant(
         "pins-stay-below-a-split",
-        "copies.py",
+        "index/node.py",
         "anchor.move(upper, anchor.pages)",
         "anchor.pages -= 0",
     ),
@@ -67,7 +67,7 @@ MUTANTS = [
     ),
     Mutant(
         "empty-slot-list-on-a-cached-start",
-        "radix.py",
+        "index/radix.py",
         "        slots.extend(part)\n",
         "        slots.extend(part[:0])\n",
     ),
@@ -134,12 +134,12 @@ MUTANTS = [
     Mutant(
         "named-pin-survives-a-removal",
         "pages.py",
-        "        if isinstance(hold, NamedPin):\n",
+        "        if hold.pages_leave():\n",
         "        if False:\n",
     ),
     Mutant(
         "unpinned-prefix-stays-held",
-        "pages.py",
+        "named_pins.py",
         "    release(pin.anchors)\n",
         "",
     ),
@@ -187,7 +187,7 @@ MUTANTS = [
     ),
     Mutant(
         "partial-page-taken-for-a-whole-one",
-        "radix.py",
+        "index/radix.py",
         " and len(tokens) >= self.width:\n",
         ":\n",
     ),
@@ -211,7 +211,7 @@ MUTANTS = [
     ),
     Mutant(
         "source-sought-on-one-side",
-        "children.py",
+        "index/children.py",
         "        for key in self._order.around(tokens):\n",
         "        for key in self._order.around(tokens)[1:]:\n",
     ),
@@ -223,14 +223,14 @@ MUTANTS = [
     ),
     Mutant(
         "next-token-replaced",
-        "ends.py",
+        "index/next_tokens.py",
         ".setdefault(tail, token)",
         "[tail] = token",
     ),
     Mutant(
         "next-token-outlives-its-page",
-        "radix.py",
-        "        parent.ends.forget(node.start, page, parent.children)\n",
+        "index/radix.py",
+        "        parent.ends.forget(node.start, page, parent.children.has_begun_by)\n",
         "        pass\n",
     ),
     Mutant(
@@ -250,8 +250,8 @@ MUTANTS = [
     Mutant(
         "next-token-of-another-end",
         "lookup.py",
-        "    next_token = find_end(at, tail)\n",
-        "    next_token = find_end(at, tail[:-TOKEN_BYTES])\n",
+        "    next_token = at.find_next_token(tail)\n",
+        "    next_token = at.find_next_token(tail[:-TOKEN_BYTES])\n",
     ),
     Mutant(
         "generation-not-counted",

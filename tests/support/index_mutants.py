@@ -4,18 +4,21 @@ from core_mutants import Mutant
 
 INDEX_MUTANTS = [
     Mutant(
-        "merged-with-a-partial-page", "merging.py", "child if whole and follows", "child if follows"
+        "merged-with-a-partial-page",
+        "index/radix.py",
+        "child if whole and follows",
+        "child if follows",
     ),
     Mutant(
         "parent-not-offered-when-its-last-child-goes",
         "pages.py",
-        "        node.namespace.offer_leaves(node)\n        if above.copy_count:\n",
+        "        node.tree.leaf_changed(node)\n        if above.copy_count:\n",
         "        if above.copy_count:\n",
     ),
-    Mutant("start-kept-after-a-merge", "radix.py", "        child.start = node.start\n", ""),
+    Mutant("start-kept-after-a-merge", "index/radix.py", "        child.start = node.start\n", ""),
     Mutant(
         "digest-believed",
-        "hash_index.py",
+        "index/hash_index.py",
         "found is None or found.parent is not node or found.edge != page",
         "found is None",
     ),

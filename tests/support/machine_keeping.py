@@ -140,7 +140,7 @@ class KeepRules(MachineState):
         above = {0: b""}
         for node in [] if space is None else space.index.nodes.values():
             chain = node.chain
-            if chain is None or not chain.kept or chain.losses != node.namespace.losses:
+            if chain is None or not chain.kept or chain.losses != node.tree.losses:
                 continue
             prefix = self._tokens_through(node.number, above)
             first = len(prefix) - len(node.edge) + self.model.width

@@ -13,8 +13,8 @@ from naive_copies import FIRST, Path, Slot
 from naive_holds import ModelLease
 from naive_third import ModelLoad
 
+from kvstore.core.index.node import Position
 from kvstore.core.load import Load, Located
-from kvstore.core.node import Position
 from kvstore.core.values.requests import MatchWishes, ReservationRequest, Sequence
 
 # What happens while pages are read.

@@ -6,8 +6,8 @@ from machine_matching import MatchRules
 from machine_state import COUNTS, SELDOM
 from naive_copies import FIRST, LOWER, ModelMove, Slot
 
+from kvstore.core.index.radix import subtree
 from kvstore.core.moving import Move
-from kvstore.core.radix import subtree
 from kvstore.core.values.requests import MatchWishes, Sequence
 from kvstore.core.wanted_moves import TierPolicy, WritePolicy
 

@@ -14,10 +14,10 @@ from naive_model import Model
 from kvstore import errors
 from kvstore.core.cache import PrefixCache
 from kvstore.core.eviction.choice import POLICIES
-from kvstore.core.index import IndexFactory
+from kvstore.core.index.node import Position
+from kvstore.core.index.protocol import IndexFactory
+from kvstore.core.index.radix import RadixIndex, path_tokens, subtree
 from kvstore.core.invariants import Laws
-from kvstore.core.node import Position
-from kvstore.core.radix import RadixIndex, path_tokens, subtree
 from kvstore.core.values.limits import Limits, QuotaTable
 from kvstore.core.values.requests import (
     Caller,

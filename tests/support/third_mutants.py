@@ -17,13 +17,13 @@ THIRD_MUTANTS = [
     ),
     Mutant(
         "chain-not-reset-on-a-cut",
-        "node.py",
+        "index/node.py",
         "            self.chain = self.chain.cut(keep)\n",
         "            pass\n",
     ),
     Mutant(
         "chain-stays-below-a-split",
-        "node.py",
+        "index/node.py",
         "            upper.chain, self.chain = self.chain.divide(pages)\n",
         "            upper.chain, self.chain = self.chain.cut(pages), self.chain\n",
     ),

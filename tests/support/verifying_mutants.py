@@ -22,8 +22,8 @@ VERIFYING_MUTANTS = [
     Mutant(
         "page-below-a-corrupt-one-removed-in-its-place",
         "pages.py",
-        "    if at.pages > 1:\n        top.namespace.index.split(top, at.pages - 1)\n",
-        "    if 1 < at.pages < len(top.slots):\n        top.namespace.index.split(top, at.pages)\n",
+        "    if at.pages > 1:\n        namespace.index.split(top, at.pages - 1)\n",
+        "    if 1 < at.pages < len(top.slots):\n        namespace.index.split(top, at.pages)\n",
     ),
     Mutant(
         "duplicate-s-checksum-replaces-the-first-s",

@@ -14,8 +14,8 @@ from math import exp, log
 
 from kvstore.core.eviction.order import HOT, LeafOrder
 from kvstore.core.eviction.queue import Entry
+from kvstore.core.index.usage import Tail
 from kvstore.core.leaf import Leaf
-from kvstore.core.steps import Tail
 from kvstore.core.values.requests import ExpectedReuse
 
 ORDINARY, SEEN, ONE_SHOT, EXPECTED = range(4)

@@ -9,8 +9,9 @@ from bisect import bisect_right
 
 from kvstore.core.eviction.order import LeafOrder
 from kvstore.core.eviction.policy import Victim
+from kvstore.core.index.usage import Tail
 from kvstore.core.leaf import Leaf
-from kvstore.core.steps import Tail
+from kvstore.core.values.tokens import TOKEN_BYTES
 
 # Tokens of context at which attention costs as much as all else: for a model of 8
 # billion weights and 32 layers of 4,096, 2 * 8e9 / (4 * 4,096 * 32) operations.
@@ -33,7 +34,7 @@ class GreedyDual(LeafOrder):
 
     def place(self, leaf: Leaf, tail: Tail) -> tuple[int, float]:
         """Return the value of the tail's last page as its rank."""
-        tokens = (leaf.start + tail.end) * leaf.node.namespace.layout.page_tokens
+        tokens = (leaf.start + tail.end) * leaf.node.tree.width // TOKEN_BYTES
         cost = 1 + tokens / ATTENTION_TOKENS
         level = self._levels[max(bisect_right(self._uses, tail.last_use) - 1, 0)]
         return 0, level + (1 + tail.hits) * cost

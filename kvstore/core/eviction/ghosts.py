@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from kvstore.core.node import Node
+    from kvstore.core.index.node import Node
 
 _new_tuple = tuple.__new__
 
@@ -53,7 +53,7 @@ class GhostList:
 
     def note(self, node: "Node", start: int, end: int, kind: int, slot_count: int) -> None:
         """Remember that a node's pages from ``start`` to ``end`` leave."""
-        runs, pages, width = self._runs, end - start, node.namespace.index.width
+        runs, pages, width = self._runs, end - start, node.tree.width
         key = _key(node, start, width)
         if key in runs:
             self._forget(runs.pop(key))
@@ -74,7 +74,7 @@ class GhostList:
 
         A run that is there in part, or goes on with other tokens, counts as its first page.
         """
-        width, count = node.namespace.index.width, len(node.slots)
+        width, count = node.tree.width, len(node.slots)
         while start < count and self._runs:
             ghost = self._runs.pop(_key(node, start, width), None)
             if ghost is None:
@@ -93,4 +93,4 @@ class GhostList:
 
 def _key(node: "Node", start: int, width: int) -> int:
     page = node.edge[start * width : (start + 1) * width]
-    return hash((node.namespace.number, node.start + start, page))
+    return hash((node.tree.number, node.start + start, page))

@@ -1,8 +1,8 @@
 """Leaf tails, the least often asked for first."""
 
 from kvstore.core.eviction.order import USES, LeafOrder
+from kvstore.core.index.usage import Tail
 from kvstore.core.leaf import Leaf
-from kvstore.core.steps import Tail
 
 
 class LeastFrequentlyUsed(LeafOrder):

@@ -1,8 +1,8 @@
 """Leaf tails, the least recently used first."""
 
 from kvstore.core.eviction.order import LeafOrder
+from kvstore.core.index.usage import Tail
 from kvstore.core.leaf import Leaf
-from kvstore.core.steps import Tail
 
 
 class LeastRecentlyUsed(LeafOrder):

@@ -4,8 +4,8 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from kvstore.core.eviction.policy import Victim
+from kvstore.core.index.usage import Tail, tail_of
 from kvstore.core.leaf import Leaf
-from kvstore.core.steps import Tail, tail_of
 
 if TYPE_CHECKING:
     from kvstore.core.eviction.order import LeafOrder

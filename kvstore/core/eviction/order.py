@@ -12,8 +12,8 @@ from kvstore.core.eviction.ghosts import GhostList
 from kvstore.core.eviction.nomination import Nomination
 from kvstore.core.eviction.policy import Victim
 from kvstore.core.eviction.queue import Entry, EntryQueue
+from kvstore.core.index.usage import Tail, begin_pages, tail_of
 from kvstore.core.leaf import Leaf
-from kvstore.core.steps import Tail, begin_pages, tail_of
 
 _new_tuple = tuple.__new__
 

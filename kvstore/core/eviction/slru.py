@@ -2,8 +2,8 @@
 
 from kvstore.core.eviction.order import LeafOrder
 from kvstore.core.eviction.queue import Entry
+from kvstore.core.index.usage import Tail
 from kvstore.core.leaf import Leaf
-from kvstore.core.steps import Tail
 
 PROBATION, PROTECTED = 0, 1
 # The protected segment's part of all entries beyond which it gives up its oldest.

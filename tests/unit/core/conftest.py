@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 from core_builders import Backend
 
-from kvstore.core.hash_index import HashIndex
-from kvstore.core.index import IndexFactory
-from kvstore.core.radix import RadixIndex
+from kvstore.core.index.hash_index import HashIndex
+from kvstore.core.index.protocol import IndexFactory
+from kvstore.core.index.radix import RadixIndex
 
 # What these test is the same whatever finds the pages; the others are of one kind of index,
 # or of what knows none.

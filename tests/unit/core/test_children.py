@@ -5,8 +5,8 @@ from array import array
 import pytest
 from core_builders import make_namespace
 
-from kvstore.core.children import NO_CHILDREN, Children
-from kvstore.core.node import Node
+from kvstore.core.index.children import NO_CHILDREN, Children
+from kvstore.core.index.node import Node
 
 
 def named(namespace: object, number: int) -> Node:

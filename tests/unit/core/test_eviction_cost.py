@@ -5,12 +5,12 @@ from itertools import count
 import pytest
 from core_builders import TENANT, make_holdings, make_namespace, node_at, plant
 
-from kvstore.core.anchors import Anchor
 from kvstore.core.arena import Arena, ArenaKey
 from kvstore.core.evicting import evict
 from kvstore.core.eviction import SWEEP_FROM, LeastRecentlyUsed
 from kvstore.core.eviction.queue import EntryQueue
 from kvstore.core.holds import Hold
+from kvstore.core.index.node import Anchor
 from kvstore.core.namespace import Namespace
 from kvstore.core.pages import remove
 from kvstore.core.values.slots import ExtentSlots

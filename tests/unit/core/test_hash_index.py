@@ -6,8 +6,8 @@ from functools import partial
 import pytest
 from core_builders import FILLER, letters_of, make_namespace, paged
 
-from kvstore.core.hash_index import DIGEST_BYTES, HashIndex, blake2b_128
-from kvstore.core.node import Position
+from kvstore.core.index.hash_index import DIGEST_BYTES, HashIndex, blake2b_128
+from kvstore.core.index.node import Position
 
 ALL_ALIKE = partial(HashIndex, digest=lambda _: b"the same")
 

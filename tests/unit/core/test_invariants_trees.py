@@ -5,10 +5,9 @@ from array import array
 import pytest
 from core_builders import NAMESPACE_ID, OWNER, CoreWorld, node_at, paged
 
-from kvstore.core.anchors import Anchor
 from kvstore.core.holds import Hold
+from kvstore.core.index.node import Anchor, Node
 from kvstore.core.law import LawBroken
-from kvstore.core.node import Node
 from kvstore.core.pages import let_go
 from kvstore.core.values.requests import NamedPinRequest
 

@@ -4,16 +4,19 @@ from array import array
 
 from core_builders import CoreWorld, letters_of, make_namespace, node_at, paged, plant, shape
 
-from kvstore.core.ends import store_end
 from kvstore.core.evicting import evict
 from kvstore.core.eviction import Victim
 from kvstore.core.holds import Pin
-from kvstore.core.merging import compact, continuation
-from kvstore.core.namespace import Namespace
-from kvstore.core.node import Node, Position
+from kvstore.core.index.node import Node, Position
+from kvstore.core.index.radix import continuation, path_slots, path_tokens
+from kvstore.core.index.usage import tail_of
+from kvstore.core.namespace import Namespace, namespace_of
 from kvstore.core.pages import publish, release
-from kvstore.core.radix import path_slots, path_tokens
-from kvstore.core.steps import tail_of
+
+
+def compact(node: Node) -> None:
+    """Merges a node with its neighbours where nothing tells them apart."""
+    namespace_of(node).index.compact(node)
 
 
 def parted(parent_use: int = 1, child_use: int = 1) -> tuple[Namespace, Node, Node]:
@@ -79,7 +82,7 @@ def test_next_tokens_of_both_are_kept() -> None:
         _, parent, child = parted()
         for depth in where:
             node = parent if depth <= 2 else child
-            store_end(Position(node, depth - node.start), b"", depth)
+            Position(node, depth - node.start).store_next_token(b"", depth)
         compact(parent)
         assert child.ends is not None
         assert [child.ends.find(depth, b"") for depth in where] == list(where)

@@ -3,7 +3,7 @@
 from core_builders import TENANT, make_arena, make_namespace, plant, shape
 from tiered_world import make
 
-from kvstore.core.radix import subtree
+from kvstore.core.index.radix import subtree
 from kvstore.core.tiers import FIRST, LOWER
 
 
@@ -31,7 +31,7 @@ def test_every_node_knows_its_namespace() -> None:
     namespace = make_namespace()
     for letters in ("abc", "abd", "x"):
         plant(namespace, letters)
-    assert {node.namespace for node in subtree(namespace.index.root)} == {namespace}
+    assert {node.tree for node in subtree(namespace.index.root)} == {namespace}
 
 
 def test_namespaces_of_one_arena_share_slots_and_no_page() -> None:

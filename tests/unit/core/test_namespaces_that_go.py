@@ -3,8 +3,7 @@
 import pytest
 from core_builders import NAMESPACE_ID, OWNER, CoreWorld, make_layout, paged
 
-from kvstore.core.parts import part_of
-from kvstore.core.radix import subtree
+from kvstore.core.index.radix import part_of, subtree
 from kvstore.core.values.events import Cause
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.limits import Limits

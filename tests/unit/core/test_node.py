@@ -5,10 +5,9 @@ from sys import getsizeof
 
 from core_builders import make_namespace, paged
 
-from kvstore.core.anchors import Anchor, AnchorSet
 from kvstore.core.holds import Hold
+from kvstore.core.index.node import Anchor, AnchorSet, Node, Position
 from kvstore.core.namespace import Namespace
-from kvstore.core.node import Node, Position
 
 
 def make_node(namespace: Namespace, letters: str, start: int = 0) -> Node:

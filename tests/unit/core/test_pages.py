@@ -7,8 +7,8 @@ from core_builders import make_namespace, node_at, paged, plant, shape
 from kvstore.core.evicting import evict
 from kvstore.core.eviction import Victim
 from kvstore.core.holds import Pin
+from kvstore.core.index.node import Position
 from kvstore.core.namespace import Namespace
-from kvstore.core.node import Position
 from kvstore.core.pages import let_go, publish, remove
 from kvstore.core.values.requests import Removed
 from kvstore.core.values.slots import SlotState
@@ -117,7 +117,7 @@ def test_only_leaves_are_offered() -> None:
     namespace.index.detach(gone)
     gone.queued = False
     for node in (namespace.index.root, inner, gone):
-        namespace.offer_leaves(node)
+        namespace.leaf_changed(node)
         assert not node.queued
 
 

@@ -5,8 +5,8 @@ from array import array
 import pytest
 from core_builders import FILLER, letters_of, make_namespace, node_at, paged, picture, shape
 
-from kvstore.core.node import Node, Position
-from kvstore.core.radix import RadixIndex, ancestor, path_slots, path_tokens, subtree, trim
+from kvstore.core.index.node import Node, Position
+from kvstore.core.index.radix import RadixIndex, ancestor, path_slots, path_tokens, subtree, trim
 
 
 class CountingChildren(dict[bytes, Node]):

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from kvstore.core.sorted_keys import RUN, SortedKeys
+from kvstore.core.index.children import RUN, SortedKeys
 
 
 def key(number: int) -> bytes:

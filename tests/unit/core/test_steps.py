@@ -4,8 +4,8 @@ from random import Random
 
 from core_builders import make_namespace, node_at, plant
 
-from kvstore.core.node import Node, Position
-from kvstore.core.steps import (
+from kvstore.core.index.node import Node
+from kvstore.core.index.usage import (
     Step,
     Tail,
     begin_pages,
@@ -36,7 +36,7 @@ def rows(node: Node, pages: int) -> list[Row]:
 def test_a_node_used_whole_has_one_tail() -> None:
     """Without steps all pages are alike, however many are asked about."""
     node = make()
-    note_use(Position(node, 6), 5, hits=1)
+    note_use(node, 6, 5, hits=1)
     assert node.steps is None
     assert tail_of(node, 6) == Tail(0, 6, 5, 1, NO_HINT)
     assert tail_of(node, 2) == Tail(0, 2, 5, 1, NO_HINT)
@@ -45,9 +45,9 @@ def test_a_node_used_whole_has_one_tail() -> None:
 def test_a_use_that_ends_inside_leaves_the_tail_as_it_was() -> None:
     """The pages above its end are younger and more asked for than those below."""
     node = make()
-    note_use(Position(node, 2), 7, hits=1)
-    note_use(Position(node, 2), 8, hits=1)
-    note_use(Position(node, 4), 6, hits=1)
+    note_use(node, 2, 7, hits=1)
+    note_use(node, 2, 8, hits=1)
+    note_use(node, 4, 6, hits=1)
     assert tail_of(node, 6) == Tail(4, 6, 1, 0, NO_HINT)
     assert tail_of(node, 4) == Tail(2, 4, 6, 1, NO_HINT)
     assert tail_of(node, 2) == Tail(0, 2, 8, 3, NO_HINT)
@@ -57,7 +57,7 @@ def test_new_pages_were_asked_for_by_nobody() -> None:
     """A leaf that was hit and grows has an unhit tail; one that was not stays of one piece."""
     namespace = make_namespace()
     node = plant(namespace, "ab", 3).node
-    note_use(Position(node, 2), 3, hits=1)
+    note_use(node, 2, 3, hits=1)
     plant(namespace, "abcd", 4)
     plant(namespace, "abcde", 5)
     assert node_at(namespace.index, "abcde") is node
@@ -70,7 +70,7 @@ def test_a_hint_is_of_its_pages_alone() -> None:
     node = make()
     begin_pages(node, 0, ONE_SHOT)
     begin_pages(node, 3, NO_HINT)
-    note_use(Position(node, 1), 9)
+    note_use(node, 1, 9)
     assert [row[2] for row in rows(node, 6)] == [ONE_SHOT] * 3 + [NO_HINT] * 3
     cut_uses(node, 3)
     assert node.hint is ONE_SHOT
@@ -80,8 +80,8 @@ def test_a_hint_is_of_its_pages_alone() -> None:
 def test_what_is_cut_ends_above() -> None:
     """A cut tail's uses are those of what is left; of nothing left they can be inherited."""
     node = make()
-    note_use(Position(node, 2), 7, hits=1)
-    note_use(Position(node, 6), 4, hits=1)
+    note_use(node, 2, 7, hits=1)
+    note_use(node, 6, 4, hits=1)
     cut_uses(node, 4)
     assert (node.last_use, node.hits, node.steps) == (4, 1, [Step(2, 7, 1, NO_HINT)])
     cut_uses(node, 0)
@@ -99,7 +99,7 @@ def test_divided_and_joined_again_pages_are_as_before() -> None:
         for start in sorted(random.sample(range(6), random.randint(0, 3))):
             begin_pages(node, start, random.choice([NO_HINT, ONE_SHOT]))
         for now in range(2, 2 + random.randint(0, 5)):
-            note_use(Position(node, random.randint(1, 6)), now, hits=random.randint(0, 1))
+            note_use(node, random.randint(1, 6), now, hits=random.randint(0, 1))
         before, pages = rows(node, 6), random.randint(1, 5)
         upper = make("u" * pages, 0)
         divide_uses(upper, node, pages)

@@ -1,23 +1,21 @@
-"""Which pages of a node were used when: a tail may be younger, or less asked for, than its start.
+"""The use of a node's pages: its first pages may be used later, and more often, than its last.
 
-A page is used whenever a page below it is, so what is kept is where uses ended. A
-node's ``last_use`` and ``hits`` are of the matches that went through its last page;
-``steps`` has those that ended before. A page's last use is the latest, and its hits
-are the sum, over all ends at or below it; what ended below the node is inherited as
-the nodes there go. A match thus notes one end, whatever the length of its path.
+A use of a page is a use of every page above it, so only the ends of uses are stored.
+A node's ``last_use`` and ``hits`` count the matches that went through its last page.
+``steps`` has the matches that ended before that. A page's last use is the latest, and
+its hits are the sum, over all ends at or below it. A node inherits the ends below it as
+the nodes there leave. A match thus records one end, however long its path is.
 """
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from kvstore.core.values.requests import NO_HINT, Hint
-
-if TYPE_CHECKING:
-    from kvstore.core.node import Node, Position
+from kvstore.core.values.slots import Slots
 
 
 class Step(NamedTuple):
-    """Matches that ended after ``end`` pages of a node; ``hint`` is of the pages just before."""
+    """The matches that ended after ``end`` pages of a node, and the hint of the pages before."""
 
     end: int
     last_use: int
@@ -26,7 +24,7 @@ class Step(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """The last pages of a node, from ``start`` to ``end`` within it, alike in all of this."""
+    """The last pages of a node, from ``start`` to ``end`` within it, with the same use and hint."""
 
     start: int
     end: int
@@ -35,8 +33,18 @@ class Tail(NamedTuple):
     hint: Hint
 
 
-def tail_of(node: "Node", pages: int) -> Tail:
-    """Return the last of a node's first ``pages`` pages that were used alike. ``pages`` > 0."""
+class Used(Protocol):
+    """A node, as far as its use is concerned."""
+
+    slots: Slots
+    last_use: int
+    hits: int
+    hint: Hint
+    steps: list[Step] | None
+
+
+def tail_of(node: Used, pages: int) -> Tail:
+    """Returns the last of a node's first ``pages`` pages that were used alike. ``pages`` > 0."""
     last_use, hits, hint = node.last_use, node.hits, node.hint
     if node.steps is None:
         return Tail(0, pages, last_use, hits, hint)
@@ -49,9 +57,8 @@ def tail_of(node: "Node", pages: int) -> Tail:
     return Tail(start, pages, last_use, hits, hint)
 
 
-def note_use(at: "Position", now: int, hits: int = 0) -> None:
-    """Note that ``at``'s path was used, and ``hits`` more times asked for."""
-    node, pages = at
+def note_use(node: Used, pages: int, now: int, hits: int = 0) -> None:
+    """Records a use of the path through a node's first ``pages`` pages, with ``hits`` more hits."""
     if pages >= len(node.slots):
         node.last_use = max(node.last_use, now)
         node.hits += hits
@@ -66,8 +73,8 @@ def note_use(at: "Position", now: int, hits: int = 0) -> None:
         steps.insert(place, Step(pages, now, hits, hint))
 
 
-def begin_pages(node: "Node", pages: int, hint: Hint = NO_HINT) -> None:
-    """Note that a node's pages from ``pages`` on are new, and what is expected of them.
+def begin_pages(node: Used, pages: int, hint: Hint = NO_HINT) -> None:
+    """Records that a node's pages from ``pages`` on are new, and the hint for them.
 
     ``pages`` MUST NOT be before the last step's end.
     """
@@ -80,10 +87,10 @@ def begin_pages(node: "Node", pages: int, hint: Hint = NO_HINT) -> None:
     node.hint = hint
 
 
-def divide_uses(upper: "Node", node: "Node", pages: int) -> None:
-    """Give ``upper``, which is new, what ended in ``node``'s first ``pages`` pages.
+def divide_uses(upper: Used, node: Used, pages: int) -> None:
+    """Gives ``upper``, which is new, the uses that ended in ``node``'s first ``pages`` pages.
 
-    What ended below stays; ``upper`` inherits it as ``node`` goes.
+    Uses that ended below stay with ``node``. ``upper`` inherits them when ``node`` leaves.
     """
     upper.hint = tail_of(node, pages).hint
     steps, node.steps = node.steps or [], None
@@ -98,16 +105,16 @@ def divide_uses(upper: "Node", node: "Node", pages: int) -> None:
             upper.steps.append(step)
 
 
-def join_uses(upper: "Node", pages: int, node: "Node") -> None:
-    """Let ``node`` have what ended in ``upper``, whose ``pages`` pages come before its own."""
+def join_uses(upper: Used, pages: int, node: Used) -> None:
+    """Gives ``node`` the uses that ended in ``upper``, whose ``pages`` pages precede its own."""
     below = [step._replace(end=step.end + pages) for step in node.steps or ()]
     own = Step(pages, upper.last_use, upper.hits, upper.hint)
     alike = not own.hits and not below and own.hint == node.hint and own.last_use <= node.last_use
     node.steps = [*(upper.steps or ()), *([] if alike else [own]), *below] or None
 
 
-def cut_uses(node: "Node", keep: int) -> None:
-    """Leave a node's first ``keep`` pages: what ended below them ends with them."""
+def cut_uses(node: Used, keep: int) -> None:
+    """Leaves a node's first ``keep`` pages: uses that ended below them now end with them."""
     steps = node.steps
     if steps is None:
         return
@@ -121,8 +128,8 @@ def cut_uses(node: "Node", keep: int) -> None:
     node.steps = [step for step in steps if step.end < keep] or None
 
 
-def inherit_uses(node: "Node", gone: "Node") -> None:
-    """Let ``node`` have what ended in ``gone``, a child of it without pages left."""
+def inherit_uses(node: Used, gone: Used) -> None:
+    """Gives ``node`` the uses that ended in ``gone``, a child of it without pages left."""
     node.last_use = max(node.last_use, gone.last_use)
     node.hits += gone.hits
 

@@ -1,21 +1,20 @@
-"""The digests of a path's pages, computed as they are asked for and remembered by its nodes."""
+"""The digests of a path's pages, computed on demand and remembered by the path's nodes."""
 
-from kvstore.core.chain import Chain
-from kvstore.core.node import Node, Position
+from kvstore.core.index.node import Chain, Node, Position
 from kvstore.core.values.page_hash import page_digest
 
 
 class PathDigests:
-    """The digests of the pages of one path from page ``start`` on, through ``end``.
+    """The digests of the pages of one path, from page ``start`` through ``end``.
 
-    They need nothing but tokens, so they may be computed outside the owner's mutex: about a
-    microsecond a page, each once. For one thread at a time.
+    They depend on tokens alone, so they can be computed outside the owner's mutex. Each page
+    costs about a microsecond, once. For one thread at a time.
     """
 
     __slots__ = ("_known", "_tokens", "_width", "start")
 
     def __init__(self, start: int, digest: bytes, tokens: bytes, width: int) -> None:
-        """``digest`` is of the page before ``tokens``, whose pages take ``width`` bytes each."""
+        """``digest`` is that of the page before ``tokens``. A page takes ``width`` bytes."""
         self.start = start
         self._tokens = tokens
         self._width = width
@@ -32,32 +31,33 @@ class PathDigests:
         return self.start + len(self._known) - 1
 
     def through(self, end: int) -> bytes:
-        """Return the digest of the page that ends at ``end``, which is not before ``start``.
+        """Returns the digest of the page that ends at ``end``, which is not before ``start``.
 
-        The parent's of the first page at ``start`` itself.
+        At ``start`` itself it is the digest of the first page's parent.
         """
         for page in range(self.known_end, end):
             self._known.append(page_digest(self._known[-1], self.tokens(page, page + 1)))
         return self._known[end - self.start]
 
     def tokens(self, begin: int, end: int) -> bytes:
-        """Return the token bytes of the pages from ``begin`` through ``end``."""
+        """Returns the token bytes of the pages from ``begin`` through ``end``."""
         start, width = self.start, self._width
         return self._tokens[(begin - start) * width : (end - start) * width]
 
     def between(self, begin: int, end: int) -> list[bytes]:
-        """Return the digests of the pages from ``begin`` through ``end``."""
+        """Returns the digests of the pages from ``begin`` through ``end``."""
         self.through(end)
         return self._known[begin - self.start + 1 : end - self.start + 1]
 
 
 def digests_to(at: Position, beyond: bytes = b"", *, since: int | None = None) -> PathDigests:
-    """Return the digests of the pages through ``at``, of those whose digests no node knows.
+    """Returns the digests of the pages through ``at``, from the first one that no node knows.
 
-    And of those of ``beyond``, which come after it; with ``since`` of all pages from there
-    on, known or not. Cost: a step a node, and a copy of tokens.
+    Continues with those of ``beyond``, the tokens after ``at``. With ``since``, starts at that
+    page at the latest, even if later digests are known. Costs a step for each node, and a copy
+    of tokens.
     """
-    index = at.node.namespace.index
+    tree = at.node.tree
     parts = [beyond]
     node: Node | None = at.node
     pages = at.pages
@@ -65,23 +65,23 @@ def digests_to(at: Position, beyond: bytes = b"", *, since: int | None = None) -
         known = min(node.chain.pages, pages) if node.chain is not None else 0
         if since is not None:
             known = min(known, max(since - node.start, 0))
-        parts.append(node.edge[known * index.width : pages * index.width])
+        parts.append(node.edge[known * tree.width : pages * tree.width])
         if node.chain is not None and known:
             digest = node.chain.digest(known)
-            return PathDigests(node.start + known, digest, b"".join(reversed(parts)), index.width)
+            return PathDigests(node.start + known, digest, b"".join(reversed(parts)), tree.width)
         node = node.parent
         pages = 0 if node is None else len(node.slots)
-    digest = at.node.namespace.digest
-    return PathDigests(0, digest, b"".join(reversed(parts)), index.width)
+    digest = tree.digest
+    return PathDigests(0, digest, b"".join(reversed(parts)), tree.width)
 
 
 def digest_at(at: Position) -> bytes:
-    """Return the digest of the page that ends at ``at``."""
+    """Returns the digest of the page that ends at ``at``."""
     return digests_to(at).through(at.depth)
 
 
 def kept_end(at: Position) -> int:
-    """Return through where a path's pages are known to be in tier 3."""
+    """Returns the end of the path's pages that the disk is known to have."""
     node: Node | None = at.node
     pages = at.pages
     while node is not None:
@@ -94,9 +94,9 @@ def kept_end(at: Position) -> int:
 
 
 def remember(at: Position, digests: PathDigests, kept: int) -> None:
-    """Let the nodes through ``at`` know the digests that were computed, and that pages are kept.
+    """Stores computed digests in the nodes through ``at``, and that the disk has ``kept`` pages.
 
-    ``kept`` counts pages from the beginning. Nothing is noted of pages above which a digest
+    ``kept`` counts pages from the beginning. Stores nothing for pages below a page whose digest
     is missing.
     """
     for node, pages in _path(at, 0 if kept else digests.start):
@@ -109,18 +109,18 @@ def remember(at: Position, digests: PathDigests, kept: int) -> None:
             known += b"".join(digests.between(node.start + have, node.start + end))
         if known:
             there = max(_kept(node), min(kept - node.start, max(have, end), pages))
-            node.chain = Chain(known, there, node.namespace.losses)
+            node.chain = Chain(known, there, node.tree.losses)
 
 
 def _kept(node: Node) -> int:
     chain = node.chain
-    return chain.kept if chain is not None and chain.losses == node.namespace.losses else 0
+    return chain.kept if chain is not None and chain.losses == node.tree.losses else 0
 
 
 def _path(at: Position, since: int) -> list[Position]:
-    """Return the nodes of a path with how many pages of each are on it, from the top.
+    """Returns the nodes of a path with the number of their pages on it, from the top.
 
-    Without those whose pages are all among the first ``since``.
+    Leaves out nodes whose pages are all among the first ``since``.
     """
     path = []
     node, pages = at

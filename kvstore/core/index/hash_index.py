@@ -1,54 +1,48 @@
-"""The other index: a node for each page, found by a digest of all tokens through it.
+"""The alternative index: a node for each page, found by a digest of all tokens through it.
 
-A page's digest is taken of its parent's and of its own tokens (chained block hashes,
-vLLM's way: docs.vllm.ai, "Automatic Prefix Caching"), so that one look in one map
-finds a page wherever it is. A look is believed only if the page that it finds has
-these tokens and continues the page found before: no collision serves a wrong page.
+A page's digest covers its parent's digest and its own tokens, as vLLM's chained block hashes
+(docs.vllm.ai, "Automatic Prefix Caching"). One look in one map thus finds a page wherever
+it is. The index accepts a page only if it has these tokens and continues the page found
+before, so a collision cannot serve a wrong page.
 """
 
 from array import array
 from collections.abc import Callable
 from hashlib import blake2b
-from typing import TYPE_CHECKING
 
-from kvstore.core.node import Node, Position
-from kvstore.core.radix import RadixIndex
+from kvstore.core.index.node import Node, Position, Tree
+from kvstore.core.index.radix import RadixIndex
 from kvstore.core.values.slots import Slots
-
-if TYPE_CHECKING:
-    from kvstore.core.namespace import Namespace
 
 DIGEST_BYTES = 16
 Digest = Callable[[bytes], bytes]
 
 
 def blake2b_128(content: bytes) -> bytes:
-    """Return the BLAKE2b digest of 128 bits (RFC 7693)."""
+    """Returns the BLAKE2b digest of 128 bits (RFC 7693)."""
     return blake2b(content, digest_size=DIGEST_BYTES).digest()
 
 
 class HashIndex(RadixIndex):
     """The pages of one namespace by their chained digests. Not thread-safe.
 
-    The tree is the radix index's, of nodes of one page: holds, evictions and removals
-    go along it, and siblings are told apart by it. A page whose digest another page
-    has already is found among its parent's children instead.
+    The tree is that of the radix index, with nodes of one page. Holds, evictions and removals
+    follow it, and it tells siblings apart. If two pages have the same digest, the second is
+    found among its parent's children.
     """
 
     joins_nodes = False
 
-    def __init__(
-        self, namespace: "Namespace", page_tokens: int, digest: Digest = blake2b_128
-    ) -> None:
-        super().__init__(namespace, page_tokens)
+    def __init__(self, tree: Tree, page_tokens: int, digest: Digest = blake2b_128) -> None:
+        super().__init__(tree, page_tokens)
         self._digest = digest
         self._pages: dict[bytes, Node] = {}
         self._digests: dict[int, bytes] = {self.root.number: b""}
 
     def descend(self, at: Position, tokens: bytes, pages: int) -> Position:
-        """Return how far the first ``pages`` pages of ``tokens`` are cached below ``at``.
+        """Returns how far the first ``pages`` pages of ``tokens`` are cached below ``at``.
 
-        Changes nothing. Cost: a digest and a look a page. ``at`` MUST be in the tree.
+        Changes nothing. Costs a digest and a look for each page. ``at`` MUST be in the tree.
         """
         node, width = at.node, self.width
         digest = self._digests[node.number]
@@ -64,9 +58,9 @@ class HashIndex(RadixIndex):
         return Position(node, len(node.slots))
 
     def extend(self, at: Position, tokens: bytes, slots: Slots) -> Position:
-        """Add ``slots``'s pages, of ``tokens``, after ``at`` and return their end.
+        """Adds pages with ``slots`` and ``tokens`` after ``at`` and returns their end.
 
-        As ``RadixIndex.extend``, but that each page is a node.
+        Does as ``RadixIndex.extend``, but makes a node of each page.
         """
         node, width = at.node, self.width
         was_bare = node.is_bare
@@ -78,6 +72,9 @@ class HashIndex(RadixIndex):
         if was_bare:
             at.node.cover()
         return Position(node, len(node.slots))
+
+    def compact(self, node: Node) -> None:
+        """Does nothing: a node has one page."""
 
     def _new_node(self, edge: bytes, slots: Slots, parent: Node, start: int) -> Node:
         node = super()._new_node(edge, slots, parent, start)

@@ -1,44 +1,46 @@
-"""The index: a compressed radix tree over token bytes, page by page.
+"""The default index: a compressed radix tree over token bytes, page by page.
 
-The walk keeps the prompt as one ``bytes`` and moves a cursor over it: an edge is
-compared by ``startswith``, which is a memcmp without a slice (100,000 tokens in
-196 nodes: 89 us in pure Python, where slicing the rest of the key at each node
-takes 6,860 us; two slow cores, medians). A match changes no structure.
+The walk keeps the prompt as one ``bytes`` and moves a cursor over it. It compares an edge
+by ``startswith``, which is a memcmp without a slice. 100,000 tokens in 196 nodes take
+89 us in pure Python; a slice of the remaining key at each node takes 6,860 us (medians on
+two slow cores). A match changes no structure.
+
+A new sequence that diverges inside a node splits the node in two. After the new sequence is
+evicted, a parent with one child remains, and a walk takes two steps in place of one. Within
+a day there would be a node for each page. Code that releases a page or a hold therefore
+calls :meth:`RadixIndex.compact`, once it keeps no place in the tree.
 """
 
 from array import array
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from itertools import islice
 
-from kvstore.core.children import NO_CHILDREN
-from kvstore.core.node import Node, Position
-from kvstore.core.steps import cut_uses, divide_uses, join_uses
+from kvstore.core.index.children import NO_CHILDREN
+from kvstore.core.index.node import Node, Position, Tree
+from kvstore.core.index.usage import cut_uses, divide_uses, join_uses
 from kvstore.core.values.slots import Slots
 from kvstore.core.values.tokens import TOKEN_BYTES, common_pages, common_tokens
-
-if TYPE_CHECKING:
-    from kvstore.core.namespace import Namespace
 
 _new_tuple = tuple.__new__
 
 
 class RadixIndex:
-    """The tree of one namespace. Not thread-safe; knows no leases and no slots' states."""
+    """The tree of one namespace. Not thread-safe. Knows no leases and no states of slots."""
 
-    # A node may have many pages, and one is made of two where nothing tells them apart.
+    # A node may have many pages, and two nodes become one where nothing tells them apart.
     joins_nodes = True
 
-    def __init__(self, namespace: "Namespace", page_tokens: int) -> None:
+    def __init__(self, tree: Tree, page_tokens: int) -> None:
         self.width = page_tokens * TOKEN_BYTES
-        self.root = Node(namespace, 0, b"", array("Q"), None, 0)
+        self.root = Node(tree, 0, b"", array("Q"), None, 0)
         self.nodes: dict[int, Node] = {}
         self.page_count = 0
         self._last_number = 0
 
     def descend(self, at: Position, tokens: bytes, pages: int) -> Position:
-        """Return how far the first ``pages`` pages of ``tokens`` are cached below ``at``.
+        """Returns how far the first ``pages`` pages of ``tokens`` are cached below ``at``.
 
-        Changes nothing. Cost: pages of the prompt, as memcmp, and a step a node.
+        Changes nothing. Costs a memcmp over the prompt, and a step for each node.
         """
         node, depth = at
         width = self.width
@@ -63,10 +65,10 @@ class RadixIndex:
         return _new_tuple(Position, (node, depth))
 
     def nearest(self, at: Position, tokens: bytes) -> tuple[Position, int] | None:
-        """Return the page after ``at`` that agrees longest with ``tokens``, and for how many.
+        """Returns the page after ``at`` that agrees longest with ``tokens``, and for how many.
 
-        The page is given by its end; ``tokens`` are at most a page's. None where
-        not one token agrees. Cost: a bisection of what continues ``at``.
+        The page is given by its end; ``tokens`` are at most a page's. Returns None if not one
+        token agrees. Costs a bisection of the children.
         """
         node, depth = at
         if depth < len(node.slots):
@@ -77,18 +79,18 @@ class RadixIndex:
         return None if found is None else (Position(found[0], 1), found[1])
 
     def beginning_with(self, at: Position, tokens: bytes) -> Position | None:
-        """Return the end of the page after ``at`` that begins with ``tokens``, or None."""
+        """Returns the end of the page after ``at`` that begins with ``tokens``, or None."""
         found = self.nearest(at, tokens)
         if found is None or found[1] * TOKEN_BYTES < len(tokens):
             return None
         return found[0]
 
     def extend(self, at: Position, tokens: bytes, slots: Slots) -> Position:
-        """Add ``slots``'s pages, of ``tokens``, after ``at`` and return their end.
+        """Adds pages with ``slots`` and ``tokens`` after ``at`` and returns their end.
 
-        Whole pages, or one partial page. The first of them MUST NOT be cached
-        below ``at`` yet, nor begin with a page there, nor one there with it.
-        Splits the node that ``at`` is inside of; a leaf grows in place.
+        Adds whole pages, or one partial page. The first of them MUST NOT be cached below ``at``,
+        nor begin with a page there, nor may a page there begin with it. Splits the node that
+        ``at`` is inside of. A leaf grows in place.
         """
         node, depth = at
         if depth < len(node.slots):
@@ -106,7 +108,7 @@ class RadixIndex:
         return _new_tuple(Position, (child, len(slots)))
 
     def tops_beginning_with(self, at: Position, tokens: bytes) -> list[Node]:
-        """Return the nodes that start with a page after ``at`` which begins with ``tokens``.
+        """Returns the nodes that start with a page after ``at`` which begins with ``tokens``.
 
         ``tokens`` are at most a page's. Splits the node that ``at`` is inside of.
         """
@@ -119,10 +121,10 @@ class RadixIndex:
         return [node]
 
     def split(self, node: Node, pages: int) -> Node:
-        """Cut ``node`` after ``pages`` pages and return the new upper part.
+        """Cuts ``node`` after ``pages`` pages and returns the new upper part.
 
-        The existing node becomes the lower part, so that holds below the cut
-        stay where they are; those at or above it move up.
+        The existing node becomes the lower part, so holds below the cut stay where they are.
+        Holds at or above it move up.
         """
         cut = pages * self.width
         parent = node.parent
@@ -136,15 +138,15 @@ class RadixIndex:
         if node.ends is not None:
             upper.ends = node.ends.divide(node.start)
         node.give_upper(upper, pages)
-        node.namespace.offer_leaves(upper)
+        node.tree.leaf_changed(upper)
         return upper
 
     def merge(self, node: Node) -> Node:
-        """Join ``node`` with its only child and return that child, which has all pages now.
+        """Joins ``node`` with its only child and returns that child, which now has all pages.
 
-        Nobody may hold either, and the child MUST NOT be a partial page, nor ``node``
-        the root. Whoever still knows ``node`` finds it without pages, after the end of
-        its former child, and below it. Costs a copy of both nodes' tokens and slots.
+        Nobody may hold either. The child MUST NOT be a partial page, and ``node`` MUST NOT be the
+        root. A caller that still knows ``node`` finds it without pages, below its former child and
+        after that child's end. Costs a copy of both nodes' tokens and slots.
         """
         [child] = node.children.values()
         parent = node.parent
@@ -161,11 +163,26 @@ class RadixIndex:
         node.edge, node.ends, node.steps = b"", None, None
         node.children = NO_CHILDREN
         node.parent, node.start = child, child.start + len(child.slots)
-        node.namespace.offer_leaves(child)
+        node.tree.leaf_changed(child)
         return child
 
+    def compact(self, node: Node) -> None:
+        """Merges ``node`` with its only child and with its parent where nothing tells them apart.
+
+        Does nothing for a node that is no longer in the index. Costs a few looks, and a copy of
+        the tokens and slots that are merged.
+        """
+        if not node.slots or node.detached:
+            return
+        if len(node.children) == 1 and continuation(node) is not None:
+            node = self.merge(node)
+        above = node.parent
+        while above is not None and len(above.children) == 1 and continuation(above) is node:
+            self.merge(above)
+            above = node.parent
+
     def cut_tail(self, node: Node, pages: int) -> Slots:
-        """Remove the last ``pages`` pages of a leaf and return their slots.
+        """Removes the last ``pages`` pages of a leaf and returns their slots.
 
         A leaf without pages left leaves the tree.
         """
@@ -177,9 +194,9 @@ class RadixIndex:
         return slots
 
     def detach(self, node: Node) -> list[Node]:
-        """Take ``node`` and all below it out of the tree; parents come before children.
+        """Removes ``node`` and everything below it from the tree; parents come before children.
 
-        The nodes keep their links among each other; the first has no parent.
+        The nodes keep their links among each other. The first has no parent.
         """
         _unhook(node, self.width)
         node.parent = None
@@ -193,7 +210,7 @@ class RadixIndex:
 
     def _new_node(self, edge: bytes, slots: Slots, parent: Node, start: int) -> Node:
         self._last_number += 1
-        node = Node(self.root.namespace, self._last_number, edge, slots, parent, start)
+        node = Node(self.root.tree, self._last_number, edge, slots, parent, start)
         parent.add_child(edge[: self.width], node)
         self.nodes[node.number] = node
         return node
@@ -203,7 +220,7 @@ class RadixIndex:
 
 
 def subtree(top: Node) -> Iterator[Node]:
-    """Yield ``top`` and all below it, parents before children."""
+    """Yields ``top`` and everything below it, parents before children."""
     stack = [top]
     while stack:
         node = stack.pop()
@@ -212,9 +229,9 @@ def subtree(top: Node) -> Iterator[Node]:
 
 
 def trim(leaf: Node, keep: int, width: int) -> Slots:
-    """Cut a leaf down to its first ``keep`` pages and return the slots cut off.
+    """Cuts a leaf down to its first ``keep`` pages and returns the slots cut off.
 
-    A leaf without pages left is unhooked from its parent.
+    Unhooks a leaf without pages left from its parent.
     """
     cut_uses(leaf, keep)
     if leaf.ends is not None:
@@ -226,18 +243,18 @@ def trim(leaf: Node, keep: int, width: int) -> Slots:
 
 
 def _unhook(node: Node, width: int) -> None:
-    """Take ``node`` from its parent, and what ended within its first page with it."""
+    """Removes ``node`` from its parent, together with the next tokens within its first page."""
     parent = node.parent
     assert parent is not None  # the root stays
     page = node.edge[:width]
     parent.children.drop(page)
     parent.forget_child(node)
     if parent.ends is not None:
-        parent.ends.forget(node.start, page, parent.children)
+        parent.ends.forget(node.start, page, parent.children.has_begun_by)
 
 
 def ancestor(at: Position, depth: int) -> Position:
-    """Return the place on ``at``'s path that is ``depth`` pages from the beginning.
+    """Returns the place on ``at``'s path that is ``depth`` pages from the beginning.
 
     ``depth`` MUST NOT be beyond ``at``, nor above the top of its tree.
     """
@@ -248,14 +265,14 @@ def ancestor(at: Position, depth: int) -> Position:
 
 
 def path_slots(at: Position, tier: int = 1) -> Slots:
-    """Return the slots in a tier from the top of ``at``'s tree through ``at``, in prefix order.
+    """Returns the slots in a tier from the top of ``at``'s tree through ``at``, in prefix order.
 
-    Zero for pages without a copy there.
+    The entry of a page without a copy there is zero.
     """
     node: Node | None
     node, pages = at
     if not node.start and tier == 1:
-        # All of it is here: what is above has no pages.
+        # The root, which is above, has no pages.
         return node.slots[:pages]
     path = []
     while node is not None:
@@ -270,10 +287,76 @@ def path_slots(at: Position, tier: int = 1) -> Slots:
 
 
 def path_tokens(at: Position, width: int) -> bytes:
-    """Return the token bytes from the top of ``at``'s tree through ``at``."""
+    """Returns the token bytes from the top of ``at``'s tree through ``at``."""
     path = [at.node.edge[: at.pages * width]]
     node = at.node.parent
     while node is not None:
         path.append(node.edge)
         node = node.parent
     return b"".join(reversed(path))
+
+
+def continuation(node: Node) -> Node | None:
+    """Returns the child that ``node`` can be merged with, or None.
+
+    Merges a node with its only child once no hold needs the split: a hold may end in the middle
+    of the merged node, and its holder must find its place. A child with copies in tier 1 stays
+    apart from a node that lacks some, since a node's copies are of its first pages. Uses do not
+    keep nodes apart (``usage.py``).
+    """
+    if node.parent is None or node.detached or len(node.children) != 1 or _is_held(node):
+        return None
+    [child] = node.children.values()
+    whole = len(child.edge) >= node.tree.width
+    follows = not (node.missing and child.copy_count)
+    return child if whole and follows and not _is_held(child) else None
+
+
+def _is_held(node: Node) -> bool:
+    return any(copies.anchors for copies in node.leaves())
+
+
+def part_of(tops: Iterable[Node], most: int) -> list[Node]:
+    """Returns the tops of some subtrees that have ``most`` nodes at most, at least one.
+
+    Removing a large tree part by part takes many short steps in place of one long one. Returns
+    nothing if all of it has no more than ``most`` nodes. Costs a few steps for each of
+    ``most``, and one for each node on a way down.
+    """
+    part: list[Node] = []
+    for top in tops:
+        size = _size(top, most)
+        if size > most:
+            return part or _below(top, most)
+        part.append(top)
+        most -= size
+    return []
+
+
+def _below(top: Node, most: int) -> list[Node]:
+    """Returns siblings below a node with ``most`` nodes at most, counting those below them."""
+    node = top
+    while node.children:
+        node = next(reversed(node.children.values()))
+    left = most - 1
+    while True:
+        above = node.parent
+        assert above is not None  # the top is above it
+        part = [node]
+        for child in reversed(above.children.values()):
+            if child is node:
+                continue
+            size = _size(child, left)
+            if size > left:
+                return part
+            left -= size
+            part.append(child)
+        if above is top or not left:
+            return part
+        # All of them fit, and so does the node that they continue.
+        node, left = above, left - 1
+
+
+def _size(top: Node, most: int) -> int:
+    """Returns the number of nodes from ``top`` on, or ``most + 1`` if there are more."""
+    return sum(1 for _ in islice(subtree(top), most + 1))
