@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from kvstore.core.eviction.choice import POLICIES
+from kvstore.core.eviction.policies import POLICIES
 from kvstore.core.index.hash_index import HashIndex
 from kvstore.core.index.protocol import IndexFactory
 from kvstore.core.index.radix import RadixIndex

@@ -4,7 +4,7 @@ from contextlib import ExitStack
 
 from kvstore.config import Config
 from kvstore.core.cache import PrefixCache
-from kvstore.core.eviction.choice import POLICIES
+from kvstore.core.eviction.policies import POLICIES
 from kvstore.core.index.hash_index import HashIndex
 from kvstore.core.index.protocol import IndexFactory
 from kvstore.core.index.radix import RadixIndex

@@ -5,7 +5,7 @@ from array import array
 from itertools import count
 
 from kvstore.core.cache import PrefixCache
-from kvstore.core.eviction.choice import POLICIES
+from kvstore.core.eviction.policies import POLICIES
 from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.values.limits import Limits
 from kvstore.core.values.requests import Caller, Identity, MatchWishes, Sequence

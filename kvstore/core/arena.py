@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
-from kvstore.core.eviction import EvictionPolicy
+from kvstore.core.eviction.policy import EvictionPolicy
 from kvstore.core.holdings import Holdings
 from kvstore.core.values.slots import (
     FREE,

@@ -5,7 +5,8 @@ from itertools import count
 from math import inf
 
 from kvstore.core.arena import Arena, ArenaKey, Recycled
-from kvstore.core.eviction import LeastRecentlyUsed, PolicyFactory
+from kvstore.core.eviction.policies import LeastRecentlyUsed
+from kvstore.core.eviction.policy import PolicyFactory
 from kvstore.core.holdings import Holdings
 from kvstore.core.index.node import Node, Position
 from kvstore.core.index.protocol import IndexFactory

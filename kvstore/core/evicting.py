@@ -2,10 +2,9 @@
 
 from collections.abc import Iterable
 
-from kvstore.core.eviction import Victim
+from kvstore.core.eviction.policy import Leaf, Victim
 from kvstore.core.index.node import Node
 from kvstore.core.index.usage import inherit_uses
-from kvstore.core.leaf import Leaf
 from kvstore.core.namespace import namespace_of
 from kvstore.core.page_events import note_pages
 from kvstore.core.pages import drop, succeed

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from kvstore.core.arena import Arena
-from kvstore.core.eviction import EvictionPolicy
+from kvstore.core.eviction.policy import EvictionPolicy
 from kvstore.core.index.node import Node
 from kvstore.core.index.protocol import IndexFactory
 from kvstore.core.index.radix import RadixIndex

@@ -4,11 +4,11 @@ Every function keeps the laws of ``invariants.py`` whole: the tree, the slots'
 states and the policy's order change together.
 """
 
+from kvstore.core.eviction.policy import Leaf
 from kvstore.core.index.children import NO_CHILDREN
 from kvstore.core.index.node import Anchor, AnyCopies, Node, Position
 from kvstore.core.index.radix import subtree, trim
 from kvstore.core.index.usage import begin_pages
-from kvstore.core.leaf import Leaf
 from kvstore.core.namespace import Namespace, namespace_of
 from kvstore.core.page_events import note_pages, note_removed
 from kvstore.core.values.events import Cause, PagesChange

@@ -8,9 +8,8 @@ from collections.abc import Iterable
 
 from kvstore.core.arena import Arena
 from kvstore.core.evicting import evict
-from kvstore.core.eviction import Victim
+from kvstore.core.eviction.policy import Leaf, Victim
 from kvstore.core.index.node import Node, Position
-from kvstore.core.leaf import Leaf
 from kvstore.core.lookup import longest
 from kvstore.core.moving import Move, finish, prepare
 from kvstore.core.namespace import namespace_of

@@ -11,7 +11,7 @@ from itertools import count
 
 from kvstore.core.arena import Arena, ArenaKey
 from kvstore.core.cache import PrefixCache
-from kvstore.core.eviction import LeastRecentlyUsed
+from kvstore.core.eviction.policies import LeastRecentlyUsed
 from kvstore.core.holdings import Holdings
 from kvstore.core.index.node import Node, Position
 from kvstore.core.index.protocol import Index, IndexFactory

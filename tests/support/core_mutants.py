@@ -169,7 +169,7 @@ MUTANTS = [
     ),
     Mutant(
         "failed-reserve-evicts",
-        "eviction/nomination.py",
+        "eviction/order.py",
         "        if self._missing <= 0:\n",
         "        if True:\n",
     ),

@@ -4,7 +4,7 @@ from core_builders import TENANT, letters_of, make_holdings, make_namespace, pla
 
 from kvstore.core.arena import Arena, ArenaKey
 from kvstore.core.evicting import evict
-from kvstore.core.eviction import EvictionPolicy
+from kvstore.core.eviction.policy import EvictionPolicy
 from kvstore.core.namespace import Namespace
 from kvstore.core.values.requests import ExpectedReuse, Hint
 from kvstore.core.values.slots import ExtentSlots

@@ -13,7 +13,7 @@ from naive_model import Model
 
 from kvstore import errors
 from kvstore.core.cache import PrefixCache
-from kvstore.core.eviction.choice import POLICIES
+from kvstore.core.eviction.policies import POLICIES
 from kvstore.core.index.node import Position
 from kvstore.core.index.protocol import IndexFactory
 from kvstore.core.index.radix import RadixIndex, path_tokens, subtree

@@ -7,7 +7,7 @@ The hot set is left out.
 from collections import OrderedDict
 from math import exp, log
 
-from kvstore.core.eviction import auto, gdsf, slru
+from kvstore.core.eviction import policies
 from support.replay_trace import Request
 
 # What the naive ones cannot know of the real ones' order: which of nothing is less.
@@ -105,7 +105,7 @@ class NaiveSegmented(NaiveCache):
         """Return the oldest of one segment."""
         protected = [page for page in leaves if self.hits[page]]
         probation = [page for page in leaves if not self.hits[page]]
-        too_many = len(protected) > slru.PROTECTED_SHARE * len(leaves)
+        too_many = len(protected) > policies.PROTECTED_SHARE * len(leaves)
         return min(probation if probation and not too_many else protected, key=self.rank)
 
 
@@ -123,7 +123,7 @@ class NaiveGreedyDual(NaiveCache):
 
     def rank(self, page: int) -> Rank:
         """Return the value above the level at the last use."""
-        cost = 1 + (self.depth[page] + 1) / gdsf.ATTENTION_TOKENS
+        cost = 1 + (self.depth[page] + 1) / policies.ATTENTION_TOKENS
         return (self.base[page] + (1 + self.hits[page]) * cost,)
 
     def choose(self, leaves: list[int]) -> int:
@@ -138,7 +138,7 @@ class NaiveAuto(NaiveCache):
 
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity)
-        self.log = log(auto.FIRST[auto.SEEN])
+        self.log = log(policies.FIRST[policies.SEEN])
         self.ghosts: OrderedDict[int, bool] = OrderedDict()
         self.returned: set[int] = set()
 
@@ -171,8 +171,8 @@ class NaiveAuto(NaiveCache):
             few = len(self.ghosts) - many
             own, other = (many, few) if seen else (few, many)
             step = max(1.0, other / max(own, 1)) if other else 0.0
-            moved = self.log + auto.STEP * (step if seen else -step)
-            self.log = min(max(moved, 0.0), log(auto.MOST[auto.SEEN]))
+            moved = self.log + policies.STEP * (step if seen else -step)
+            self.log = min(max(moved, 0.0), log(policies.MOST[policies.SEEN]))
 
 
 NAIVE: dict[str, type[NaiveCache]] = {

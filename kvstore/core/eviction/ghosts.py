@@ -1,4 +1,4 @@
-"""What was evicted lately: runs of pages that may be asked for again."""
+"""Pages that were evicted lately, since somebody may ask for them again."""
 
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -9,16 +9,16 @@ if TYPE_CHECKING:
 
 _new_tuple = tuple.__new__
 
-# Runs remembered at most, whatever their pages: some 20 MB.
+# The most runs that are remembered, whatever their pages: about 20 MB.
 MAX_RUNS = 65_536
-# Pages remembered, as a multiple of the arena's slots.
+# The pages that are remembered, as a multiple of the arena's slots.
 ARENAS = 2
 
 
 class Ghost(NamedTuple):
-    """A run of ``pages`` pages, of one kind to the policy that had it go.
+    """A run of ``pages`` evicted pages, which the policy had put in one queue, its ``kind``.
 
-    ``digest`` tells its tokens, and ``number`` counts the pages that left before it.
+    ``digest`` identifies its tokens, and ``number`` counts the pages that left before it.
     """
 
     pages: int
@@ -28,7 +28,7 @@ class Ghost(NamedTuple):
 
 
 class Return(NamedTuple):
-    """Pages of a node, from ``start`` on, that were evicted; so many left since."""
+    """Evicted pages of a node, from ``start`` on, and the number of pages that left since."""
 
     start: int
     pages: int
@@ -37,22 +37,21 @@ class Return(NamedTuple):
 
 
 class GhostList:
-    """Evicted runs by place and first page, the oldest first out; bounded.
+    """Evicted runs by depth and first page. The oldest are dropped beyond a bound.
 
-    A run's place is its depth, and its tokens are compared by a hash: two
-    namespaces' or prefixes' runs may rarely be taken for each other, by what only
-    orders evictions. Noting or finding a run costs a hash of its tokens.
+    Tokens are compared by a hash, so runs of two prefixes may rarely be confused. That only
+    affects the order of evictions. To note or to find a run costs a hash of its tokens.
     """
 
     def __init__(self) -> None:
         self._runs: OrderedDict[int, Ghost] = OrderedDict()
         self._left = 0
         self._pages = 0
-        # Pages remembered of each kind that any ever left.
+        # The remembered pages of each kind.
         self.by_kind: dict[int, int] = {}
 
     def note(self, node: "Node", start: int, end: int, kind: int, slot_count: int) -> None:
-        """Remember that a node's pages from ``start`` to ``end`` leave."""
+        """Remembers that a node's pages from ``start`` to ``end`` leave."""
         runs, pages, width = self._runs, end - start, node.tree.width
         key = _key(node, start, width)
         if key in runs:
@@ -70,9 +69,9 @@ class GhostList:
         self._pages = remembered
 
     def find(self, node: "Node", start: int) -> Iterator[Return]:
-        """Yield what of a node's pages from ``start`` on was evicted, and forget it.
+        """Yields the evicted runs among a node's pages from ``start`` on, and forgets them.
 
-        A run that is there in part, or goes on with other tokens, counts as its first page.
+        A run that is only partly there, or that continues with other tokens, counts as one page.
         """
         width, count = node.tree.width, len(node.slots)
         while start < count and self._runs:

@@ -12,7 +12,7 @@ from naive_policies import NAIVE
 from typer.testing import CliRunner
 
 from kvstore.core.eviction import order
-from kvstore.core.eviction.choice import POLICIES
+from kvstore.core.eviction.policies import POLICIES
 from kvstore.core.values.requests import ExpectedReuse
 from support.replay_core import Replay
 from support.replay_optimum import optimum

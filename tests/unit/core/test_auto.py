@@ -6,8 +6,8 @@ import pytest
 from core_builders import node_at, plant
 from eviction_world import going, hint, make, put
 
-from kvstore.core.eviction import auto, order
-from kvstore.core.eviction.auto import (
+from kvstore.core.eviction import order, policies
+from kvstore.core.eviction.policies import (
     EXPECTED,
     FIRST,
     HINT_STEP,
@@ -96,7 +96,7 @@ def test_a_kind_that_comes_back_is_kept_longer(kind: int, known: Hint) -> None:
 def remembering(**pages: int) -> Auto:
     """Return a policy that remembers so many pages of some kinds, by their names."""
     policy = Auto()
-    policy.ghosts.by_kind = {getattr(auto, kind): count for kind, count in pages.items()}
+    policy.ghosts.by_kind = {getattr(policies, kind): count for kind, count in pages.items()}
     return policy
 
 

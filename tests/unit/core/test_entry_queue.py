@@ -5,8 +5,8 @@ from random import Random
 import pytest
 from core_builders import make_namespace, plant
 
-from kvstore.core.eviction.queue import Entry, EntryQueue
-from kvstore.core.leaf import Leaf
+from kvstore.core.eviction.order import Entry, EntryQueue
+from kvstore.core.eviction.policy import Leaf
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import pytest
 from core_builders import letters_of, make_namespace, node_at, paged, picture, plant
 
 from kvstore.core.evicting import evict
-from kvstore.core.eviction import SWEEP_FROM, Victim
-from kvstore.core.eviction.order import HOT_HITS
+from kvstore.core.eviction.order import HOT_HITS, SWEEP_FROM
+from kvstore.core.eviction.policy import Victim
 from kvstore.core.holds import Hold
 from kvstore.core.index.node import Anchor
 from kvstore.core.namespace import Namespace

@@ -7,8 +7,8 @@ from core_builders import TENANT, make_holdings, make_namespace, node_at, plant
 
 from kvstore.core.arena import Arena, ArenaKey
 from kvstore.core.evicting import evict
-from kvstore.core.eviction import SWEEP_FROM, LeastRecentlyUsed
-from kvstore.core.eviction.queue import EntryQueue
+from kvstore.core.eviction.order import SWEEP_FROM, EntryQueue
+from kvstore.core.eviction.policies import LeastRecentlyUsed
 from kvstore.core.holds import Hold
 from kvstore.core.index.node import Anchor
 from kvstore.core.namespace import Namespace

@@ -11,9 +11,8 @@ from eviction_world import going, make, put
 
 from kvstore.core.evicting import evict
 from kvstore.core.eviction import order
-from kvstore.core.eviction.choice import POLICIES
-from kvstore.core.eviction.gdsf import MAX_LEVELS, GreedyDual
 from kvstore.core.eviction.ghosts import MAX_RUNS, GhostList
+from kvstore.core.eviction.policies import MAX_LEVELS, POLICIES, GreedyDual
 from kvstore.core.values.requests import ExpectedReuse, Hint, ReuseHint, Sequence
 
 

@@ -5,7 +5,7 @@ from array import array
 from core_builders import CoreWorld, letters_of, make_namespace, node_at, paged, plant, shape
 
 from kvstore.core.evicting import evict
-from kvstore.core.eviction import Victim
+from kvstore.core.eviction.policy import Victim
 from kvstore.core.holds import Pin
 from kvstore.core.index.node import Node, Position
 from kvstore.core.index.radix import continuation, path_slots, path_tokens

@@ -5,7 +5,7 @@ from array import array
 from core_builders import make_namespace, node_at, paged, plant, shape
 
 from kvstore.core.evicting import evict
-from kvstore.core.eviction import Victim
+from kvstore.core.eviction.policy import Victim
 from kvstore.core.holds import Pin
 from kvstore.core.index.node import Position
 from kvstore.core.namespace import Namespace

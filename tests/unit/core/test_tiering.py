@@ -5,8 +5,8 @@ from core_builders import NAMESPACE_ID, OWNER, CoreWorld, node_at, paged
 from tiered_world import make, move, sunk, tiers
 
 from kvstore.core.evicting import evict
-from kvstore.core.eviction import EvictionPolicy, Victim
 from kvstore.core.eviction.order import LeafOrder
+from kvstore.core.eviction.policy import EvictionPolicy, Victim
 from kvstore.core.law import LawBroken
 from kvstore.core.tiers import FIRST, LOWER, end_of_other, extended, tier_at
 from kvstore.core.values.requests import MatchWishes, NamedPinRequest

@@ -4,7 +4,7 @@ import pytest
 from core_builders import make_holdings
 
 from kvstore.core.arena import Arena, ArenaKey
-from kvstore.core.eviction import LeastRecentlyUsed
+from kvstore.core.eviction.policies import LeastRecentlyUsed
 from kvstore.core.values.limits import Quotas, QuotaTable
 from kvstore.core.values.slots import ExtentSlots
 from kvstore.service.shares import Shares
