@@ -16,7 +16,7 @@ from kvstore.core.eviction.policies import POLICIES
 from kvstore.core.index.hash_index import HashIndex
 from kvstore.core.index.protocol import IndexFactory
 from kvstore.core.index.radix import RadixIndex
-from kvstore.core.wanted_moves import TierPolicy
+from kvstore.core.pool.tier_policy import TierPolicy
 from support.machine import load_average
 from support.replay_core import Replay
 from support.replay_exact import replay_exact

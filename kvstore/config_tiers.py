@@ -7,7 +7,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from kvstore.config_about import Shown
 from kvstore.config_types import FilePath, OptionalTierSize
-from kvstore.core.wanted_moves import TierPolicy, WritePolicy
+from kvstore.core.pool.tier_policy import TierPolicy, WritePolicy
 
 
 class TierSettings(BaseSettings):

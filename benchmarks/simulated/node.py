@@ -12,9 +12,9 @@ import grpc
 from google.rpc import error_details_pb2, status_pb2
 
 from kvstore.core.cache import PrefixCache
-from kvstore.core.invariants import Laws
-from kvstore.core.law import LawBroken
-from kvstore.core.lease import Lease
+from kvstore.core.invariants.check import Invariants
+from kvstore.core.invariants.invariant import InvariantBroken
+from kvstore.core.leases.lease import Lease
 from kvstore.core.values.limits import Limits
 from kvstore.core.values.slots import SlotState
 from kvstore.rpc.attach import AttachServer
@@ -133,7 +133,7 @@ class StoreNode:
             self.epoch, LIMITS, arena_ids=random_ids(), recycled=self._arenas.poison
         )
         self.store = KVStore(self.cache, arenas=self._arenas, clock=kernel.clock)
-        self._laws = Laws(self.cache)
+        self._laws = Invariants(self.cache)
         self._gone: dict[int, Callable[[], None]] = {}
         self._answers: dict[bytes, bytes] = {}
         self._calls = 0
@@ -222,7 +222,7 @@ class StoreNode:
         """See that all laws of the cache hold."""
         try:
             self._laws.check()
-        except LawBroken as error:
+        except InvariantBroken as error:
             raise Violation(f"law: {error}") from error
 
     def leases(self) -> list[Lease]:
@@ -277,7 +277,7 @@ class StoreNode:
             for each in cache.table.leases.values()
         ]
         spaces = [
-            (each.index.page_count, len(each.index.nodes), len(each.named_pins))
+            (each.index.page_count, len(each.index.nodes), each.named_pin_count)
             for each in cache.namespaces.values()
         ]
         return arenas, leases, spaces

@@ -8,8 +8,8 @@ from typing import Any
 
 from kvstore.core.cache import PrefixCache
 from kvstore.core.index.node import Node
-from kvstore.core.lease import Lease, LeaseChange
-from kvstore.core.membership import Membership
+from kvstore.core.leases.lease import Lease, LeaseChange
+from kvstore.core.leases.lifecycle import Lifecycle
 from kvstore.core.values.requests import Caller, Grant, Match, MatchWishes, Sequence
 from kvstore.core.values.tokens import TOKEN_BYTES
 from kvstore.errors import KVStoreError
@@ -22,45 +22,49 @@ from support.chaos_load import PAGE_TOKENS
 def _expiry_frees_slots() -> None:
     """A lease past its TTL ends as if its processes were dead."""
 
-    def expire_lease(self: Membership, lease: Lease, now: float) -> list[LeaseChange]:
+    def expire_lease(self: Lifecycle, lease: Lease, now: float) -> list[LeaseChange]:
         return [self.end(lease, now)]
 
-    Membership._expire_lease = expire_lease  # type: ignore[method-assign]  # noqa: SLF001  # the fault
+    Lifecycle._expire_lease = expire_lease  # type: ignore[method-assign]  # noqa: SLF001  # the fault
 
 
 def _dead_writer_published() -> None:
     """What a dead process had reserved is published, as if it had been written."""
-    acquire, process_died = PrefixCache.acquire, PrefixCache.process_died
+    build = PrefixCache.__init__
     wanted: dict[int, tuple[Caller, Sequence]] = {}
 
-    def remembering(
-        self: PrefixCache,
-        caller: Caller,
-        namespace_id: bytes,
-        sequence: Sequence,
-        wishes: MatchWishes,
-        **rest: Any,  # noqa: ANN401
-    ) -> tuple[Match, Grant | None]:
-        match, grant = acquire(self, caller, namespace_id, sequence, wishes, **rest)
-        if grant is not None:
-            start = grant.start_page * PAGE_TOKENS
-            base = wishes.pin_id if start else None
-            tokens = sequence.tokens[start * TOKEN_BYTES :]
-            wanted[rest["reservation_id"]] = caller, Sequence(tokens, start, base)
-        return match, grant
+    def faulty(cache: PrefixCache, *arguments: Any, **named: Any) -> None:  # noqa: ANN401
+        build(cache, *arguments, **named)
+        acquire, process_died = cache.acquire, cache.process_died
 
-    def publishing(self: PrefixCache, process_id: int, now: float) -> list[LeaseChange]:
-        process = self.table.processes.get(process_id)
-        for reservation_id in [] if process is None else list(process.lease.reservations):
-            if reservation_id in wanted:
-                with suppress(KVStoreError):
-                    self.insert(
-                        wanted[reservation_id][0], reservation_id, wanted[reservation_id][1], now
-                    )
-        return process_died(self, process_id, now)
+        def remembering(
+            caller: Caller,
+            namespace_id: bytes,
+            sequence: Sequence,
+            wishes: MatchWishes,
+            **rest: Any,  # noqa: ANN401
+        ) -> tuple[Match, Grant | None]:
+            match, grant = acquire(caller, namespace_id, sequence, wishes, **rest)
+            if grant is not None:
+                start = grant.start_page * PAGE_TOKENS
+                base = wishes.pin_id if start else None
+                tokens = sequence.tokens[start * TOKEN_BYTES :]
+                wanted[rest["reservation_id"]] = caller, Sequence(tokens, start, base)
+            return match, grant
 
-    PrefixCache.acquire = remembering  # type: ignore[method-assign]
-    PrefixCache.process_died = publishing  # type: ignore[method-assign,assignment]
+        def publishing(process_id: int, now: float) -> list[LeaseChange]:
+            process = cache.table.processes.get(process_id)
+            for reservation_id in [] if process is None else list(process.lease.reservations):
+                if reservation_id in wanted:
+                    with suppress(KVStoreError):
+                        caller, sequence = wanted[reservation_id]
+                        cache.insert(caller, reservation_id, sequence, now)
+            return process_died(process_id, now)
+
+        cache.acquire = remembering
+        cache.process_died = publishing
+
+    PrefixCache.__init__ = faulty  # type: ignore[method-assign,assignment]
 
 
 def _held_pages_evicted() -> None:

@@ -6,10 +6,10 @@ from itertools import count
 
 from kvstore.core.cache import PrefixCache
 from kvstore.core.eviction.policies import POLICIES
+from kvstore.core.pool.tier_policy import TierPolicy, WritePolicy
 from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.values.limits import Limits
 from kvstore.core.values.requests import Caller, Identity, MatchWishes, Sequence
-from kvstore.core.wanted_moves import TierPolicy, WritePolicy
 from kvstore.service.clock import MONOTONIC
 from kvstore.service.store import KVStore
 from kvstore.storage.arenas import Arenas

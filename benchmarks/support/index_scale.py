@@ -16,7 +16,7 @@ from time import perf_counter
 from typing import Any
 
 from kvstore.core.index.node import Position
-from kvstore.core.pages import publish
+from kvstore.core.pool.pages import publish
 from kvstore.service.collector import Collector
 from support.index_trees import PAGE_TOKENS, Tree, sequence
 

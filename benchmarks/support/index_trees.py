@@ -7,14 +7,13 @@ from time import perf_counter
 from typing import TypeVar
 
 from kvstore.core.cache import PrefixCache
-from kvstore.core.evicting import evict
-from kvstore.core.holds import Pin
 from kvstore.core.index.node import Position
 from kvstore.core.index.protocol import IndexFactory
 from kvstore.core.index.radix import RadixIndex
 from kvstore.core.index.usage import note_use
-from kvstore.core.namespace import Namespace
-from kvstore.core.pages import let_go, publish, release
+from kvstore.core.leases.holds import Pin
+from kvstore.core.pool.namespace import Namespace
+from kvstore.core.pool.pages import evict, let_go, publish, release
 from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.values.limits import Limits
 from kvstore.core.values.requests import Caller, Identity, MatchWishes, Sequence

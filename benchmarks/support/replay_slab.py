@@ -3,8 +3,8 @@
 from collections import Counter
 from itertools import islice
 
-from kvstore.core.keep import Keep
-from kvstore.core.load import Located
+from kvstore.core.tiers.disk_reads import Located
+from kvstore.core.tiers.disk_writes import Keep
 from kvstore.storage.slab_admission import SecondTouch
 from kvstore.storage.slab_clock import SlabClock
 from kvstore.storage.slab_header import HEADER_BYTES

@@ -4,8 +4,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from kvstore.core.cache import PrefixCache
+from kvstore.core.pool.tier_policy import TierPolicy
 from kvstore.core.values.requests import Caller, MatchWishes, Sequence
-from kvstore.core.wanted_moves import TierPolicy
 from support.replay_slab import REMEMBERED, ReplaySlab
 
 # As the store's mover and keeper do.

@@ -1,24 +1,261 @@
 """What a store looks like at one moment: everything here is a copy."""
 
+from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
+from enum import Enum
 from itertools import islice
 from math import inf
 
-from kvstore.core.arena import Arena
 from kvstore.core.cache import PrefixCache
-from kvstore.core.lease import Lease
-from kvstore.core.lease_stats import LeaseStats, lease_stats, oldest
-from kvstore.core.named_pin import NamedPin
-from kvstore.core.namespace import Namespace
-from kvstore.core.tenant_stats import TenantStats, tenant_stats
+from kvstore.core.index.node import Node
+from kvstore.core.leases.holds import Pin, Reservation, SourcePin
+from kvstore.core.leases.lease import Lease, LeaseState
+from kvstore.core.leases.named_pins import NamedPin
+from kvstore.core.pool.arena import Arena
+from kvstore.core.pool.namespace import Namespace, namespace_of
+from kvstore.core.pool.tenant import Tenant
 from kvstore.core.values.counters import Counters
 from kvstore.core.values.events import Cause
 from kvstore.core.values.layout import NamespaceIdentity, PageLayout
+from kvstore.core.values.limits import Quotas
 from kvstore.core.values.requests import Identity
 from kvstore.core.values.slots import SlotState
 from kvstore.core.values.tokens import TOKEN_BYTES
+
+
+class HoldKind(Enum):
+    """What a hold is."""
+
+    PIN = 1
+    SOURCE = 2
+    RESERVATION = 3
+
+
+KINDS = {Pin: HoldKind.PIN, SourcePin: HoldKind.SOURCE, Reservation: HoldKind.RESERVATION}
+
+
+@dataclass(frozen=True)
+class HoldStats:
+    """One hold; numbers count its lease's by taking. The age is in seconds.
+
+    ``page_count`` pages of its sequence are held, from the beginning, or one
+    source page; ``token_count`` are their tokens, and ``detached_page_count`` of
+    the pages are out of the index. ``slot_count`` slots are reserved and not
+    published, or in quarantine. Through ``announced_token_count`` tokens others know that
+    it is to compute its sequence; zero: they do not.
+    """
+
+    number: int
+    kind: HoldKind
+    hold_id: int
+    namespace_id: bytes
+    page_count: int
+    token_count: int
+    detached_page_count: int
+    slot_count: int
+    announced_token_count: int
+    age: float
+
+
+@dataclass(frozen=True)
+class ProcessStats:
+    """One attached process."""
+
+    pid: int
+    uid: int
+    connected: bool
+    mapped_extent_count: int
+
+
+@dataclass(frozen=True)
+class LeaseStats:
+    """One lease and what it holds. Ages are in seconds; numbers count by granting.
+
+    ``in_flight_count`` of its reservations are announced and not computed to their end.
+    """
+
+    number: int
+    lease_id: bytes
+    display_name: str
+    tenant: str
+    expired: bool
+    age: float
+    since_renewal: float
+    processes: tuple[ProcessStats, ...]
+    pin_count: int
+    reservation_count: int
+    in_flight_count: int
+    reserved_slot_count: int
+    quarantined_slot_count: int
+    pinned_page_count: int
+    detached_page_count: int
+    oldest_hold_age: float | None
+    oldest_quarantine_age: float | None
+    counters: Counters
+
+
+def lease_stats(lease: Lease, now: float) -> LeaseStats:
+    """Return what a lease holds."""
+    expired = lease.state is LeaseState.EXPIRED
+    slots = lease.unpublished_count()
+    holds = [*lease.pins.values(), *lease.reservations.values()]
+    quarantined = slots if expired else 0
+    since = lease.expired_at if quarantined else None
+    return LeaseStats(
+        number=lease.number,
+        lease_id=lease.lease_id,
+        display_name=lease.display_name,
+        tenant=lease.tenant,
+        expired=expired,
+        age=now - lease.granted_at,
+        since_renewal=now - lease.renewed_at,
+        processes=tuple(
+            ProcessStats(each.pid, each.uid, each.connected, len(each.mapped))
+            for each in lease.processes.values()
+        ),
+        pin_count=len(lease.pins),
+        reservation_count=len(lease.reservations),
+        in_flight_count=sum(each.prefill is not None for each in lease.reservations.values()),
+        reserved_slot_count=slots - quarantined,
+        quarantined_slot_count=quarantined,
+        pinned_page_count=sum(each.page_count for each in lease.pins.values()),
+        # Of a namespace without detached pages no hold has any: there it is not looked at them.
+        detached_page_count=sum(
+            each.detached_page_count for each in holds if each.namespace.detached_page_count
+        ),
+        oldest_hold_age=now - min(each.taken_at for each in holds) if holds else None,
+        oldest_quarantine_age=None if since is None else now - since,
+        counters=lease.counters.copy(),
+    )
+
+
+def hold_stats(lease: Lease, now: float) -> list[HoldStats]:
+    """Return all that a lease holds, by number."""
+    holds = [*lease.pins.values(), *lease.reservations.values()]
+    return [_hold(each, now) for each in sorted(holds, key=lambda each: each.number)]
+
+
+def oldest(ages: Iterable[float | None]) -> float | None:
+    """Return the largest of the ages that there are."""
+    return max((each for each in ages if each is not None), default=None)
+
+
+def _hold(hold: Pin | SourcePin | Reservation, now: float) -> HoldStats:
+    reserved = announced = 0
+    if isinstance(hold, Reservation):
+        reserved = hold.published.count(0)
+        if hold.prefill is not None:
+            announced = hold.prefill.end * hold.namespace.layout.page_tokens
+    return HoldStats(
+        number=hold.number,
+        kind=KINDS[type(hold)],
+        hold_id=hold.hold_id,
+        namespace_id=hold.namespace.namespace_id,
+        page_count=hold.page_count,
+        token_count=hold.token_count,
+        detached_page_count=hold.detached_page_count,
+        slot_count=reserved,
+        announced_token_count=announced,
+        age=now - hold.taken_at,
+    )
+
+
+@dataclass(frozen=True)
+class TenantStats:
+    """One tenant: what it may have, and what it has."""
+
+    tenant: str
+    quotas: Quotas
+    tier1_bytes: int
+    lease_count: int
+    pin_count: int
+    named_pin_count: int
+
+
+def tenant_stats(tenant: Tenant) -> TenantStats:
+    """Return what a tenant has; the cost is that of its arenas."""
+    return TenantStats(
+        tenant=tenant.name,
+        quotas=tenant.quotas,
+        tier1_bytes=tenant.tier1_bytes,
+        lease_count=tenant.lease_count,
+        pin_count=tenant.hold_count,
+        named_pin_count=tenant.named_pin_count,
+    )
+
+
+# What a row has, in this order. ``parent`` is the number of the node above, 0 without one;
+# ``start`` counts the tokens before the node's own, which are ``tokens``; ``hits`` are matches
+# that ended in it, and ``used`` is when one last did, as ``PrefixCache.use_count`` counts;
+# ``holds`` end in it, ``overdue`` of them of leases past their time to live.
+COLUMNS = ("number", "parent", "start", "tokens", "hits", "used", "holds", "overdue")
+
+
+def tree_rows(
+    namespace: Namespace, numbers: Items[int], newest: int, overdue: Mapping[int, int]
+) -> "array[int]":
+    """Return one row after the other, of those of the nodes ``numbers`` that are still there.
+
+    Nodes with numbers above ``newest`` are left out: what stands below such a one hangs on
+    what is above it. So parts that are read one after the other fit together, where pages
+    were added meanwhile. ``overdue`` is what ``overdue_holds`` returned.
+    """
+    nodes, page_tokens = namespace.index.nodes, namespace.layout.page_tokens
+    rows = array("q")
+    for number in numbers:
+        node = nodes.get(number)
+        if node is not None:
+            steps = node.steps or ()
+            row = (
+                number,
+                _number_above(node, newest),
+                node.start * page_tokens,
+                len(node.edge) // TOKEN_BYTES,
+                node.hits + sum(each.hits for each in steps),
+                max((node.last_use, *(each.last_use for each in steps))),
+                _hold_count(node),
+                overdue.get(number, 0),
+            )
+            rows.extend(row)
+    return rows
+
+
+def overdue_holds(leases: Iterable[Lease], namespace: Namespace) -> dict[int, int]:
+    """Return how many holds of ``leases`` end in each node of a namespace, where some do."""
+    counts: dict[int, int] = {}
+    for lease in leases:
+        for hold in (*lease.pins.values(), *lease.reservations.values()):
+            ends = hold.anchors if hold.namespace is namespace else ()
+            for each in ends:
+                counts[each.node.number] = counts.get(each.node.number, 0) + 1
+    return counts
+
+
+def first_tokens(namespace: Namespace, numbers: Iterable[int], max_tokens: int) -> dict[int, bytes]:
+    """Return the first ``max_tokens`` tokens of those of the nodes that are still there."""
+    nodes = namespace.index.nodes
+    found = {number: nodes.get(number) for number in numbers}
+    width = max_tokens * TOKEN_BYTES
+    return {number: node.edge[:width] for number, node in found.items() if node is not None}
+
+
+def _number_above(node: Node, newest: int) -> int:
+    above = node.parent
+    while above is not None and above.number > newest:
+        above = above.parent
+    return 0 if above is None else above.number
+
+
+def _hold_count(node: Node) -> int:
+    """Return how many holds end in a node: one that has copies of both tiers ends once."""
+    if namespace_of(node).lower_arena is None:
+        return len(node.anchors)
+    return sum(
+        anchor in anchor.hold.anchors for copies in node.leaves() for anchor in copies.anchors
+    )
 
 
 @dataclass(frozen=True)
@@ -112,7 +349,7 @@ def snapshot(cache: PrefixCache, identity: Identity, now: float) -> Stats:
     """
     leases = [lease_stats(each, now) for each in cache.table.visible(identity)]
     visible = cache.visible_namespaces(identity)
-    leaving = [each for each in cache.leaving if identity.sees(each.tenant)]
+    leaving = [each for each in cache.state.leaving if identity.sees(each.tenant)]
     pins = count_pins(cache.table.visible(identity), Counter())
     return Stats(
         epoch=cache.epoch,
@@ -121,16 +358,16 @@ def snapshot(cache: PrefixCache, identity: Identity, now: float) -> Stats:
         namespaces=tuple(namespace_stats(each, pins, now) for each in visible),
         leases=tuple(leases),
         pin_count=sum(each.pin_count for each in leases),
-        named_pin_count=sum(len(each.named_pins) for each in visible),
+        named_pin_count=sum(each.named_pin_count for each in visible),
         reservation_count=sum(each.reservation_count for each in leases),
         in_flight_count=sum(each.in_flight_count for each in leases),
         expired_lease_count=sum(each.expired for each in leases),
         quarantined_slot_count=sum(each.quarantined_slot_count for each in leases),
         detached_page_count=sum(each.detached_page_count for each in (*visible, *leaving)),
         oldest_quarantine_age=oldest(each.oldest_quarantine_age for each in leases),
-        tenants=tuple(tenant_stats(each) for each in cache.table.visible_holdings(identity)),
-        removed_pages=dict(cache.removed_pages) if identity.admin else {},
-        deleted=_copies(cache.deleted) if identity.admin else {},
+        tenants=tuple(tenant_stats(each) for each in cache.table.visible_tenants(identity)),
+        removed_pages=dict(cache.state.removed_pages) if identity.admin else {},
+        deleted=_copies(cache.state.deleted) if identity.admin else {},
     )
 
 
@@ -201,7 +438,7 @@ def namespace_stats(namespace: Namespace, pins: "Counter[bytes]", now: float) ->
         node_count=len(namespace.index.nodes),
         detached_page_count=namespace.detached_page_count,
         pin_count=pins[namespace.namespace_id],
-        named_pin_count=len(namespace.named_pins),
+        named_pin_count=namespace.named_pin_count,
         counters=namespace.counters.copy(),
         age=now - namespace.created_at,
     )

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from kvstore.core.tree_rows import COLUMNS
+from kvstore.core.stats import COLUMNS
 
 Column: TypeAlias = NDArray[np.int64]
 # An entry of an outline, as JSON has it.

@@ -5,9 +5,7 @@ from collections.abc import Sequence as Items
 from dataclasses import asdict
 from typing import Any, Final, TypeVar
 
-from kvstore.core.lease_stats import HoldStats, LeaseStats
-from kvstore.core.stats import ArenaStats, NamespaceStats, Stats
-from kvstore.core.tenant_stats import TenantStats
+from kvstore.core.stats import ArenaStats, HoldStats, LeaseStats, NamespaceStats, Stats, TenantStats
 from kvstore.core.values.slots import SlotState
 from kvstore.service.tier3 import Tier3Use
 

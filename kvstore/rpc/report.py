@@ -5,15 +5,17 @@ from dataclasses import asdict
 
 from google.protobuf.duration_pb2 import Duration
 
-from kvstore.core.lease_stats import HoldStats, LeaseStats, ProcessStats
 from kvstore.core.stats import (
     ArenaStats,
+    HoldStats,
+    LeaseStats,
     NamedPinStats,
     NamespaceStats,
     PrefixStats,
+    ProcessStats,
     Stats,
+    TenantStats,
 )
-from kvstore.core.tenant_stats import TenantStats
 from kvstore.core.values.counters import Counters
 from kvstore.core.values.limits import Limits, Quotas
 from kvstore.core.values.slots import SlotState

@@ -7,10 +7,18 @@ from time import sleep
 from typing import NamedTuple
 
 from kvstore.core.cache import PrefixCache
-from kvstore.core.lease import LeaseState
-from kvstore.core.lease_stats import HoldStats, hold_stats
-from kvstore.core.stats import PrefixStats, Stats, prefixes, snapshot
-from kvstore.core.tree_rows import first_tokens, overdue_holds, tree_rows
+from kvstore.core.leases.lease import LeaseState
+from kvstore.core.stats import (
+    HoldStats,
+    PrefixStats,
+    Stats,
+    first_tokens,
+    hold_stats,
+    overdue_holds,
+    prefixes,
+    snapshot,
+    tree_rows,
+)
 from kvstore.core.values.counters import Counters
 from kvstore.core.values.events import Cause
 from kvstore.core.values.requests import Identity, Removed
@@ -108,7 +116,7 @@ class Administration:
     def totals(self) -> Totals:
         """Return the store's counters, of all tenants. The cost is that of a copy of them."""
         with self._mutex:
-            return Totals(self._cache.counters.copy(), self._cache.use_count)
+            return Totals(self._cache.counters.copy(), self._cache.state.use_count)
 
     def tree_rows(self, identity: Identity, namespace_id: bytes) -> "array[int]":
         """Return a namespace's tree, a row for each node, as ``core.tree_rows`` has them.

@@ -5,8 +5,8 @@ from threading import Lock
 
 import structlog
 
-from kvstore.core.arena import Arena
 from kvstore.core.cache import PrefixCache
+from kvstore.core.pool.arena import Arena
 from kvstore.service.announcer import Announcer
 from kvstore.service.clock import Clock
 from kvstore.storage.arenas import Arenas
@@ -75,7 +75,7 @@ class Departures:
         with self._mutex:
             empty = [each for each in self._cache.emptied_extents() if each in self.under_way]
             gone = [each for each in empty if self._cache.remove_extent(each)]
-            holders = {each: self._cache.handouts.pids(each) for each in empty}
+            holders = {each: self._cache.state.mappings.pids(each) for each in empty}
         for extent_id in gone:
             departure = self.under_way.pop(extent_id)
             shape = self._arenas.destroy(extent_id)

@@ -7,8 +7,8 @@ from threading import Event, Lock
 
 import structlog
 
-from kvstore.core.arena import Arena
 from kvstore.core.cache import PrefixCache
+from kvstore.core.pool.arena import Arena
 from kvstore.core.values.limits import QuotaTable
 from kvstore.core.values.slots import SlotState
 from kvstore.errors import PoolExhausted
@@ -64,7 +64,7 @@ class Growth:
         self._clock = clock
         self._watermark = watermark
         # What quotas say of bytes they say of tier 1.
-        self._quotas = cache.quotas if arenas.tier == 1 else QuotaTable()
+        self._quotas = cache.state.quotas if arenas.tier == 1 else QuotaTable()
         self._growing = Lock()
         self._departures = Departures(cache, mutex, arenas=arenas, announcer=announcer, clock=clock)
         self._wanted: dict[int, int] = {}
@@ -248,7 +248,7 @@ class Growth:
         if share is None:
             tenants = len(self._tenants) + (arena.tenant not in self._tenants)
             share = self._arenas.budget_bytes / tenants
-        mine = arena.holdings.arenas.values()
+        mine = self._cache.state.arenas_of.of(arena.tenant).values()
         held = sum(each.lasting_bytes for each in mine if each.tier == arena.tier)
         room, quota = max(int(share) - held, 0) // arena.slot_bytes, arena.quota_slots
         return max(self._room(arena), room if quota is None else min(room, quota))

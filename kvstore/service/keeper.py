@@ -9,7 +9,7 @@ from typing import NamedTuple
 import structlog
 
 from kvstore.core.cache import PrefixCache
-from kvstore.core.keep import Keep
+from kvstore.core.tiers.disk_writes import Keep
 from kvstore.service.clock import Clock
 from kvstore.service.disk import Disk
 from kvstore.service.log_budget import LogBudget
@@ -106,7 +106,7 @@ class Keeper:
 
     def note(self) -> None:
         """Set ``due`` if pages were touched that may be written; under the store's mutex."""
-        if self._cache.third is not None and self._cache.keeps_wanted():
+        if self._cache.state.disk is not None and self._cache.keeps_wanted():
             self.due.set()
 
     def step(self) -> None:

@@ -8,10 +8,9 @@ from time import sleep
 from typing import Generic, NamedTuple, TypeVar
 
 from kvstore.core.cache import PrefixCache
-from kvstore.core.lease import Lease
-from kvstore.core.lease_stats import LeaseStats, lease_stats
-from kvstore.core.namespace import Namespace
-from kvstore.core.stats import NamespaceStats, count_pins, namespace_stats
+from kvstore.core.leases.lease import Lease
+from kvstore.core.pool.namespace import Namespace
+from kvstore.core.stats import LeaseStats, NamespaceStats, count_pins, lease_stats, namespace_stats
 from kvstore.core.values.requests import Identity
 from kvstore.service.clock import Clock
 

@@ -14,10 +14,10 @@ from typing import NamedTuple
 import structlog
 
 from kvstore import tracing
-from kvstore.core.arena import Arena
 from kvstore.core.cache import PrefixCache
-from kvstore.core.load import Load, Located
-from kvstore.core.load_decision import LoadDecision, Wanted
+from kvstore.core.pool.arena import Arena
+from kvstore.core.tiers.disk_reads import Load, Located
+from kvstore.core.tiers.load_or_recompute import LoadDecision, Wanted
 from kvstore.core.values.layout import PageLayout
 from kvstore.core.values.requests import Caller, MatchWishes, Sequence
 from kvstore.errors import KVStoreError

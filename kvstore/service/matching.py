@@ -2,7 +2,7 @@
 
 from contextlib import suppress
 
-from kvstore.core.moving import Move
+from kvstore.core.tiers.moves import Move
 from kvstore.core.values.requests import Caller, Grant, Match, MatchWishes, Sequence
 from kvstore.errors import KVStoreError, StoreDraining
 from kvstore.service.growth import Growth
@@ -108,9 +108,9 @@ class Matching(Members):
         if self._draining:
             raise StoreDraining
         on_disk = 0
-        if self._cache.third is not None:
+        if self._cache.state.disk is not None:
             on_disk = self.tier3.loader.load(caller, namespace_id, sequence, wishes, terms)
-        if self._cache.wanted is not None:
+        if self._cache.state.wanted is not None:
             self._promote(caller, namespace_id, sequence, wishes)
         return on_disk
 
@@ -121,7 +121,7 @@ class Matching(Members):
 
         What is wrong with a call is the match's to say, which may have been answered before.
         """
-        if self._cache.tier_policy.promote:
+        if self._cache.state.tier_policy.promote:
             moves: list[Move] = []
             with suppress(KVStoreError), self._mutex:
                 moves = self._cache.plan_promotion(caller, namespace_id, sequence, wishes)
@@ -129,11 +129,11 @@ class Matching(Members):
 
     def _note_use(self, namespace_id: bytes) -> None:
         """Have pages moved that the match made nearer, or further, to other tiers."""
-        if self._cache.wanted is not None:
+        if self._cache.state.wanted is not None:
             # What is promoted wants slots, of which there may be none.
             self._note(namespace_id)
             self.mover.note()
-        if self._cache.third is not None:
+        if self._cache.state.disk is not None:
             self.tier3.keeper.note()
 
     def _note(self, namespace_id: bytes, wanted: int = 0, kept: int = 0) -> None:

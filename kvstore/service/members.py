@@ -7,7 +7,7 @@ from threading import Condition, Lock
 import structlog
 
 from kvstore.core.cache import PrefixCache
-from kvstore.core.lease import LeaseChange
+from kvstore.core.leases.lease import LeaseChange
 from kvstore.core.values.requests import Caller
 from kvstore.errors import FeatureUnsupported, StoreDraining
 from kvstore.service.administration import Administration
@@ -147,7 +147,7 @@ class Members(Administration):
     def watched_process_ids(self) -> set[int]:
         """Return those, and of processes whose lease ended all that may have memory mapped."""
         with self._mutex:
-            return self._cache.table.processes.keys() | self._cache.handouts.process_ids
+            return self._cache.table.processes.keys() | self._cache.state.mappings.process_ids
 
     def _report(self, changes: Iterable[LeaseChange]) -> None:
         """Log what happened to leases, and wake who listens if any did."""

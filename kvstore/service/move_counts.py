@@ -3,8 +3,8 @@
 from threading import Lock
 from typing import NamedTuple
 
-from kvstore.core.moving import Move
-from kvstore.core.tiers import FIRST, LOWER
+from kvstore.core.pool.placement import FIRST, LOWER
+from kvstore.core.tiers.moves import Move
 
 
 class MoveCounts(NamedTuple):

@@ -10,9 +10,9 @@ from threading import Event, Lock
 import structlog
 
 from kvstore import tracing
-from kvstore.core.arena import Arena
 from kvstore.core.cache import PrefixCache
-from kvstore.core.moving import Move
+from kvstore.core.pool.arena import Arena
+from kvstore.core.tiers.moves import Move
 from kvstore.service.clock import Clock
 from kvstore.service.log_budget import LogBudget
 from kvstore.service.move_counts import MoveLedger
@@ -60,7 +60,7 @@ class Mover:
 
     def note(self) -> None:
         """Set ``due`` if something is to be moved; under the store's mutex."""
-        if self._cache.wanted:
+        if self._cache.state.wanted:
             self.due.set()
 
     def step(self) -> None:

@@ -10,7 +10,7 @@ Each move makes the two more equal, so moving ends, whatever both still want.
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from kvstore.core.arena import Arena
+from kvstore.core.pool.arena import Arena
 from kvstore.core.values.limits import Quotas, QuotaTable
 
 

@@ -14,9 +14,9 @@ from threading import Lock
 
 import structlog
 
-from kvstore.core.arena import Arena
 from kvstore.core.cache import PrefixCache
-from kvstore.core.namespace import Namespace
+from kvstore.core.pool.arena import Arena
+from kvstore.core.pool.namespace import Namespace
 from kvstore.core.values.layout import NamespaceIdentity, PageLayout
 from kvstore.core.values.limits import Limits, QuotaTable
 from kvstore.core.values.requests import (
@@ -103,7 +103,7 @@ class KVStore(Matching):
         self.events = EventWatches(cache, self._mutex, self._require_open)
         self.named_pins = NamedPinKeeper(cache, self._mutex, clock)
         self.thrash = ThrashWatch(cache, self._mutex, clock)
-        self.traffic = Traffic(cache.quotas, clock)
+        self.traffic = Traffic(cache.state.quotas, clock)
         # By what calls come over; what is not there when their server is made is not timed.
         self.call_times: dict[str, CallTimes] = {}
         self.tier3 = Tier3(
@@ -133,13 +133,13 @@ class KVStore(Matching):
     @property
     def quotas(self) -> QuotaTable:
         """The quotas of the tenants."""
-        return self._cache.quotas
+        return self._cache.state.quotas
 
     def change_rates(self, quotas: QuotaTable) -> None:
         """Let tenants ask as often as ``quotas`` says from now on; other quotas stay."""
         with self._mutex:
             self._cache.change_rates(quotas)
-            changed = self._cache.quotas
+            changed = self._cache.state.quotas
         self.traffic.change_rates(changed)
 
     def change_verify_rate(self, rate: float) -> None:

@@ -15,7 +15,7 @@ from kvstore import tracing
 from kvstore.core.cache import PrefixCache
 from kvstore.core.values.requests import Caller, MatchWishes
 from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK
-from kvstore.core.verifying import Inspection, PageCheck
+from kvstore.core.verbs.verify import Inspection, PageCheck
 from kvstore.service.clock import Clock
 from kvstore.service.log_budget import LogBudget
 from kvstore.storage.errors import CudaFailed

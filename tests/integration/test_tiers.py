@@ -5,7 +5,7 @@ from random import Random
 import pytest
 from patterned_pages import LAYOUT, SMALL_STORE, holds_pattern, open_client, write_and_insert
 
-from kvstore.core.wanted_moves import TierPolicy
+from kvstore.core.pool.tier_policy import TierPolicy
 from kvstore_client import Admin, PageRef
 from kvstore_client.testing import running_store, wait_until
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from structure import PRODUCT, circles, imports, modules, within
 
 ROOT = Path(__file__).parents[2]
 CLIENT = "clients/python/kvstore_client"
@@ -120,7 +121,7 @@ ALLOWED = {
     | {"torch", "transformers"},
 }
 # The layers of the core, the lowest first: a folder imports from itself and from those before it.
-CORE_LAYERS = ("values", "index", "eviction")
+CORE_LAYERS = ("values", "index", "eviction", "pool", "leases", "verbs", "tiers")
 # The composition root is the one place that knows every type; kvstore/v1 is generated.
 FREE = {"kvstore/__main__.py", "kvstore/v1"}
 # Time, chance and the outside come into the core as arguments, or not at all.
@@ -180,8 +181,8 @@ def test_a_package_imports_only_what_it_may(package: str) -> None:
 @pytest.mark.parametrize("layer", CORE_LAYERS)
 def test_a_layer_of_the_core_imports_only_downward(layer: str) -> None:
     """No folder of the core imports from a folder above it, nor from what they are put in."""
-    above = CORE_LAYERS[CORE_LAYERS.index(layer) + 1 :]
-    below = {f"kvstore.core.{each}" for each in CORE_LAYERS if each not in above}
+    number = CORE_LAYERS.index(layer)
+    below = {f"kvstore.core.{each}" for each in CORE_LAYERS[: number + 1]}
     wrong = [
         f"{path.relative_to(ROOT)}:{node.lineno}: {module}"
         for path in files_of(f"kvstore/core/{layer}")
@@ -189,6 +190,13 @@ def test_a_layer_of_the_core_imports_only_downward(layer: str) -> None:
         if belongs(module, ("kvstore.core",)) and not belongs(module, below)
     ]
     assert wrong == []
+
+
+def test_the_core_has_no_circle() -> None:
+    """No module of the core imports itself by way of others, imports for types included."""
+    graph = within(imports(modules(PRODUCT)), "kvstore.core")
+    assert len(graph) > 40
+    assert circles(graph) == []
 
 
 SCHEDULER = [path for path in ALLOWED if path.startswith("inference_worker/scheduler")]

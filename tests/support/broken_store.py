@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from kvstore.__main__ import main
-from kvstore.core.cache import PrefixCache
-from kvstore.core.inserting import publish_next
-from kvstore.core.lease import Lease, LeaseChange
-from kvstore.core.namespace import Namespace
+from kvstore.core.leases.lease import Lease, LeaseChange
+from kvstore.core.leases.lifecycle import Lifecycle
+from kvstore.core.pool.namespace import Namespace
 from kvstore.core.values.requests import Caller, Grant, Match, Sequence
 from kvstore.core.values.slots import INDEX_BITS, Slots, SlotState
+from kvstore.core.verbs.insert import publish_next
+from kvstore.core.verbs.reserve import Reserving
 from kvstore.service.processes import Process, Processes
 
 
@@ -28,10 +29,10 @@ def program(fault: str) -> tuple[str, ...]:
 
 def recycle_pinned_slots() -> None:
     """Have a reserve that lacks slots take all cached ones, pinned or not; they stay matchable."""
-    take = PrefixCache._take
+    take = Reserving._take
 
     def take_anything(
-        cache: PrefixCache, lease: Lease, namespace: Namespace, count: int, now: float
+        reserving: Reserving, lease: Lease, namespace: Namespace, count: int, now: float
     ) -> Slots:
         arena = namespace.arena
         if arena.free_count < count:
@@ -41,18 +42,18 @@ def recycle_pinned_slots() -> None:
                 states = enumerate(extent.states)
                 cached.extend(base | index for index, each in states if each == SlotState.CACHED)
             arena.recycle(cached, SlotState.CACHED)
-        return take(cache, lease, namespace, count, now)
+        return take(reserving, lease, namespace, count, now)
 
-    PrefixCache._take = take_anything  # type: ignore[method-assign]
+    Reserving._take = take_anything  # type: ignore[method-assign]
 
 
 def publish_slots_of_the_dead() -> None:
     """Have a lease's end publish what it reserved and did not insert, as LMCache's reaper does."""
-    acquire, end = PrefixCache.acquire, PrefixCache.end
+    acquire, end = Reserving.acquire, Lifecycle.end
     asked: dict[int, Sequence] = {}
 
     def remember(
-        cache: PrefixCache,
+        reserving: Reserving,
         caller: Caller,
         namespace_id: bytes,
         sequence: Sequence,
@@ -62,18 +63,18 @@ def publish_slots_of_the_dead() -> None:
     ) -> tuple[Match, Grant | None]:
         asked[reservation_id] = sequence
         return acquire(
-            cache, caller, namespace_id, sequence, *rest, reservation_id=reservation_id, **named
+            reserving, caller, namespace_id, sequence, *rest, reservation_id=reservation_id, **named
         )
 
-    def publish_and_end(cache: PrefixCache, lease: Lease, now: float) -> LeaseChange:
+    def publish_and_end(lifecycle: Lifecycle, lease: Lease, now: float) -> LeaseChange:
         for reservation in lease.reservations.values():
             width = reservation.namespace.index.width
             tokens = asked[reservation.hold_id].tokens[: len(reservation.reserved) * width]
             publish_next(lease, reservation, Sequence(tokens), tokens)
-        return end(cache, lease, now)
+        return end(lifecycle, lease, now)
 
-    PrefixCache.acquire = remember  # type: ignore[method-assign]
-    PrefixCache.end = publish_and_end  # type: ignore[method-assign]
+    Reserving.acquire = remember  # type: ignore[method-assign]
+    Lifecycle.end = publish_and_end  # type: ignore[method-assign]
 
 
 def watch_no_deaths() -> None:
@@ -100,10 +101,10 @@ def watch_no_deaths() -> None:
 def end_leases_at_their_ttl() -> None:
     """Have a lease past its TTL give everything back, whether its processes live or not."""
 
-    def end_at_once(cache: PrefixCache, lease: Lease, now: float) -> list[LeaseChange]:
-        return [cache.end(lease, now)]
+    def end_at_once(lifecycle: Lifecycle, lease: Lease, now: float) -> list[LeaseChange]:
+        return [lifecycle.end(lease, now)]
 
-    PrefixCache._expire_lease = end_at_once  # type: ignore[method-assign]
+    Lifecycle._expire_lease = end_at_once  # type: ignore[method-assign]
 
 
 FAULTS: dict[str, Callable[[], None]] = {

@@ -24,9 +24,9 @@ from naive_copies import FIRST, LOWER
 
 from kvstore import errors
 from kvstore.core.index.hash_index import HashIndex, blake2b_128
+from kvstore.core.pool.tier_policy import TierPolicy, WantedMoves
 from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.values.requests import Caller, Identity, MatchWishes, Sequence
-from kvstore.core.wanted_moves import TierPolicy, WantedMoves
 
 
 class CacheMachine(
@@ -46,7 +46,7 @@ class CacheMachine(
     def begin(self, policy: TierPolicy) -> None:
         """Start with one lease, its process, a namespace and an extent a tier."""
         if self.tier_count > 1:
-            self.cache.wanted = WantedMoves(policy)
+            self.cache.state.wanted = WantedMoves(policy)
         lease = self.grant_one()
         self.attach_one(lease)
         content = OpaqueContent(b"layout", divides_by_token=True)
@@ -57,7 +57,7 @@ class CacheMachine(
             self.namespace_id,
             self.now,
         )
-        for tier in self.cache.tiers:
+        for tier in self.cache.state.tiers:
             self.add_extent(tier)
         self.acknowledge_all(lease)
         self.open_and_map(self.grant_one())
@@ -133,7 +133,7 @@ class CacheMachine(
                 assert now == self.model.in_tier(tier), "the index is not the model's"
             assert self.ends_now() == self.model.ends, "next tokens are not the model's"
             assert self.cache.counters.superseded_page_count == self.model.superseded
-            for tier in self.cache.tiers:
+            for tier in self.cache.state.tiers:
                 free = self.cache.arenas[tier].free_count
                 assert free == len(self.model.free_slots(tier)), "slots leaked or given twice"
 

@@ -9,17 +9,18 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Items
 from itertools import count
 
-from kvstore.core.arena import Arena, ArenaKey
 from kvstore.core.cache import PrefixCache
 from kvstore.core.eviction.policies import LeastRecentlyUsed
-from kvstore.core.holdings import Holdings
 from kvstore.core.index.node import Node, Position
 from kvstore.core.index.protocol import Index, IndexFactory
 from kvstore.core.index.radix import RadixIndex, subtree
-from kvstore.core.invariants import Laws
-from kvstore.core.lease import Lease
-from kvstore.core.namespace import Namespace
-from kvstore.core.pages import publish
+from kvstore.core.invariants.check import Invariants
+from kvstore.core.leases.lease import Lease
+from kvstore.core.pool.arena import Arena, ArenaKey
+from kvstore.core.pool.namespace import Namespace
+from kvstore.core.pool.pages import publish
+from kvstore.core.pool.tenant import Tenant
+from kvstore.core.pool.tier_policy import TierPolicy
 from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.values.limits import Limits, Quotas, QuotaTable
 from kvstore.core.values.requests import (
@@ -34,7 +35,6 @@ from kvstore.core.values.requests import (
 )
 from kvstore.core.values.runs import Run
 from kvstore.core.values.slots import ExtentSlots, SlotState
-from kvstore.core.wanted_moves import TierPolicy
 
 EPOCH = 7
 PAGE_TOKENS = 2
@@ -70,14 +70,14 @@ def make_layout(
     return PageLayout(page_tokens, page_bytes, 1, OpaqueContent(b"layout", divides_by_token))
 
 
-def make_holdings(quotas: Quotas | None = None) -> Holdings:
-    """Return what a tenant has that has nothing."""
-    return Holdings(TENANT, quotas or Quotas(), Limits())
+def make_tenant(quotas: Quotas | None = None) -> Tenant:
+    """Return a tenant that has nothing."""
+    return Tenant(TENANT, quotas or Quotas(), Limits())
 
 
 def make_arena(*slot_counts: int) -> Arena:
     """Return an arena with one extent a count, numbered from 1."""
-    arena = Arena(1, ArenaKey(TENANT, 64, 1), LeastRecentlyUsed(), make_holdings())
+    arena = Arena(1, ArenaKey(TENANT, 64, 1), LeastRecentlyUsed(), make_tenant())
     for extent_id, slot_count in enumerate(slot_counts, start=1):
         arena.add_extent(ExtentSlots(extent_id, slot_count))
     return arena
@@ -166,6 +166,7 @@ class CoreWorld:
         divides_by_token: bool = False,
         lower_slots: int = 0,
         tier_policy: TierPolicy | None = None,
+        third_tier: bool = False,
     ) -> None:
         self.now = 100.0
         self.page_tokens = page_tokens
@@ -176,8 +177,9 @@ class CoreWorld:
             quotas=QuotaTable(quotas or Quotas()),
             index=Backend.index,
             tier_policy=tier_policy,
+            third_tier=third_tier,
         )
-        self.laws = Laws(self.cache)
+        self.laws = Invariants(self.cache)
         self._numbers = count(1)
         self.worker = self.join("first")
         self.cache.add_extent(1, 1, slots)

@@ -73,10 +73,8 @@ class DiskStore(Tiered):
     def settle(self) -> None:
         """Let the keeper work until nothing is under way, and memory grow."""
         keeper = self.world.store.tier3.keeper
-        third = self.world.cache.third
-        assert third is not None
         keeper.step()
-        while third.keeps:
+        while self.world.cache.disk_writes:
             assert keeper.due.wait(LIMIT)
             keeper.due.clear()
             keeper.step()

@@ -1,18 +1,18 @@
 """Leaves planted for a policy, and what it has go, in a few letters."""
 
-from core_builders import TENANT, letters_of, make_holdings, make_namespace, plant
+from core_builders import TENANT, letters_of, make_namespace, make_tenant, plant
 
-from kvstore.core.arena import Arena, ArenaKey
-from kvstore.core.evicting import evict
 from kvstore.core.eviction.policy import EvictionPolicy
-from kvstore.core.namespace import Namespace
+from kvstore.core.pool.arena import Arena, ArenaKey
+from kvstore.core.pool.namespace import Namespace
+from kvstore.core.pool.pages import evict
 from kvstore.core.values.requests import ExpectedReuse, Hint
 from kvstore.core.values.slots import ExtentSlots
 
 
 def make(policy: EvictionPolicy, slots: int = 64) -> Namespace:
     """Return an empty namespace whose arena has this policy."""
-    arena = Arena(1, ArenaKey(TENANT, 64, 1), policy, make_holdings())
+    arena = Arena(1, ArenaKey(TENANT, 64, 1), policy, make_tenant())
     arena.add_extent(ExtentSlots(1, slots))
     return make_namespace(arena=arena)
 

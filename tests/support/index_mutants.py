@@ -11,7 +11,7 @@ INDEX_MUTANTS = [
     ),
     Mutant(
         "parent-not-offered-when-its-last-child-goes",
-        "pages.py",
+        "pool/pages.py",
         "        node.tree.leaf_changed(node)\n        if above.copy_count:\n",
         "        if above.copy_count:\n",
     ),

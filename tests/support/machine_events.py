@@ -7,7 +7,7 @@ from hypothesis.stateful import initialize, invariant
 from machine_keeping import KeepRules
 from machine_state import COUNTS, OWNER
 
-from kvstore.core.page_events import EVENT_DIGEST_BYTES
+from kvstore.core.pool.pages import EVENT_DIGEST_BYTES
 from kvstore.core.values.events import (
     Event,
     EventWatch,

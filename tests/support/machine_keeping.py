@@ -6,7 +6,7 @@ from machine_moving import pair
 from machine_state import COUNTS, SELDOM, MachineState
 from naive_third import ModelKeep
 
-from kvstore.core.keep import Keep
+from kvstore.core.tiers.disk_writes import Keep
 from kvstore.core.values.page_hash import page_digests
 
 # What a disk has from before the start.

@@ -14,7 +14,7 @@ from naive_holds import ModelLease
 from naive_third import ModelLoad
 
 from kvstore.core.index.node import Position
-from kvstore.core.load import Load, Located
+from kvstore.core.tiers.disk_reads import Load, Located
 from kvstore.core.values.requests import MatchWishes, ReservationRequest, Sequence
 
 # What happens while pages are read.
@@ -43,7 +43,7 @@ class LoadRules(KeepRules, MoveRules, RetireRules):
         if meanwhile == "its path retires":
             known = self.whole() or known
         tokens = data.draw(st.sampled_from(known)) + self.tokens(pages)
-        if meanwhile == "its path retires" and self.cache.wanted is not None:
+        if meanwhile == "its path retires" and self.cache.state.wanted is not None:
             self.copy_down(tokens)
         sequence, width = Sequence(tokens), self.model.width
         caller = self.caller(lease)
@@ -52,7 +52,7 @@ class LoadRules(KeepRules, MoveRules, RetireRules):
         matchable = max(len(tokens) // 4 - 1, 0) // self.page_tokens
         assert located.end == len(path)
         assert located.page_count == max(matchable - len(path), 0)
-        if self.cache.third is not None and self.cache.third.removed:
+        if self.cache.state.disk is not None and self.cache.state.disk.removed:
             args = (caller, self.namespace_id, sequence, located.page_count, located)
             assert self.cache.begin_load(*args) is None, "loaded before the disk was told"
         self.tell()
@@ -93,8 +93,8 @@ class LoadRules(KeepRules, MoveRules, RetireRules):
         """Have what is cached of a sequence copied to tier 2, where it is in another extent."""
         index = self.cache.namespaces[self.namespace_id].index
         at = index.descend(Position(index.root, 0), tokens, len(tokens) // self.model.width)
-        if self.cache.wanted is not None:
-            self.cache.wanted.to_lower[at.node] = None
+        if self.cache.state.wanted is not None:
+            self.cache.state.wanted.to_lower[at.node] = None
         self.plan_once(6)
         self.finish_all(copied=True)
 

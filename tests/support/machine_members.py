@@ -75,7 +75,7 @@ class MemberRules(MachineState):
         self.acknowledge_all(lease)
         if another and not lease.expired and len(lease.processes) < 2:
             self.attach_one(lease)
-        for tier in self.cache.tiers:
+        for tier in self.cache.state.tiers:
             if grow and len(self.model.lasting_in(tier)) < 3:
                 self.add_extent(tier)
 

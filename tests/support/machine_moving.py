@@ -7,9 +7,9 @@ from machine_state import COUNTS, SELDOM
 from naive_copies import FIRST, LOWER, ModelMove, Slot
 
 from kvstore.core.index.radix import subtree
-from kvstore.core.moving import Move
+from kvstore.core.pool.tier_policy import TierPolicy, WritePolicy
+from kvstore.core.tiers.moves import Move
 from kvstore.core.values.requests import MatchWishes, Sequence
-from kvstore.core.wanted_moves import TierPolicy, WritePolicy
 
 POLICIES = st.builds(
     TierPolicy,
@@ -36,7 +36,7 @@ class MoveRules(MatchRules):
     @property
     def has_tiers(self) -> bool:
         """Whether there are two."""
-        return len(self.cache.tiers) > 1
+        return len(self.cache.state.tiers) > 1
 
     @precondition(lambda self: self.has_tiers)
     @rule(most=st.integers(1, 6), late=st.booleans(), idle=st.booleans())
@@ -67,7 +67,7 @@ class MoveRules(MatchRules):
     def sink(self) -> None:
         """Have all pages that nobody holds copied down, whatever the policy, and room made."""
         self.finish_all(copied=True)
-        wanted = self.cache.wanted
+        wanted = self.cache.state.wanted
         assert wanted is not None  # there are two tiers
         index = self.cache.namespaces[self.namespace_id].index
         wanted.to_lower.update(dict.fromkeys(subtree(index.root)))
@@ -92,7 +92,7 @@ class MoveRules(MatchRules):
             return
         far = data.draw(st.sampled_from(self.far()))
         tokens, wishes = far[: len(far) - 4 * cut], self.wishes(data)
-        caller, promotes = self.caller(lease), self.cache.tier_policy.promote
+        caller, promotes = self.caller(lease), self.cache.state.tier_policy.promote
         room = len(self.model.free_slots(FIRST)) > len(far) // self.model.width
         mapped = lease.usable(self.model.lasting) >= set(self.model.lasting_in(FIRST))
         idle = not self.under_way

@@ -31,7 +31,7 @@ class Neighbour:
             return
         except errors.Tombstoned:
             # It had this id before, and no other tenant's tombstone counts.
-            assert lease_id in self._cache.table.holdings[NEIGHBOUR.tenant].lease_tombstones
+            assert lease_id in self._cache.table.tenants[NEIGHBOUR.tenant].lease_tombstones
             return
         if lease_id in self.leases:
             return

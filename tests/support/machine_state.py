@@ -17,7 +17,7 @@ from kvstore.core.eviction.policies import POLICIES
 from kvstore.core.index.node import Position
 from kvstore.core.index.protocol import IndexFactory
 from kvstore.core.index.radix import RadixIndex, path_tokens, subtree
-from kvstore.core.invariants import Laws
+from kvstore.core.invariants.check import Invariants
 from kvstore.core.values.limits import Limits, QuotaTable
 from kvstore.core.values.requests import (
     Caller,
@@ -71,7 +71,7 @@ class MachineState(RuleBasedStateMachine):
             third_tier=True,
         )
         self.neighbour = Neighbour(self.cache)
-        self.laws = Laws(self.cache)
+        self.laws = Invariants(self.cache)
         self.model = Model(width=self.page_tokens * 4)
         self.next_id = 1
         self.namespace_id = b"n" * 16

@@ -8,7 +8,7 @@ from naive_holds import Expected, ModelLease
 
 from kvstore import errors
 from kvstore.core.values.requests import Match, MatchWishes, Sequence
-from kvstore.core.verifying import Inspection, PageCheck
+from kvstore.core.verbs.verify import Inspection, PageCheck
 
 # What happens between the look at the pages and the verdict.
 MEANWHILE = st.sampled_from(["nothing"] * 3 + ["an operator removes", "a repeat is answered"])

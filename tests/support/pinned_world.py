@@ -33,4 +33,4 @@ def names(world: CoreWorld) -> list[str]:
 
 def letters_held(world: CoreWorld, name: str) -> int:
     """Return how many pages a named pin holds."""
-    return world.namespace.named_pins[name].held_end
+    return world.cache.state.named_pins.of(world.namespace)[name].held_end

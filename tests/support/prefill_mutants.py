@@ -5,37 +5,37 @@ from core_mutants import Mutant
 PREFILL_MUTANTS = [
     Mutant(
         "another-speed-is-another-match",
-        "repeats.py",
+        "verbs/match.py",
         "            wishes.accept_next_token,\n",
         "            wishes.accept_next_token,\n            wishes.prefill_tokens_per_second,\n",
     ),
     Mutant(
         "late-lease-is-waited-for",
-        "membership.py",
+        "leases/lifecycle.py",
         "            each.drop_prefill()\n",
         "",
     ),
     Mutant(
         "two-compute-one-prefix",
-        "matching.py",
+        "verbs/match.py",
         "        if yield_idle is not None and in_flight is not None:\n",
         "        if False:\n",
     ),
     Mutant(
         "more-announced-than-there-are-slots",
-        "inserting.py",
+        "verbs/insert.py",
         "        end = start + len(reservation.reserved)\n",
         "        end = start + len(reservation.reserved) + 1\n",
     ),
     Mutant(
         "shorter-agreement-wins",
-        "prefills.py",
+        "pool/in_flight.py",
         "        for side in (before, islice(",
         "        for side in (before,) if place else (islice(",
     ),
     Mutant(
         "last-page-is-waited-for",
-        "lookup.py",
+        "verbs/lookup.py",
         "    end = matchable_pages(length, page_tokens)\n    if depth",
         "    end = length // page_tokens\n    if depth",
     ),

@@ -96,7 +96,7 @@ CORE = [
 STORE = [
     Mutant(
         "lease-left-before-its-use-is-kept",
-        "kvstore/core/membership.py",
+        "kvstore/core/leases/lifecycle.py",
         " or lease.forsaken:",
         ":",
     ),

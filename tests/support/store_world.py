@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TypeAlias
 
 from kvstore.core.cache import PrefixCache
+from kvstore.core.pool.tier_policy import TierPolicy
 from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.values.limits import Limits, QuotaTable
 from kvstore.core.values.requests import Caller, Identity, Sequence
-from kvstore.core.wanted_moves import TierPolicy
 from kvstore.service.disk import Disk
 from kvstore.service.store import KVStore
 from kvstore.service.verification import Sampler

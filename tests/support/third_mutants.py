@@ -5,13 +5,13 @@ from core_mutants import Mutant
 THIRD_MUTANTS = [
     Mutant(
         "load-published-after-a-removal",
-        "load.py",
+        "tiers/disk_reads.py",
         "        return left or self.removals != self.namespace.removals\n",
         "        return left\n",
     ),
     Mutant(
         "targets-leak-when-the-end-left",
-        "loading.py",
+        "tiers/disk_reads.py",
         "        arena.recycle(rest, SlotState.MOVING)\n",
         "        if not load.is_stale:\n            arena.recycle(rest, SlotState.MOVING)\n",
     ),
@@ -29,20 +29,20 @@ THIRD_MUTANTS = [
     ),
     Mutant(
         "kept-survives-a-loss",
-        "keeping.py",
+        "tiers/disk_writes.py",
         "                namespace.losses += 1\n",
         "                namespace.losses += 0\n",
     ),
     Mutant(
         "keep-does-not-hold-its-pages",
-        "keep.py",
+        "tiers/disk_writes.py",
         "        self.stand_at(at)\n",
         "        self.stand_at(ancestor(at, 1))\n",
     ),
     Mutant(
         "corrupt-page-stays-on-the-disk",
-        "verifying.py",
-        "                    self.third.remove(namespace, digest_at(at))\n",
+        "verbs/verify.py",
+        "                    self._state.disk.remove(namespace, digest_at(at))\n",
         "                    pass\n",
     ),
 ]
@@ -51,7 +51,7 @@ THIRD_MUTANTS = [
 THIRD_TIER_MUTANTS = [
     Mutant(
         "loaded-under-a-detached-parent",
-        "load.py",
+        "tiers/disk_reads.py",
         "        left = bool(self.anchors) and self.anchors[0].node.detached\n",
         "        left = False\n",
     ),

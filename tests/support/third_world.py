@@ -4,10 +4,10 @@ from itertools import count
 
 from core_builders import NAMESPACE_ID, CoreWorld, Worker
 
-from kvstore.core.keep import Keep
-from kvstore.core.load import Load, Located
-from kvstore.core.third_tier import RemovedPrefix, ThirdTier
-from kvstore.core.wanted_moves import TierPolicy
+from kvstore.core.pool.disk import RemovedPrefix
+from kvstore.core.pool.tier_policy import TierPolicy
+from kvstore.core.tiers.disk_reads import Load, Located
+from kvstore.core.tiers.disk_writes import Keep
 
 
 class ThirdWorld(CoreWorld):
@@ -16,12 +16,16 @@ class ThirdWorld(CoreWorld):
     def __init__(self, *, slots: int = 8, lower_slots: int = 0, **policy: object) -> None:
         chosen = TierPolicy(**policy) if lower_slots else None  # type: ignore[arg-type]
         super().__init__(
-            slots=slots, lower_slots=lower_slots, tier_policy=chosen, divides_by_token=True
+            slots=slots,
+            lower_slots=lower_slots,
+            tier_policy=chosen,
+            third_tier=True,
+            divides_by_token=True,
         )
+        assert self.cache.state.disk is not None
+        self.third = self.cache.state.disk
         self.disk: dict[bytes, bytes] = {}
         self._evictions = count(500_000)
-        self.third = self.cache.third = ThirdTier()
-        self.third.namespaces[self.namespace.digest] = self.namespace
 
     def write(self, keep: Keep, end: int | None = None) -> int:
         """Write a keep's pages through ``end``, or all; return through where."""

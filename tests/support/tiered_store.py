@@ -3,9 +3,9 @@
 from store_world import World, Worlds, sequence_of
 from xxhash import xxh3_64_intdigest
 
-from kvstore.core.invariants import Laws
+from kvstore.core.invariants.check import Invariants
+from kvstore.core.pool.tier_policy import TierPolicy
 from kvstore.core.values.requests import Caller, Match, MatchWishes, Sequence
-from kvstore.core.wanted_moves import TierPolicy
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.cuda_arena import CudaDevice
 
@@ -64,7 +64,7 @@ class Tiered:
         for growth in self.world.store.growths:
             growth.step()
         self.world.map_extents(self.caller)
-        Laws(self.world.cache).check()
+        Invariants(self.world.cache).check()
 
     def match(self, number: int) -> Match:
         """Match a sequence, compare its bytes, and release it."""

@@ -2,8 +2,8 @@
 
 from core_builders import CoreWorld
 
+from kvstore.core.pool.tier_policy import TierPolicy
 from kvstore.core.values.requests import Match
-from kvstore.core.wanted_moves import TierPolicy
 
 # Everything goes down as soon as nobody holds it.
 ALL = {"low": 1.0, "high": 1.0}

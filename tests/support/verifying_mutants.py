@@ -5,13 +5,13 @@ from core_mutants import Mutant
 VERIFYING_MUTANTS = [
     Mutant(
         "removed-for-no-reason",
-        "directory.py",
+        "leases/state.py",
         "        self.removed_pages[cause] = self.removed_pages.get(cause, 0) + total\n",
         "",
     ),
     Mutant(
         "corrupt-page-s-children-stay",
-        "pages.py",
+        "pool/pages.py",
         "    removed = remove(top, Cause.CORRUPT)\n    if above.ends",
         "    for key, child in list(top.children.items()):\n"
         "        top.children.drop(key)\n"
@@ -21,13 +21,13 @@ VERIFYING_MUTANTS = [
     ),
     Mutant(
         "page-below-a-corrupt-one-removed-in-its-place",
-        "pages.py",
+        "pool/pages.py",
         "    if at.pages > 1:\n        namespace.index.split(top, at.pages - 1)\n",
         "    if 1 < at.pages < len(top.slots):\n        namespace.index.split(top, at.pages)\n",
     ),
     Mutant(
         "duplicate-s-checksum-replaces-the-first-s",
-        "inserting.py",
+        "verbs/insert.py",
         "    marked = zip(slots, flags, checksums, strict=False)\n"
         "    namespace.arena.keep_checksums("
         "(slot, each) for slot, published, each in marked if published)\n",
@@ -41,25 +41,25 @@ VERIFYING_MUTANTS = [
     ),
     Mutant(
         "answer-with-a-removed-page-is-given",
-        "verifying.py",
+        "verbs/verify.py",
         "        if True not in [anchor.node.detached for anchor in anchors]:\n",
         "        if True:\n",
     ),
     Mutant(
         "pin-of-an-answer-not-given-is-kept",
-        "verifying.py",
-        "        for hold in holds:\n            self.drop_pin(lease, hold)\n",
-        "        for hold in holds[:0]:\n            self.drop_pin(lease, hold)\n",
+        "verbs/verify.py",
+        "        for hold in holds:\n            lease.drop_pin(hold)\n",
+        "        for hold in holds[:0]:\n            lease.drop_pin(hold)\n",
     ),
     Mutant(
         "page-looked-at-is-its-neighbour",
-        "verifying.py",
+        "verbs/verify.py",
         "            slot = own[end - before]\n",
         "            slot = own[max(end - before - 1, 0)]\n",
     ),
     Mutant(
         "pin-id-of-another-match",
-        "repeats.py",
+        "verbs/match.py",
         "    return pin.tokens()[start : start + matched] == sequence.tokens[:matched]\n",
         "    return True\n",
     ),

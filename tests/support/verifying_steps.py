@@ -3,7 +3,7 @@
 from core_builders import NAMESPACE_ID, Worker
 
 from kvstore.core.values.requests import Match, MatchWishes
-from kvstore.core.verifying import Inspection, PageCheck
+from kvstore.core.verbs.verify import Inspection, PageCheck
 
 
 def everything(page_count: int) -> range:

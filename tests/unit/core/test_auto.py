@@ -21,7 +21,7 @@ from kvstore.core.eviction.policies import (
     SPILLING,
     Auto,
 )
-from kvstore.core.namespace import Namespace
+from kvstore.core.pool.namespace import Namespace
 from kvstore.core.values.requests import ExpectedReuse, Hint
 
 

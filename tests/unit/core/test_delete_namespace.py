@@ -5,10 +5,10 @@ from core_builders import ADMIN, NAMESPACE_ID, OWNER, CoreWorld, make_layout, pa
 from third_world import ThirdWorld
 from verifying_steps import ask, found_bad, publish
 
-from kvstore.core.law import LawBroken
-from kvstore.core.namespace import Namespace
+from kvstore.core.invariants.invariant import InvariantBroken
+from kvstore.core.pool.disk import RemovedPrefix
+from kvstore.core.pool.namespace import Namespace
 from kvstore.core.stats import snapshot
-from kvstore.core.third_tier import RemovedPrefix
 from kvstore.core.values.events import Cause, NamespaceEvent, NamespaceStep, PagesEvent
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.requests import (
@@ -49,7 +49,7 @@ def test_pages_that_nobody_holds_go_at_once() -> None:
     assert arena.free_count == arena.slot_count
     assert world.cache.counters.inserted_page_count == before.inserted_page_count
     assert world.cache.counters.removed_page_count == before.removed_page_count + 4
-    assert world.cache.removed_pages == {Cause.NAMESPACE_DELETED: 4}
+    assert world.cache.state.removed_pages == {Cause.NAMESPACE_DELETED: 4}
     assert snapshot(world.cache, ADMIN, world.now).named_pin_count == 0
     assert world.cache.namespaces == {}
 
@@ -74,7 +74,7 @@ def test_pages_that_somebody_holds_go_at_the_last_release() -> None:
     assert snapshot(world.cache, OWNER, world.now).detached_page_count == 0
     reopen(world)
     world.cache.delete_namespace(OWNER, FRESH_ID)
-    assert world.cache.leaving == []
+    assert world.cache.state.leaving == []
 
 
 def test_pages_of_a_deleted_namespace_are_not_forgotten() -> None:
@@ -83,8 +83,8 @@ def test_pages_of_a_deleted_namespace_are_not_forgotten() -> None:
     world.worker.publish("ab")
     world.worker.match("ab", 1)
     delete(world)
-    world.cache.leaving.clear()
-    with pytest.raises(LawBroken, match="namespace is known"):
+    world.cache.state.leaving.clear()
+    with pytest.raises(InvariantBroken, match="namespace is known"):
         world.laws.check()
 
 
@@ -269,7 +269,7 @@ def test_what_was_announced_is_computed_for_nobody() -> None:
     world = CoreWorld(slots=8)
     world.worker.acquire("abcd", 1, 2)
     other = world.join("other")
-    holdings = world.arena.holdings
+    holdings = world.arena.owner
     assert holdings.announced_bytes > 0
     identity, caller = NamespaceIdentity(b"second"), other.caller
     world.cache.open_namespace(caller, identity, world.layout, b"second", world.now)

@@ -14,7 +14,7 @@ from core_builders import (
     picture,
 )
 
-from kvstore.core.namespace import Namespace
+from kvstore.core.pool.namespace import Namespace
 from kvstore.core.values.layout import NamespaceIdentity, PageLayout
 from kvstore.core.values.limits import Limits
 from kvstore.core.values.requests import Caller, Identity, Peeked
@@ -151,12 +151,12 @@ def test_extents_make_slots() -> None:
 def test_a_length_counts_what_lies_before() -> None:
     """A sequence is as long as its position and its tokens together, up to the limit."""
     world = CoreWorld(limits=Limits(max_tokens=6))
-    assert world.cache.length(FILLER * 2, 4) == 6
+    assert world.cache.state.length(FILLER * 2, 4) == 6
     with pytest.raises(LimitExceeded) as error:
-        world.cache.length(FILLER * 2, 5)
+        world.cache.state.length(FILLER * 2, 5)
     assert error.value.metadata == {"limit": "max_tokens", "maximum": "6", "value": "7"}
     with pytest.raises(InvalidField):
-        world.cache.length(b"abc", 0)
+        world.cache.state.length(b"abc", 0)
 
 
 @pytest.mark.parametrize("page_tokens", [1, 2, 16])

@@ -6,12 +6,12 @@ from random import Random
 import pytest
 from core_builders import letters_of, make_namespace, node_at, paged, picture, plant
 
-from kvstore.core.evicting import evict
 from kvstore.core.eviction.order import HOT_HITS, SWEEP_FROM
 from kvstore.core.eviction.policy import Victim
-from kvstore.core.holds import Hold
 from kvstore.core.index.node import Anchor
-from kvstore.core.namespace import Namespace
+from kvstore.core.leases.holds import Hold
+from kvstore.core.pool.namespace import Namespace
+from kvstore.core.pool.pages import evict
 
 
 def nominate(namespace: Namespace, pages: int) -> list[tuple[str, int]]:

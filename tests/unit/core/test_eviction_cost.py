@@ -3,16 +3,15 @@
 from itertools import count
 
 import pytest
-from core_builders import TENANT, make_holdings, make_namespace, node_at, plant
+from core_builders import TENANT, make_namespace, make_tenant, node_at, plant
 
-from kvstore.core.arena import Arena, ArenaKey
-from kvstore.core.evicting import evict
 from kvstore.core.eviction.order import SWEEP_FROM, EntryQueue
 from kvstore.core.eviction.policies import LeastRecentlyUsed
-from kvstore.core.holds import Hold
 from kvstore.core.index.node import Anchor
-from kvstore.core.namespace import Namespace
-from kvstore.core.pages import remove
+from kvstore.core.leases.holds import Hold
+from kvstore.core.pool.arena import Arena, ArenaKey
+from kvstore.core.pool.namespace import Namespace
+from kvstore.core.pool.pages import evict, remove
 from kvstore.core.values.slots import ExtentSlots
 
 LEAVES = 1000
@@ -58,7 +57,7 @@ def letter(number: int) -> str:
 def make(slots: int) -> tuple[Namespace, CountingPolicy]:
     """Return an empty namespace whose policy counts."""
     policy = CountingPolicy()
-    arena = Arena(1, ArenaKey(TENANT, 64, 1), policy, make_holdings())
+    arena = Arena(1, ArenaKey(TENANT, 64, 1), policy, make_tenant())
     arena.add_extent(ExtentSlots(1, slots))
     return make_namespace(arena=arena), policy
 

@@ -9,10 +9,10 @@ from core_builders import (
 )
 from eviction_world import going, make, put
 
-from kvstore.core.evicting import evict
 from kvstore.core.eviction import order
 from kvstore.core.eviction.ghosts import MAX_RUNS, GhostList
 from kvstore.core.eviction.policies import MAX_LEVELS, POLICIES, GreedyDual
+from kvstore.core.pool.pages import evict
 from kvstore.core.values.requests import ExpectedReuse, Hint, ReuseHint, Sequence
 
 

@@ -5,11 +5,11 @@ from array import array
 import pytest
 from core_builders import make_namespace, node_at, paged, plant
 
-from kvstore.core.holds import Hold, Pin, Reservation
 from kvstore.core.index.node import Anchor, Position
 from kvstore.core.index.radix import path_slots
-from kvstore.core.namespace import Namespace
-from kvstore.core.pages import remove
+from kvstore.core.leases.holds import Hold, Pin, Reservation
+from kvstore.core.pool.namespace import Namespace
+from kvstore.core.pool.pages import remove
 from kvstore.core.values.slots import Slots
 
 

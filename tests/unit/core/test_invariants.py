@@ -8,9 +8,9 @@ from array import array
 import pytest
 from core_builders import OWNER, CoreWorld, make_layout, node_at
 
-from kvstore.core.invariants import Laws
-from kvstore.core.law import LawBroken
-from kvstore.core.lease import Process
+from kvstore.core.invariants.check import Invariants
+from kvstore.core.invariants.invariant import InvariantBroken
+from kvstore.core.leases.lease import Process
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.limits import Quotas
 from kvstore.core.values.requests import Caller, ReservationRequest
@@ -35,7 +35,7 @@ def two_arenas() -> CoreWorld:
 
 def broken(world: CoreWorld) -> str:
     """Check the laws and return the sentence of the one that does not hold."""
-    with pytest.raises(LawBroken) as error:
+    with pytest.raises(InvariantBroken) as error:
         world.laws.check()
     return str(error.value)
 
@@ -57,7 +57,7 @@ def test_a_sound_cache_keeps_every_law() -> None:
 
 def test_an_empty_cache_keeps_every_law() -> None:
     """Before anything happened the laws hold."""
-    Laws(CoreWorld().cache).check()
+    Invariants(CoreWorld().cache).check()
 
 
 def test_a_slot_owned_twice_breaks_a_law() -> None:

@@ -5,10 +5,10 @@ from array import array
 import pytest
 from core_builders import NAMESPACE_ID, OWNER, CoreWorld, node_at, paged
 
-from kvstore.core.holds import Hold
 from kvstore.core.index.node import Anchor, Node
-from kvstore.core.law import LawBroken
-from kvstore.core.pages import let_go
+from kvstore.core.invariants.invariant import InvariantBroken
+from kvstore.core.leases.holds import Hold
+from kvstore.core.pool.pages import let_go
 from kvstore.core.values.requests import NamedPinRequest
 
 
@@ -31,7 +31,7 @@ def make_removed() -> CoreWorld:
 
 def broken(world: CoreWorld) -> str:
     """Check the laws and return the sentence of the one that does not hold."""
-    with pytest.raises(LawBroken) as error:
+    with pytest.raises(InvariantBroken) as error:
         world.laws.check()
     return str(error.value).split(":")[0]
 
@@ -176,7 +176,7 @@ def make_named() -> CoreWorld:
 def test_a_named_pin_under_another_name_breaks_a_law() -> None:
     """A named pin that is not the one its name says is found."""
     world = make_named()
-    pins = world.namespace.named_pins
+    pins = world.cache.state.named_pins.of(world.namespace)
     pins["q"] = pins.pop("p")
     assert broken(world) == "a named pin stands under its name"
 
@@ -184,22 +184,23 @@ def test_a_named_pin_under_another_name_breaks_a_law() -> None:
 def test_a_named_pin_that_holds_nothing_breaks_a_law() -> None:
     """A named pin that let go of its path and still stands in the table is found."""
     world = make_named()
-    let_go(world.namespace.named_pins["p"].anchors)
+    let_go(world.cache.state.named_pins.of(world.namespace)["p"].anchors)
     assert broken(world) == "a named pin holds pages of the index"
 
 
 def test_a_named_pin_on_removed_pages_breaks_a_law() -> None:
     """A named pin that outlived the removal of its pages is found."""
     world = make_removed()
-    named = make_named().namespace.named_pins["p"]
+    other = make_named()
+    named = other.cache.state.named_pins.of(other.namespace)["p"]
     (pin,) = world.worker.lease.pins.values()
     named.namespace, named.anchors = world.namespace, pin.anchors
-    world.namespace.named_pins["p"] = named
+    world.cache.state.named_pins.add(named)
     assert broken(world) == "a named pin holds pages of the index"
 
 
 def test_a_named_pin_that_is_gone_owns_nothing() -> None:
     """An anchor of a named pin that is not in the table any more is found."""
     world = make_named()
-    world.namespace.named_pins.clear()
+    world.cache.state.named_pins.of(world.namespace).clear()
     assert broken(world) == "a lease that is gone owns nothing"

@@ -250,8 +250,8 @@ def test_tier_2_s_copies_are_written_where_there_are_any() -> None:
     """They are host memory; the others are tier 1's."""
     world = ThirdWorld(lower_slots=8, low=0.0)
     world.worker.publish("abcd")
-    assert world.cache.wanted is not None
-    world.cache.wanted.to_lower[node_at(world.namespace.index, "abcd")] = None
+    assert world.cache.state.wanted is not None
+    world.cache.state.wanted.to_lower[node_at(world.namespace.index, "abcd")] = None
     world.cache.finish_moves(world.cache.plan_moves(2))
     world.laws.check()
     [keep] = world.cache.plan_keeps(100)

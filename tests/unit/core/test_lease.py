@@ -1,10 +1,10 @@
 """A lease by itself; the table of leases is in test_lease_table.py."""
 
 import pytest
-from core_builders import EPOCH, OWNER, make_arena, make_holdings, make_namespace, plant
+from core_builders import EPOCH, OWNER, make_arena, make_namespace, make_tenant, plant
 
-from kvstore.core.holds import Pin, Reservation
-from kvstore.core.lease import Lease, LeaseChange, LeaseState, Process
+from kvstore.core.leases.holds import Pin, Reservation
+from kvstore.core.leases.lease import Lease, LeaseChange, LeaseState, Process
 from kvstore.core.values.limits import Limits
 from kvstore.core.values.requests import Caller, Identity
 from kvstore.errors import (
@@ -21,7 +21,7 @@ CALLER = Caller(OWNER, b"lease id 16 byte", b"the secret", EPOCH)
 
 def make_lease(limits: Limits | None = None) -> Lease:
     """Return a lease granted at 100 seconds."""
-    holdings = make_holdings()
+    holdings = make_tenant()
     return Lease(1, CALLER, "worker one", holdings, limits=limits or Limits(), now=100.0)
 
 

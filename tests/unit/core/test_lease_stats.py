@@ -3,7 +3,7 @@
 import pytest
 from core_builders import ADMIN, NAMESPACE_ID, OWNER, CoreWorld
 
-from kvstore.core.lease_stats import HoldKind, HoldStats, LeaseStats, hold_stats, lease_stats
+from kvstore.core.stats import HoldKind, HoldStats, LeaseStats, hold_stats, lease_stats
 from kvstore.core.values.requests import Caller, Identity
 from kvstore.errors import InvalidField, LeaseNotFound
 

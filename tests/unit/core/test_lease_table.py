@@ -3,8 +3,8 @@
 import pytest
 from core_builders import ADMIN, EPOCH, OWNER
 
-from kvstore.core.lease import Lease, LeaseState, Process
-from kvstore.core.lease_table import LeaseTable
+from kvstore.core.leases.lease import Lease, LeaseState, Process
+from kvstore.core.leases.table import LeaseTable
 from kvstore.core.values.limits import Limits, Quotas, QuotaTable
 from kvstore.core.values.requests import Caller, Identity
 from kvstore.errors import IdReused, LeaseExpired, LeaseNotFound, QuotaExceeded, Tombstoned
@@ -195,5 +195,5 @@ def test_a_rate_that_changed_is_the_tenant_s() -> None:
     """Of tenants that have something, and of those that come later."""
     table = make_table("a")
     table.take_rates(QuotaTable(Quotas(requests_per_second=3.0)))
-    assert table.holdings_of(OWNER).quotas.requests_per_second == 3.0
-    assert table.holdings_of(OTHER).quotas.requests_per_second == 3.0
+    assert table.tenant_of(OWNER).quotas.requests_per_second == 3.0
+    assert table.tenant_of(OTHER).quotas.requests_per_second == 3.0

@@ -1,6 +1,6 @@
 """Load or recompute: what is slower to load than to compute is a miss."""
 
-from kvstore.core.load_decision import MEMORY_SECONDS, PROBE_SECONDS, LoadDecision, Wanted
+from kvstore.core.tiers.load_or_recompute import MEMORY_SECONDS, PROBE_SECONDS, LoadDecision, Wanted
 
 MIB = 1 << 20
 # A thousand tokens in a tenth of a second, at this speed.

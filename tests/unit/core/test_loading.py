@@ -4,12 +4,12 @@ import pytest
 from core_builders import FILLER, NAMESPACE_ID, node_at, paged, places
 from third_world import ThirdWorld
 
-from kvstore.core.load import Load
+from kvstore.core.pool.tier_policy import WritePolicy
+from kvstore.core.tiers.disk_reads import Load
 from kvstore.core.values.page_hash import page_digests
 from kvstore.core.values.requests import MatchWishes, Sequence
 from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK
-from kvstore.core.verifying import Inspection
-from kvstore.core.wanted_moves import WritePolicy
+from kvstore.core.verbs.verify import Inspection
 
 
 def kept(*sequences: str, slots: int = 8, **options: object) -> ThirdWorld:
@@ -283,9 +283,9 @@ def test_digests_that_were_forgotten_since_are_not_made_up() -> None:
 def test_loaded_pages_are_written_through() -> None:
     """To tier 2, as inserted ones are; and tier 1 is kept from running full."""
     world = kept("abcd", lower_slots=8, low=0.0, write=WritePolicy.THROUGH)
-    assert world.cache.wanted is not None
-    world.cache.wanted.to_lower.clear()
+    assert world.cache.state.wanted is not None
+    world.cache.state.wanted.to_lower.clear()
     world.evict_prefix("")
     world.cache.finish_removed(world.cache.take_removed())
     world.load("abcd")
-    assert list(world.cache.wanted.to_lower) == [node_at(world.namespace.index, "abcd")]
+    assert list(world.cache.state.wanted.to_lower) == [node_at(world.namespace.index, "abcd")]

@@ -4,9 +4,9 @@ import pytest
 from core_builders import NAMESPACE_ID, CoreWorld, make_layout, node_at, paged, picture
 
 from kvstore.core.index.node import Position
-from kvstore.core.lookup import Found, base_of, covered_position, longest, page_position
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.requests import Sequence
+from kvstore.core.verbs.lookup import Found, base_of, covered_position, longest, page_position
 from kvstore.errors import (
     InvalidField,
     ParentNotCovered,

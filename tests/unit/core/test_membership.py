@@ -3,8 +3,8 @@
 import pytest
 from core_builders import ADMIN, EPOCH, OWNER, CoreWorld
 
-from kvstore.core.lease import LeaseState
-from kvstore.core.membership import Membership
+from kvstore.core.cache import PrefixCache
+from kvstore.core.leases.lease import LeaseState
 from kvstore.core.values.limits import Limits, Quotas, QuotaTable
 from kvstore.core.values.requests import Caller, Identity
 from kvstore.errors import (
@@ -19,14 +19,14 @@ LIMITS = Limits(min_ttl=1.0, default_ttl=10.0, max_ttl=60.0, tombstone_ttl=100.0
 CALLER = Caller(OWNER, b"lease", b"secret", EPOCH)
 
 
-def grant(members: Membership, ttl: float | None = None, now: float = 100.0) -> float:
+def grant(members: PrefixCache, ttl: float | None = None, now: float = 100.0) -> float:
     """Grant the caller's lease."""
     return members.grant(CALLER, ttl=ttl, display_name="one", features=("a", "b"), now=now)
 
 
-def make_members(*, attached: bool = True) -> Membership:
+def make_members(*, attached: bool = True) -> PrefixCache:
     """Return a membership with one lease."""
-    members = Membership(EPOCH, LIMITS)
+    members = PrefixCache(EPOCH, LIMITS)
     grant(members)
     if attached:
         members.bind(CALLER, process_id=1, pid=4001, uid=1000)
@@ -38,7 +38,7 @@ def make_members(*, attached: bool = True) -> Membership:
 )
 def test_the_store_decides_the_ttl(asked: float | None, given: float) -> None:
     """The TTL asked for is advice: the answer lies within the limits, and is what counts."""
-    members = Membership(EPOCH, LIMITS)
+    members = PrefixCache(EPOCH, LIMITS)
     assert grant(members, asked) == given
     assert members.expire(100.0 + given - 0.1) == []
     assert [each.change for each in members.expire(100.0 + given)] == ["ended"]
@@ -65,7 +65,7 @@ def test_another_epoch_changes_nothing(epoch: int | None) -> None:
     """A caller of another epoch is refused before its lease is even looked for."""
     members = make_members()
     stale = CALLER._replace(epoch=epoch)
-    for verb in (members.lease_of, members.member):
+    for verb in (members.state.lease_of, members.state.member):
         with pytest.raises(StaleEpoch) as error:
             verb(stale)
         assert error.value.metadata == {"store_epoch": str(EPOCH), "request_epoch": str(epoch)}
@@ -80,13 +80,13 @@ def test_a_member_is_active_and_attached() -> None:
     """The request path needs a lease within its TTL, with a process; release needs neither."""
     members = make_members(attached=False)
     with pytest.raises(NotAttached):
-        members.member(CALLER)
+        members.state.member(CALLER)
     members.bind(CALLER, process_id=1, pid=4001, uid=1000)
-    lease = members.member(CALLER)
+    lease = members.state.member(CALLER)
     members.expire(110.0)
     with pytest.raises(LeaseExpired):
-        members.member(CALLER)
-    assert members.lease_of(CALLER) is lease
+        members.state.member(CALLER)
+    assert members.state.lease_of(CALLER) is lease
 
 
 def test_renewal_keeps_a_lease() -> None:
@@ -111,7 +111,7 @@ def test_a_lease_ends_by_its_owner() -> None:
 
 def test_a_revoke_overtakes_its_grant() -> None:
     """A grant that arrives after the revoke that undid it makes no lease."""
-    members = Membership(EPOCH, LIMITS)
+    members = PrefixCache(EPOCH, LIMITS)
     assert members.revoke(CALLER, 100.0) == []
     with pytest.raises(Tombstoned):
         grant(members, now=101.0)
@@ -144,7 +144,7 @@ def test_an_admins_revoke_is_an_expiry() -> None:
 
 def test_an_admins_revoke_overtakes_a_grant_of_its_own() -> None:
     """Where nobody has a lease of that id, it is the admin's own tenant that is told."""
-    members = Membership(EPOCH, LIMITS)
+    members = PrefixCache(EPOCH, LIMITS)
     admin = Caller(ADMIN, CALLER.lease_id, b"secret of an admin", None)
     assert members.revoke(admin, 100.0) == []
     with pytest.raises(Tombstoned):
@@ -207,9 +207,9 @@ def test_expiry_drops_old_tombstones() -> None:
     lease.pin_tombstones.leave(1, 100.0)
     lease.reservation_tombstones.leave(1, 100.0)
     members.expire(199.0)
-    assert len(lease.holdings.tombstones) == 3
+    assert len(lease.owner.tombstones) == 3
     members.expire(200.0)
-    assert len(lease.holdings.tombstones) == 0
+    assert len(lease.owner.tombstones) == 0
 
 
 def test_quarantine_is_the_expiry_of_a_living_holder() -> None:
@@ -259,13 +259,13 @@ def test_sums_survive_the_end_of_a_lease() -> None:
     world = CoreWorld()
     world.worker.publish("ab")
     world.cache.revoke(world.worker.caller, world.now)
-    assert world.cache.ended == world.cache.counters
-    assert world.cache.ended.inserted_page_count == 2
+    assert world.cache.state.ended == world.cache.counters
+    assert world.cache.state.ended.inserted_page_count == 2
 
 
 def test_rates_can_change_and_nothing_else() -> None:
     """What a tenant may have stays what it was, whatever the new quotas say of it."""
     members = make_members()
     members.change_rates(QuotaTable(Quotas(leases=0, requests_per_second=2.0)))
-    found = members.table.holdings_of(OWNER).quotas
-    assert found == members.quotas.default == Quotas(requests_per_second=2.0)
+    found = members.table.tenant_of(OWNER).quotas
+    assert found == members.state.quotas.default == Quotas(requests_per_second=2.0)

@@ -4,14 +4,13 @@ from array import array
 
 from core_builders import CoreWorld, letters_of, make_namespace, node_at, paged, plant, shape
 
-from kvstore.core.evicting import evict
 from kvstore.core.eviction.policy import Victim
-from kvstore.core.holds import Pin
 from kvstore.core.index.node import Node, Position
 from kvstore.core.index.radix import continuation, path_slots, path_tokens
 from kvstore.core.index.usage import tail_of
-from kvstore.core.namespace import Namespace, namespace_of
-from kvstore.core.pages import publish, release
+from kvstore.core.leases.holds import Pin
+from kvstore.core.pool.namespace import Namespace, namespace_of
+from kvstore.core.pool.pages import evict, publish, release
 
 
 def compact(node: Node) -> None:

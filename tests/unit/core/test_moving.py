@@ -3,8 +3,8 @@
 from core_builders import CoreWorld
 from tiered_world import make, move, sunk
 
-from kvstore.core.moving import Move
-from kvstore.core.tiers import LOWER
+from kvstore.core.pool.placement import LOWER
+from kvstore.core.tiers.moves import Move
 from kvstore.core.values.slots import SlotState
 
 

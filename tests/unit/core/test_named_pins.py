@@ -100,7 +100,7 @@ def test_what_was_pinned_counts_when_all_is_required_later() -> None:
     with pytest.raises(PrefixNotCached) as error:
         pin(world, "p", "abcd", ttl=50, require=True)
     assert error.value.metadata == {"cached": "4", "requested": "8"}
-    assert world.namespace.named_pins["p"].due == world.now + 5
+    assert world.cache.state.named_pins.of(world.namespace)["p"].due == world.now + 5
 
 
 def test_a_pin_ends_when_its_time_is_over() -> None:
@@ -122,7 +122,7 @@ def test_the_latest_call_sets_the_time_to_live(ttl: float | None, due: float) ->
     pin(world, "p", "ab", ttl=5)
     world.now = 102.0
     pin(world, "p", "ab", ttl=ttl)
-    assert world.namespace.named_pins["p"].due == due
+    assert world.cache.state.named_pins.of(world.namespace)["p"].due == due
 
 
 @pytest.mark.parametrize("ttl", [0.0, -1.0])

@@ -4,7 +4,7 @@ import pytest
 from core_builders import ADMIN, FILLER, NAMESPACE_ID, OWNER, CoreWorld, paged
 from pinned_world import names, pin, world_of
 
-from kvstore.core.named_pin import NamedPin
+from kvstore.core.leases.named_pins import NamedPin
 from kvstore.core.stats import NamedPinStats, named_pin_stats
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.limits import Limits
@@ -78,8 +78,11 @@ def test_a_snapshot_of_a_pin_counts_time_from_now() -> None:
     """Age and time left are those of the moment; what is overdue and not ended has none left."""
     world = world_of("abcd")
     pin(world, "p", "abc", ttl=5)
-    held: NamedPin = world.namespace.named_pins["p"]
+    held: NamedPin = world.cache.state.named_pins.of(world.namespace)["p"]
     assert named_pin_stats(held, 102.0) == NamedPinStats(1, NAMESPACE_ID, "p", 6, 2.0, 3.0)
     assert named_pin_stats(held, 109.0).remaining == 0.0
     pin(world, "q", "a")
-    assert named_pin_stats(world.namespace.named_pins["q"], 102.0).remaining is None
+    assert (
+        named_pin_stats(world.cache.state.named_pins.of(world.namespace)["q"], 102.0).remaining
+        is None
+    )

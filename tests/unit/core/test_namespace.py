@@ -4,7 +4,7 @@ from core_builders import TENANT, make_arena, make_namespace, plant, shape
 from tiered_world import make
 
 from kvstore.core.index.radix import subtree
-from kvstore.core.tiers import FIRST, LOWER
+from kvstore.core.pool.placement import FIRST, LOWER
 
 
 def test_a_namespace_is_its_arenas_tenants() -> None:

@@ -46,7 +46,7 @@ def test_a_part_is_no_larger_than_asked_for() -> None:
     sizes = []
     while part := part_of([world.namespace.index.root], 4):
         sizes.append(sum(len(list(subtree(each))) for each in part))
-        world.cache.remove_all(world.namespace, part, Cause.REMOVED)
+        world.cache.state.remove_pages(world.namespace, part, Cause.REMOVED)
         world.laws.check()
     assert max(sizes) == 4
     assert sum(sizes) == 16 - nodes_of(world)

@@ -5,9 +5,9 @@ from sys import getsizeof
 
 from core_builders import make_namespace, paged
 
-from kvstore.core.holds import Hold
 from kvstore.core.index.node import Anchor, AnchorSet, Node, Position
-from kvstore.core.namespace import Namespace
+from kvstore.core.leases.holds import Hold
+from kvstore.core.pool.namespace import Namespace
 
 
 def make_node(namespace: Namespace, letters: str, start: int = 0) -> Node:

@@ -9,8 +9,8 @@ from third_world import ThirdWorld
 from tiered_world import make, move, sunk
 from verifying_steps import ask, found_bad, publish
 
-from kvstore.core.moving import side_by_side
-from kvstore.core.page_events import EVENT_DIGEST_BYTES
+from kvstore.core.pool.pages import EVENT_DIGEST_BYTES
+from kvstore.core.tiers.moves import side_by_side
 from kvstore.core.values.events import (
     Cause,
     Event,

@@ -4,12 +4,11 @@ from array import array
 
 from core_builders import make_namespace, node_at, paged, plant, shape
 
-from kvstore.core.evicting import evict
 from kvstore.core.eviction.policy import Victim
-from kvstore.core.holds import Pin
 from kvstore.core.index.node import Position
-from kvstore.core.namespace import Namespace
-from kvstore.core.pages import let_go, publish, remove
+from kvstore.core.leases.holds import Pin
+from kvstore.core.pool.namespace import Namespace
+from kvstore.core.pool.pages import evict, let_go, publish, remove
 from kvstore.core.values.requests import Removed
 from kvstore.core.values.slots import SlotState
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 from core_builders import CoreWorld, paged
 
-from kvstore.core.law import LawBroken
-from kvstore.core.lease import LeaseState
-from kvstore.core.prefill import Prefill
+from kvstore.core.invariants.invariant import InvariantBroken
+from kvstore.core.leases.lease import LeaseState
+from kvstore.core.pool.in_flight import Prefill
 
 
 def announced() -> tuple[CoreWorld, Prefill]:
@@ -26,7 +26,7 @@ def test_a_prefill_of_a_lease_that_is_late_breaks_a_law() -> None:
     """Past the TTL nobody may be told of it."""
     world, _ = announced()
     world.worker.lease.state = LeaseState.EXPIRED
-    with pytest.raises(LawBroken):
+    with pytest.raises(InvariantBroken):
         world.laws.check()
 
 
@@ -34,7 +34,9 @@ def test_a_prefill_without_its_reservation_breaks_a_law() -> None:
     """One that stayed behind is found."""
     world, _ = announced()
     world.worker.lease.reservations[2].prefill = None
-    with pytest.raises(LawBroken, match="a prefill is of an open reservation of a lease that"):
+    with pytest.raises(
+        InvariantBroken, match="a prefill is of an open reservation of a lease that"
+    ):
         world.laws.check()
 
 
@@ -74,7 +76,7 @@ def _say_something_else(_: CoreWorld, prefill: Prefill) -> None:
 
 
 def _miscount(world: CoreWorld, _: Prefill) -> None:
-    world.worker.lease.holdings.announced_bytes += 4
+    world.worker.lease.owner.announced_bytes += 4
 
 
 def _overflow(world: CoreWorld, _: Prefill) -> None:
@@ -100,5 +102,5 @@ def test_a_fault_breaks_a_law(fault: Callable[[CoreWorld, Prefill], None], sente
     """Each is told by its sentence."""
     world, prefill = announced()
     fault(world, prefill)
-    with pytest.raises(LawBroken, match=sentence):
+    with pytest.raises(InvariantBroken, match=sentence):
         world.laws.check()

@@ -4,8 +4,7 @@ import pytest
 from core_builders import ADMIN, NAMESPACE_ID, OWNER, CoreWorld, paged
 from prefill_steps import acquire, in_flight
 
-from kvstore.core.lease_stats import hold_stats
-from kvstore.core.stats import snapshot
+from kvstore.core.stats import hold_stats, snapshot
 from kvstore.core.values.limits import Limits
 from kvstore.core.values.requests import Caller, InFlight, Match, Sequence
 from kvstore.errors import Tombstoned
@@ -190,7 +189,7 @@ def test_announced_tokens_are_bounded() -> None:
     acquire(worker, "abcd", (1, 2))
     acquire(worker, "efgh", (3, 4))
     assert in_flight(world, "efgh") is None
-    assert worker.lease.holdings.announced_bytes == 36
+    assert worker.lease.owner.announced_bytes == 36
     world.laws.check()
     worker.abort(2)
     acquire(worker, "ijkl", (5, 6))

@@ -5,7 +5,7 @@ from math import inf
 from core_builders import NAMESPACE_ID, OWNER, CoreWorld, make_layout, paged
 from prefill_steps import acquire, in_flight
 
-from kvstore.core.prefills import NEIGHBOURS
+from kvstore.core.pool.in_flight import NEIGHBOURS
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.requests import Caller, Identity, InFlight, MatchWishes
 

@@ -2,11 +2,11 @@
 
 from core_builders import letters_of, make_namespace, node_at, paged, plant, shape
 
-from kvstore.core.evicting import evict
-from kvstore.core.holds import Hold
 from kvstore.core.index.node import Anchor, Node
 from kvstore.core.index.radix import path_slots, path_tokens, subtree
-from kvstore.core.namespace import Namespace
+from kvstore.core.leases.holds import Hold
+from kvstore.core.pool.namespace import Namespace
+from kvstore.core.pool.pages import evict
 
 
 def test_a_split_cuts_pages_and_slots_alike() -> None:

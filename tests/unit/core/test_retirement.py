@@ -49,7 +49,7 @@ def test_pages_that_nobody_holds_go_at_once(world: CoreWorld) -> None:
     assert world.shape() == {"xyz": {}}
     assert world.cache.emptied_extents() == [1]
     assert world.cache.counters.removed_page_count == 4
-    assert world.cache.removed_pages == {Cause.RETIRED: 4}
+    assert world.cache.state.removed_pages == {Cause.RETIRED: 4}
 
 
 def test_what_continues_a_page_that_goes_goes_too(world: CoreWorld) -> None:
@@ -97,7 +97,7 @@ def test_a_new_process_is_not_given_it(world: CoreWorld) -> None:
     """It is owed to nobody, and acknowledging it makes it of no use."""
     retire(world, 1)
     other = world.join("second")
-    assert world.cache.handouts.of(other.process_id) == {2}
+    assert world.cache.state.mappings.of(other.process_id) == {2}
     world.cache.acknowledge(other.process_id, [1])
     assert {run.extent_id for run in other.reserve(5, 4).runs} == {2}
 
@@ -158,7 +158,7 @@ def test_it_goes_once_nobody_has_it(world: CoreWorld) -> None:
     unmap(world, 1)
     world.cache.revoke(other.caller, world.now)
     assert not world.cache.remove_extent(1)
-    assert world.cache.handouts.pids(1) == [1000 + other.process_id]
+    assert world.cache.state.mappings.pids(1) == [1000 + other.process_id]
     world.laws.check()
     world.cache.process_died(other.process_id, world.now)
     assert world.cache.remove_extent(1)

@@ -4,8 +4,7 @@ import pytest
 from core_builders import NAMESPACE_ID, OWNER, picture, places
 from letter_world import LetterWorld, letters
 
-from kvstore.core.lease_stats import HoldKind, hold_stats
-from kvstore.core.stats import snapshot
+from kvstore.core.stats import HoldKind, hold_stats, snapshot
 from kvstore.core.values.limits import Limits
 from kvstore.core.values.requests import Grant, Match, MatchWishes, Sequence
 from kvstore.errors import IdReused, ParentNotCovered, PoolExhausted, QuotaExceeded, Tombstoned

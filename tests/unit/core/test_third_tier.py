@@ -4,7 +4,7 @@ from core_builders import NAMESPACE_ID, OWNER, CoreWorld, paged
 from third_world import ThirdWorld
 
 from kvstore.core.cache import PrefixCache
-from kvstore.core.third_tier import RemovedPrefix
+from kvstore.core.pool.disk import RemovedPrefix
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.limits import Limits
 from kvstore.core.values.page_hash import page_digests
@@ -52,8 +52,8 @@ def test_a_namespace_is_known_by_its_digest() -> None:
     space = cache.open_namespace(
         caller, NamespaceIdentity(b"model"), helper.layout, NAMESPACE_ID, 0.0
     )
-    assert cache.third is not None
-    assert cache.third.namespaces == {helper.namespace.digest: space}
+    assert cache.state.disk is not None
+    assert cache.state.disk.namespaces == {helper.namespace.digest: space}
 
 
 def test_without_tier_3_nothing_is_noted() -> None:

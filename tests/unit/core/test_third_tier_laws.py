@@ -6,8 +6,8 @@ import pytest
 from core_builders import NAMESPACE_ID, OWNER, node_at
 from third_world import ThirdWorld
 
-from kvstore.core.law import LawBroken
-from kvstore.core.third_tier import RemovedPrefix
+from kvstore.core.invariants.invariant import InvariantBroken
+from kvstore.core.pool.disk import RemovedPrefix
 
 
 def made() -> ThirdWorld:
@@ -51,27 +51,27 @@ def keep_below(world: ThirdWorld) -> None:
 
 def name_another_page(world: ThirdWorld) -> None:
     """Let a keep name one page twice."""
-    [keep] = world.third.keeps
+    [keep] = world.cache.disk_writes
     keep.pages[0] = keep.pages[1]
 
 
 def hold_nothing(world: ThirdWorld) -> None:
     """Let a load begin elsewhere than its hold ends."""
-    [load] = world.third.loads
+    [load] = world.cache.disk_reads
     load.start = 1
 
 
 def load_unknown(world: ThirdWorld) -> None:
     """Let nobody know of a load."""
-    world.namespace.loading.clear()
+    world.cache.loading(world.namespace).clear()
 
 
 def load_twice(world: ThirdWorld) -> None:
     """Load a page into two slots."""
-    [load] = world.third.loads
+    [load] = world.cache.disk_reads
     again = world.worker.sequence("pqrs")
     located = world.locate("pqrs")
-    world.namespace.loading.clear()
+    world.cache.loading(world.namespace).clear()
     caller = world.worker.caller
     world.cache.begin_load(caller, load.namespace.namespace_id, again, 1, located)
 
@@ -115,5 +115,5 @@ def test_a_law_that_is_broken_is_named(fault: Callable[[ThirdWorld], None], law:
     """By whoever checks."""
     world = made()
     fault(world)
-    with pytest.raises(LawBroken, match=law):
+    with pytest.raises(InvariantBroken, match=law):
         world.laws.check()

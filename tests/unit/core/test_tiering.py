@@ -4,13 +4,13 @@ import pytest
 from core_builders import NAMESPACE_ID, OWNER, CoreWorld, node_at, paged
 from tiered_world import make, move, sunk, tiers
 
-from kvstore.core.evicting import evict
 from kvstore.core.eviction.order import LeafOrder
 from kvstore.core.eviction.policy import EvictionPolicy, Victim
-from kvstore.core.law import LawBroken
-from kvstore.core.tiers import FIRST, LOWER, end_of_other, extended, tier_at
+from kvstore.core.invariants.invariant import InvariantBroken
+from kvstore.core.pool.pages import evict
+from kvstore.core.pool.placement import FIRST, LOWER, end_of_other, extended, tier_at
+from kvstore.core.pool.tier_policy import TierPolicy, WantedMoves, WritePolicy
 from kvstore.core.values.requests import MatchWishes, NamedPinRequest
-from kvstore.core.wanted_moves import TierPolicy, WantedMoves, WritePolicy
 
 
 def test_pages_go_down_and_are_read_in_place() -> None:
@@ -29,7 +29,7 @@ def test_pages_go_down_and_are_read_in_place() -> None:
 def test_the_second_read_in_place_promotes() -> None:
     """As far as slots are left above the mark."""
     world = sunk("abcd")
-    world.cache.wanted = WantedMoves(TierPolicy(low=0.5, high=0.5))
+    world.cache.state.wanted = WantedMoves(TierPolicy(low=0.5, high=0.5))
     for pin_id in (1, 2):
         assert tiers(world.worker.match("abcd", pin_id)) == [(2, 4)]
         world.worker.release(pin_id)
@@ -100,8 +100,8 @@ def test_used_once_is_not_copied_for_room() -> None:
     """Selective: room is made by what has a copy, and by nothing else."""
     world = make(write=WritePolicy.THROUGH_SELECTIVE)
     world.worker.publish("abc")
-    assert world.cache.wanted is not None
-    world.cache.wanted.pressed[world.arena] = None
+    assert world.cache.state.wanted is not None
+    world.cache.state.wanted.pressed[world.arena] = None
     assert move(world) == 0
     assert world.states() == {"FREE": 5, "CACHED": 3}
 
@@ -161,7 +161,7 @@ def test_named_pins_hold_copies_of_both_tiers() -> None:
     world.cache.pin_prefix(OWNER, NAMESPACE_ID, NamedPinRequest("p", paged("abcd")), world.now)
     world.laws.check()
     assert world.evict_prefix("a") == (4, 0)
-    assert not world.namespace.named_pins
+    assert not world.cache.state.named_pins.of(world.namespace)
     world.laws.check()
 
 
@@ -171,7 +171,7 @@ def test_a_count_that_is_wrong_breaks_a_law() -> None:
         world = sunk("ab")
         node = node_at(world.namespace.index, "ab")
         setattr(node, name, 7)
-        with pytest.raises(LawBroken):
+        with pytest.raises(InvariantBroken):
             world.laws.check()
 
 
@@ -236,7 +236,7 @@ def test_what_continued_copies_in_tier_2_is_removed_and_they_may_go() -> None:
     world = make(slots=8, lower_slots=2, write=WritePolicy.THROUGH, low=0.0, high=0.0)
     world.worker.publish("ab")
     move(world)
-    world.cache.wanted = None
+    world.cache.state.wanted = None
     world.worker.publish("ac", "ad")
     assert world.evict_prefix("ab") == (1, 0)
     world.laws.check()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvstore.core.tombstones import Tombstones, TombstonesOf
+from kvstore.core.pool.tenant import Tombstones, TombstonesOf
 from kvstore.errors import Tombstoned
 
 

@@ -2,9 +2,9 @@
 
 from core_builders import NAMESPACE_ID, OWNER, CoreWorld, node_at, paged
 
-from kvstore.core.tree_rows import COLUMNS, first_tokens, overdue_holds, tree_rows
+from kvstore.core.pool.tier_policy import TierPolicy
+from kvstore.core.stats import COLUMNS, first_tokens, overdue_holds, tree_rows
 from kvstore.core.values.requests import NamedPinRequest
-from kvstore.core.wanted_moves import TierPolicy
 
 NEWEST = 1 << 40
 
@@ -24,7 +24,7 @@ def test_a_row_has_a_nodes_place_and_size() -> None:
     world.worker.publish("abcd", "abxy")
     world.worker.match("abx", 1)
     upper, lower, other = (node_at(world.namespace.index, each) for each in ("ab", "abcd", "abxy"))
-    uses = world.cache.use_count
+    uses = world.cache.state.use_count
     found = rows_of(world)
     assert found.keys() == {upper.number, lower.number, other.number}
     assert found[upper.number][:3] == [0, 0, 4]

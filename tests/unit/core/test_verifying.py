@@ -15,7 +15,7 @@ from kvstore.core.values.requests import (
     NamedPinRequest,
     Sequence,
 )
-from kvstore.core.verifying import Inspection
+from kvstore.core.verbs.verify import Inspection
 
 
 def test_pages_with_a_checksum_are_looked_at() -> None:
@@ -83,7 +83,7 @@ def test_a_bad_page_leaves_with_all_below_it() -> None:
     assert world.worker.match("abcd", 1) == match
     counters = world.cache.counters
     assert (counters.corrupt_page_count, counters.removed_page_count) == (1, 4)
-    assert world.cache.removed_pages == {Cause.CORRUPT: 4}
+    assert world.cache.state.removed_pages == {Cause.CORRUPT: 4}
     world.laws.check()
 
 
@@ -136,7 +136,7 @@ def test_a_named_pin_on_a_bad_page_ends() -> None:
     world.cache.pin_prefix(OWNER, NAMESPACE_ID, request, world.now)
     _, inspection = ask(world.worker, "ab")
     assert not conclude(world.worker, inspection, "b")
-    assert world.namespace.named_pins == {}
+    assert world.cache.state.named_pins.of(world.namespace) == {}
     world.laws.check()
 
 

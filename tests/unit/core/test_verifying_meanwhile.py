@@ -81,7 +81,7 @@ def test_what_was_given_back_meanwhile_is_not_blamed() -> None:
     with pytest.raises(LeaseNotFound):
         world.cache.settle(inspection, corrupt)
     assert world.shape() == {"xy": {}}
-    assert world.cache.ended.verified_page_count == 2
+    assert world.cache.state.ended.verified_page_count == 2
     world.laws.check()
 
 
@@ -94,7 +94,7 @@ def test_a_bad_page_goes_whoever_asked_is_gone() -> None:
     with pytest.raises(LeaseNotFound):
         conclude(world.worker, inspection, "b")
     assert world.shape() == {"a": {}}
-    assert world.cache.ended.corrupt_page_count == 1
+    assert world.cache.state.ended.corrupt_page_count == 1
     world.laws.check()
 
 

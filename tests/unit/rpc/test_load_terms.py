@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from rpc_world import Server, tokens
 
-from kvstore.core.third_tier import ThirdTier
+from kvstore.core.pool.disk import DiskState
 from kvstore.service.load_terms import LoadTerms
 from kvstore.v1 import prefix_cache_pb2 as pb
 
@@ -23,7 +23,7 @@ def test_what_a_call_says_of_loads_reaches_the_store(
 ) -> None:
     """Its engine's speed, and the time that it has left."""
     # Without tier 3 nobody is asked.
-    monkeypatch.setattr(server.store._cache, "third", ThirdTier())
+    monkeypatch.setattr(server.store._cache.state, "disk", DiskState())
     worker = server.worker()
     namespace_id = worker.open_namespace()
     heard: list[LoadTerms] = []

@@ -6,15 +6,18 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 
-from kvstore.core.lease_stats import HoldKind, HoldStats, LeaseStats, ProcessStats
 from kvstore.core.stats import (
     ArenaStats,
+    HoldKind,
+    HoldStats,
+    LeaseStats,
     NamedPinStats,
     NamespaceStats,
+    ProcessStats,
     Stats,
+    TenantStats,
 )
 from kvstore.core.stats import PrefixStats as Prefix
-from kvstore.core.tenant_stats import TenantStats
 from kvstore.core.values.counters import Counters
 from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.values.limits import Limits, Quotas

@@ -6,7 +6,7 @@ import pytest
 from own_logs import own_logs
 from store_world import PAGE_BYTES, PAGE_TOKENS, World, Worlds, sequence_of
 
-from kvstore.core.invariants import Laws
+from kvstore.core.invariants.check import Invariants
 from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.values.requests import (
     Caller,
@@ -82,7 +82,7 @@ def run(world: World, rounds: int, *works: Callable[[], object]) -> list[str]:
 
     After each step the laws hold, and the budget's bytes are where they are counted.
     """
-    laws = Laws(world.cache)
+    laws = Invariants(world.cache)
     with own_logs() as lines:
         for _ in range(rounds):
             for work in works:

@@ -10,12 +10,12 @@ from own_logs import own_logs
 from store_world import PAGE_TOKENS, World, Worlds
 from tiered_store import PAGES, Tiered, tiered
 
-from kvstore.core.invariants import Laws
-from kvstore.core.moving import Move
+from kvstore.core.invariants.check import Invariants
+from kvstore.core.pool.tier_policy import TierPolicy, WritePolicy
+from kvstore.core.tiers.moves import Move
 from kvstore.core.values.requests import MatchWishes, Sequence
 from kvstore.core.values.slots import SlotState
 from kvstore.core.values.tokens import TOKEN_BYTES
-from kvstore.core.wanted_moves import TierPolicy, WritePolicy
 from kvstore.storage.copies import Ending, Outcome
 from kvstore.storage.cuda_arena import GRANULARITY, CudaDevice
 
@@ -192,7 +192,7 @@ def test_a_page_whose_memory_went_is_not_published(
     monkeypatch.setattr(memory, "begin_all", begin)
     store.world.store.mover.step()
     assert store.world.cache.counters.demoted_page_count == PAGES
-    Laws(store.world.cache).check()
+    Invariants(store.world.cache).check()
 
 
 @pytest.mark.parametrize("failing", ["begin", "end"])
@@ -242,7 +242,7 @@ def test_a_batch_is_finished_while_the_next_is_copied(
     assert begun == [2 * PAGES] * (2 if failing == "begin" else 3)
     assert (under_way, cache.moves) == (set(), {})
     assert cache.counters.demoted_page_count == 2 * PAGES
-    Laws(cache).check()
+    Invariants(cache).check()
 
 
 def test_a_store_of_one_tier_moves_nothing(world: World) -> None:
@@ -268,4 +268,4 @@ def test_a_copy_that_fails_unforeseen_leaves_no_move_under_way(
             tiered.write(0)
     assert not tiered.world.cache.moves
     assert all(each.counts[SlotState.MOVING] == 0 for each in tiered.world.cache.arenas.values())
-    Laws(tiered.world.cache).check()
+    Invariants(tiered.world.cache).check()

@@ -3,7 +3,7 @@
 from own_logs import own_logs
 from store_world import World, sequence_of
 
-from kvstore.core.invariants import Laws
+from kvstore.core.invariants.check import Invariants
 from kvstore.core.values.requests import (
     Caller,
     Identity,
@@ -40,7 +40,7 @@ def test_a_pin_is_made_listed_and_ended_with_the_time_of_the_moment(world: World
     assert world.store.stats(identity).named_pin_count == 1
     pins.unpin(identity, namespace_id, "p")
     assert pins.visible(ADMIN, None) == []
-    Laws(world.cache).check()
+    Invariants(world.cache).check()
 
 
 def test_a_tick_ends_the_pins_whose_time_is_over(world: World) -> None:

@@ -6,8 +6,8 @@ import pytest
 from store_world import Worlds
 from tiered_store import PAGES, Tiered
 
+from kvstore.core.pool.tier_policy import TierPolicy
 from kvstore.core.values.requests import MatchWishes
-from kvstore.core.wanted_moves import TierPolicy
 from kvstore.service.growth import PATIENCE
 from kvstore.storage.errors import NotEnoughMemory
 

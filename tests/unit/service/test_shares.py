@@ -1,10 +1,10 @@
 """Who gives memory to whom."""
 
 import pytest
-from core_builders import make_holdings
+from core_builders import make_tenant
 
-from kvstore.core.arena import Arena, ArenaKey
 from kvstore.core.eviction.policies import LeastRecentlyUsed
+from kvstore.core.pool.arena import Arena, ArenaKey
 from kvstore.core.values.limits import Quotas, QuotaTable
 from kvstore.core.values.slots import ExtentSlots
 from kvstore.service.shares import Shares
@@ -26,7 +26,7 @@ class Tier:
         """Add an arena with extents of these sizes, numbered after the arena: 11, 12, ..."""
         number = len(self.arenas) + 1
         key = ArenaKey(tenant, SLOT, 1)
-        arena = Arena(number, key, LeastRecentlyUsed(), make_holdings())
+        arena = Arena(number, key, LeastRecentlyUsed(), make_tenant())
         for k, size in enumerate(sizes, start=1):
             arena.add_extent(ExtentSlots(10 * number + k, size // SLOT))
         self.arenas.append(arena)

@@ -8,7 +8,7 @@ import pytest
 from own_logs import own_logs
 from store_world import World, Worlds, sequence_of
 
-from kvstore.core.invariants import Laws
+from kvstore.core.invariants.check import Invariants
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.limits import Quotas, QuotaTable
 from kvstore.core.values.requests import Caller, Identity, MatchWishes, ReservationRequest, Sequence
@@ -49,7 +49,7 @@ def test_one_worker_matches_what_another_inserted(world: World) -> None:
     assert [index for run in match.runs for index in run.indexes] == slots
     held = world.store.stats(ADMIN)
     world.store.release(two, [1])
-    Laws(world.cache).check()
+    Invariants(world.cache).check()
     assert (held.pin_count, world.store.stats(ADMIN).pin_count) == (1, 0)
 
 
@@ -246,7 +246,7 @@ def test_threads_take_turns(world: World) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, callers))
-    Laws(world.cache).check()
+    Invariants(world.cache).check()
     stats = world.store.stats(ADMIN)
     assert (stats.pin_count, stats.reservation_count) == (0, 0)
     assert stats.counters.lookup_count == 4 * 59

@@ -8,9 +8,9 @@ import pytest
 from disk_store import LIMIT, PAGES, DiskStores, in_background, page_count
 from own_logs import own_logs
 
+from kvstore.core.pool.tier_policy import TierPolicy, WritePolicy
 from kvstore.core.values.requests import Identity, MatchWishes, ReservationRequest, Sequence
 from kvstore.core.values.slots import SlotState
-from kvstore.core.wanted_moves import TierPolicy, WritePolicy
 from kvstore.errors import NamespaceNotFound, PinNotFound
 from kvstore.service.disk import Disk, DiskState
 from kvstore.service.load_terms import LoadTerms

@@ -7,7 +7,7 @@ import pytest
 from page_world import PageWorld
 from store_world import make_world
 
-from kvstore.core.tree_rows import COLUMNS
+from kvstore.core.stats import COLUMNS
 from kvstore.core.values.requests import Identity
 from kvstore.page.outline import Outline
 from kvstore.page.site import PageSite

@@ -13,7 +13,7 @@ from store_world import PAGE_BYTES, World, Worlds, sequence_of
 from structlog.testing import capture_logs
 from xxhash import xxh3_64_intdigest
 
-from kvstore.core.invariants import Laws
+from kvstore.core.invariants.check import Invariants
 from kvstore.core.values.requests import (
     Caller,
     Identity,
@@ -116,7 +116,7 @@ def test_a_page_that_somebody_wrote_over_is_not_handed_out(worlds: Worlds) -> No
             "page_position": 1,
         }
     ]
-    Laws(written.world.cache).check()
+    Invariants(written.world.cache).check()
 
 
 def test_what_is_computed_anew_is_handed_out_again(worlds: Worlds) -> None:
@@ -143,7 +143,7 @@ def test_an_acquire_is_looked_at_too(worlds: Worlds) -> None:
     )
     assert grant is not None
     assert (match.matched_token_count, grant.start_page) == (4, 1)
-    Laws(written.world.cache).check()
+    Invariants(written.world.cache).check()
     written.world.store.release(written.caller, [1])
     written.world.store.abort(written.caller, [99])
     [arena] = written.world.store.stats(ADMIN).arenas
@@ -230,7 +230,7 @@ def test_two_matches_find_the_same_bad_page_at_once(
     assert [each.matched_token_count for each in matches] == [8, 8]
     assert written.counts() == (10, 1)
     assert sum(each["event"] == "page_corrupt" for each in logs) == 1
-    Laws(written.world.cache).check()
+    Invariants(written.world.cache).check()
 
 
 def test_a_lease_that_ends_meanwhile_gets_no_answer(
@@ -244,7 +244,7 @@ def test_a_lease_that_ends_meanwhile_gets_no_answer(
         written.match(written.caller)
     assert sum(each["event"] == "page_corrupt" for each in logs) == 1
     assert written.counts() == (3, 1)
-    Laws(written.world.cache).check()
+    Invariants(written.world.cache).check()
 
 
 def test_a_page_that_cannot_be_read_is_handed_to_nobody(
@@ -263,7 +263,7 @@ def test_a_page_that_cannot_be_read_is_handed_to_nobody(
     assert (first["event"], first["why"]) == ("page_unreadable", "memcpy: refused")
     assert {each["event"] for each in logs} == {"page_unreadable", "page_corrupt"}
     assert written.counts() == (3, 3)
-    Laws(written.world.cache).check()
+    Invariants(written.world.cache).check()
 
 
 def test_pages_that_are_always_wrong_fill_no_log(worlds: Worlds) -> None:

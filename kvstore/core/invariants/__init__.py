@@ -1,0 +1,1 @@
+"""Invariants: one sentence each, checked from scratch. For tests and for debugging."""

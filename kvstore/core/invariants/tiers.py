@@ -1,0 +1,87 @@
+"""The invariants of moves between tiers: under way, and known of the disk."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from kvstore.core.cache import PrefixCache
+from kvstore.core.index.node import Anchor, Chain, Node, Position
+from kvstore.core.index.radix import path_slots, subtree
+from kvstore.core.invariants.invariant import invariant
+from kvstore.core.pool.disk import DiskState
+from kvstore.core.pool.namespace import Namespace
+from kvstore.core.pool.placement import FIRST, LOWER
+from kvstore.core.values.page_hash import page_digests
+
+NOTHING = Chain(b"", 0, 0)
+
+
+def check_moves(cache: PrefixCache) -> None:
+    """Raises ``InvariantBroken`` unless every move holds its sources, and these are known."""
+    sources = [each.source for move in cache.moves for each in move.transfers]
+    invariant(len(sources) == len(set(sources)), "a page moves once at a time")
+    invariant(set(sources) == cache.moving, "what moves is known")
+    for move in cache.moves:
+        held = {slot for anchor in move.anchors for slot in _path(anchor)}
+        kept = held.issuperset(each.source for each in move.transfers)
+        invariant(kept, "a move holds its sources", move.tier)
+
+
+def _path(anchor: Anchor) -> Iterator[int]:
+    for tier in (FIRST, LOWER):
+        yield from path_slots(Position(anchor.node, anchor.pages), tier)
+
+
+def check_disk(cache: PrefixCache) -> None:
+    """Raises ``InvariantBroken`` unless all that is known of the disk can be so."""
+    for namespace in cache.namespaces.values():
+        for node in list(subtree(namespace.index.root))[1:]:
+            if node.chain is not None:
+                _check_chain(node, node.chain)
+    if cache.state.disk is not None:
+        _check_under_way(cache)
+        _check_untold(cache.state.disk)
+        for namespace in cache.namespaces.values():
+            _check_reads(cache, namespace)
+
+
+def _check_chain(node: Node, chain: Chain) -> None:
+    parent, width = node.parent, node.tree.width
+    assert parent is not None  # only the root has none
+    above = parent.chain or NOTHING
+    known = above.pages == len(parent.slots)
+    invariant(known, "a digest is known only if its parent's is", node.number)
+    digest = above.digest(above.pages) if above.pages else node.tree.digest
+    tokens = node.edge[: chain.pages * width]
+    right = chain.digests == b"".join(page_digests(digest, tokens, width))
+    invariant(right, "digests are those of the path's tokens", node.number)
+    known = 0 <= chain.kept <= chain.pages and 0 < chain.pages <= len(node.slots)
+    sentence = "what is kept is of the node's pages, by their digests"
+    invariant(known, sentence, node.number, chain.kept)
+    if chain.kept and chain.losses == node.tree.losses:
+        whole = parent.parent is None or (above.kept, above.losses) == (above.pages, chain.losses)
+        invariant(whole, "a page is known to be kept only if its parent is", node.number)
+
+
+def _check_under_way(cache: PrefixCache) -> None:
+    for keep in cache.disk_writes:
+        copies = list(keep.slots()[keep.start :])
+        same = copies == [page.slot for page in keep.pages]
+        invariant(same, "a keep holds its pages", keep.pages)
+    for load in cache.disk_reads:
+        invariant(load.held_end == load.start, "a load holds all that is above it", load.start)
+
+
+def _check_untold(disk: DiskState) -> None:
+    invariant(all(disk.untold.values()), "what tier 3 was told of is forgotten")
+    for digest, count in Counter(each.namespace_digest for each in disk.removed).items():
+        namespace = disk.namespaces.get(digest)
+        untold = disk.untold.get(digest, 0) if namespace is None else namespace.removing
+        invariant(count <= untold, "tier 3 is told of every removal", count)
+
+
+def _check_reads(cache: PrefixCache, namespace: Namespace) -> None:
+    loads = [load for load in cache.disk_reads if load.namespace is namespace]
+    digests = [page.digest for load in loads for page in load.pages]
+    invariant(len(digests) == len(set(digests)), "a page is loaded once at a time")
+    known = set(digests) == cache.loading(namespace).keys()
+    invariant(known, "what is loading is known")

@@ -1,0 +1,1 @@
+"""Leases and holds: who may use which pages, and until when."""

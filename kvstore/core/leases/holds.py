@@ -1,0 +1,293 @@
+"""Holds on paths: pins and reservations of a lease.
+
+A hold protects a path by one anchor at its deepest page, since only tails of
+leaf edges are evicted; where copies of both tiers were handed out, by another at
+the deepest of the other tier. When an operator removes a part of the path, the hold
+keeps its anchors on the removed part and gets others on what remains above.
+"""
+
+from array import array
+from collections.abc import Iterable
+
+from kvstore.core.index.node import Anchor, Position
+from kvstore.core.index.radix import ancestor, path_slots, path_tokens
+from kvstore.core.pool.in_flight import Prefill
+from kvstore.core.pool.namespace import Namespace
+from kvstore.core.pool.placement import Tiers, end_of_other, slots_in, tier_at
+from kvstore.core.values.counters import Lookup
+from kvstore.core.values.slots import Slots
+
+
+class Hold:
+    """A hold on a path. ``anchors`` are its ends, the deepest first.
+
+    ``number`` counts its lease's holds as they are taken; zero before that. ``tiers``
+    says which copy of each page is held: at the beginning, the one that was handed out.
+    """
+
+    __slots__ = ("anchors", "hold_id", "namespace", "number", "taken_at", "tiers")
+
+    def __init__(self, hold_id: int, namespace: Namespace, now: float, tiers: Tiers = None) -> None:
+        self.hold_id = hold_id
+        self.tiers = tiers
+        self.number = 0
+        self.namespace = namespace
+        self.taken_at = now
+        self.anchors: list[Anchor] = []
+
+    @property
+    def held_end(self) -> int:
+        """Pages from the sequence's beginning through the deepest one held."""
+        return self.anchors[0].end if self.anchors else 0
+
+    @property
+    def covered_end(self) -> int:
+        """Whole pages from the beginning that another sequence may be continued from."""
+        return self.held_end
+
+    @property
+    def page_count(self) -> int:
+        """Pages that its holder uses."""
+        return self.held_end
+
+    @property
+    def token_count(self) -> int:
+        """Tokens of the sequence that its pages have."""
+        return self.page_count * self.namespace.layout.page_tokens
+
+    @property
+    def detached_page_count(self) -> int:
+        """Pages on the held path that are out of the index and wait for this hold, or others."""
+        starts = [each.end for each in self.anchors[1:]] + [0]
+        ends = zip(self.anchors, starts, strict=False)
+        return sum(each.end - start for each, start in ends if each.node.detached)
+
+    def position_at(self, depth: int) -> Position:
+        """Return the place on the held path ``depth`` pages from the beginning.
+
+        It is in the tree or in a removed part of it, as the path is there.
+        ``depth`` MUST NOT be beyond ``held_end``.
+        """
+        if depth == 0:
+            return Position(self.namespace.index.root, 0)
+        anchor = next(each for each in reversed(self.anchors) if each.end >= depth)
+        return ancestor(Position(anchor.node, anchor.pages), depth)
+
+    def stand_at(self, at: Position, top: int = 0) -> None:
+        """Hold the path to ``at`` too, from ``top`` on, which is where its tree begins."""
+        if self.tiers is None:
+            self.anchors.append(Anchor(self, at.node, at.pages))
+            return
+        anchor = Anchor(self, at.node, at.pages, tier_at(self.tiers, at.depth))
+        self.anchors.append(anchor)
+        end = end_of_other(self.tiers, at.depth)
+        if end > top:
+            node, pages = ancestor(at, end)
+            anchor.other = Anchor(self, node, pages, tier_at(self.tiers, end))
+
+    def stand_above(self, anchor: Anchor, above: Position) -> None:
+        """Go on holding what remains above, after the end of ``anchor``'s path was cut off."""
+        other = anchor.other
+        if other is not None and other.end <= above.depth:
+            other.leave()
+            anchor.other = None
+        if above.depth:
+            self.stand_at(above)
+
+    def pages_leave(self) -> bool:
+        """Returns False: a hold keeps the pages that leave the index until it is released."""
+        return False
+
+    def slots(self) -> Slots:
+        """Return all slots of the held path, in prefix order."""
+        if len(self.anchors) == 1:
+            [anchor] = self.anchors
+            at = tuple.__new__(Position, (anchor.node, anchor.pages))
+            return path_slots(at) if self.tiers is None else slots_in(self.tiers, at)
+        slots = array("Q")
+        for anchor in reversed(self.anchors):
+            slots.extend(slots_in(self.tiers, Position(anchor.node, anchor.pages), len(slots)))
+        return slots
+
+    def slot_at(self, at: Position) -> int:
+        """Return the slot of the held page that ends at ``at``."""
+        return at.node.copies_in(tier_at(self.tiers, at.depth)).slots[at.pages - 1]
+
+    def last_slot(self) -> int:
+        """Return the slot of the deepest page held, of which there has to be one."""
+        return self.slot_at(Position(self.anchors[0].node, self.anchors[0].pages))
+
+    def tokens(self) -> bytes:
+        """Return the token bytes of the held path."""
+        width = self.namespace.index.width
+        parts = [path_tokens(Position(a.node, a.pages), width) for a in reversed(self.anchors)]
+        return b"".join(parts)
+
+
+class Unanswered:
+    """A match that nobody was told of yet.
+
+    What is counted once somebody is, and the reservation that was made with it.
+    """
+
+    __slots__ = ("lookup", "reservation_id")
+
+    def __init__(self, lookup: Lookup) -> None:
+        self.lookup = lookup
+        self.reservation_id: int | None = None
+
+
+class Pin(Hold):
+    """A hold on a matched path. ``fingerprint`` tells a repeated call from a reused id.
+
+    ``source_id`` and ``next_token`` are what the match answered besides. Where it
+    answered no page to use in place it has no anchor. ``unanswered`` is set while
+    nobody was told of the pin.
+    """
+
+    __slots__ = ("fingerprint", "next_token", "source_id", "unanswered")
+
+    def __init__(
+        self,
+        hold_id: int,
+        namespace: Namespace,
+        at: Position,
+        fingerprint: object,
+        now: float,
+        tiers: Tiers = None,
+    ) -> None:
+        super().__init__(hold_id, namespace, now, tiers)
+        self.fingerprint = fingerprint
+        self.source_id: int | None = None
+        self.next_token: int | None = None
+        self.unanswered: Unanswered | None = None
+        if at.pages:
+            self.stand_at(at)
+
+
+class SourcePin(Hold):
+    """A hold on a page to copy from; the page ends at its anchor.
+
+    It stands off the matched path, so nothing can be continued from it.
+    ``valid_token_count`` tokens of the page belong to the sequence asked for.
+    """
+
+    __slots__ = ("valid_token_count",)
+
+    def __init__(
+        self,
+        hold_id: int,
+        namespace: Namespace,
+        at: Position,
+        valid_token_count: int,
+        now: float,
+        tiers: Tiers = None,
+    ) -> None:
+        super().__init__(hold_id, namespace, now, tiers)
+        self.valid_token_count = valid_token_count
+        self.stand_at(at)
+
+    @property
+    def covered_end(self) -> int:
+        """None: the path is another sequence's."""
+        return 0
+
+    @property
+    def page_count(self) -> int:
+        """The one page."""
+        return 1
+
+    @property
+    def token_count(self) -> int:
+        """Those of the page that belong to the sequence."""
+        return self.valid_token_count
+
+    @property
+    def detached_page_count(self) -> int:
+        """One, if the page is out of the index."""
+        return int(self.anchors[0].node.detached)
+
+
+class Reservation(Hold):
+    """Slots that one worker may write, for pages from ``start_page`` on.
+
+    ``inserted`` of them, from the first, went through an insert; slot k of those
+    is the index's own if ``published[k]``, else a duplicate that stays reserved.
+    Once inserted it is a hold on the path through its last inserted page, of
+    which ``tail_token_count`` tokens were inserted; zero: all of them. ``prefill`` is
+    what others know to be coming of it, where they do.
+    """
+
+    __slots__ = (
+        "inserted",
+        "prefill",
+        "published",
+        "reserved",
+        "start_page",
+        "tail_token_count",
+    )
+
+    def __init__(self, hold_id: int, namespace: Namespace, start_page: int, now: float) -> None:
+        super().__init__(hold_id, namespace, now)
+        self.start_page = start_page
+        self.reserved: Slots = array("Q")
+        self.published = bytearray()
+        self.inserted = 0
+        self.tail_token_count = 0
+        self.prefill: Prefill | None = None
+
+    @property
+    def whole_end(self) -> int:
+        """Whole pages from the sequence's beginning through the last one inserted."""
+        return self.start_page + self.inserted - (1 if self.tail_token_count else 0)
+
+    @property
+    def covered_end(self) -> int:
+        """The same, once it holds its path."""
+        return self.whole_end if self.inserted else 0
+
+    @property
+    def token_count(self) -> int:
+        """Tokens that it inserted, with those before them."""
+        return self.token_end(self.namespace.layout.page_tokens) if self.inserted else 0
+
+    def token_end(self, page_tokens: int) -> int:
+        """Return the tokens from the sequence's beginning through the last one inserted."""
+        return self.whole_end * page_tokens + self.tail_token_count
+
+    def unpublished(self) -> Slots:
+        """Return the slots that are still the reservation's own."""
+        pairs = zip(self.reserved, self.published, strict=True)
+        return array("Q", [slot for slot, published in pairs if not published])
+
+    def grow(self, slots: Iterable[int]) -> None:
+        """Take more slots."""
+        self.reserved.extend(slots)
+        self.published.extend(bytes(len(self.reserved) - len(self.published)))
+
+    def drop_prefill(self) -> None:
+        """Have others not know any more of what it was to compute."""
+        if self.prefill is not None:
+            self.namespace.prefills.drop(self.prefill)
+            self.prefill = None
+
+    def record(
+        self,
+        published: Iterable[bool],
+        at: Position,
+        tail_token_count: int = 0,
+        tiers: Tiers = None,
+    ) -> None:
+        """Note that the next pages were inserted, ending at ``at``, and hold the path."""
+        self.tail_token_count = tail_token_count
+        for flag in published:
+            self.published[self.inserted] = flag
+            self.inserted += 1
+        self.tiers = tiers
+        # What it held of the path is all in the index, or nothing more could be inserted.
+        for anchor in self.anchors:
+            anchor.leave()
+            if anchor.other is not None:
+                anchor.other.leave()
+        self.anchors.clear()
+        self.stand_at(at)

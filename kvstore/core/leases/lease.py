@@ -1,0 +1,207 @@
+"""A lease: the membership of a worker, and all that it owns."""
+
+from enum import Enum
+from hashlib import sha256
+from hmac import compare_digest
+from typing import NamedTuple
+
+from kvstore.core.leases.holds import Pin, Reservation, SourcePin
+from kvstore.core.pool.arena import Arena
+from kvstore.core.pool.pages import release
+from kvstore.core.pool.tenant import Tenant, TombstonesOf
+from kvstore.core.values.counters import Counters
+from kvstore.core.values.limits import Limits
+from kvstore.core.values.requests import Caller, MatchWishes
+from kvstore.core.values.slots import SlotState
+from kvstore.errors import (
+    LeaseExpired,
+    NotAttached,
+    PinNotFound,
+    QuotaExceeded,
+    ReservationNotFound,
+)
+
+
+class LeaseState(Enum):
+    """A lease's state. A lease that ended is not in the table any more."""
+
+    ACTIVE = 1
+    EXPIRED = 2
+
+
+class LeaseChange(NamedTuple):
+    """What happened to a lease, for the log: ``change`` is "expired", "returned" or "ended".
+
+    The counts are what it held when it happened. "returned": past its TTL it gave
+    back the last of its slots in quarantine by itself.
+    """
+
+    lease_id: bytes
+    display_name: str
+    change: str
+    pin_count: int
+    reserved_slot_count: int
+    quarantined_slot_count: int
+
+
+class Process:
+    """A process attached under a lease, and the extents that it said it mapped."""
+
+    __slots__ = ("connected", "lease", "mapped", "pid", "process_id", "uid")
+
+    def __init__(self, process_id: int, pid: int, uid: int, lease: "Lease") -> None:
+        self.process_id = process_id
+        self.pid = pid
+        self.uid = uid
+        self.lease = lease
+        self.connected = True
+        self.mapped: set[int] = set()
+
+
+class Lease:
+    """A worker's membership. Not thread-safe.
+
+    ``number`` counts leases by granting; ``owner`` is its tenant.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        caller: Caller,
+        display_name: str,
+        owner: Tenant,
+        *,
+        limits: Limits,
+        now: float,
+    ) -> None:
+        self.number = number
+        self.owner = owner
+        self.lease_id = caller.lease_id
+        self.tenant = caller.identity.tenant
+        self.display_name = display_name
+        self.features: frozenset[str] = frozenset()
+        self.state = LeaseState.ACTIVE
+        self.granted_at = now
+        self.expired_at: float | None = None
+        self.ttl = 0.0
+        self.renewed_at = now
+        self.processes: dict[int, Process] = {}
+        self.arenas: dict[int, Arena] = {}
+        self.pins: dict[int, Pin | SourcePin] = {}
+        self.reservations: dict[int, Reservation] = {}
+        self.pin_tombstones = TombstonesOf(owner.tombstones, (number, "pin"))
+        self.reservation_tombstones = TombstonesOf(owner.tombstones, (number, "reservation"))
+        self.counters = Counters()
+        self._secret_digest = sha256(caller.secret).digest()
+        self._hold_number = 0
+        self._max_holds = limits.max_holds_per_lease
+
+    def knows(self, caller: Caller) -> bool:
+        """Return whether tenant and secret are this lease's; in constant time."""
+        same = compare_digest(self._secret_digest, sha256(caller.secret).digest())
+        return same and caller.identity.tenant == self.tenant
+
+    @property
+    def forsaken(self) -> bool:
+        """Whether its processes all hung up before any was given memory under it."""
+        connected = any(each.connected for each in self.processes.values())
+        return bool(self.processes) and not connected and not self.arenas
+
+    def require_active(self) -> None:
+        """Raise :class:`LeaseExpired` past the TTL."""
+        if self.state is LeaseState.EXPIRED:
+            raise LeaseExpired(lease_id=self.lease_id.hex())
+
+    def require_attached(self) -> None:
+        """Raise :class:`NotAttached` unless a living process is attached."""
+        if not self.processes:
+            raise NotAttached(lease_id=self.lease_id.hex())
+
+    def require_room(self, count: int) -> None:
+        """Raise :class:`QuotaExceeded` if ``count`` more holds are too many."""
+        if len(self.pins) + len(self.reservations) + count > self._max_holds:
+            raise QuotaExceeded(quota="holds_per_lease", maximum=self._max_holds)
+        self.owner.require_hold_room(count)
+
+    def require_pins_alive(self, wishes: MatchWishes) -> None:
+        """Raises Tombstoned if a pin that a match wants was released already."""
+        tombstones = self.pin_tombstones
+        tombstones.require_none(wishes.pin_id, id=wishes.pin_id)
+        if wishes.source_pin_id is not None:
+            tombstones.require_none(wishes.source_pin_id, id=wishes.source_pin_id)
+
+    def add_pin(self, pin: Pin | SourcePin) -> None:
+        """Take a pin in."""
+        self._hold_number += 1
+        pin.number = self._hold_number
+        self.pins[pin.hold_id] = pin
+        self.owner.hold_count += 1
+
+    def tie(self, pin_id: int, reservation_id: int) -> None:
+        """Ties a reservation to a pin whose match is unanswered, if there is such a pin."""
+        pin = self.pins.get(pin_id)
+        if isinstance(pin, Pin) and pin.unanswered is not None:
+            pin.unanswered.reservation_id = reservation_id
+
+    def drop_pin(self, pin: Pin | SourcePin) -> None:
+        """Releases a pin."""
+        del self.pins[pin.hold_id]
+        self.owner.hold_count -= 1
+        release(pin.anchors)
+
+    def add_reservation(self, reservation: Reservation) -> None:
+        """Take a reservation in."""
+        self._hold_number += 1
+        reservation.number = self._hold_number
+        self.reservations[reservation.hold_id] = reservation
+        self.owner.hold_count += 1
+
+    def drop_reservation(self, reservation: Reservation) -> None:
+        """Ends a reservation: unpublished slots go back, and published pages stay."""
+        del self.reservations[reservation.hold_id]
+        self.owner.hold_count -= 1
+        reservation.drop_prefill()
+        expired = self.state is LeaseState.EXPIRED
+        state = SlotState.QUARANTINED if expired else SlotState.RESERVED
+        reservation.namespace.arena.recycle(reservation.unpublished(), state)
+        release(reservation.anchors)
+
+    def pin(self, pin_id: int) -> Pin | SourcePin:
+        """Return a pin; raises :class:`PinNotFound`."""
+        if pin_id not in self.pins:
+            raise PinNotFound(pin_id=pin_id)
+        return self.pins[pin_id]
+
+    def reservation(self, reservation_id: int) -> Reservation:
+        """Return a reservation; raises :class:`ReservationNotFound` or Tombstoned."""
+        if reservation_id not in self.reservations:
+            self.reservation_tombstones.require_none(reservation_id, id=reservation_id)
+            raise ReservationNotFound(reservation_id=reservation_id)
+        return self.reservations[reservation_id]
+
+    def has_all_of(self, arena: Arena) -> bool:
+        """Return whether all attached processes have mapped all of ``arena``, and it stays."""
+        owned = arena.extents.keys()
+        if arena.retiring:
+            return False
+        for process in self.processes.values():  # noqa: SIM110  # each match asks
+            if not owned <= process.mapped:
+                return False
+        return True
+
+    def usable_extents(self, arena: Arena) -> set[int]:
+        """Return the lasting extents of ``arena`` that all attached processes have mapped."""
+        usable = arena.lasting
+        for process in self.processes.values():
+            usable &= process.mapped
+        return usable
+
+    def unpublished_count(self) -> int:
+        """Return how many slots are reserved, or in quarantine, under this lease."""
+        return sum(each.published.count(0) for each in self.reservations.values())
+
+    def change(self, change: str) -> LeaseChange:
+        """Describe a change, with what the lease holds now."""
+        pins, slots = len(self.pins), self.unpublished_count()
+        counts = (pins, 0, slots) if self.state is LeaseState.EXPIRED else (pins, slots, 0)
+        return LeaseChange(self.lease_id, self.display_name, change, *counts)

@@ -1,0 +1,56 @@
+"""Mappings: the extents that processes were given and may have mapped."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Mapping:
+    """The extents that one process may have mapped. ``pid`` is for people."""
+
+    pid: int
+    extent_ids: set[int] = field(default_factory=set)
+
+
+class Mappings:
+    """The extents that each process was given, by the process's number. Not thread-safe.
+
+    A mapping outlives its lease, since a process may keep memory mapped after its lease ended.
+    A process without extents has no entry.
+    """
+
+    def __init__(self) -> None:
+        self._by_process: dict[int, Mapping] = {}
+
+    @property
+    def process_ids(self) -> set[int]:
+        """The processes that may have some extent mapped."""
+        return set(self._by_process)
+
+    def of(self, process_id: int) -> set[int]:
+        """Returns the extents that a process may have mapped."""
+        mapping = self._by_process.get(process_id)
+        return set() if mapping is None else mapping.extent_ids
+
+    def give(self, process_id: int, pid: int, extent_ids: Iterable[int]) -> None:
+        """Records that a process is given extents. Called before it is given them."""
+        given = set(extent_ids)
+        if given:
+            self._by_process.setdefault(process_id, Mapping(pid)).extent_ids |= given
+
+    def take_back(self, process_id: int, extent_ids: Iterable[int]) -> None:
+        """Records that a process unmapped extents. Ignores unknown ones."""
+        mapping = self._by_process.get(process_id)
+        if mapping is not None:
+            mapping.extent_ids.difference_update(extent_ids)
+            if not mapping.extent_ids:
+                del self._by_process[process_id]
+
+    def forget(self, process_id: int) -> None:
+        """Records that a process has nothing mapped any more."""
+        self._by_process.pop(process_id, None)
+
+    def pids(self, extent_id: int) -> list[int]:
+        """Returns the processes that may have an extent mapped, by the ids that people know."""
+        every = self._by_process.values()
+        return sorted({each.pid for each in every if extent_id in each.extent_ids})

@@ -1,0 +1,141 @@
+"""The prefills under way in a namespace, found by where they have got to."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from itertools import islice
+from operator import attrgetter
+
+from kvstore.core.pool.tenant import Tenant
+from kvstore.core.values.tokens import common_pages
+
+
+class Prefill:
+    """An announced run of whole pages: ``tokens``, from the sequence's beginning, through ``end``.
+
+    ``at`` is the page to be inserted next, ``advanced_at`` when the one before it was, or
+    the reservation was made. ``pin_id`` is of the match that it goes on from. ``end`` and
+    ``at`` count pages from the sequence's beginning.
+    """
+
+    __slots__ = ("advanced_at", "at", "end", "number", "pin_id", "tokens")
+
+    def __init__(self, tokens: bytes, at: int, end: int, pin_id: int, now: float) -> None:
+        self.tokens = tokens
+        self.at = at
+        self.end = end
+        self.pin_id = pin_id
+        self.advanced_at = now
+        # Counts what a namespace's prefills announce and how they advance.
+        self.number = 0
+
+
+# Of those that insert one page next, how many on either side of a sequence are looked at for
+# one that advanced lately: it takes hung workers for the first not to be it.
+NEIGHBOURS = 16
+TOKENS = attrgetter("tokens")
+
+
+class Prefills:
+    """Announced reservations of one namespace, by the page that they insert next.
+
+    ``by_page`` names it by its number in the sequence and its tokens. Those of one page
+    stand in the order of their sequences' bytes, so that the one that agrees longest with
+    a sequence is a neighbour of its place. A match that ends where none goes on costs a
+    look into a dictionary. Not thread-safe.
+    """
+
+    def __init__(self, owner: Tenant, width: int) -> None:
+        """``width`` is the bytes of a page's tokens; ``holdings`` bound those of all tokens."""
+        self.by_page: dict[tuple[int, bytes], list[Prefill]] = {}
+        self._owner = owner
+        self._width = width
+        self._last_number = 0
+
+    def __iter__(self) -> Iterator[Prefill]:
+        for each in self.by_page.values():
+            yield from each
+
+    def announce(
+        self, tokens: bytes, start: int, end: int, pin_id: int, now: float
+    ) -> Prefill | None:
+        """Take in that pages ``start`` through ``end`` of ``tokens`` are to be computed.
+
+        ``tokens`` are kept as they are. None where there is no whole page of them, or the
+        tenant has announced too much.
+        """
+        end = min(end, len(tokens) // self._width)
+        if end <= start:
+            return None
+        # Whole pages beyond what it has slots for are not its to announce.
+        if len(tokens) >= (end + 1) * self._width:
+            tokens = tokens[: end * self._width]
+        if not self._owner.has_room_to_announce(len(tokens)):
+            return None
+        self._owner.announced_bytes += len(tokens)
+        prefill = Prefill(tokens, start, end, pin_id, now)
+        self._stand(prefill)
+        return prefill
+
+    def advance(self, prefill: Prefill, at: int, now: float) -> None:
+        """Note that page ``at`` is the next to be inserted of a prefill, which goes on."""
+        self._leave(prefill)
+        prefill.at, prefill.advanced_at = at, now
+        self._stand(prefill)
+
+    def drop(self, prefill: Prefill) -> None:
+        """Forget a prefill, which MUST be here."""
+        self._leave(prefill)
+        self._owner.announced_bytes -= len(prefill.tokens)
+
+    def may_go_on(self, depth: int, page: bytes) -> bool:
+        """Return whether any inserts page ``depth``, of the tokens ``page``, next."""
+        return (depth, page) in self.by_page
+
+    def find(
+        self, tokens: bytes, depth: int, end: int, *, since: float
+    ) -> tuple[Prefill, int] | None:
+        """Return the prefill that goes on at page ``depth`` of ``tokens``, and through where.
+
+        The one that agrees longest, up to page ``end``; with at least a page. Those that
+        did not advance ``since`` a time are passed over. Cost: a few memcmps.
+        """
+        there = self.by_page.get(self._page(tokens, depth))
+        if there is None:
+            return None
+        place = bisect_right(there, tokens, key=TOKENS)
+        before = reversed(there[max(place - NEIGHBOURS, 0) : place])
+        best: tuple[int, int, Prefill] | None = None
+        for side in (before, islice(there, place, place + NEIGHBOURS)):
+            prefill = next((each for each in side if each.advanced_at >= since), None)
+            if prefill is not None:
+                agreed = self._agreed(prefill, tokens, depth, end)
+                if agreed > depth and (best is None or (agreed, prefill.number) > best[:2]):
+                    best = agreed, prefill.number, prefill
+        return None if best is None else (best[2], best[0])
+
+    def _agreed(self, prefill: Prefill, tokens: bytes, depth: int, end: int) -> int:
+        """Return through which page, ``end`` at most, it agrees; zero where not to ``depth``."""
+        width = self._width
+        end = min(end, prefill.end)
+        known, start = memoryview(prefill.tokens), depth * width
+        if not tokens.startswith(known[:start]):
+            return 0
+        if tokens.startswith(known[start : end * width], start):
+            return end
+        return depth + common_pages(prefill.tokens, start, tokens, start, end * width, width)
+
+    def _stand(self, prefill: Prefill) -> None:
+        self._last_number += 1
+        prefill.number = self._last_number
+        there = self.by_page.setdefault(self._page(prefill.tokens, prefill.at), [])
+        there.insert(bisect_right(there, prefill.tokens, key=TOKENS), prefill)
+
+    def _leave(self, prefill: Prefill) -> None:
+        page = self._page(prefill.tokens, prefill.at)
+        there = self.by_page[page]
+        del there[there.index(prefill, bisect_left(there, prefill.tokens, key=TOKENS))]
+        if not there:
+            del self.by_page[page]
+
+    def _page(self, tokens: bytes, depth: int) -> tuple[int, bytes]:
+        return depth, tokens[depth * self._width : (depth + 1) * self._width]

@@ -1,0 +1,1 @@
+"""Pages between memory and disk: decides what to copy, and never copies."""

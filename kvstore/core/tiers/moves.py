@@ -1,0 +1,322 @@
+"""Moves between tiers: which to make, and what becomes of them.
+
+Decided under the owner's mutex, copied outside it, finished under it.
+"""
+
+from array import array
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from kvstore.core.eviction.policy import Leaf, Victim
+from kvstore.core.index.node import Lower, Node, Position
+from kvstore.core.index.radix import ancestor
+from kvstore.core.leases.holds import Hold
+from kvstore.core.leases.state import CacheState
+from kvstore.core.pool.arena import Arena
+from kvstore.core.pool.namespace import Namespace, namespace_of
+from kvstore.core.pool.pages import evict, nominate, note_pages, release
+from kvstore.core.pool.placement import FIRST, LOWER, Tiers, extended, nearest
+from kvstore.core.pool.tier_policy import WritePolicy
+from kvstore.core.values.events import Cause, PagesChange
+from kvstore.core.values.requests import Caller, MatchWishes, Sequence
+from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK, Slots, SlotState
+from kvstore.core.verbs.lookup import longest
+
+
+class Transfer(NamedTuple):
+    """One page to copy; ``end`` counts pages from the beginning through it."""
+
+    end: int
+    source: int
+    target: int
+
+
+class Move(Hold):
+    """Pages of one path that get a copy in ``tier``, in prefix order."""
+
+    __slots__ = ("tier", "transfers")
+
+    def __init__(
+        self, at: Position, tier: int, tiers: Tiers, transfers: Iterable[Transfer]
+    ) -> None:
+        super().__init__(0, namespace_of(at.node), 0.0, tiers)
+        self.tier = tier
+        self.transfers = list(transfers)
+        self.stand_at(at)
+
+    def aim(self, targets: Slots) -> None:
+        """Give the first pages their targets, and leave the others out."""
+        pairs = zip(self.transfers, targets, strict=False)
+        self.transfers = [each._replace(target=target) for each, target in pairs]
+
+
+def lacking(at: Position, tier: int) -> list[tuple[int, int]]:
+    """Return the pages of a path without a copy in ``tier`` as (end, slot of the other tier).
+
+    From the beginning on.
+    """
+    found: list[tuple[int, int]] = []
+    node: Node | None = at.node
+    while node is not None:
+        pages = at.pages if node is at.node else len(node.slots)
+        have = node.copy_count if tier == FIRST else node.lower_count
+        if have < pages:
+            slots = node.copies_in(FIRST + LOWER - tier).slots
+            found += [(node.start + k + 1, slots[k]) for k in range(pages - 1, have - 1, -1)]
+        node = node.parent
+    return found[::-1]
+
+
+def prepare(at: Position, tier: int, most: int, moving: set[int]) -> Move | None:
+    """Hold the first ``most`` pages of a path that lack a copy in ``tier``.
+
+    But for those whose slot is among ``moving``. The move has no targets yet: zeros.
+    None where there is nothing to copy.
+    """
+    missing = lacking(at, tier)
+    pages = [each for each in missing if each[1] not in moving][:most]
+    if not pages:
+        return None
+    at = ancestor(at, pages[-1][0])
+    tiers: Tiers = nearest(at)
+    if tier == LOWER:
+        # Sources in tier 1, and above them the copies in tier 2 that the targets follow.
+        tiers = extended(((missing[0][0] - 1, LOWER),), missing[0][0] - 1, at.depth, FIRST)
+    return Move(at, tier, tiers, [Transfer(end, source, 0) for end, source in pages])
+
+
+def finish(move: Move, moving: set[int], *, copied: bool) -> int:
+    """Publish the targets of a move, as far as their pages are still where they were.
+
+    MOVING to CACHED, or to FREE. Returns how many pages got a copy. ``copied`` says that
+    the bytes are there; ``moving`` is given back the sources.
+    """
+    namespace = move.namespace
+    published: list[int] = []
+    arena = namespace.arena_in(move.tier)
+    for end, source, target in move.transfers:
+        moving.discard(source)
+        at = move.position_at(end)
+        slots = array("Q", [target])
+        if copied and target >> INDEX_BITS in arena.lasting and _fits(at, move.tier):
+            arena.change(slots, SlotState.MOVING, SlotState.CACHED)
+            arena.keep_checksums([(target, _checksum(namespace, source))])
+            _publish(at.node, move.tier, target)
+            published.append(end)
+        else:
+            arena.recycle(slots, SlotState.MOVING)
+    for first, last in side_by_side(published):
+        pages = last - first + 1
+        note_pages(PagesChange.COPIED, Cause.MOVED, *move.position_at(last), pages, move.tier)
+    touched = [move.position_at(each.end).node for each in move.transfers]
+    release(move.anchors)
+    for node in touched:
+        namespace.index.compact(node)
+    return len(published)
+
+
+def side_by_side(ends: list[int]) -> list[tuple[int, int]]:
+    """Return the runs of numbers that follow each other, each by its first and its last."""
+    firsts = [each for each in ends if each - 1 not in ends]
+    lasts = [each for each in ends if each + 1 not in ends]
+    return list(zip(firsts, lasts, strict=True))
+
+
+def _checksum(namespace: Namespace, slot: int) -> int:
+    return namespace.extents[slot >> INDEX_BITS].checksums[slot & INDEX_MASK]
+
+
+def _fits(at: Position, tier: int) -> bool:
+    """Return whether a page can be given a copy: it is cached, and the next without one."""
+    node, parent = at.node, at.node.parent
+    if node.detached:
+        return False
+    if tier == FIRST:
+        return node.copy_count == at.pages - 1
+    assert parent is not None  # the root has no pages
+    follows = parent.parent is None or parent.lower_count == len(parent.slots)
+    return node.lower_count == at.pages - 1 and follows
+
+
+def _publish(node: Node, tier: int, slot: int) -> None:
+    if tier == LOWER and node.lower is None:
+        width = len(node.slots)
+        node.lower = Lower(node, array("Q", bytes(8 * width)), width)
+        if node.lower.parent is not None:
+            node.lower.parent.below += 1
+    elif tier == FIRST and node.is_bare:
+        node.cover()
+    node.copies_in(tier).append_copy(slot)
+    node.tree.leaf_changed(node)
+
+
+class Moves:
+    """Keeps tier 1 from running full, and brings back pages that are used again.
+
+    ``under_way`` are the moves that nobody finished yet, and ``sources`` the slots that they
+    copy from.
+    """
+
+    def __init__(self, state: CacheState) -> None:
+        self._state = state
+        self.under_way: dict[Move, None] = {}
+        self.sources: set[int] = set()
+
+    def moves_wanted(self) -> bool:
+        """Return whether ``plan_moves`` may have something to do."""
+        return bool(self._state.wanted)
+
+    def plan_moves(self, most: int) -> list[Move]:
+        """Decide on moves of ``most`` pages at most; whoever calls has to finish them.
+
+        To tier 2 what was written or used, then what stands first in tier 1's order while
+        few slots are available there; what has a copy in tier 2 goes at once. To tier 1
+        what was read in place again, while slots are left.
+        """
+        moves: list[Move] = []
+        if self._state.wanted is not None:
+            self._drain(self._state.wanted.to_lower, LOWER, moves, most)
+            for arena in list(self._state.wanted.pressed):
+                if not self._relieve(arena, moves, most):
+                    del self._state.wanted.pressed[arena]
+            self._drain(self._state.wanted.to_first, FIRST, moves, most)
+        return moves
+
+    def plan_promotion(
+        self, caller: Caller, namespace_id: bytes, sequence: Sequence, wishes: MatchWishes
+    ) -> list[Move]:
+        """Decide to copy what a match of ``sequence`` would find in tier 2 alone to tier 1.
+
+        The source page too, if one is wished. Where promoting on a match is wanted, as far
+        as slots are to be had. Raises what a match raises.
+        """
+        lease = self._state.member(caller)
+        namespace = self._state.own(lease, namespace_id)
+        moves: list[Move] = []
+        if self._state.wanted is not None and self._state.wanted.policy.promote:
+            self._state.length(sequence.tokens, sequence.position)
+            found = longest(
+                lease,
+                namespace,
+                sequence,
+                wants_source=wishes.source_pin_id is not None,
+                wants_next_token=wishes.accept_next_token,
+                anywhere=True,
+            )
+            self._begin(found.last, FIRST, moves, found.last.depth)
+        return moves
+
+    def finish_moves(self, moves: Iterable[Move], *, copied: bool = True) -> int:
+        """Publish what was copied, where its page is still cached; return how many pages were.
+
+        Raises nothing; without ``copied`` nothing is published.
+        """
+        published = 0
+        for move in moves:
+            del self.under_way[move]
+            count = finish(move, self.sources, copied=copied)
+            published += count
+            for counters in (self._state.counters, move.namespace.counters):
+                if move.tier == LOWER:
+                    counters.demoted_page_count += count
+                else:
+                    counters.promoted_page_count += count
+        return published
+
+    def _mark(self, arena: Arena, part: float) -> int:
+        return int(arena.slot_count * part)
+
+    def _drain(self, queue: dict[Node, None], tier: int, moves: list[Move], most: int) -> None:
+        """Begin moves along the paths of a queue, the first first."""
+        while queue and (left := most - _page_count(moves)) > 0:
+            node = next(iter(queue))
+            del queue[node]
+            while not node.slots and node.parent is not None:
+                # It was merged with the node below it, or is gone.
+                node = node.parent
+            if node.slots and not node.detached:
+                if tier == FIRST:
+                    left = min(left, self._room_to_promote(namespace_of(node).arena))
+                if self._begin(Position(node, len(node.slots)), tier, moves, left):
+                    queue[node] = None
+
+    def _room_to_promote(self, arena: Arena) -> int:
+        """Return how many pages may be promoted; where none may, room is made for the next."""
+        room = arena.free_count - self._mark(arena, self._state.tier_policy.low)
+        if room < 1 and self._state.wanted is not None:
+            self._state.wanted.pressed[arena] = None
+        return room
+
+    def _relieve(self, arena: Arena, moves: list[Move], most: int) -> bool:
+        """Make room in tier 1: drop what has a copy in tier 2, and have the rest copied.
+
+        What is copied goes when this comes round again, unless it was used meanwhile.
+        Returns whether anything was done, or left for want of ``most``.
+        """
+        done = _page_count(moves) >= most
+        wanted = self._mark(arena, self._state.tier_policy.high) - arena.free_count
+        victims = nominate(arena, min(max(wanted, 0), most))
+        rest = _drop_copied(victims)
+        done = done or len(rest) < len(victims)
+        for leaf in rest:
+            if self._state.tier_policy.write is WritePolicy.THROUGH_SELECTIVE:
+                # What was used once is not worth its copy.
+                leaf.node.tree.leaf_changed(leaf.node)
+                continue
+            count, at = len(moves), Position(leaf.node, leaf.copy_count)
+            self._begin(at, LOWER, moves, most - _page_count(moves))
+            leaf.node.tree.leaf_changed(leaf.node)
+            done = done or len(moves) > count
+        return done
+
+    def _begin(self, at: Position, tier: int, moves: list[Move], most: int) -> bool:
+        """Begin to copy ``most`` pages of a path at most; return whether as many are copied.
+
+        FREE to MOVING. In tier 2 what its policy nominates makes room.
+        """
+        move = prepare(at, tier, most, self.sources) if most > 0 else None
+        if move is None:
+            return False
+        wanted = len(move.transfers)
+        arena = move.namespace.arena_in(tier)
+        if wanted > arena.free_count:
+            self._make_room(arena, wanted - arena.free_count)
+        targets = array("Q")
+        arena.take(min(wanted, arena.free_count), arena.lasting, targets, SlotState.MOVING)
+        move.aim(targets)
+        if self._state.wanted is not None and tier == FIRST:
+            self._state.wanted.reserved(arena, 0)
+        self.sources.update(each.source for each in move.transfers)
+        if move.transfers:
+            moves.append(move)
+            self.under_way[move] = None
+        else:
+            release(move.anchors)
+        return len(move.transfers) == most
+
+    def _make_room(self, arena: Arena, pages: int) -> None:
+        """Evict copies from tier 2; from tier 1, for a match, those that have another there."""
+        if arena.tier == LOWER:
+            evicted = evict(nominate(arena, pages))
+            self._state.counters.evicted_page_count += evicted
+            # Of no lease.
+            self._state.ended.evicted_page_count += evicted
+        else:
+            for leaf in _drop_copied(nominate(arena, pages)):
+                leaf.node.tree.leaf_changed(leaf.node)
+
+
+def _drop_copied(victims: list[Victim]) -> list[Leaf]:
+    """Evict from tier 1 what has copies in tier 2; return the other leaves, out of the order."""
+    rest = []
+    for victim in victims:
+        leaf = victim.leaf
+        if leaf.node.lower_count >= leaf.copy_count:
+            evict([victim])
+        else:
+            rest.append(leaf)
+    return rest
+
+
+def _page_count(moves: Iterable[Move]) -> int:
+    return sum(len(each.transfers) for each in moves)

@@ -1,0 +1,1 @@
+"""The verbs of the cache: what callers ask of it."""

@@ -1,0 +1,248 @@
+"""Insert: publishes the pages of a reservation, and stores next tokens."""
+
+from collections.abc import Sequence as Items
+from typing import NamedTuple
+
+from kvstore.core.index.node import Position
+from kvstore.core.leases.holds import Reservation
+from kvstore.core.leases.lease import Lease
+from kvstore.core.leases.state import CacheState
+from kvstore.core.pool.pages import publish
+from kvstore.core.pool.placement import joined, nearest
+from kvstore.core.values.requests import NO_HINT, Caller, Hint, Inserted, ReuseHint, Sequence
+from kvstore.core.values.runs import runs_of
+from kvstore.core.values.tokens import TOKEN_BYTES
+from kvstore.core.verbs.lookup import base_of, covered_position, page_position, whole_tokens
+from kvstore.core.verbs.reclaim import Reclaiming
+from kvstore.errors import (
+    IdReused,
+    InsertExceedsReservation,
+    InvalidField,
+    NamespaceNotFound,
+    ParentDetached,
+    ParentNotCovered,
+)
+
+
+class Published(NamedTuple):
+    """The result of an insert, in pages. ``at`` is the end of the last page."""
+
+    at: Position
+    inserted: int
+    duplicates: int
+    superseded: int
+    returned: int
+
+
+class Inserting:
+    """Publishes the pages of reservations."""
+
+    def __init__(self, state: CacheState, reclaiming: Reclaiming) -> None:
+        self._state = state
+        self._reclaiming = reclaiming
+
+    def insert(
+        self,
+        caller: Caller,
+        reservation_id: int,
+        sequence: Sequence,
+        now: float,
+        *,
+        next_token: int | None = None,
+        checksums: Items[int] = (),
+        hint: ReuseHint | None = None,
+    ) -> Inserted:
+        """Publishes the next pages of a reservation. Pages inserted before are answered again.
+
+        The last page may be partial; then nothing may follow it. ``next_token`` is stored at
+        the end of ``sequence``. ``checksums`` has one entry for each page of ``sequence``,
+        zero for none, or is empty. The store keeps those of pages that it publishes now.
+        ``hint`` is what the caller expects of these pages.
+        """
+        lease = self._state.member(caller)
+        reservation = lease.reservation(reservation_id)
+        namespace = reservation.namespace
+        length = self._state.length(sequence.tokens, sequence.position)
+        first, end = insert_range(reservation, sequence, length)
+        require_checksums(checksums, end - first)
+        known = reservation.token_end(namespace.layout.page_tokens) - sequence.position
+        cut = min(max(known, 0) * TOKEN_BYTES, len(sequence.tokens))
+        if cut:
+            start = sequence.position * TOKEN_BYTES
+            if reservation.tokens()[start : start + cut] != sequence.tokens[:cut]:
+                raise IdReused(id=reservation_id)
+        if cut < len(sequence.tokens):
+            if reservation.tail_token_count:
+                raise IdReused(id=reservation_id)
+            fresh = checksums[reservation.whole_end - first :]
+            expected = NO_HINT if hint is None else hint.at(now)
+            self._publish(lease, reservation, sequence, cut, fresh, expected, now)
+        if next_token is not None:
+            store_next_token(lease, reservation, sequence, next_token)
+        flags = reservation.published[first - reservation.start_page : end - reservation.start_page]
+        runs = runs_of(reservation.slots()[first:end], namespace.extents)
+        return Inserted(runs, sum(flags))
+
+    def _publish(
+        self,
+        lease: Lease,
+        reservation: Reservation,
+        sequence: Sequence,
+        cut: int,
+        checksums: Items[int],
+        hint: Hint,
+        now: float,
+    ) -> None:
+        """Publishes a sequence's pages from byte ``cut`` on, and tells the other tiers."""
+        state, namespace, tokens = self._state, reservation.namespace, sequence.tokens[cut:]
+        namespace.arena.policy.now = state.events.now = now
+        published = publish_next(lease, reservation, sequence, tokens, checksums, hint)
+        state.touch(published.at)
+        note_advance(reservation, sequence, tokens, now)
+        if state.wanted is not None:
+            state.wanted.inserted(published.at)
+        if state.disk is not None:
+            known = published.at.depth - published.inserted - published.duplicates
+            state.disk.touched(published.at, known)
+        if namespace.arena.retiring:
+            self._reclaiming.expel(published.at)
+        for counters in (state.counters, namespace.counters, lease.counters):
+            counters.inserted_page_count += published.inserted
+            counters.duplicate_page_count += published.duplicates
+            counters.superseded_page_count += published.superseded
+            counters.returned_page_count += published.returned
+
+
+def insert_range(reservation: Reservation, sequence: Sequence, length: int) -> tuple[int, int]:
+    """Returns the first page of an insert, and the page after its last.
+
+    ``length`` is that of the whole sequence, in tokens. Raises InvalidField,
+    InsertExceedsReservation or ParentNotCovered. Raises NamespaceNotFound if the
+    reservation's namespace was deleted.
+    """
+    if reservation.namespace.deleted:
+        raise NamespaceNotFound(namespace_id=reservation.namespace.namespace_id.hex())
+    layout = reservation.namespace.layout
+    first = page_position(reservation.namespace, sequence.position)
+    if length % layout.page_tokens and not layout.divides_by_token:
+        raise InvalidField(field="tokens", value=length, why="not in whole pages")
+    end = -(-length // layout.page_tokens)
+    reserved_end = reservation.start_page + len(reservation.reserved)
+    if first < reservation.start_page or end > reserved_end:
+        raise InsertExceedsReservation(
+            page_position=first, page_count=end - first, reserved_end=reserved_end
+        )
+    if first > reservation.whole_end:
+        raise ParentNotCovered(page_position=first, covered=reservation.whole_end)
+    return first, end
+
+
+def require_checksums(checksums: Items[int], page_count: int) -> None:
+    """Raises InvalidField unless there is a checksum for each page, or none at all."""
+    if checksums and len(checksums) != page_count:
+        why = f"{page_count} pages are inserted"
+        raise InvalidField(field="page_checksums", value=f"{len(checksums)} checksums", why=why)
+
+
+def publish_next(
+    lease: Lease,
+    reservation: Reservation,
+    sequence: Sequence,
+    tokens: bytes,
+    checksums: Items[int] = (),
+    hint: Hint = NO_HINT,
+) -> Published:
+    """Inserts ``tokens`` at the reservation's inserted end: whole pages, then a partial one.
+
+    A page that is cached already stays, and so does a page that begins with the partial one.
+    ``checksums`` has one entry for each page, or none; ``hint`` is that of all pages. Raises
+    ParentNotCovered or ParentDetached, besides the errors of ``base_of``.
+    """
+    namespace = reservation.namespace
+    index = namespace.index
+    base = reservation if reservation.inserted else base_of(lease, namespace, sequence)
+    parent = covered_position(namespace, base, reservation.whole_end)
+    if parent.node.detached:
+        raise ParentDetached(page_position=reservation.whole_end)
+    pages, rest = divmod(len(tokens), index.width)
+    slots = reservation.reserved[reservation.inserted :]
+    at = index.descend(parent, tokens, pages)
+    duplicates = at.depth - parent.depth
+    flags = [False] * duplicates + [True] * (pages - duplicates)
+    superseded = returned = 0
+    if duplicates < pages:
+        whole = tokens[duplicates * index.width : pages * index.width]
+        own = slots[duplicates:pages]
+        at, superseded, returned = publish(namespace, at, whole, own, hint)
+    if rest:
+        tail = tokens[pages * index.width :]
+        fuller = index.beginning_with(at, tail)
+        if fuller is None:
+            own = slots[pages : pages + 1]
+            at, more, back = publish(namespace, at, tail, own, hint)
+            superseded += more
+            returned += back
+        else:
+            at = fuller
+        flags.append(fuller is None)
+    held = None if base is None else base.tiers
+    tiers = joined(held, reservation.whole_end, nearest(at), at.depth)
+    marked = zip(slots, flags, checksums, strict=False)
+    namespace.arena.keep_checksums((slot, each) for slot, published, each in marked if published)
+    anchors = [*reservation.anchors, *(each.other for each in reservation.anchors)]
+    left = [anchor.node for anchor in anchors if anchor is not None]
+    reservation.record(flags, at, rest // TOKEN_BYTES, tiers)
+    for node in left:
+        index.compact(node)
+    return Published(at, sum(flags), len(flags) - sum(flags), superseded, returned)
+
+
+def announce(lease: Lease, sequence: Sequence, pin_id: int, reservation: Reservation) -> None:
+    """Announces to matches what a reservation is to compute of a sequence, after its match."""
+    namespace, pin = reservation.namespace, lease.pins.get(pin_id)
+    at = Position(namespace.index.root, 0) if pin is None else pin.position_at(pin.held_end)
+    tokens = whole_tokens(namespace, at, sequence)
+    if tokens is not None:
+        start = reservation.start_page
+        end = start + len(reservation.reserved)
+        reservation.prefill = namespace.prefills.announce(
+            tokens, start, end, pin_id, reservation.taken_at
+        )
+
+
+def note_advance(reservation: Reservation, sequence: Sequence, tokens: bytes, now: float) -> None:
+    """Records how far a prefill has got, after ``tokens`` of ``sequence`` were inserted.
+
+    The prefill ends once all that was announced is inserted, or something else is.
+    """
+    prefill = reservation.prefill
+    if prefill is None:
+        return
+    end, start = reservation.whole_end, reservation.start_page
+    first = 0 < start == prefill.at
+    elsewhere = first and sequence.base_pin_id != prefill.pin_id
+    as_announced = prefill.tokens.startswith(tokens, prefill.at * reservation.namespace.width)
+    if elsewhere or not as_announced or end >= prefill.end or reservation.tail_token_count:
+        reservation.drop_prefill()
+    else:
+        reservation.namespace.prefills.advance(prefill, end, now)
+
+
+def store_next_token(
+    lease: Lease, reservation: Reservation, sequence: Sequence, token: int
+) -> None:
+    """Stores the token that follows ``sequence``, all of which is inserted.
+
+    Stores nothing if a page that the token was computed on left the index since. That page
+    may have been found corrupt, and another page in its place proves nothing about the token.
+    Raises ParentNotCovered, besides the errors of ``base_of``, unless a token of ``sequence``
+    was inserted.
+    """
+    namespace = reservation.namespace
+    length = sequence.position * TOKEN_BYTES + len(sequence.tokens)
+    depth, rest = divmod(length, namespace.width)
+    base = reservation if reservation.inserted else base_of(lease, namespace, sequence)
+    at = covered_position(namespace, base, depth)
+    last = reservation.position_at(depth + 1) if rest else at
+    if length and not last.node.detached:
+        at.store_next_token(sequence.tokens[len(sequence.tokens) - rest :], token)

@@ -1,0 +1,259 @@
+"""The longest cached prefix of a sequence, for a lease. Nothing here changes state."""
+
+from typing import NamedTuple
+
+from kvstore.core.index.node import Position
+from kvstore.core.index.radix import ancestor, path_tokens
+from kvstore.core.leases.holds import Hold
+from kvstore.core.leases.lease import Lease
+from kvstore.core.pool.namespace import Namespace
+from kvstore.core.pool.placement import FIRST, Tiers, extended, nearest, nearest_usable
+from kvstore.core.values.requests import InFlight, Sequence
+from kvstore.core.values.slots import INDEX_BITS
+from kvstore.core.values.tokens import TOKEN_BYTES, matchable_pages
+from kvstore.errors import InvalidField, ParentNotCovered
+
+_new_tuple = tuple.__new__
+
+
+class Found(NamedTuple):
+    """The cached part of a sequence: whole pages through ``at``, and what lies beyond.
+
+    ``source`` is the end of the page to copy from, of which ``valid_token_count`` tokens
+    belong to the sequence. ``tiers`` are those of all pages through the last.
+    """
+
+    at: Position
+    source: Position | None = None
+    valid_token_count: int = 0
+    next_token: int | None = None
+    tiers: Tiers = None
+
+    @property
+    def last(self) -> Position:
+        """The deepest page found."""
+        return self.at if self.source is None else self.source
+
+
+def page_position(namespace: Namespace, position: int) -> int:
+    """Returns a position in pages; raises InvalidField unless it is page-aligned."""
+    pages, rest = divmod(position, namespace.layout.page_tokens)
+    if rest:
+        raise InvalidField(field="position", value=position, why="not at a page's start")
+    return pages
+
+
+def base_of(lease: Lease, namespace: Namespace, sequence: Sequence) -> Hold | None:
+    """Returns the pin or reservation that a sequence names as its base.
+
+    Raises PinNotFound, ReservationNotFound or Tombstoned. Raises InvalidField if the base
+    belongs to another namespace.
+    """
+    base: Hold | None = None
+    if sequence.base_pin_id is not None:
+        base = lease.pin(sequence.base_pin_id)
+    elif sequence.base_reservation_id is not None:
+        base = lease.reservation(sequence.base_reservation_id)
+    if base is not None and base.namespace is not namespace:
+        raise InvalidField(field="base", value=base.hold_id, why="of another namespace")
+    return base
+
+
+def covered_position(namespace: Namespace, base: Hold | None, depth: int) -> Position:
+    """Returns the place ``depth`` pages along the base's path, or the beginning.
+
+    Raises ParentNotCovered if the base does not reach that far.
+    """
+    covered = 0 if base is None else base.covered_end
+    if depth > covered:
+        raise ParentNotCovered(page_position=depth, covered=covered)
+    if base is None:
+        return Position(namespace.index.root, 0)
+    return base.position_at(depth)
+
+
+def longest(
+    lease: Lease,
+    namespace: Namespace,
+    sequence: Sequence,
+    *,
+    wants_source: bool,
+    wants_next_token: bool,
+    anywhere: bool = False,
+) -> Found:
+    """Returns the longest cached prefix of a sequence, which is shorter than the sequence.
+
+    It is the whole sequence if the next token is wanted and stored. It ends before the first
+    page in an extent that some process of the lease has not mapped. With ``anywhere`` it goes
+    on there, and tells no tiers. If the base's path was removed, only the rest of that path
+    counts, without a source page.
+    """
+    reader = None if anywhere else lease
+    layout = namespace.layout
+    wants_source = wants_source and layout.divides_by_token
+    page_tokens = layout.page_tokens
+    length = sequence.position + len(sequence.tokens) // TOKEN_BYTES
+    at, tiers = cached_end(lease, namespace, sequence, length // page_tokens), None
+    if reader is not None and not _sees_all(reader, namespace):
+        at, tiers = _clip(reader, namespace, at)
+    if wants_next_token:
+        found = _whole(reader, namespace, at, tiers, sequence, length)
+        if found is not None and (wants_source or found.source is None):
+            return found
+    matchable = matchable_pages(length, page_tokens)
+    node, pages = at
+    depth = node.start + pages
+    if depth > matchable:
+        at, depth = ancestor(at, matchable), matchable
+    if not wants_source or depth * page_tokens >= length - 1:
+        return _new_tuple(Found, (at, None, 0, None, tiers))
+    rest = rest_of(namespace, depth, sequence, length - 1)
+    return _with_source(reader, namespace, at, tiers, rest)
+
+
+def cached_end(lease: Lease, namespace: Namespace, sequence: Sequence, pages: int) -> Position:
+    """Returns the end of the cached whole pages among the first ``pages`` of a sequence.
+
+    Looks at all memory. Raises the errors of ``base_of`` and ``covered_position``.
+    """
+    named = sequence.base_pin_id is not None or sequence.base_reservation_id is not None
+    base = base_of(lease, namespace, sequence) if named else None
+    if base is None and not sequence.position:
+        index = namespace.index
+        return index.descend(_new_tuple(Position, (index.root, 0)), sequence.tokens, pages)
+    depth = page_position(namespace, sequence.position)
+    start = covered_position(namespace, base, depth)
+    if base is not None and start.node.detached:
+        return _attached_end(base, namespace)
+    return namespace.index.descend(start, sequence.tokens, pages - depth)
+
+
+def _attached_end(hold: Hold, namespace: Namespace) -> Position:
+    """Returns the end of the part of a hold's path that is still in the index."""
+    last = hold.anchors[-1]
+    if last.node.detached:
+        return Position(namespace.index.root, 0)
+    return Position(last.node, last.pages)
+
+
+def _clip(lease: Lease, namespace: Namespace, at: Position) -> tuple[Position, Tiers]:
+    """Shortens a path to the pages that all processes of the lease have mapped in some tier.
+
+    Picks the lowest tier that has a mapped copy of a page.
+    """
+    first, lower = _usable(lease, namespace)
+    lasting = [each.lasting for each in namespace.arenas()]
+    if [first, lower][: len(lasting)] == lasting:
+        return at, nearest(at)
+    return nearest_usable(at, first, lower)
+
+
+def _sees_all(lease: Lease, namespace: Namespace) -> bool:
+    """Returns True if the lease has mapped all memory and all memory is of tier 1."""
+    return namespace.lower_arena is None and lease.has_all_of(namespace.arena)
+
+
+def _usable(lease: Lease, namespace: Namespace) -> tuple[set[int], set[int]]:
+    """Returns the extents of tier 1, and those of tier 2, that the lease has mapped."""
+    lower = namespace.lower_arena
+    return (
+        lease.usable_extents(namespace.arena),
+        set() if lower is None else lease.usable_extents(lower),
+    )
+
+
+def rest_of(namespace: Namespace, depth: int, sequence: Sequence, end: int) -> bytes:
+    """Returns the tokens of the page after ``depth`` pages, through token ``end`` at most.
+
+    Returns nothing if they are before the request's position.
+    """
+    page_tokens = namespace.layout.page_tokens
+    start = depth * page_tokens - sequence.position
+    stop = min(start + page_tokens, end - sequence.position)
+    return sequence.tokens[start * TOKEN_BYTES : stop * TOKEN_BYTES] if 0 <= start < stop else b""
+
+
+def whole_tokens(namespace: Namespace, at: Position, sequence: Sequence) -> bytes | None:
+    """Returns a sequence's tokens from its beginning. Its cached part ends ``at``.
+
+    Returns None if its base's path was removed from before its position.
+    """
+    above = sequence.position // namespace.layout.page_tokens
+    if not above:
+        return sequence.tokens
+    if at.depth < above:
+        return None
+    return path_tokens(ancestor(at, above), namespace.width) + sequence.tokens
+
+
+def in_flight_beyond(
+    namespace: Namespace, at: Position, sequence: Sequence, *, now: float, idle: float
+) -> InFlight | None:
+    """Returns what an open reservation is about to compute of a sequence after ``at``, or None.
+
+    The reservation must have advanced within ``idle`` seconds. Counts only pages that may
+    match once they are there.
+    """
+    prefills, page_tokens, depth = namespace.prefills, namespace.layout.page_tokens, at.depth
+    length = sequence.position + len(sequence.tokens) // TOKEN_BYTES
+    end = matchable_pages(length, page_tokens)
+    if depth >= end or not prefills.may_go_on(depth, rest_of(namespace, depth, sequence, length)):
+        return None
+    tokens = whole_tokens(namespace, at, sequence)
+    assert tokens is not None  # the page is in it
+    found = prefills.find(tokens, depth, end, since=now - idle)
+    if found is None:
+        return None
+    prefill, agreed = found
+    since = now - prefill.advanced_at
+    return InFlight(agreed * page_tokens, prefill.at * page_tokens, since)
+
+
+def _with_source(
+    lease: Lease | None, namespace: Namespace, at: Position, tiers: Tiers, rest: bytes
+) -> Found:
+    """Adds the page to copy ``rest``'s leading tokens from, if the lease can read one."""
+    found = namespace.index.nearest(at, rest) if rest else None
+    tier = None if found is None else _tier_of(lease, namespace, found[0])
+    if found is None or tier is None:
+        return Found(at, tiers=tiers)
+    page, valid = found
+    return Found(at, page, valid, tiers=extended(tiers, at.depth, page.depth, tier))
+
+
+def _tier_of(lease: Lease | None, namespace: Namespace, page: Position) -> int | None:
+    """Returns the lowest tier in which the lease can read a page, or None.
+
+    Without a lease it is tier 1.
+    """
+    if lease is None or _sees_all(lease, namespace):
+        return FIRST
+    usable = _usable(lease, namespace)
+    for copies, extents in zip(page.node.leaves(), usable, strict=False):
+        if copies.slots[page.pages - 1] >> INDEX_BITS in extents:
+            return copies.tier
+    return None
+
+
+def _whole(
+    lease: Lease | None,
+    namespace: Namespace,
+    at: Position,
+    tiers: Tiers,
+    sequence: Sequence,
+    length: int,
+) -> Found | None:
+    """Returns the whole sequence, if it is cached and its next token is stored."""
+    depth = at.depth
+    if depth != length // namespace.layout.page_tokens:
+        return None
+    tail = rest_of(namespace, depth, sequence, length)
+    next_token = at.find_next_token(tail)
+    if next_token is None:
+        return None
+    if not tail:
+        return Found(at, next_token=next_token, tiers=tiers)
+    found = _with_source(lease, namespace, at, tiers, tail)
+    if found.valid_token_count * TOKEN_BYTES != len(tail):
+        return None
+    return found._replace(next_token=next_token)

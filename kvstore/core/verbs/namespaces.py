@@ -1,0 +1,210 @@
+"""The namespaces and arenas of a store, and what an administrator does to them."""
+
+from collections.abc import Iterator
+from itertools import count
+from math import inf
+
+from kvstore.core.eviction.policy import PolicyFactory
+from kvstore.core.index.node import Node, Position
+from kvstore.core.index.protocol import IndexFactory
+from kvstore.core.index.radix import part_of
+from kvstore.core.leases.state import CacheState
+from kvstore.core.pool.arena import Arena, ArenaKey, Recycled
+from kvstore.core.pool.namespace import Namespace
+from kvstore.core.pool.placement import FIRST, nearest, page_counts
+from kvstore.core.pool.tenant import Tenant
+from kvstore.core.values.counters import Counters
+from kvstore.core.values.events import Cause, NamespaceEvent, NamespaceStep
+from kvstore.core.values.layout import NamespaceIdentity, PageLayout
+from kvstore.core.values.requests import Caller, Identity, Peeked, Removed, Sequence
+from kvstore.core.values.slots import ExtentSlots, Generations
+from kvstore.core.values.tokens import matchable_pages
+from kvstore.core.verbs.lookup import in_flight_beyond, rest_of
+from kvstore.errors import InvalidField
+
+
+class Namespaces:
+    """Opens, lists, peeks into, evicts from and deletes namespaces, and makes their arenas.
+
+    ``policy`` makes the eviction policy of each arena, and ``index`` the index of each
+    namespace. ``arena_ids`` are the arenas' ids, counted from 1 by default. ``recycled``
+    receives all slots that became FREE. A new arena has no memory until ``add_extent``.
+    """
+
+    def __init__(
+        self,
+        state: CacheState,
+        policy: PolicyFactory,
+        index: IndexFactory,
+        arena_ids: Iterator[int] | None,
+        recycled: Recycled | None,
+    ) -> None:
+        self._state = state
+        self._policy = policy
+        self._index = index
+        self._arena_ids = count(1) if arena_ids is None else arena_ids
+        self._recycled = recycled
+        self._by_identity: dict[tuple[str, bytes, bytes, bytes], Namespace] = {}
+        self._by_arena_key: dict[ArenaKey, Arena] = {}
+        self._made = 0
+
+    def open_namespace(
+        self,
+        caller: Caller,
+        identity: NamespaceIdentity,
+        layout: PageLayout,
+        fresh_id: bytes,
+        now: float,
+    ) -> Namespace:
+        """Return the namespace of this identity, made under ``fresh_id`` if it is new.
+
+        From now on the lease's processes are owed the extents of its arena.
+        Raises LayoutMismatch or QuotaExceeded, besides those of ``member``.
+        """
+        lease = self._state.member(caller)
+        key = identity.key(lease.tenant)
+        namespace = self._by_identity.get(key)
+        if namespace is None:
+            lease.owner.require_namespace_room()
+            lease.owner.require_page_room(layout.page_bytes)
+            if _arena_key(lease.owner, layout, FIRST) not in self._by_arena_key:
+                lease.owner.require_arena_room(len(self._state.tiers))
+            arenas = [self._arena_of(lease.owner, layout, tier) for tier in self._state.tiers]
+            self._made += 1
+            namespace = Namespace(
+                self._made,
+                fresh_id,
+                identity,
+                layout,
+                arenas[0],
+                now,
+                self._index,
+                *arenas[1:],
+                events=self._state.events,
+            )
+            self._state.namespaces[fresh_id] = self._by_identity[key] = namespace
+            self._state.namespaces_of.add(lease.tenant, fresh_id, namespace)
+            lease.owner.namespace_count += 1
+            if self._state.disk is not None:
+                self._state.disk.open(namespace)
+            self._state.events.now = now
+            self._note_namespace(namespace, NamespaceStep.OPENED)
+        namespace.layout.require_equal(layout)
+        for each in namespace.arenas():
+            if each.tier == FIRST or self._state.tier_policy.in_place:
+                lease.arenas[each.arena_id] = each
+        return namespace
+
+    def _arena_of(self, owner: Tenant, layout: PageLayout, tier: int) -> Arena:
+        key = _arena_key(owner, layout, tier)
+        if key not in self._by_arena_key:
+            policy = self._policy()
+            policy.spills = tier != self._state.tiers[-1]
+            arena = Arena(next(self._arena_ids), key, policy, owner, self._recycled)
+            self._state.arenas[arena.arena_id] = self._by_arena_key[key] = arena
+            self._state.arenas_of.add(arena.tenant, arena.arena_id, arena)
+            owner.arena_count += 1
+        return self._by_arena_key[key]
+
+    def add_extent(
+        self,
+        arena_id: int,
+        extent_id: int,
+        slot_count: int,
+        generations: Generations | None = None,
+    ) -> None:
+        """Give an arena ``slot_count`` more slots, all FREE, whose ``generations`` are zero."""
+        arena = self._state.arenas[arena_id]
+        arena.add_extent(ExtentSlots(extent_id, slot_count, generations, arena.tier))
+
+    def peek(self, identity: Identity, namespace_id: bytes, tokens: bytes, now: float) -> Peeked:
+        """Return what a match would cover. No effect at all."""
+        namespace = self._state.namespace(identity, namespace_id)
+        index, layout = namespace.index, namespace.layout
+        length = self._state.length(tokens, 0)
+        pages = matchable_pages(length, layout.page_tokens)
+        at = index.descend(Position(index.root, 0), tokens, pages)
+        rest = rest_of(namespace, at.depth, Sequence(tokens), length - 1)
+        found = index.nearest(at, rest) if rest and layout.divides_by_token else None
+        matched, copied = at.depth * layout.page_tokens, found[1] if found else 0
+        return Peeked(
+            matched,
+            tuple(page_counts(nearest(at), at.depth)),
+            copied,
+            in_flight=in_flight_beyond(namespace, at, Sequence(tokens), now=now, idle=inf),
+        )
+
+    def evict_prefix(self, identity: Identity, namespace_id: bytes, tokens: bytes) -> Removed:
+        """Remove all pages that hold a prefix's last token, and all that continues them.
+
+        Without tokens: all pages of the namespace. A prefix that is not cached
+        whole removes nothing. Raises InvalidField for tokens that are not whole
+        pages where the layout does not divide by token.
+        """
+        namespace = self._state.namespace(identity, namespace_id)
+        tops = self._begun_by(namespace, tokens)
+        if self._state.disk is not None:
+            self._state.disk.remove_prefix(namespace, tokens)
+        return self._state.remove_pages(namespace, tops, Cause.REMOVED)
+
+    def _begun_by(self, namespace: Namespace, tokens: bytes) -> list[Node]:
+        """Return the nodes that begin with a page that holds a prefix's last token."""
+        index, layout = namespace.index, namespace.layout
+        above, rest = divmod(max(self._state.length(tokens, 0) - 1, 0), layout.page_tokens)
+        last = tokens[above * index.width :]
+        if rest + 1 < layout.page_tokens and tokens and not layout.divides_by_token:
+            raise InvalidField(field="tokens", value=len(tokens), why="not in whole pages")
+        at = index.descend(Position(index.root, 0), tokens, above)
+        return index.tops_beginning_with(at, last) if at.depth == above else []
+
+    def thin(
+        self, identity: Identity, namespace_id: bytes, tokens: bytes, most: int, cause: Cause
+    ) -> Removed | None:
+        """Remove ``most`` nodes at most of those that ``evict_prefix`` would; None: no more are.
+
+        So that many go in short steps. Raises what ``evict_prefix`` does.
+        """
+        namespace = self._state.namespace(identity, namespace_id)
+        tops = self._begun_by(namespace, tokens) if tokens else [namespace.index.root]
+        part = part_of(tops, most)
+        return self._state.remove_pages(namespace, part, cause) if part else None
+
+    def delete_namespace(self, identity: Identity, namespace_id: bytes) -> Removed:
+        """Forget a namespace with all its pages; those that somebody holds are detached.
+
+        Named pins in it end. What leases hold of it they may release and abort, and no more:
+        its id is of nothing any more. Raises NamespaceNotFound.
+        """
+        namespace = self._state.namespace(identity, namespace_id)
+        root = namespace.index.root
+        removed = self._state.remove_pages(
+            namespace, list(root.children.values()), Cause.NAMESPACE_DELETED
+        )
+        state = self._state
+        for lease in state.table.leases_of.of(namespace.tenant).values():
+            for reservation in lease.reservations.values():
+                if reservation.namespace is namespace:
+                    reservation.drop_prefill()
+        if self._state.disk is not None:
+            self._state.disk.remove(namespace, None)
+            self._state.disk.close(namespace)
+        self._note_namespace(namespace, NamespaceStep.DELETED)
+        namespace.deleted = True
+        state.leaving = [each for each in (*state.leaving, namespace) if each.detached_page_count]
+        deleted = state.deleted.setdefault(namespace.tenant, Counters())
+        deleted.add(namespace.counters)
+        # What is counted of it from now on is of one that was deleted.
+        namespace.counters = deleted
+        del state.namespaces[namespace_id]
+        state.namespaces_of.drop(namespace.tenant, namespace_id)
+        namespace.arena.owner.namespace_count -= 1
+        del self._by_identity[namespace.identity.key(namespace.tenant)]
+        return removed
+
+    def _note_namespace(self, namespace: Namespace, step: NamespaceStep) -> None:
+        log = self._state.events
+        log.note(NamespaceEvent(log.now, namespace.tenant, namespace.namespace_id, step))
+
+
+def _arena_key(owner: Tenant, layout: PageLayout, tier: int) -> ArenaKey:
+    return ArenaKey(owner.name, layout.page_bytes, layout.tensor_parallel_size, tier)
