@@ -1,4 +1,4 @@
-"""An arena's slots: extents, counts by state, and the policy that makes room."""
+"""An arena: the slots of one tenant and page size in one tier, in extents."""
 
 from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
@@ -22,7 +22,7 @@ Recycled = Callable[[Slots], None]
 
 
 class ArenaKey(NamedTuple):
-    """What makes an arena: a tenant's pages of one size, on one set of devices."""
+    """The key of an arena: a tenant's pages of one size, on one set of devices, in one tier."""
 
     tenant: str
     page_bytes: int
@@ -31,12 +31,12 @@ class ArenaKey(NamedTuple):
 
 
 class Arena:
-    """The slots of one (tenant, bytes per page, ranks); grows by extents.
+    """The slots of one tenant, page size, number of ranks and tier. Grows by extents.
 
-    Not thread-safe. ``holdings`` are its ``tenant``'s. A slot has ``slot_bytes``;
-    ``counts[state]`` is the number of slots in a state. Of the extents ``retiring`` are
-    on their way out: their slots are handed out no more. ``recycled`` is told of slots
-    that became FREE, before anybody can reserve them.
+    Not thread-safe. ``owner`` is its tenant, and ``slot_bytes`` the size of a slot.
+    ``counts[state]`` is the number of slots in a state. The extents in ``retiring`` give out no
+    slots any more. ``recycled`` receives slots that became FREE, before anybody can reserve
+    them again.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Arena:
 
     @property
     def free_count(self) -> int:
-        """Number of slots that can be reserved at once."""
+        """The number of slots that can be reserved at once."""
         if not self.retiring:
             return self.counts[FREE]
         withdrawn = sum(len(self.extents[each].available) for each in self.retiring)
@@ -75,12 +75,12 @@ class Arena:
 
     @property
     def lasting_bytes(self) -> int:
-        """Bytes of the slots of all extents that are not retiring."""
+        """The size of the slots of all extents that are not retiring."""
         return sum(self.extents[each].slot_count for each in self.lasting) * self.slot_bytes
 
     @property
     def quota_slots(self) -> int | None:
-        """Number of slots that its tenant's quota still lets it grow by; None: no quota.
+        """The number of slots by which the tenant's quota lets it grow, or None without a quota.
 
         A quota is of bytes in tier 1.
         """
@@ -88,18 +88,18 @@ class Arena:
         return None if left is None else left // self.slot_bytes
 
     def add_extent(self, extent: ExtentSlots) -> None:
-        """Add an extent whose slots are all FREE."""
+        """Adds an extent whose slots are all FREE."""
         self.extents[extent.extent_id] = extent
         self.slot_count += extent.slot_count
         self.counts[FREE] += extent.slot_count
         self._count_bytes(extent.slot_count)
 
     def withdraw(self, extent_id: int) -> None:
-        """Hand out no slot of an extent any more."""
+        """Gives out no slot of an extent any more."""
         self.retiring.add(extent_id)
 
     def remove_extent(self, extent_id: int) -> None:
-        """Drop an extent that retired; all its slots MUST be FREE."""
+        """Drops an extent that retired. All its slots MUST be FREE."""
         extent = self.extents.pop(extent_id)
         self.retiring.remove(extent_id)
         self.slot_count -= extent.slot_count
@@ -117,10 +117,10 @@ class Arena:
         into: Slots,
         state: SlotState = RESERVED,
     ) -> None:
-        """Take ``count`` slots of the given extents, earlier extents first.
+        """Takes ``count`` slots of the given extents, earlier extents first. FREE to ``state``.
 
-        None of them may be retiring. FREE to ``state``. Raises :class:`PoolExhausted`
-        and changes nothing where they are not available.
+        None of the extents may be retiring. Raises :class:`PoolExhausted` and changes nothing if
+        they have too few slots.
         """
         usable = [extent for each, extent in self.extents.items() if each in extent_ids]
         available = sum(len(extent.available) for extent in usable)
@@ -135,18 +135,18 @@ class Arena:
                 count -= part
 
     def change(self, slots: Slots, before: SlotState, after: SlotState) -> None:
-        """Move ``slots`` from one state to another, neither of them FREE."""
+        """Changes ``slots`` from one state to another, neither of them FREE."""
         self.counts[before] -= len(slots)
         self.counts[after] += len(slots)
         mark(self.extents, slots, after)
 
     def keep_checksums(self, checksums: Iterable[tuple[int, int]]) -> None:
-        """Note of slots that are published what their pages' bytes come to."""
+        """Stores the checksums of pages that are published in some slots."""
         for slot, checksum in checksums:
             self.extents[slot >> INDEX_BITS].checksums[slot & INDEX_MASK] = checksum
 
     def recycle(self, slots: Slots, before: SlotState) -> None:
-        """Give ``slots`` back: generation + 1, FREE."""
+        """Gives ``slots`` back: generation + 1, FREE."""
         self.counts[before] -= len(slots)
         self.counts[FREE] += len(slots)
         recycle(self.extents, slots)

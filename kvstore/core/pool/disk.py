@@ -1,4 +1,4 @@
-"""What the core has under way with tier 3, whose pages themselves it knows nothing of."""
+"""The disk's state in the core: touched pages and removals. The core knows no page on the disk."""
 
 from collections import deque
 from typing import NamedTuple
@@ -7,12 +7,12 @@ from kvstore.core.index.node import Node, Position
 from kvstore.core.pool.namespace import Namespace
 from kvstore.core.values.page_hash import page_digests
 
-# Touches that wait at most; beyond that the oldest are lost, as if nobody had touched there.
+# The most touches that wait. Beyond that the oldest are dropped, and the disk misses them.
 MAX_TOUCHES = 1 << 14
 
 
 class Touch(NamedTuple):
-    """Pages from ``start`` through ``end`` of the path to ``node`` were inserted or matched."""
+    """The pages from ``start`` through ``end`` of the path to ``node`` were inserted or matched."""
 
     node: "Node"
     start: int
@@ -20,9 +20,9 @@ class Touch(NamedTuple):
 
 
 class RemovedPrefix(NamedTuple):
-    """A page that tier 3 must not have any more, nor anything that comes after it.
+    """A page that must leave the disk, together with everything that continues it.
 
-    Without ``page_digest``: every page of the namespace.
+    Without ``page_digest`` it is every page of the namespace.
     """
 
     namespace_id: bytes
@@ -31,10 +31,10 @@ class RemovedPrefix(NamedTuple):
 
 
 class DiskState:
-    """Touched pages, those on their way to and from tier 3, and removals. Not thread-safe.
+    """Touched pages, and removals that the disk has to carry out. Not thread-safe.
 
-    ``namespaces`` that are open stand by their digests. ``untold`` counts the removals that
-    tier 3 was not told of yet of namespaces that are not open any more.
+    ``namespaces`` are the open ones, by digest. ``untold`` counts, by the digest of a namespace
+    that is not open any more, the removals that are not yet reported to the disk.
     """
 
     def __init__(self) -> None:
@@ -44,17 +44,17 @@ class DiskState:
         self.untold: dict[bytes, int] = {}
 
     def open(self, namespace: "Namespace") -> None:
-        """Take in a namespace; tier 3 may have to forget one of this identity first."""
+        """Adds a namespace. The disk may first have to forget an earlier one of this identity."""
         namespace.removing = self.untold.pop(namespace.digest, 0)
         self.namespaces[namespace.digest] = namespace
 
     def close(self, namespace: "Namespace") -> None:
-        """Forget a namespace that was removed, but for what tier 3 is to be told of."""
+        """Removes a deleted namespace, but keeps the number of its unreported removals."""
         del self.namespaces[namespace.digest]
         self.untold[namespace.digest] = namespace.removing
 
     def told(self, namespace_digest: bytes) -> None:
-        """Note that tier 3 was told of a removal."""
+        """Records that a removal was reported to the disk."""
         namespace = self.namespaces.get(namespace_digest)
         if namespace is not None:
             namespace.removing -= 1
@@ -64,10 +64,10 @@ class DiskState:
             del self.untold[namespace_digest]
 
     def touched(self, at: "Position", start: int = 0) -> None:
-        """Take note of the whole pages of a path from ``start`` on, unless all of it is kept."""
+        """Records a touch of a path's whole pages from ``start`` on, unless the disk has all."""
         node, pages = at
         if pages and len(node.edge) < node.tree.width:
-            # A partial page is not kept.
+            # The disk keeps no partial pages.
             assert node.parent is not None  # the root has no pages
             node = node.parent
             pages = len(node.slots)
@@ -78,10 +78,9 @@ class DiskState:
             self.touches.append(Touch(node, start, node.start + pages))
 
     def remove_prefix(self, namespace: "Namespace", tokens: bytes) -> None:
-        """Note that nothing may return that holds a prefix's last token.
+        """Records that no page may return that holds a prefix's last token.
 
-        Which pages begin as a page does that ends in it tier 3 cannot say: it loses the page
-        above them too.
+        The disk cannot search by partial page, so it drops the page above as well.
         """
         whole = len(tokens) - len(tokens) % namespace.index.width
         digest = None
@@ -92,10 +91,10 @@ class DiskState:
         self.remove(namespace, digest)
 
     def remove(self, namespace: "Namespace", page_digest: bytes | None) -> None:
-        """Note that a page may not return, nor what comes after it; None: nothing at all may.
+        """Records that a page may not return, nor any page after it. None stands for all pages.
 
-        No load of the namespace that is under way publishes, and none begins before tier 3
-        was told. Of one that was deleted all was removed already.
+        No read under way in the namespace publishes after this, and none begins before the disk has
+        the report. Does nothing for a deleted namespace, whose pages were all removed already.
         """
         if namespace.deleted:
             return

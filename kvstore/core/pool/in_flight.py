@@ -1,4 +1,4 @@
-"""The prefills under way in a namespace, found by where they have got to."""
+"""Prefills in flight: what open reservations are about to compute, found by their progress."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
@@ -12,9 +12,9 @@ from kvstore.core.values.tokens import common_pages
 class Prefill:
     """An announced run of whole pages: ``tokens``, from the sequence's beginning, through ``end``.
 
-    ``at`` is the page to be inserted next, ``advanced_at`` when the one before it was, or
-    the reservation was made. ``pin_id`` is of the match that it goes on from. ``end`` and
-    ``at`` count pages from the sequence's beginning.
+    ``at`` is the next page to be inserted. ``advanced_at`` is the time at which the page before
+    it was inserted, or the reservation was made. ``pin_id`` is that of the match that it
+    continues. ``end`` and ``at`` count pages from the sequence's beginning.
     """
 
     __slots__ = ("advanced_at", "at", "end", "number", "pin_id", "tokens")
@@ -25,12 +25,12 @@ class Prefill:
         self.end = end
         self.pin_id = pin_id
         self.advanced_at = now
-        # Counts what a namespace's prefills announce and how they advance.
+        # Counts the announcements and advances in a namespace.
         self.number = 0
 
 
-# Of those that insert one page next, how many on either side of a sequence are looked at for
-# one that advanced lately: it takes hung workers for the first not to be it.
+# How many prefills on either side of a sequence are checked for one that advanced lately.
+# The first one has, unless workers hang.
 NEIGHBOURS = 16
 TOKENS = attrgetter("tokens")
 
@@ -38,14 +38,14 @@ TOKENS = attrgetter("tokens")
 class Prefills:
     """Announced reservations of one namespace, by the page that they insert next.
 
-    ``by_page`` names it by its number in the sequence and its tokens. Those of one page
-    stand in the order of their sequences' bytes, so that the one that agrees longest with
-    a sequence is a neighbour of its place. A match that ends where none goes on costs a
-    look into a dictionary. Not thread-safe.
+    ``by_page`` has them by the number and the tokens of that page. Those of one page are in the
+    order of their sequences' bytes, so the one that agrees longest with a sequence is next to
+    its place. If no prefill continues a match, that costs one look into a dictionary. Not
+    thread-safe.
     """
 
     def __init__(self, owner: Tenant, width: int) -> None:
-        """``width`` is the bytes of a page's tokens; ``holdings`` bound those of all tokens."""
+        """``width`` is the size of a page's tokens in bytes. ``owner`` bounds announced tokens."""
         self.by_page: dict[tuple[int, bytes], list[Prefill]] = {}
         self._owner = owner
         self._width = width
@@ -58,15 +58,15 @@ class Prefills:
     def announce(
         self, tokens: bytes, start: int, end: int, pin_id: int, now: float
     ) -> Prefill | None:
-        """Take in that pages ``start`` through ``end`` of ``tokens`` are to be computed.
+        """Announces that pages ``start`` through ``end`` of ``tokens`` are to be computed.
 
-        ``tokens`` are kept as they are. None where there is no whole page of them, or the
-        tenant has announced too much.
+        Keeps ``tokens`` as they are. Returns None if they have no whole page in that range, or if
+        the tenant announced too much.
         """
         end = min(end, len(tokens) // self._width)
         if end <= start:
             return None
-        # Whole pages beyond what it has slots for are not its to announce.
+        # It announces no whole page that it has no slot for.
         if len(tokens) >= (end + 1) * self._width:
             tokens = tokens[: end * self._width]
         if not self._owner.has_room_to_announce(len(tokens)):
@@ -77,27 +77,27 @@ class Prefills:
         return prefill
 
     def advance(self, prefill: Prefill, at: int, now: float) -> None:
-        """Note that page ``at`` is the next to be inserted of a prefill, which goes on."""
+        """Records that page ``at`` of a prefill is the next to be inserted."""
         self._leave(prefill)
         prefill.at, prefill.advanced_at = at, now
         self._stand(prefill)
 
     def drop(self, prefill: Prefill) -> None:
-        """Forget a prefill, which MUST be here."""
+        """Removes a prefill, which MUST be here."""
         self._leave(prefill)
         self._owner.announced_bytes -= len(prefill.tokens)
 
     def may_go_on(self, depth: int, page: bytes) -> bool:
-        """Return whether any inserts page ``depth``, of the tokens ``page``, next."""
+        """Returns True if any prefill inserts page ``depth``, with the tokens ``page``, next."""
         return (depth, page) in self.by_page
 
     def find(
         self, tokens: bytes, depth: int, end: int, *, since: float
     ) -> tuple[Prefill, int] | None:
-        """Return the prefill that goes on at page ``depth`` of ``tokens``, and through where.
+        """Returns the prefill that continues page ``depth`` of ``tokens``, and how far it agrees.
 
-        The one that agrees longest, up to page ``end``; with at least a page. Those that
-        did not advance ``since`` a time are passed over. Cost: a few memcmps.
+        Picks the one that agrees longest, up to page ``end``, with at least one page. Skips those
+        that did not advance ``since`` a time. Costs a few memcmps.
         """
         there = self.by_page.get(self._page(tokens, depth))
         if there is None:
@@ -114,7 +114,7 @@ class Prefills:
         return None if best is None else (best[2], best[0])
 
     def _agreed(self, prefill: Prefill, tokens: bytes, depth: int, end: int) -> int:
-        """Return through which page, ``end`` at most, it agrees; zero where not to ``depth``."""
+        """Returns the page to which a prefill agrees, at most ``end``; zero if below ``depth``."""
         width = self._width
         end = min(end, prefill.end)
         known, start = memoryview(prefill.tokens), depth * width

@@ -1,4 +1,4 @@
-"""A namespace: who shares, how pages are laid out, and their index."""
+"""A namespace: its identity, its layout, its index and its arenas."""
 
 from collections import ChainMap
 from collections.abc import Mapping
@@ -19,14 +19,14 @@ from kvstore.core.values.tokens import TOKEN_BYTES
 
 
 class Namespace:
-    """One tree of pages, and the arenas that they live in, of tier 1 and perhaps of tier 2.
+    """One tree of pages, and the arenas that they are in: of tier 1, and perhaps of tier 2.
 
-    ``number`` counts namespaces by creation. ``detached_page_count`` counts
-    pages that left the tree and are still held. ``named_pins`` stand by name, ``prefills``
-    are what open reservations have announced to compute. For tier 3:
-    ``loading`` are the digests of pages on their way from there, ``removals`` counts removals
-    of pages that may not return, of which tier 3 was not told of ``removing`` yet, and
-    ``losses`` how often tier 3 lost pages. One that is ``deleted`` has no pages, and never will.
+    ``number`` counts namespaces by creation. ``detached_page_count`` counts the pages that left
+    the tree and are still held. ``prefills`` are announced by open reservations. A ``deleted``
+    namespace has no pages and never will.
+
+    For the disk, ``removals`` counts removals of pages that may not return. ``removing`` of
+    these are not yet reported to the disk. ``losses`` counts how often the disk lost pages.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Namespace:
         *,
         events: EventLog | None = None,
     ) -> None:
-        """``events`` is where it is noted what happens to it; a log of its own if not given."""
+        """``events`` receives what happens to it, and is a log of its own by default."""
         self.number = number
         self.namespace_id = namespace_id
         self.identity = identity
@@ -65,7 +65,7 @@ class Namespace:
 
     @cached_property
     def digest(self) -> bytes:
-        """What names it in tier 3, and what the digests of its sequences' first pages hang on."""
+        """The namespace's name on the disk, and the parent of the digests of first pages."""
         return namespace_digest(self.tenant, self.identity, self.layout)
 
     @property
@@ -77,21 +77,21 @@ class Namespace:
 
     @property
     def last(self) -> tuple[EvictionPolicy, int]:
-        """The policy whose order decides what is gone, and how many slots both tiers have."""
+        """The policy of the last tier, whose victims leave, and the number of all tiers' slots."""
         first, last = self.arena, self.lower_arena
         if last is None:
             return first.policy, first.slot_count
         return last.policy, first.slot_count + last.slot_count
 
     def arena_in(self, tier: int) -> Arena:
-        """Return its arena in a tier, which MUST be there."""
+        """Returns its arena in a tier, which MUST exist."""
         if tier == self.arena.tier:
             return self.arena
-        assert self.lower_arena is not None  # who asks knows of a copy there
+        assert self.lower_arena is not None  # the caller knows of a copy there
         return self.lower_arena
 
     def arenas(self) -> list[Arena]:
-        """Return its arenas, the nearest first."""
+        """Returns its arenas, the lowest tier first."""
         return [self.arena] if self.lower_arena is None else [self.arena, self.lower_arena]
 
     def leaf_changed(self, node: Node) -> None:

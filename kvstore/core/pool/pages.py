@@ -1,7 +1,9 @@
-"""How pages enter and leave an index, their slots' states following.
+"""Pages enter and leave an index here, together with the states of their slots.
 
-Every function keeps the laws of ``invariants.py`` whole: the tree, the slots'
-states and the policy's order change together.
+Every function keeps the invariants: the tree, the slots' states and the policy's order
+change together. Each change is recorded as an event. If somebody watches, the event has
+the digest of the path. A digest costs a microsecond for each page whose digest no node
+remembers; from then on nodes remember it, as they do for the disk.
 """
 
 from collections.abc import Iterable
@@ -27,9 +29,9 @@ _new_tuple = tuple.__new__
 def note_pages(
     change: PagesChange, cause: Cause, node: Node, end: int, pages: int, tier: int
 ) -> None:
-    """Note what happened, or is about to, to the last ``pages`` of a node's pages through ``end``.
+    """Records a change of the last ``pages`` of a node's pages through ``end``, done or imminent.
 
-    They may begin in a node above. They are in the index, with all that is above them.
+    They may begin in a node above. All of them are in the index, with everything above.
     """
     namespace = namespace_of(node)
     log, tenant, namespace_id = namespace.events, namespace.tenant, namespace.namespace_id
@@ -45,7 +47,7 @@ def note_pages(
 
 
 def note_removed(node: Node, cause: Cause) -> None:
-    """Note that a node's pages are about to leave the index, whatever tiers they are in."""
+    """Records that a node's pages are about to leave the index, whatever their tiers."""
     pages = len(node.slots)
     tier = FIRST if node.copy_count == pages else LOWER
     note_pages(PagesChange.REMOVED, cause, node, pages, pages, tier)
@@ -60,12 +62,12 @@ def publish(
     *,
     cause: Cause = Cause.INSERTED,
 ) -> tuple[Position, int, int]:
-    """Add reserved ``slots`` as the pages of ``tokens`` after ``at``. RESERVED to CACHED.
+    """Adds reserved ``slots`` as the pages of ``tokens`` after ``at``. RESERVED to CACHED.
 
-    Whole pages, or one partial page; as for ``RadixIndex.extend``, none of them is
-    there. A partial page that the first of them begins with is superseded. ``hint``
-    is what is expected of the pages. Returns the last page's end, how many pages were
-    superseded, and how many had been evicted lately.
+    Adds whole pages, or one partial page, none of which is there, as for
+    ``RadixIndex.extend``. Supersedes a partial page that the first of them begins with.
+    ``hint`` is that of the pages. Returns the last page's end, how many pages were superseded,
+    and how many had been evicted lately.
     """
     superseded = supersede(at, tokens[: namespace.index.width])
     arena = namespace.arena
@@ -79,7 +81,7 @@ def publish(
         begin_pages(node, start, hint)
         back += policy.come_back(node, start, slot_count)
     if cut is not None:
-        # Holds went to one part or the other, so that each may be one with its neighbour.
+        # Each hold is now on one part, so either part may merge with its neighbour.
         upper = cut.parent
         assert upper is not None  # the part above the cut
         namespace.index.compact(cut)
@@ -88,7 +90,7 @@ def publish(
 
 
 def _fresh(end: Position, pages: int) -> list[tuple[Node, int]]:
-    """Return the nodes that the last ``pages`` pages through ``end`` are in, and from where on."""
+    """Returns the nodes of the last ``pages`` pages through ``end``, each with its first one."""
     node = end.node
     if pages <= len(node.slots):
         return [(node, len(node.slots) - pages)]
@@ -104,9 +106,9 @@ def _fresh(end: Position, pages: int) -> list[tuple[Node, int]]:
 
 
 def supersede(at: Position, page: bytes) -> int:
-    """Remove the partial page after ``at`` that ``page``, to be published there, begins with.
+    """Removes the partial page after ``at`` that ``page``, about to be published, begins with.
 
-    Returns the number of pages removed. The next tokens stored within it stay: the
+    Returns the number of pages removed. Next tokens within the partial page stay, since the
     fuller page has the same tokens.
     """
     node = at.node
@@ -120,10 +122,10 @@ def supersede(at: Position, page: bytes) -> int:
 
 
 def drop(copies: AnyCopies, keep: int) -> tuple[Slots, int]:
-    """Cut a leaf of a tier down to its first ``keep`` copies.
+    """Cuts a leaf of a tier down to its first ``keep`` copies.
 
-    Pages that have no other copy leave the tree. Returns the slots cut off, in the state that
-    they were in, and how many pages left.
+    Pages without another copy leave the tree. Returns the slots cut off, in their old state,
+    and how many pages left.
     """
     node = copies.node
     if node.lower is None and not node.detached:
@@ -141,7 +143,7 @@ def drop(copies: AnyCopies, keep: int) -> tuple[Slots, int]:
 
 
 def succeed(above: Leaf | None, last_use: int) -> None:
-    """Let the nearest copies above those that went whole take their place in the order."""
+    """Offers the nearest copies above those that went whole to the policy, in their place."""
     while above is not None:
         node = above.node
         node.last_use = max(node.last_use, last_use)
@@ -154,11 +156,11 @@ def succeed(above: Leaf | None, last_use: int) -> None:
 
 
 def remove(top: Node, cause: Cause = Cause.REMOVED) -> Removed:
-    """Take ``top`` and everything below it out of the index, for a ``cause``.
+    """Removes ``top`` and everything below it from the index, for a ``cause``.
 
-    Copies that nobody holds go at once (CACHED to FREE); the others are detached
-    and go at their last release. A hold that reaches into them keeps what is
-    above by other anchors there; a named pin that does ends altogether.
+    Copies that nobody holds go at once (CACHED to FREE). The others are detached and go at
+    their last release. A hold that reaches into them gets more anchors on what remains above.
+    A named pin that reaches into them ends.
     """
     above = top.parent
     assert above is not None  # the root stays
@@ -196,10 +198,10 @@ def _anchors(node: Node) -> list[Anchor]:
 
 
 def remove_corrupt(at: Position) -> Removed:
-    """Take the page that ends at ``at`` and all below it out of the index, as :func:`remove` does.
+    """Removes the page that ends at ``at`` and everything below it, as :func:`remove` does.
 
-    Next tokens within the page go too, also where another page begins with the same
-    tokens: they may have been computed on this one.
+    Next tokens within the page go too, even if another page begins with the same tokens: they
+    may have been computed on this page.
     """
     top = at.node
     namespace = namespace_of(top)
@@ -215,12 +217,12 @@ def remove_corrupt(at: Position) -> Removed:
 
 
 def release(anchors: list[Anchor]) -> None:
-    """Let go of a hold's anchors, and merge what they alone had told apart. Empties the list.
+    """Releases a hold's anchors and merges the nodes that only they kept apart. Empties the list.
 
-    Whoever calls it has no place in the tree in mind.
+    The caller MUST NOT keep a place in the tree.
     """
     if len(anchors) == 1 and anchors[0].other is None:
-        # As nearly all are.
+        # Nearly all holds are like this.
         [anchor] = anchors
         node = anchor.node
         anchor.leave()
@@ -239,7 +241,7 @@ def release(anchors: list[Anchor]) -> None:
 
 
 def let_go(anchors: list[Anchor]) -> None:
-    """Drop a hold's anchors; detached pages that nobody holds any more go. Empties the list."""
+    """Drops a hold's anchors and frees the detached pages that only it held. Empties the list."""
     for anchor in anchors:
         for each in (anchor,) if anchor.other is None else (anchor, anchor.other):
             each.leave()
@@ -251,7 +253,7 @@ def let_go(anchors: list[Anchor]) -> None:
 
 
 def _give_back(leaf: Node | None) -> None:
-    """Free the unheld copies at the end of a detached path, upward. DETACHED to FREE."""
+    """Frees the unheld copies at the end of a detached path, upward. DETACHED to FREE."""
     while leaf is not None:
         namespace, emptied = namespace_of(leaf), False
         for copies in leaf.leaves():
@@ -265,12 +267,12 @@ def _give_back(leaf: Node | None) -> None:
         leaf = leaf.parent
 
 
-# Python 3.11 looks a member up in 0.2 us each time that it is asked of its enumeration.
+# Python 3.11 takes 0.2 us to look a member up in its enumeration.
 EVICTED, REMOVED, COPIES_REMOVED = Cause.EVICTED, PagesChange.REMOVED, PagesChange.COPIES_REMOVED
 
 
 def nominate(arena: Arena, pages: int) -> list[Victim]:
-    """Returns victims of ``pages`` pages; if there are too few, of half as many, and so on."""
+    """Returns victims of ``pages`` pages. If there are too few, of half as many, and so on."""
     victims: list[Victim] = []
     while pages and not victims:
         victims = arena.policy.nominate(pages)
@@ -279,14 +281,13 @@ def nominate(arena: Arena, pages: int) -> list[Victim]:
 
 
 def evict(victims: Iterable[Victim]) -> int:
-    """Carry out nominations in their order. CACHED to FREE.
+    """Evicts nominated copies, in order. CACHED to FREE.
 
-    Of a page with a copy in another tier only this one goes; returns how many pages had
-    none, and left the index. A nomination of tier 2 that another tier's pages stand
-    against by now is passed over; in tier 1 there is none.
+    A page whose last copy goes leaves the index. Returns how many left. Skips a tier-2 victim
+    that has since gained a dependent copy in another tier.
     """
     evicted = 0
-    # Whose pages or children went: in order, each once.
+    # The nodes that lost pages or children, in order, each once.
     touched: dict[Node, None] = {}
     for leaf, pages in victims:
         node = leaf.node
@@ -304,16 +305,16 @@ def evict(victims: Iterable[Victim]) -> int:
             touched[node.parent] = None
         elif namespace_of(node).lower_arena is not None:
             touched[node] = None
-    # Not before all are out: what is merged is no victim that was nominated any more.
+    # After all are evicted: a merged node is not the victim that was nominated.
     for node in touched:
         namespace_of(node).index.compact(node)
     return evicted
 
 
 def _evict_node(node: Node, pages: int) -> Node:
-    """Evict all of a node, whose ``pages`` have copies in tier 1 alone; return what was above it.
+    """Evicts a whole node, whose ``pages`` have copies in tier 1 alone; returns the node above.
 
-    As :func:`_evict_copies` does, with fewer looks: most evictions are of these.
+    Does as :func:`_evict_copies` with fewer steps, since most evictions are of this kind.
     """
     namespace, above = namespace_of(node), node.parent
     assert above is not None  # only the root has none, and it has no pages
@@ -330,7 +331,7 @@ def _evict_node(node: Node, pages: int) -> Node:
 
 
 def _evict_copies(leaf: Leaf, pages: int) -> int:
-    """Evict a leaf's last copies in a tier; return how many pages had no other."""
+    """Evicts a leaf's last copies in a tier; returns how many pages had no other copy."""
     node = leaf.node
     copies, namespace = node.copies_in(leaf.tier), namespace_of(node)
     keep = copies.copy_count - pages
@@ -354,7 +355,7 @@ def _evict_copies(leaf: Leaf, pages: int) -> int:
 
 
 def _note_evicted(leaf: Leaf, keep: int, elsewhere: int) -> None:
-    """Note that a leaf's copies after ``keep`` go, of which the first ``elsewhere`` have others."""
+    """Records that a leaf's copies after ``keep`` go; its first ``elsewhere`` pages have others."""
     node, tier = leaf.node, leaf.tier
     pages = len(node.slots)
     if elsewhere > keep:

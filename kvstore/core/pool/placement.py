@@ -1,4 +1,4 @@
-"""Which copy of each page of a path is meant: runs of pages that are in one tier each."""
+"""Placement: the tier of each page of a path, as runs of pages in one tier."""
 
 from collections.abc import Collection, Iterator
 from itertools import groupby
@@ -10,13 +10,13 @@ from kvstore.core.pool.namespace import namespace_of
 from kvstore.core.values.slots import INDEX_BITS, Slots
 
 FIRST, LOWER = 1, 2
-# (the run's end, its tier), from the beginning; an end counts pages from there. None: all of
-# them are in tier 1.
+# Pairs of (a run's end, its tier) from the beginning on. An end counts pages from there. None
+# means that all pages are in tier 1.
 Tiers: TypeAlias = "tuple[tuple[int, int], ...] | None"
 
 
 def extended(tiers: Tiers, start: int, end: int, tier: int) -> Tiers:
-    """Return the tiers of ``start`` pages and then of those through ``end``, in ``tier``."""
+    """Returns the tiers of ``start`` pages, followed by pages through ``end`` in ``tier``."""
     if tier == FIRST and tiers is None:
         return None
     runs = [*clipped(tiers, start)]
@@ -28,7 +28,7 @@ def extended(tiers: Tiers, start: int, end: int, tier: int) -> Tiers:
 
 
 def clipped(tiers: Tiers, depth: int) -> tuple[tuple[int, int], ...]:
-    """Return the runs of the first ``depth`` pages."""
+    """Returns the runs of the first ``depth`` pages."""
     runs, start = [], 0
     for end, tier in tiers or ((depth, FIRST),):
         if start < depth:
@@ -38,7 +38,7 @@ def clipped(tiers: Tiers, depth: int) -> tuple[tuple[int, int], ...]:
 
 
 def joined(tiers: Tiers, depth: int, later: Tiers, end: int) -> Tiers:
-    """Return the tiers of the first ``depth`` pages, and after them ``later`` through ``end``."""
+    """Returns the tiers of the first ``depth`` pages, followed by ``later`` through ``end``."""
     for stop, tier in clipped(later, end):
         if stop > depth:
             tiers, depth = extended(tiers, depth, stop, tier), stop
@@ -46,7 +46,7 @@ def joined(tiers: Tiers, depth: int, later: Tiers, end: int) -> Tiers:
 
 
 def page_counts(tiers: Tiers, end: int) -> Iterator[tuple[int, int]]:
-    """Yield each tier that some of the first ``end`` pages are in, with how many are."""
+    """Yields each tier of the first ``end`` pages, with the number of its pages."""
     counts: dict[int, int] = {}
     start = 0
     for stop, tier in clipped(tiers, end):
@@ -56,21 +56,21 @@ def page_counts(tiers: Tiers, end: int) -> Iterator[tuple[int, int]]:
 
 
 def tier_at(tiers: Tiers, depth: int) -> int:
-    """Return the tier of the page that ends at ``depth``, which is not beyond all runs."""
+    """Returns the tier of the page that ends at ``depth``, which is not beyond all runs."""
     if tiers is None:
         return FIRST
     return next(tier for end, tier in tiers if depth <= end)
 
 
 def end_of_other(tiers: Tiers, depth: int) -> int:
-    """Return where the last page above the one that ends at ``depth`` ends in another tier."""
+    """Returns the end of the last page in another tier, above the page that ends at ``depth``."""
     return max((end for end, _ in tiers or () if end < depth), default=0)
 
 
 def slots_in(tiers: Tiers, at: Position, start: int = 0) -> Slots:
-    """Return the slots of a path through ``at``, each in its tier.
+    """Returns the slots of a path through ``at``, each in its tier.
 
-    ``start`` is how many pages are above the top of ``at``'s tree.
+    ``start`` is the number of pages above the top of ``at``'s tree.
     """
     slots = path_slots(at)
     if tiers is None:
@@ -85,7 +85,7 @@ def slots_in(tiers: Tiers, at: Position, start: int = 0) -> Slots:
 
 
 def nearest(at: Position) -> Tiers:
-    """Return the nearest tier that has a copy of each page of a path."""
+    """Returns, for each page of a path, the lowest tier that has a copy."""
     if namespace_of(at.node).lower_arena is None:
         return None
     return _runs(at, (pair for node, pages in _path(at) for pair in _by_count(node, pages)))[1]
@@ -94,9 +94,9 @@ def nearest(at: Position) -> Tiers:
 def nearest_usable(
     at: Position, first: Collection[int], lower: Collection[int]
 ) -> tuple[Position, Tiers]:
-    """Return as much of a path as has copies in some extents, and the nearest tiers of those.
+    """Returns the part of a path with copies in some extents, and the lowest tiers of these.
 
-    ``first`` are extents of tier 1, ``lower`` those of tier 2.
+    ``first`` are extents of tier 1, and ``lower`` those of tier 2.
     """
 
     def tiers_of(node: Node, pages: int) -> Iterator[int]:
@@ -113,7 +113,7 @@ def nearest_usable(
 
 
 def _path(at: Position) -> list[tuple[Node, int]]:
-    """Return the nodes of a path with how many pages of each are on it, from the top."""
+    """Returns the nodes of a path with the number of their pages on it, from the top."""
     path, node = [at], at.node.parent
     while node is not None:
         path.append(Position(node, len(node.slots)))
@@ -128,7 +128,7 @@ def _by_count(node: Node, pages: int) -> Iterator[tuple[int, int]]:
 
 
 def _runs(at: Position, pairs: Iterator[tuple[int, int]]) -> tuple[Position, Tiers]:
-    """Put runs together that are given by page count and tier, up to the first in no tier."""
+    """Joins runs, given by page count and tier, up to the first page in no tier."""
     tiers: Tiers = None
     depth = 0
     for count, tier in pairs:

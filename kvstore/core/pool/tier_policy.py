@@ -1,4 +1,4 @@
-"""Which paths are to get copies in another tier soon, in the order in which that was wanted."""
+"""The policy of the tiers, and the paths that it wants copied soon, in order."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -7,12 +7,12 @@ from kvstore.core.index.node import Node, Position
 from kvstore.core.pool.arena import Arena
 from kvstore.core.pool.placement import LOWER, Tiers
 
-# Matches that read copies of tier 2 in place before these are promoted.
+# Copies in tier 2 are promoted once this many matches used them in place.
 USES_TO_PROMOTE = 2
 
 
 class WritePolicy(Enum):
-    """When a page of tier 1 gets its copy in tier 2."""
+    """The moments at which a page of tier 1 gets its copy in tier 2."""
 
     BACK = "back"
     THROUGH = "through"
@@ -21,11 +21,11 @@ class WritePolicy(Enum):
 
 @dataclass(frozen=True)
 class TierPolicy:
-    """How the tiers work together.
+    """The policy of the tiers.
 
-    ``in_place`` says that copies of tier 2 may be handed out, and ``promote`` that a match
-    copies them to tier 1 first. ``low`` is the part of tier 1's slots that the mover keeps
-    available at least, and makes ``high`` of where there are fewer.
+    ``in_place`` allows matches to use copies of tier 2 in place. ``promote`` makes a match copy
+    them to tier 1 first. The mover keeps at least the part ``low`` of tier 1's slots free. Once
+    fewer are free, it makes ``high`` of them free.
     """
 
     write: WritePolicy = WritePolicy.BACK
@@ -36,10 +36,10 @@ class TierPolicy:
 
 
 class WantedMoves:
-    """Nodes whose paths are to be copied to tier 2, and to tier 1. Not thread-safe.
+    """Nodes whose paths are to be copied to tier 2 and to tier 1. Not thread-safe.
 
-    A node names its path through its last page, whatever becomes of it meanwhile.
-    ``pressed`` are arenas of tier 1 that few slots are available in.
+    A node stands for the path through its last page, even after splits and merges.
+    ``pressed`` are arenas of tier 1 with few free slots.
     """
 
     def __init__(self, policy: TierPolicy) -> None:
@@ -49,23 +49,23 @@ class WantedMoves:
         self.pressed: dict[Arena, None] = {}
 
     def __bool__(self) -> bool:
-        """Whether anything is wanted."""
+        """Returns True if anything is wanted."""
         return bool(self.to_lower or self.to_first or self.pressed)
 
     def reserved(self, arena: Arena, count: int) -> None:
-        """Take note of slots of tier 1 that are taken now."""
+        """Takes note of slots of tier 1 that are taken now."""
         selective = self.policy.write is WritePolicy.THROUGH_SELECTIVE
         left = arena.free_count - count
         if not selective and left < int(arena.slot_count * self.policy.low):
             self.pressed[arena] = None
 
     def inserted(self, at: Position) -> None:
-        """Take note of pages that were published."""
+        """Takes note of pages that were published."""
         if self.policy.write is WritePolicy.THROUGH:
             self.to_lower[at.node] = None
 
     def matched(self, at: Position, tiers: Tiers) -> None:
-        """Take note of a path that was handed out, each page in its tier."""
+        """Takes note of a path that a match handed out, each page in its tier."""
         if self.policy.write is WritePolicy.THROUGH_SELECTIVE:
             self.to_lower[at.node] = None
         if any(tier == LOWER for _, tier in tiers or ()):
