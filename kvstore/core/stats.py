@@ -1,4 +1,7 @@
-"""What a store looks like at one moment: everything here is a copy."""
+"""Snapshots of the cache at one moment: store, tenants, leases, holds, prefixes, tree rows.
+
+Everything here is a copy.
+"""
 
 from array import array
 from collections import Counter
@@ -27,7 +30,7 @@ from kvstore.core.values.tokens import TOKEN_BYTES
 
 
 class HoldKind(Enum):
-    """What a hold is."""
+    """The kinds of holds."""
 
     PIN = 1
     SOURCE = 2
@@ -39,13 +42,12 @@ KINDS = {Pin: HoldKind.PIN, SourcePin: HoldKind.SOURCE, Reservation: HoldKind.RE
 
 @dataclass(frozen=True)
 class HoldStats:
-    """One hold; numbers count its lease's by taking. The age is in seconds.
+    """One hold. Numbers count its lease's holds in order of taking. The age is in seconds.
 
-    ``page_count`` pages of its sequence are held, from the beginning, or one
-    source page; ``token_count`` are their tokens, and ``detached_page_count`` of
-    the pages are out of the index. ``slot_count`` slots are reserved and not
-    published, or in quarantine. Through ``announced_token_count`` tokens others know that
-    it is to compute its sequence; zero: they do not.
+    ``page_count`` pages of its sequence are held, from the beginning, or one source page.
+    ``token_count`` are their tokens, and ``detached_page_count`` of the pages are out of the
+    index. ``slot_count`` slots are reserved and not published, or in quarantine. Others know that
+    it is to compute its sequence through ``announced_token_count`` tokens; zero if they do not.
     """
 
     number: int
@@ -72,7 +74,7 @@ class ProcessStats:
 
 @dataclass(frozen=True)
 class LeaseStats:
-    """One lease and what it holds. Ages are in seconds; numbers count by granting.
+    """One lease and what it holds. Ages are in seconds. Numbers count leases by granting.
 
     ``in_flight_count`` of its reservations are announced and not computed to their end.
     """
@@ -98,7 +100,7 @@ class LeaseStats:
 
 
 def lease_stats(lease: Lease, now: float) -> LeaseStats:
-    """Return what a lease holds."""
+    """Returns what a lease holds."""
     expired = lease.state is LeaseState.EXPIRED
     slots = lease.unpublished_count()
     holds = [*lease.pins.values(), *lease.reservations.values()]
@@ -122,7 +124,7 @@ def lease_stats(lease: Lease, now: float) -> LeaseStats:
         reserved_slot_count=slots - quarantined,
         quarantined_slot_count=quarantined,
         pinned_page_count=sum(each.page_count for each in lease.pins.values()),
-        # Of a namespace without detached pages no hold has any: there it is not looked at them.
+        # Skips the holds in a namespace without detached pages.
         detached_page_count=sum(
             each.detached_page_count for each in holds if each.namespace.detached_page_count
         ),
@@ -133,13 +135,13 @@ def lease_stats(lease: Lease, now: float) -> LeaseStats:
 
 
 def hold_stats(lease: Lease, now: float) -> list[HoldStats]:
-    """Return all that a lease holds, by number."""
+    """Returns all that a lease holds, by number."""
     holds = [*lease.pins.values(), *lease.reservations.values()]
     return [_hold(each, now) for each in sorted(holds, key=lambda each: each.number)]
 
 
 def oldest(ages: Iterable[float | None]) -> float | None:
-    """Return the largest of the ages that there are."""
+    """Returns the largest of the ages that are not None."""
     return max((each for each in ages if each is not None), default=None)
 
 
@@ -165,7 +167,7 @@ def _hold(hold: Pin | SourcePin | Reservation, now: float) -> HoldStats:
 
 @dataclass(frozen=True)
 class TenantStats:
-    """One tenant: what it may have, and what it has."""
+    """One tenant: its quotas, and what it has."""
 
     tenant: str
     quotas: Quotas
@@ -176,7 +178,7 @@ class TenantStats:
 
 
 def tenant_stats(tenant: Tenant) -> TenantStats:
-    """Return what a tenant has; the cost is that of its arenas."""
+    """Returns what a tenant has."""
     return TenantStats(
         tenant=tenant.name,
         quotas=tenant.quotas,
@@ -187,21 +189,21 @@ def tenant_stats(tenant: Tenant) -> TenantStats:
     )
 
 
-# What a row has, in this order. ``parent`` is the number of the node above, 0 without one;
-# ``start`` counts the tokens before the node's own, which are ``tokens``; ``hits`` are matches
-# that ended in it, and ``used`` is when one last did, as ``PrefixCache.use_count`` counts;
-# ``holds`` end in it, ``overdue`` of them of leases past their time to live.
+# The columns of a row. ``parent`` is the number of the node above, or 0. ``start`` counts the
+# tokens before the node's own, which are ``tokens``. ``hits`` counts the matches that ended in
+# it, and ``used`` is the last of them, as ``CacheState.use_count`` counts. ``holds`` counts the
+# holds that end in it, ``overdue`` of them of leases past their time to live.
 COLUMNS = ("number", "parent", "start", "tokens", "hits", "used", "holds", "overdue")
 
 
 def tree_rows(
     namespace: Namespace, numbers: Items[int], newest: int, overdue: Mapping[int, int]
 ) -> "array[int]":
-    """Return one row after the other, of those of the nodes ``numbers`` that are still there.
+    """Returns a row for each of the nodes ``numbers`` that still exists, one after the other.
 
-    Nodes with numbers above ``newest`` are left out: what stands below such a one hangs on
-    what is above it. So parts that are read one after the other fit together, where pages
-    were added meanwhile. ``overdue`` is what ``overdue_holds`` returned.
+    Leaves out nodes with numbers above ``newest``. A node below such a node has the next node
+    above that as its parent. Parts that are read one after the other thus fit together, even if
+    pages are added meanwhile. ``overdue`` is the result of ``overdue_holds``.
     """
     nodes, page_tokens = namespace.index.nodes, namespace.layout.page_tokens
     rows = array("q")
@@ -224,7 +226,7 @@ def tree_rows(
 
 
 def overdue_holds(leases: Iterable[Lease], namespace: Namespace) -> dict[int, int]:
-    """Return how many holds of ``leases`` end in each node of a namespace, where some do."""
+    """Returns, for each node of a namespace with some, how many holds of ``leases`` end in it."""
     counts: dict[int, int] = {}
     for lease in leases:
         for hold in (*lease.pins.values(), *lease.reservations.values()):
@@ -235,7 +237,7 @@ def overdue_holds(leases: Iterable[Lease], namespace: Namespace) -> dict[int, in
 
 
 def first_tokens(namespace: Namespace, numbers: Iterable[int], max_tokens: int) -> dict[int, bytes]:
-    """Return the first ``max_tokens`` tokens of those of the nodes that are still there."""
+    """Returns the first ``max_tokens`` tokens of those of the nodes that still exist."""
     nodes = namespace.index.nodes
     found = {number: nodes.get(number) for number in numbers}
     width = max_tokens * TOKEN_BYTES
@@ -250,7 +252,7 @@ def _number_above(node: Node, newest: int) -> int:
 
 
 def _hold_count(node: Node) -> int:
-    """Return how many holds end in a node: one that has copies of both tiers ends once."""
+    """Returns how many holds end in a node. A hold with copies of both tiers ends once."""
     if namespace_of(node).lower_arena is None:
         return len(node.anchors)
     return sum(
@@ -260,7 +262,7 @@ def _hold_count(node: Node) -> int:
 
 @dataclass(frozen=True)
 class NamespaceStats:
-    """One namespace; numbers count by creation."""
+    """One namespace. Numbers count namespaces by creation."""
 
     number: int
     namespace_id: bytes
@@ -279,7 +281,7 @@ class NamespaceStats:
 
 @dataclass(frozen=True)
 class ArenaStats:
-    """Slots of one arena by state; they sum to ``slot_count``. Retiring extents are counted."""
+    """The slots of one arena by state, which sum to ``slot_count``. Counts retiring extents too."""
 
     arena_id: int
     tenant: str
@@ -309,15 +311,15 @@ class Stats:
     detached_page_count: int
     oldest_quarantine_age: float | None
     tenants: tuple[TenantStats, ...] = ()
-    # Of an admin's: pages removed, by why.
+    # For an admin: removed pages by cause.
     removed_pages: dict[Cause, int] = field(default_factory=dict)
-    # Of an admin's: what namespaces counted that are deleted, by tenant.
+    # For an admin: the counters of deleted namespaces, by tenant.
     deleted: dict[str, Counters] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class NamedPinStats:
-    """One named pin; numbers count by making. Times in seconds; ``remaining`` None: no end."""
+    """One named pin. Numbers count by making. Times in seconds; no end is None."""
 
     number: int
     namespace_id: bytes
@@ -343,7 +345,7 @@ class PrefixStats:
 
 
 def snapshot(cache: PrefixCache, identity: Identity, now: float) -> Stats:
-    """Return a snapshot; an admin's totals include leases and tenants of all.
+    """Returns a snapshot. An admin's totals include the leases and tenants of all.
 
     For others the totals are the sums over their tenant's namespaces.
     """
@@ -372,9 +374,9 @@ def snapshot(cache: PrefixCache, identity: Identity, now: float) -> Stats:
 
 
 def prefixes(namespace: Namespace, *, after: int, count: int, max_tokens: int) -> list[PrefixStats]:
-    """Return up to ``count`` nodes with numbers above ``after``, by number.
+    """Returns up to ``count`` nodes with numbers above ``after``, by number.
 
-    The first ``max_tokens`` tokens of each node's run are given.
+    Each has the first ``max_tokens`` tokens of its run.
     """
     nodes = namespace.index.nodes
     later = islice((nodes[each] for each in nodes if each > after), count)
@@ -395,7 +397,7 @@ def prefixes(namespace: Namespace, *, after: int, count: int, max_tokens: int) -
 
 
 def named_pin_stats(pin: NamedPin, now: float) -> NamedPinStats:
-    """Return what a named pin holds at a moment."""
+    """Returns what a named pin holds at a moment."""
     return NamedPinStats(
         number=pin.hold_id,
         namespace_id=pin.namespace.namespace_id,
@@ -418,7 +420,7 @@ def _sum(namespaces: Iterable[Namespace]) -> Counters:
 
 
 def count_pins(leases: Iterable[Lease], pins: "Counter[bytes]") -> "Counter[bytes]":
-    """Add leases' pins to those of each namespace, by its id, and return them."""
+    """Adds the leases' pins to the counts by namespace id, and returns the counts."""
     for lease in leases:
         for pin in lease.pins.values():
             pins[pin.namespace.namespace_id] += 1
@@ -426,7 +428,7 @@ def count_pins(leases: Iterable[Lease], pins: "Counter[bytes]") -> "Counter[byte
 
 
 def namespace_stats(namespace: Namespace, pins: "Counter[bytes]", now: float) -> NamespaceStats:
-    """Return what a namespace has, with the ``pins`` that leases have of each."""
+    """Returns what a namespace has. ``pins`` counts the pins of leases by namespace id."""
     return NamespaceStats(
         number=namespace.number,
         namespace_id=namespace.namespace_id,

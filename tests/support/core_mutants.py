@@ -218,8 +218,8 @@ MUTANTS = [
     Mutant(
         "path-continued-from-a-source",
         "leases/holds.py",
-        '        """None: the path is another sequence\'s."""\n        return 0\n',
-        '        """None: the path is another sequence\'s."""\n        return self.held_end\n',
+        '        """Zero: the path is another sequence\'s."""\n        return 0\n',
+        '        """Zero: the path is another sequence\'s."""\n        return self.held_end\n',
     ),
     Mutant(
         "next-token-replaced",

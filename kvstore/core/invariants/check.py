@@ -1,7 +1,7 @@
-"""The laws of the cache, each one sentence, each checked from scratch.
+"""The check of a whole cache: every invariant, one sentence each, from scratch.
 
-``check`` costs the whole cache: it is for tests and for a debug mode. A law that
-does not hold is a bug of the store and never a caller's fault.
+A check costs as much as the cache is large. It is for tests and for a debug mode. A broken
+invariant is a bug of the store and never a caller's fault.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK, SlotState
 
 
 class Invariants:
-    """Checks one cache again and again; remembers what may only grow."""
+    """The invariants of one cache, for many checks. Remembers numbers that may only grow."""
 
     def __init__(self, cache: PrefixCache) -> None:
         self._cache = cache
@@ -33,7 +33,7 @@ class Invariants:
         self._withdrawn: dict[int, set[int]] = {}
 
     def check(self) -> None:
-        """Raise :class:`InvariantBroken`, naming the law, unless every law holds."""
+        """Raises :class:`InvariantBroken`, which names the invariant, unless all of them hold."""
         holds = list(_holds(self._cache))
         for namespace in self._cache.namespaces.values():
             check_tree(namespace.index)
@@ -141,7 +141,7 @@ def _detached_nodes(holds: list[Hold]) -> list[Node]:
 
 
 def _owned(cache: PrefixCache, arena: Arena, holds: list[Hold]) -> Iterator[tuple[int, SlotState]]:
-    """Yield every slot that something owns, with the state that this gives it."""
+    """Yields every slot that something owns, with the state that it should have."""
     for namespace in cache.namespaces.values():
         for node in subtree(namespace.index.root):
             yield from ((slot, SlotState.CACHED) for slot in _copies(node, arena))
@@ -232,7 +232,7 @@ def _check_counters(cache: PrefixCache) -> None:
     invariant(by_namespace == cache.counters, "sums over namespaces equal the totals")
     removed = sum(cache.state.removed_pages.values())
     invariant(removed == cache.counters.removed_page_count, "what was removed has a cause")
-    # An operator's, the mover's, and tier 3's, no lease's.
+    # An operator, the mover or the disk caused these, and no lease did.
     for name in ("removed", "demoted", "promoted", "loaded"):
         setattr(by_lease, f"{name}_page_count", getattr(cache.counters, f"{name}_page_count"))
     invariant(by_lease == cache.counters, "sums over leases equal the totals")

@@ -1,4 +1,4 @@
-"""The laws of a tree of pages, and of their copies in the tiers."""
+"""The invariants of trees, of their copies in the tiers, and of prefills in flight."""
 
 from itertools import pairwise
 
@@ -13,7 +13,7 @@ from kvstore.core.pool.namespace import Namespace
 
 
 def check_tree(index: Index) -> None:
-    """Raise ``InvariantBroken`` unless an index is as it has to be."""
+    """Raises ``InvariantBroken`` unless an index is as it has to be."""
     nodes = list(subtree(index.root))[1:]
     invariant({n.number for n in nodes} == set(index.nodes), "only nodes of the tree are listed")
     for node in nodes:
@@ -58,7 +58,7 @@ def _check_copies(node: Node, parent: Node) -> None:
 
 
 def check_counts(node: Node) -> None:
-    """Raise ``InvariantBroken`` unless a node knows in which tiers its children have copies."""
+    """Raises ``InvariantBroken`` unless a node knows in which tiers its children have copies."""
     children = node.children.values()
     bare = sum(not any(each.copy_count for each in subtree(child)) for child in children)
     invariant(bare == node.bare, "children without copies in tier 1 are counted", node.number)
@@ -70,7 +70,7 @@ def check_counts(node: Node) -> None:
 
 
 def check_joined(index: Index) -> None:
-    """Raise ``InvariantBroken`` where two nodes could be one."""
+    """Raises ``InvariantBroken`` if two nodes could be one."""
     for node in index.nodes.values() if index.joins_nodes else ():
         invariant(continuation(node) is None, "two nodes are not where one would do", node.number)
 
@@ -97,7 +97,7 @@ def _check_ends(index: Index, node: Node) -> None:
 
 
 def check_prefills(state: CacheState) -> None:
-    """Raise InvariantBroken unless every law of prefills holds."""
+    """Raises ``InvariantBroken`` unless every invariant of prefills holds."""
     announced = {
         each.prefill: each
         for lease in state.table.leases.values()

@@ -1,9 +1,9 @@
 """Holds on paths: pins and reservations of a lease.
 
-A hold protects a path by one anchor at its deepest page, since only tails of
-leaf edges are evicted; where copies of both tiers were handed out, by another at
-the deepest of the other tier. When an operator removes a part of the path, the hold
-keeps its anchors on the removed part and gets others on what remains above.
+A hold protects a path by one anchor at its deepest page, since only tails of leaf edges are
+evicted. If a match handed out copies of both tiers, a second anchor is at the deepest page
+of the other tier. When an operator removes a part of the path, the hold keeps its anchors
+on the removed part and gets more on what remains above.
 """
 
 from array import array
@@ -21,8 +21,8 @@ from kvstore.core.values.slots import Slots
 class Hold:
     """A hold on a path. ``anchors`` are its ends, the deepest first.
 
-    ``number`` counts its lease's holds as they are taken; zero before that. ``tiers``
-    says which copy of each page is held: at the beginning, the one that was handed out.
+    ``number`` counts its lease's holds as they are taken, and is zero before that. ``tiers``
+    says which copy of each page is held: the one that was handed out.
     """
 
     __slots__ = ("anchors", "hold_id", "namespace", "number", "taken_at", "tiers")
@@ -42,31 +42,31 @@ class Hold:
 
     @property
     def covered_end(self) -> int:
-        """Whole pages from the beginning that another sequence may be continued from."""
+        """Whole pages from the beginning that another sequence may continue from."""
         return self.held_end
 
     @property
     def page_count(self) -> int:
-        """Pages that its holder uses."""
+        """The number of pages that its holder uses."""
         return self.held_end
 
     @property
     def token_count(self) -> int:
-        """Tokens of the sequence that its pages have."""
+        """The number of the sequence's tokens in its pages."""
         return self.page_count * self.namespace.layout.page_tokens
 
     @property
     def detached_page_count(self) -> int:
-        """Pages on the held path that are out of the index and wait for this hold, or others."""
+        """The number of pages on its path that are out of the index and wait for holds to end."""
         starts = [each.end for each in self.anchors[1:]] + [0]
         ends = zip(self.anchors, starts, strict=False)
         return sum(each.end - start for each, start in ends if each.node.detached)
 
     def position_at(self, depth: int) -> Position:
-        """Return the place on the held path ``depth`` pages from the beginning.
+        """Returns the place on the held path ``depth`` pages from the beginning.
 
-        It is in the tree or in a removed part of it, as the path is there.
-        ``depth`` MUST NOT be beyond ``held_end``.
+        It is in the tree, or in a removed part of it, as the path is there. ``depth`` MUST NOT be
+        beyond ``held_end``.
         """
         if depth == 0:
             return Position(self.namespace.index.root, 0)
@@ -74,7 +74,7 @@ class Hold:
         return ancestor(Position(anchor.node, anchor.pages), depth)
 
     def stand_at(self, at: Position, top: int = 0) -> None:
-        """Hold the path to ``at`` too, from ``top`` on, which is where its tree begins."""
+        """Adds the path to ``at`` to the hold, from ``top`` on, the top of ``at``'s tree."""
         if self.tiers is None:
             self.anchors.append(Anchor(self, at.node, at.pages))
             return
@@ -86,7 +86,7 @@ class Hold:
             anchor.other = Anchor(self, node, pages, tier_at(self.tiers, end))
 
     def stand_above(self, anchor: Anchor, above: Position) -> None:
-        """Go on holding what remains above, after the end of ``anchor``'s path was cut off."""
+        """Adds what remains above to the hold, after the end of ``anchor``'s path was cut off."""
         other = anchor.other
         if other is not None and other.end <= above.depth:
             other.leave()
@@ -99,7 +99,7 @@ class Hold:
         return False
 
     def slots(self) -> Slots:
-        """Return all slots of the held path, in prefix order."""
+        """Returns all slots of the held path, in prefix order."""
         if len(self.anchors) == 1:
             [anchor] = self.anchors
             at = tuple.__new__(Position, (anchor.node, anchor.pages))
@@ -110,24 +110,24 @@ class Hold:
         return slots
 
     def slot_at(self, at: Position) -> int:
-        """Return the slot of the held page that ends at ``at``."""
+        """Returns the slot of the held page that ends at ``at``."""
         return at.node.copies_in(tier_at(self.tiers, at.depth)).slots[at.pages - 1]
 
     def last_slot(self) -> int:
-        """Return the slot of the deepest page held, of which there has to be one."""
+        """Returns the slot of the deepest page held, which MUST exist."""
         return self.slot_at(Position(self.anchors[0].node, self.anchors[0].pages))
 
     def tokens(self) -> bytes:
-        """Return the token bytes of the held path."""
+        """Returns the token bytes of the held path."""
         width = self.namespace.index.width
         parts = [path_tokens(Position(a.node, a.pages), width) for a in reversed(self.anchors)]
         return b"".join(parts)
 
 
 class Unanswered:
-    """A match that nobody was told of yet.
+    """A match whose answer nobody got yet.
 
-    What is counted once somebody is, and the reservation that was made with it.
+    It has the counts for the time at which somebody does, and the reservation made with it.
     """
 
     __slots__ = ("lookup", "reservation_id")
@@ -140,9 +140,8 @@ class Unanswered:
 class Pin(Hold):
     """A hold on a matched path. ``fingerprint`` tells a repeated call from a reused id.
 
-    ``source_id`` and ``next_token`` are what the match answered besides. Where it
-    answered no page to use in place it has no anchor. ``unanswered`` is set while
-    nobody was told of the pin.
+    ``source_id`` and ``next_token`` are the other parts of the match's answer. A match without
+    a page to use in place has no anchor. ``unanswered`` is set until the answer is given.
     """
 
     __slots__ = ("fingerprint", "next_token", "source_id", "unanswered")
@@ -166,10 +165,10 @@ class Pin(Hold):
 
 
 class SourcePin(Hold):
-    """A hold on a page to copy from; the page ends at its anchor.
+    """A hold on a page to copy from, which ends at its anchor.
 
-    It stands off the matched path, so nothing can be continued from it.
-    ``valid_token_count`` tokens of the page belong to the sequence asked for.
+    It is off the matched path, so nothing can continue from it. ``valid_token_count`` of the
+    page's tokens belong to the matched sequence.
     """
 
     __slots__ = ("valid_token_count",)
@@ -189,7 +188,7 @@ class SourcePin(Hold):
 
     @property
     def covered_end(self) -> int:
-        """None: the path is another sequence's."""
+        """Zero: the path is another sequence's."""
         return 0
 
     @property
@@ -199,23 +198,23 @@ class SourcePin(Hold):
 
     @property
     def token_count(self) -> int:
-        """Those of the page that belong to the sequence."""
+        """The number of the page's tokens that belong to the sequence."""
         return self.valid_token_count
 
     @property
     def detached_page_count(self) -> int:
-        """One, if the page is out of the index."""
+        """One if the page is out of the index."""
         return int(self.anchors[0].node.detached)
 
 
 class Reservation(Hold):
     """Slots that one worker may write, for pages from ``start_page`` on.
 
-    ``inserted`` of them, from the first, went through an insert; slot k of those
-    is the index's own if ``published[k]``, else a duplicate that stays reserved.
-    Once inserted it is a hold on the path through its last inserted page, of
-    which ``tail_token_count`` tokens were inserted; zero: all of them. ``prefill`` is
-    what others know to be coming of it, where they do.
+    The first ``inserted`` of them went through an insert. Slot k of those belongs to the index
+    if ``published[k]`` is set. Otherwise it is a duplicate, and stays reserved. After an insert
+    the reservation also holds the path through its last inserted page. ``tail_token_count``
+    tokens of that page were inserted; zero means all. ``prefill`` is what it announced to
+    others, or None.
     """
 
     __slots__ = (
@@ -248,25 +247,25 @@ class Reservation(Hold):
 
     @property
     def token_count(self) -> int:
-        """Tokens that it inserted, with those before them."""
+        """The number of tokens through the last one that it inserted."""
         return self.token_end(self.namespace.layout.page_tokens) if self.inserted else 0
 
     def token_end(self, page_tokens: int) -> int:
-        """Return the tokens from the sequence's beginning through the last one inserted."""
+        """Returns the tokens from the sequence's beginning through the last one inserted."""
         return self.whole_end * page_tokens + self.tail_token_count
 
     def unpublished(self) -> Slots:
-        """Return the slots that are still the reservation's own."""
+        """Returns the slots that are still the reservation's own."""
         pairs = zip(self.reserved, self.published, strict=True)
         return array("Q", [slot for slot, published in pairs if not published])
 
     def grow(self, slots: Iterable[int]) -> None:
-        """Take more slots."""
+        """Adds slots."""
         self.reserved.extend(slots)
         self.published.extend(bytes(len(self.reserved) - len(self.published)))
 
     def drop_prefill(self) -> None:
-        """Have others not know any more of what it was to compute."""
+        """Withdraws the announcement of what it was to compute."""
         if self.prefill is not None:
             self.namespace.prefills.drop(self.prefill)
             self.prefill = None
@@ -278,13 +277,13 @@ class Reservation(Hold):
         tail_token_count: int = 0,
         tiers: Tiers = None,
     ) -> None:
-        """Note that the next pages were inserted, ending at ``at``, and hold the path."""
+        """Records that the next pages were inserted, ending at ``at``, and holds the path."""
         self.tail_token_count = tail_token_count
         for flag in published:
             self.published[self.inserted] = flag
             self.inserted += 1
         self.tiers = tiers
-        # What it held of the path is all in the index, or nothing more could be inserted.
+        # All that it held is in the index, or the insert would have been refused.
         for anchor in self.anchors:
             anchor.leave()
             if anchor.other is not None:

@@ -1,4 +1,4 @@
-"""A lease: the membership of a worker, and all that it owns."""
+"""A lease: the membership of a worker, and everything that it owns."""
 
 from enum import Enum
 from hashlib import sha256
@@ -23,17 +23,17 @@ from kvstore.errors import (
 
 
 class LeaseState(Enum):
-    """A lease's state. A lease that ended is not in the table any more."""
+    """The states of a lease. A lease that ended is not in the table any more."""
 
     ACTIVE = 1
     EXPIRED = 2
 
 
 class LeaseChange(NamedTuple):
-    """What happened to a lease, for the log: ``change`` is "expired", "returned" or "ended".
+    """A change of a lease, for the log: ``change`` is "expired", "returned" or "ended".
 
-    The counts are what it held when it happened. "returned": past its TTL it gave
-    back the last of its slots in quarantine by itself.
+    The counts are those at the time of the change. "returned" means that a lease past its TTL
+    gave back the last of its slots in quarantine by itself.
     """
 
     lease_id: bytes
@@ -45,7 +45,7 @@ class LeaseChange(NamedTuple):
 
 
 class Process:
-    """A process attached under a lease, and the extents that it said it mapped."""
+    """A process attached under a lease, and the extents that it reported as mapped."""
 
     __slots__ = ("connected", "lease", "mapped", "pid", "process_id", "uid")
 
@@ -61,7 +61,7 @@ class Process:
 class Lease:
     """A worker's membership. Not thread-safe.
 
-    ``number`` counts leases by granting; ``owner`` is its tenant.
+    ``number`` counts leases by granting, and ``owner`` is its tenant.
     """
 
     def __init__(
@@ -97,28 +97,28 @@ class Lease:
         self._max_holds = limits.max_holds_per_lease
 
     def knows(self, caller: Caller) -> bool:
-        """Return whether tenant and secret are this lease's; in constant time."""
+        """Returns True if tenant and secret are this lease's, in constant time."""
         same = compare_digest(self._secret_digest, sha256(caller.secret).digest())
         return same and caller.identity.tenant == self.tenant
 
     @property
     def forsaken(self) -> bool:
-        """Whether its processes all hung up before any was given memory under it."""
+        """True if all of its processes hung up before the lease had any memory."""
         connected = any(each.connected for each in self.processes.values())
         return bool(self.processes) and not connected and not self.arenas
 
     def require_active(self) -> None:
-        """Raise :class:`LeaseExpired` past the TTL."""
+        """Raises :class:`LeaseExpired` past the TTL."""
         if self.state is LeaseState.EXPIRED:
             raise LeaseExpired(lease_id=self.lease_id.hex())
 
     def require_attached(self) -> None:
-        """Raise :class:`NotAttached` unless a living process is attached."""
+        """Raises :class:`NotAttached` unless a living process is attached."""
         if not self.processes:
             raise NotAttached(lease_id=self.lease_id.hex())
 
     def require_room(self, count: int) -> None:
-        """Raise :class:`QuotaExceeded` if ``count`` more holds are too many."""
+        """Raises :class:`QuotaExceeded` if ``count`` more holds are too many."""
         if len(self.pins) + len(self.reservations) + count > self._max_holds:
             raise QuotaExceeded(quota="holds_per_lease", maximum=self._max_holds)
         self.owner.require_hold_room(count)
@@ -131,7 +131,7 @@ class Lease:
             tombstones.require_none(wishes.source_pin_id, id=wishes.source_pin_id)
 
     def add_pin(self, pin: Pin | SourcePin) -> None:
-        """Take a pin in."""
+        """Adds a pin."""
         self._hold_number += 1
         pin.number = self._hold_number
         self.pins[pin.hold_id] = pin
@@ -150,7 +150,7 @@ class Lease:
         release(pin.anchors)
 
     def add_reservation(self, reservation: Reservation) -> None:
-        """Take a reservation in."""
+        """Adds a reservation."""
         self._hold_number += 1
         reservation.number = self._hold_number
         self.reservations[reservation.hold_id] = reservation
@@ -167,20 +167,20 @@ class Lease:
         release(reservation.anchors)
 
     def pin(self, pin_id: int) -> Pin | SourcePin:
-        """Return a pin; raises :class:`PinNotFound`."""
+        """Returns a pin; raises :class:`PinNotFound`."""
         if pin_id not in self.pins:
             raise PinNotFound(pin_id=pin_id)
         return self.pins[pin_id]
 
     def reservation(self, reservation_id: int) -> Reservation:
-        """Return a reservation; raises :class:`ReservationNotFound` or Tombstoned."""
+        """Returns a reservation; raises :class:`ReservationNotFound` or Tombstoned."""
         if reservation_id not in self.reservations:
             self.reservation_tombstones.require_none(reservation_id, id=reservation_id)
             raise ReservationNotFound(reservation_id=reservation_id)
         return self.reservations[reservation_id]
 
     def has_all_of(self, arena: Arena) -> bool:
-        """Return whether all attached processes have mapped all of ``arena``, and it stays."""
+        """Returns True if all attached processes mapped all of ``arena``, and no extent retires."""
         owned = arena.extents.keys()
         if arena.retiring:
             return False
@@ -190,18 +190,18 @@ class Lease:
         return True
 
     def usable_extents(self, arena: Arena) -> set[int]:
-        """Return the lasting extents of ``arena`` that all attached processes have mapped."""
+        """Returns the lasting extents of ``arena`` that all attached processes have mapped."""
         usable = arena.lasting
         for process in self.processes.values():
             usable &= process.mapped
         return usable
 
     def unpublished_count(self) -> int:
-        """Return how many slots are reserved, or in quarantine, under this lease."""
+        """Returns how many slots are reserved, or in quarantine, under this lease."""
         return sum(each.published.count(0) for each in self.reservations.values())
 
     def change(self, change: str) -> LeaseChange:
-        """Describe a change, with what the lease holds now."""
+        """Returns a change, with the counts of what the lease holds now."""
         pins, slots = len(self.pins), self.unpublished_count()
         counts = (pins, 0, slots) if self.state is LeaseState.EXPIRED else (pins, slots, 0)
         return LeaseChange(self.lease_id, self.display_name, change, *counts)

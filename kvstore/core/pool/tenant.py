@@ -99,7 +99,7 @@ class ByTenant(Generic[Key, Value]):
 
 
 class Tenant:
-    """What one tenant has, as counts, and its quotas. Not thread-safe.
+    """One tenant's quotas, and counts of what it has. Not thread-safe.
 
     ``hold_count`` counts the pins, source pins and reservations of all its leases.
     ``named_pin_count`` counts the named pins of all its namespaces, and ``arena_count`` its

@@ -1,6 +1,6 @@
-"""From tier 3 to tier 1: which pages, into which slots, and what becomes of them.
+"""Disk reads: from the disk to tier 1, published once they are read.
 
-Decided under the owner's mutex, read by others outside it, finished under it.
+The core decides under its owner's mutex; others read outside it, and finish under it.
 """
 
 from array import array
@@ -25,7 +25,7 @@ from kvstore.core.verbs.lookup import cached_end
 
 
 class LoadPage(NamedTuple):
-    """A page to read into a slot; ``end`` counts pages from the beginning through it."""
+    """A page to read into a slot. ``end`` counts pages from the beginning through it."""
 
     end: int
     digest: bytes
@@ -33,10 +33,10 @@ class LoadPage(NamedTuple):
 
 
 class Located(NamedTuple):
-    """Where a sequence's cached whole pages end, and what of it could be loaded after that.
+    """The end of a sequence's cached whole pages, and the pages after it that could be read.
 
-    ``page_count`` whole pages, that a match could use. ``digests`` may be asked outside the
-    owner's mutex, by one thread at a time.
+    These are ``page_count`` whole pages that a match could use. ``digests`` may be asked outside
+    the owner's mutex, by one thread at a time.
     """
 
     namespace_digest: bytes
@@ -45,16 +45,16 @@ class Located(NamedTuple):
     digests: PathDigests
 
     def page_digests(self) -> Iterator[bytes]:
-        """Yield the digests of the pages that could be loaded, computed as they are asked for."""
+        """Yields the digests of the pages that could be read, computed on demand."""
         for end in range(self.end, self.end + self.page_count):
             yield self.digests.through(end + 1)
 
 
 class Load(Hold):
-    """Pages of one path that are to be published in tier 1, from ``start`` on.
+    """A hold on the path above pages that are to be published in tier 1, from ``start`` on.
 
-    Their slots, ``targets``, are MOVING. ``callers`` counts who asked for it: all but the
-    first wait. It belongs to no lease.
+    Their slots, ``targets``, are MOVING. ``callers`` counts the callers that asked for it; all
+    but the first wait. It belongs to no lease.
     """
 
     __slots__ = ("callers", "digests", "losses", "removals", "start", "targets")
@@ -73,7 +73,7 @@ class Load(Hold):
 
     @property
     def end(self) -> int:
-        """Pages from the beginning through the last one to be loaded."""
+        """Pages from the beginning through the last one to be read."""
         return self.start + len(self.targets)
 
     @property
@@ -94,7 +94,7 @@ class Load(Hold):
 
     @property
     def is_stale(self) -> bool:
-        """Whether its path left the index, or pages of the namespace were removed since."""
+        """True if its path left the index, or if pages of the namespace were removed since."""
         left = bool(self.anchors) and self.anchors[0].node.detached
         return left or self.removals != self.namespace.removals
 
@@ -121,10 +121,10 @@ class DiskReads:
         sequence: Sequence,
         wishes: MatchWishes | None = None,
     ) -> Located:
-        """Return where a sequence's cached pages end, and what could be loaded after that.
+        """Returns the end of a sequence's cached pages, and the pages after it that could be read.
 
-        No effect at all. Raises what a match raises. Where a match with ``wishes`` was
-        answered before nothing is to be loaded for it, for that answer is given again.
+        Has no effect at all. Raises the errors of a match. If a match with ``wishes`` was answered
+        before, nothing is to be read for it, since it gets that answer again.
         """
         lease = self._state.member(caller)
         namespace = self._state.own(lease, namespace_id)
@@ -132,7 +132,7 @@ class DiskReads:
         page_tokens, width = namespace.layout.page_tokens, namespace.index.width
         at = cached_end(lease, namespace, sequence, length // page_tokens)
         begin = at.depth * width - sequence.position * TOKEN_BYTES
-        # Where the base's path was removed what comes after it is not to be had.
+        # If the base's path was removed, nothing after it can be read.
         count = matchable_pages(length, page_tokens) - at.depth if begin >= 0 else 0
         if wishes is not None:
             lease.require_pins_alive(wishes)
@@ -148,13 +148,12 @@ class DiskReads:
         page_count: int,
         located: Located,
     ) -> Load | None:
-        """Take slots for the first ``page_count`` pages that were located; FREE to MOVING.
+        """Takes slots for the first ``page_count`` pages that were located; FREE to MOVING.
 
-        For fewer where so many are not to be had, evicting as a reservation would. Where
-        another load brings the first of them that load is returned, its ``callers`` more
-        than one. None where there is nothing to load any more, or no slot, or where pages
-        were removed of which tier 3 was not told. Whoever is given a load that it is the
-        only caller of has to finish it. Raises what a match raises.
+        Takes fewer if there are too few, and evicts as a reservation would. If another load brings
+        the first of them, returns that load, with more than one of ``callers``. Returns None if
+        there is nothing left to read, no slot, or a removal that the disk has not heard of. The
+        only caller of a load has to finish it. Raises the errors of a match.
         """
         lease = self._state.member(caller)
         namespace = self._state.own(lease, namespace_id)
@@ -183,11 +182,11 @@ class DiskReads:
         return load
 
     def finish_load(self, load: Load, good_count: int, checksums: Items[int] = ()) -> int:
-        """Publish the first ``good_count`` pages of a load; return how many were not there.
+        """Publishes the first ``good_count`` pages of a load; returns how many were new.
 
-        MOVING to CACHED, or to FREE. Nothing is published where the path above left the
-        index meanwhile, or pages of the namespace were removed. ``checksums`` are of the
-        good pages, or none. Raises nothing.
+        MOVING to CACHED, or to FREE. Publishes nothing if the path above left the index, or if
+        pages of the namespace were removed. ``checksums`` are those of the good pages, or empty.
+        Raises nothing.
         """
         namespace, arena = load.namespace, load.namespace.arena
         del self.under_way[load]
@@ -201,7 +200,7 @@ class DiskReads:
         good = array("Q", takewhile(lambda slot: slot >> INDEX_BITS in lasting, good))
         arena.keep_checksums(zip(good, checksums, strict=False))
         published = self._publish_loaded(load, good) if good else good
-        # Of the good ones the last were published.
+        # The last of the good pages were published.
         rest = load.targets[: len(good) - len(published)] + load.targets[len(good) :]
         arena.recycle(rest, SlotState.MOVING)
         release(load.anchors)
@@ -210,7 +209,7 @@ class DiskReads:
         return len(published)
 
     def _publish_loaded(self, load: Load, good: Slots) -> Slots:
-        """Publish pages that were read below a load's path; return the slots of those new."""
+        """Publishes pages that were read below a load's path; returns the slots of the new ones."""
         namespace = load.namespace
         tokens = load.digests.tokens(load.start, load.start + len(good))
         above = load.position_at(load.start)
@@ -227,17 +226,17 @@ class DiskReads:
                 counters.superseded_page_count += superseded
                 counters.returned_page_count += returned
             self._state.touch(at)
-            # Nobody holds it whose release would.
+            # Nobody holds it, so no release offers it to the policy.
             namespace.leaf_changed(at.node)
             if self._state.wanted is not None:
                 self._state.wanted.inserted(at)
-        # Of a path whose beginning is not known to be kept nothing else is either.
+        # Pages are known to be kept only if all pages before them are.
         follows = kept_end(at) >= load.start and load.losses == namespace.losses
         remember(at, load.digests, load.start + len(good) if follows else 0)
         return fresh
 
     def _take_targets(self, lease: Lease, load: Load, count: int) -> Slots:
-        """Return ``count`` slots that are MOVING now, or as many as the lease may have."""
+        """Returns ``count`` slots, now MOVING, or as many as the lease may have."""
         arena = load.namespace.arena
         usable = lease.usable_extents(arena)
         missing = count - arena.free_count

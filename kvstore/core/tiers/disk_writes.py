@@ -1,7 +1,7 @@
-"""From the tiers that are memory to tier 3: which pages, and what is known to be there.
+"""Disk writes: from memory to the disk, held while they are written.
 
-Decided under the owner's mutex, written by others outside it, finished under it. Which of
-the pages are worth a write is theirs to say.
+The core decides under its owner's mutex; others write outside it, and finish under it. They
+also decide which of the pages are worth a write.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,9 +21,9 @@ from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK
 
 
 class KeepPage(NamedTuple):
-    """A whole page; ``end`` counts pages from the beginning through it.
+    """A whole page. ``end`` counts pages from the beginning through it.
 
-    ``checksum`` is what its bytes come to, ``NO_CHECKSUM`` where nobody said.
+    ``checksum`` is that of its bytes, or ``NO_CHECKSUM``.
     """
 
     end: int
@@ -32,11 +32,11 @@ class KeepPage(NamedTuple):
 
 
 class Keep(Hold):
-    """Pages of one path that were touched, and that tier 3 is not known to have.
+    """A hold on pages of one path that were touched and that the disk is not known to have.
 
-    They are whole pages side by side, from ``start`` on. Of each it names the copy in
-    tier 2, where it has one. ``digests`` may be asked outside the owner's mutex: of the
-    page that ends at ``end`` with ``through(end)``, of its parent with ``through(end - 1)``.
+    They are consecutive whole pages, from ``start`` on. Each is named by its copy in tier 2, if
+    it has one there. ``digests`` may be asked outside the owner's mutex: ``through(end)`` for the
+    page that ends at ``end``, and ``through(end - 1)`` for its parent.
     """
 
     __slots__ = ("digests", "losses", "pages", "start")
@@ -57,7 +57,7 @@ class Keep(Hold):
 
     @property
     def is_stale(self) -> bool:
-        """Whether a page of its path left the index since, or it is finished."""
+        """True if a page of its path left the index since, or if it is finished."""
         return not self.anchors or self.anchors[0].node.detached
 
     def _find_pages(self) -> Iterator[KeepPage]:
@@ -68,13 +68,13 @@ class Keep(Hold):
 
 
 def prepare(touch: Touch, most: int) -> Keep | None:
-    """Hold the first ``most`` touched pages of a path that tier 3 is not known to have.
+    """Holds the first ``most`` touched pages of a path that the disk is not known to have.
 
-    None where there are none, or where tier 3 is to be told of removals first.
+    Returns None if there are none, or if removals have to be reported to the disk first.
     """
     node = touch.node
     while not node.slots and node.parent is not None:
-        # It was merged with the node below it, or is gone.
+        # It was merged with the node below it, or it left.
         node = node.parent
     end = min(touch.end, node.start + len(node.slots))
     if node.detached or end <= touch.start or namespace_of(node).removing:
@@ -87,7 +87,7 @@ def prepare(touch: Touch, most: int) -> Keep | None:
 
 
 def _lower_first(at: Position) -> Tiers:
-    """Return tier 2 for the pages of a path that have a copy there, which are the first ones."""
+    """Returns tier 2 for the pages of a path with a copy there, which are the first ones."""
     node: Node | None = at.node
     pages = at.pages
     while node is not None:
@@ -115,15 +115,15 @@ class DiskWrites:
         self.under_way: dict[Keep, None] = {}
 
     def keeps_wanted(self) -> bool:
-        """Return whether ``plan_keeps`` may have something to do."""
+        """Returns True if ``plan_keeps`` may have something to do."""
         return self._state.disk is not None and bool(self._state.disk.touches)
 
     def plan_keeps(self, most: int, room: int = UNBOUNDED) -> list[Keep]:
-        """Return what was touched since, ``most`` pages at most; whoever calls has to finish it.
+        """Returns at most ``most`` touched pages. The caller has to finish them.
 
-        Whole pages alone, in the order in which they were touched, each as often as it was,
-        until it is known to be kept. They come to ``room`` bytes at most, but for one page
-        where nothing else is on its way.
+        Only whole pages, in the order of their touches, each as often as it was touched until it is
+        known to be kept. Their size is at most ``room`` bytes, except for one page if no other is
+        on its way.
         """
         keeps: list[Keep] = []
         disk = self._state.disk
@@ -145,32 +145,32 @@ class DiskWrites:
         return keeps
 
     def keeps_stale(self, keep: Keep) -> bool:
-        """Return whether a page of a keep's path left the index since: none of it may be written.
+        """Returns True if a page of a keep's path left the index: none of it may be written.
 
-        To be asked right before the pages are given to tier 3, under the same mutex.
+        Has to be asked right before the pages are given to the disk, under the same mutex.
         """
         return keep.is_stale
 
     def finish_keeps(self, keeps: Iterable[Keep], kept_ends: Items[int]) -> None:
-        """Let go of keeps, and note through which page of each they are in tier 3 now.
+        """Releases keeps, and records through which page of each the disk has them now.
 
-        An end counts pages from the sequence's beginning; at most a keep's ``start`` says that
-        none of it is. Raises nothing.
+        An end counts pages from the sequence's beginning. An end of at most a keep's ``start``
+        means that the disk has none of it. Raises nothing.
         """
         for keep, end in zip(keeps, kept_ends, strict=True):
             assert self._state.disk is not None  # or none was planned
             del self.under_way[keep]
             if not keep.is_stale:
                 at = keep.position_at(keep.held_end)
-                # Of a path whose beginning is not known to be kept nothing else is either.
+                # Pages are known to be kept only if all pages before them are.
                 follows = kept_end(at) >= keep.start and keep.losses == keep.namespace.losses
                 remember(at, keep.digests, end if follows else 0)
             release(keep.anchors)
 
     def forget_kept(self, namespace_digests: Iterable[bytes]) -> None:
-        """Note that tier 3 lost pages of namespaces: nothing of them is known to be there.
+        """Records that the disk lost pages of namespaces: none of theirs is known to be there.
 
-        Those that are not open are passed over.
+        Skips namespaces that are not open.
         """
         for digest in namespace_digests:
             namespace = (
@@ -180,14 +180,14 @@ class DiskWrites:
                 namespace.losses += 1
 
     def take_removed(self) -> list[RemovedPrefix]:
-        """Return what tier 3 must not have any more; whoever calls has to ``finish_removed``."""
+        """Returns the removals for the disk. The caller has to ``finish_removed`` them."""
         if self._state.disk is None:
             return []
         removed, self._state.disk.removed = self._state.disk.removed, []
         return removed
 
     def finish_removed(self, removed: Iterable[RemovedPrefix]) -> None:
-        """Note that tier 3 answers with none of these any more: loads may begin again."""
+        """Records that the disk answers with none of these any more. Reads may begin again."""
         for each in removed:
             assert self._state.disk is not None  # or nothing was removed of it
             self._state.disk.told(each.namespace_digest)

@@ -1,6 +1,8 @@
-"""Moves between tiers: which to make, and what becomes of them.
+"""Moves between tiers 1 and 2: plan, promote, demote, finish.
 
-Decided under the owner's mutex, copied outside it, finished under it.
+The core decides under its owner's mutex; others copy outside it, and finish under it. A
+move holds its sources as a pin does. They stay cached and matchable, and so do the copies
+that its targets are to follow. Its targets are MOVING.
 """
 
 from array import array
@@ -24,7 +26,7 @@ from kvstore.core.verbs.lookup import longest
 
 
 class Transfer(NamedTuple):
-    """One page to copy; ``end`` counts pages from the beginning through it."""
+    """One page to copy. ``end`` counts pages from the beginning through it."""
 
     end: int
     source: int
@@ -32,7 +34,7 @@ class Transfer(NamedTuple):
 
 
 class Move(Hold):
-    """Pages of one path that get a copy in ``tier``, in prefix order."""
+    """A hold on pages of one path that get a copy in ``tier``, in prefix order."""
 
     __slots__ = ("tier", "transfers")
 
@@ -45,15 +47,15 @@ class Move(Hold):
         self.stand_at(at)
 
     def aim(self, targets: Slots) -> None:
-        """Give the first pages their targets, and leave the others out."""
+        """Gives the first pages their targets, and leaves the others out."""
         pairs = zip(self.transfers, targets, strict=False)
         self.transfers = [each._replace(target=target) for each, target in pairs]
 
 
 def lacking(at: Position, tier: int) -> list[tuple[int, int]]:
-    """Return the pages of a path without a copy in ``tier`` as (end, slot of the other tier).
+    """Returns the pages of a path without a copy in ``tier`` as (end, slot in the other tier).
 
-    From the beginning on.
+    They are in prefix order.
     """
     found: list[tuple[int, int]] = []
     node: Node | None = at.node
@@ -68,10 +70,10 @@ def lacking(at: Position, tier: int) -> list[tuple[int, int]]:
 
 
 def prepare(at: Position, tier: int, most: int, moving: set[int]) -> Move | None:
-    """Hold the first ``most`` pages of a path that lack a copy in ``tier``.
+    """Holds the first ``most`` pages of a path that lack a copy in ``tier``.
 
-    But for those whose slot is among ``moving``. The move has no targets yet: zeros.
-    None where there is nothing to copy.
+    Leaves out pages whose slot is among ``moving``. The move has zeros for targets. Returns
+    None if there is nothing to copy.
     """
     missing = lacking(at, tier)
     pages = [each for each in missing if each[1] not in moving][:most]
@@ -80,16 +82,16 @@ def prepare(at: Position, tier: int, most: int, moving: set[int]) -> Move | None
     at = ancestor(at, pages[-1][0])
     tiers: Tiers = nearest(at)
     if tier == LOWER:
-        # Sources in tier 1, and above them the copies in tier 2 that the targets follow.
+        # Sources in tier 1, and above them the copies in tier 2 that the targets continue.
         tiers = extended(((missing[0][0] - 1, LOWER),), missing[0][0] - 1, at.depth, FIRST)
     return Move(at, tier, tiers, [Transfer(end, source, 0) for end, source in pages])
 
 
 def finish(move: Move, moving: set[int], *, copied: bool) -> int:
-    """Publish the targets of a move, as far as their pages are still where they were.
+    """Publishes the targets of a move whose pages are still where they were.
 
-    MOVING to CACHED, or to FREE. Returns how many pages got a copy. ``copied`` says that
-    the bytes are there; ``moving`` is given back the sources.
+    MOVING to CACHED, or to FREE. Returns how many pages got a copy. ``copied`` means that the
+    bytes are there. Takes the sources out of ``moving``.
     """
     namespace = move.namespace
     published: list[int] = []
@@ -116,7 +118,7 @@ def finish(move: Move, moving: set[int], *, copied: bool) -> int:
 
 
 def side_by_side(ends: list[int]) -> list[tuple[int, int]]:
-    """Return the runs of numbers that follow each other, each by its first and its last."""
+    """Returns the runs of consecutive numbers, each as its first and its last."""
     firsts = [each for each in ends if each - 1 not in ends]
     lasts = [each for each in ends if each + 1 not in ends]
     return list(zip(firsts, lasts, strict=True))
@@ -127,7 +129,7 @@ def _checksum(namespace: Namespace, slot: int) -> int:
 
 
 def _fits(at: Position, tier: int) -> bool:
-    """Return whether a page can be given a copy: it is cached, and the next without one."""
+    """Returns True if a page can get a copy: it is cached, and the next one without a copy."""
     node, parent = at.node, at.node.parent
     if node.detached:
         return False
@@ -163,15 +165,15 @@ class Moves:
         self.sources: set[int] = set()
 
     def moves_wanted(self) -> bool:
-        """Return whether ``plan_moves`` may have something to do."""
+        """Returns True if ``plan_moves`` may have something to do."""
         return bool(self._state.wanted)
 
     def plan_moves(self, most: int) -> list[Move]:
-        """Decide on moves of ``most`` pages at most; whoever calls has to finish them.
+        """Plans moves of at most ``most`` pages. The caller has to finish them.
 
-        To tier 2 what was written or used, then what stands first in tier 1's order while
-        few slots are available there; what has a copy in tier 2 goes at once. To tier 1
-        what was read in place again, while slots are left.
+        Moves to tier 2 what was written or used. While few slots of tier 1 are free, it also moves
+        what is first in tier 1's order, and drops copies that tier 2 has at once. Moves to tier 1
+        what was read in place again, while slots are free.
         """
         moves: list[Move] = []
         if self._state.wanted is not None:
@@ -185,10 +187,10 @@ class Moves:
     def plan_promotion(
         self, caller: Caller, namespace_id: bytes, sequence: Sequence, wishes: MatchWishes
     ) -> list[Move]:
-        """Decide to copy what a match of ``sequence`` would find in tier 2 alone to tier 1.
+        """Plans to copy to tier 1 the pages that a match would find in tier 2 alone.
 
-        The source page too, if one is wished. Where promoting on a match is wanted, as far
-        as slots are to be had. Raises what a match raises.
+        Includes the source page, if the match wants one. Plans nothing unless the policy promotes
+        on a match, and no more than there are slots for. Raises the errors of a match.
         """
         lease = self._state.member(caller)
         namespace = self._state.own(lease, namespace_id)
@@ -207,9 +209,9 @@ class Moves:
         return moves
 
     def finish_moves(self, moves: Iterable[Move], *, copied: bool = True) -> int:
-        """Publish what was copied, where its page is still cached; return how many pages were.
+        """Publishes copied pages that are still cached; returns how many.
 
-        Raises nothing; without ``copied`` nothing is published.
+        Raises nothing. Without ``copied`` it publishes nothing.
         """
         published = 0
         for move in moves:
@@ -227,12 +229,12 @@ class Moves:
         return int(arena.slot_count * part)
 
     def _drain(self, queue: dict[Node, None], tier: int, moves: list[Move], most: int) -> None:
-        """Begin moves along the paths of a queue, the first first."""
+        """Begins moves along the paths of a queue, the first one first."""
         while queue and (left := most - _page_count(moves)) > 0:
             node = next(iter(queue))
             del queue[node]
             while not node.slots and node.parent is not None:
-                # It was merged with the node below it, or is gone.
+                # It was merged with the node below it, or it left.
                 node = node.parent
             if node.slots and not node.detached:
                 if tier == FIRST:
@@ -241,17 +243,17 @@ class Moves:
                     queue[node] = None
 
     def _room_to_promote(self, arena: Arena) -> int:
-        """Return how many pages may be promoted; where none may, room is made for the next."""
+        """Returns how many pages may be promoted. If none may, asks for room for the next."""
         room = arena.free_count - self._mark(arena, self._state.tier_policy.low)
         if room < 1 and self._state.wanted is not None:
             self._state.wanted.pressed[arena] = None
         return room
 
     def _relieve(self, arena: Arena, moves: list[Move], most: int) -> bool:
-        """Make room in tier 1: drop what has a copy in tier 2, and have the rest copied.
+        """Makes room in tier 1: drops copies that tier 2 has too, and begins to copy the rest.
 
-        What is copied goes when this comes round again, unless it was used meanwhile.
-        Returns whether anything was done, or left for want of ``most``.
+        Those that are copied go the next time, unless they were used meanwhile. Returns True if
+        anything was done, or was left because of ``most``.
         """
         done = _page_count(moves) >= most
         wanted = self._mark(arena, self._state.tier_policy.high) - arena.free_count
@@ -260,7 +262,7 @@ class Moves:
         done = done or len(rest) < len(victims)
         for leaf in rest:
             if self._state.tier_policy.write is WritePolicy.THROUGH_SELECTIVE:
-                # What was used once is not worth its copy.
+                # A page that was used once is not worth a copy.
                 leaf.node.tree.leaf_changed(leaf.node)
                 continue
             count, at = len(moves), Position(leaf.node, leaf.copy_count)
@@ -270,9 +272,9 @@ class Moves:
         return done
 
     def _begin(self, at: Position, tier: int, moves: list[Move], most: int) -> bool:
-        """Begin to copy ``most`` pages of a path at most; return whether as many are copied.
+        """Begins to copy at most ``most`` pages of a path; returns True if it copies as many.
 
-        FREE to MOVING. In tier 2 what its policy nominates makes room.
+        FREE to MOVING. In tier 2, victims of its policy make room.
         """
         move = prepare(at, tier, most, self.sources) if most > 0 else None
         if move is None:
@@ -295,11 +297,11 @@ class Moves:
         return len(move.transfers) == most
 
     def _make_room(self, arena: Arena, pages: int) -> None:
-        """Evict copies from tier 2; from tier 1, for a match, those that have another there."""
+        """Evicts copies from tier 2. For a match, evicts copies from tier 1 that tier 2 has too."""
         if arena.tier == LOWER:
             evicted = evict(nominate(arena, pages))
             self._state.counters.evicted_page_count += evicted
-            # Of no lease.
+            # No lease caused it.
             self._state.ended.evicted_page_count += evicted
         else:
             for leaf in _drop_copied(nominate(arena, pages)):
@@ -307,7 +309,7 @@ class Moves:
 
 
 def _drop_copied(victims: list[Victim]) -> list[Leaf]:
-    """Evict from tier 1 what has copies in tier 2; return the other leaves, out of the order."""
+    """Evicts from tier 1 what tier 2 has too; returns the other leaves, out of the order."""
     rest = []
     for victim in victims:
         leaf = victim.leaf

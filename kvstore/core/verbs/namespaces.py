@@ -1,4 +1,4 @@
-"""The namespaces and arenas of a store, and what an administrator does to them."""
+"""Namespaces and arenas: open, list, peek, evict a prefix, delete."""
 
 from collections.abc import Iterator
 from itertools import count
@@ -56,10 +56,10 @@ class Namespaces:
         fresh_id: bytes,
         now: float,
     ) -> Namespace:
-        """Return the namespace of this identity, made under ``fresh_id`` if it is new.
+        """Returns the namespace of this identity, made under ``fresh_id`` if it is new.
 
-        From now on the lease's processes are owed the extents of its arena.
-        Raises LayoutMismatch or QuotaExceeded, besides those of ``member``.
+        From now on the lease's processes are owed the extents of its arenas. Raises LayoutMismatch
+        or QuotaExceeded, besides the errors of ``member``.
         """
         lease = self._state.member(caller)
         key = identity.key(lease.tenant)
@@ -113,12 +113,12 @@ class Namespaces:
         slot_count: int,
         generations: Generations | None = None,
     ) -> None:
-        """Give an arena ``slot_count`` more slots, all FREE, whose ``generations`` are zero."""
+        """Gives an arena ``slot_count`` more slots, all FREE, whose ``generations`` are zero."""
         arena = self._state.arenas[arena_id]
         arena.add_extent(ExtentSlots(extent_id, slot_count, generations, arena.tier))
 
     def peek(self, identity: Identity, namespace_id: bytes, tokens: bytes, now: float) -> Peeked:
-        """Return what a match would cover. No effect at all."""
+        """Returns what a match would cover. Has no effect at all."""
         namespace = self._state.namespace(identity, namespace_id)
         index, layout = namespace.index, namespace.layout
         length = self._state.length(tokens, 0)
@@ -135,11 +135,11 @@ class Namespaces:
         )
 
     def evict_prefix(self, identity: Identity, namespace_id: bytes, tokens: bytes) -> Removed:
-        """Remove all pages that hold a prefix's last token, and all that continues them.
+        """Removes all pages that hold a prefix's last token, and all that continue them.
 
-        Without tokens: all pages of the namespace. A prefix that is not cached
-        whole removes nothing. Raises InvalidField for tokens that are not whole
-        pages where the layout does not divide by token.
+        Without tokens, removes all pages of the namespace. Removes nothing if the prefix is not
+        fully cached. Raises InvalidField for tokens that are not whole pages, if the layout does
+        not divide by token.
         """
         namespace = self._state.namespace(identity, namespace_id)
         tops = self._begun_by(namespace, tokens)
@@ -148,7 +148,7 @@ class Namespaces:
         return self._state.remove_pages(namespace, tops, Cause.REMOVED)
 
     def _begun_by(self, namespace: Namespace, tokens: bytes) -> list[Node]:
-        """Return the nodes that begin with a page that holds a prefix's last token."""
+        """Returns the nodes that begin with a page that holds a prefix's last token."""
         index, layout = namespace.index, namespace.layout
         above, rest = divmod(max(self._state.length(tokens, 0) - 1, 0), layout.page_tokens)
         last = tokens[above * index.width :]
@@ -160,9 +160,9 @@ class Namespaces:
     def thin(
         self, identity: Identity, namespace_id: bytes, tokens: bytes, most: int, cause: Cause
     ) -> Removed | None:
-        """Remove ``most`` nodes at most of those that ``evict_prefix`` would; None: no more are.
+        """Removes ``most`` of the nodes that ``evict_prefix`` would remove; None if none is left.
 
-        So that many go in short steps. Raises what ``evict_prefix`` does.
+        Many nodes can thus go in short steps. Raises the errors of ``evict_prefix``.
         """
         namespace = self._state.namespace(identity, namespace_id)
         tops = self._begun_by(namespace, tokens) if tokens else [namespace.index.root]
@@ -170,10 +170,10 @@ class Namespaces:
         return self._state.remove_pages(namespace, part, cause) if part else None
 
     def delete_namespace(self, identity: Identity, namespace_id: bytes) -> Removed:
-        """Forget a namespace with all its pages; those that somebody holds are detached.
+        """Deletes a namespace with all its pages. Pages that somebody holds are detached.
 
-        Named pins in it end. What leases hold of it they may release and abort, and no more:
-        its id is of nothing any more. Raises NamespaceNotFound.
+        Ends the named pins in it. Leases may still release and abort what they hold of it, and no
+        more, since nothing has its id any longer. Raises NamespaceNotFound.
         """
         namespace = self._state.namespace(identity, namespace_id)
         root = namespace.index.root
@@ -193,7 +193,7 @@ class Namespaces:
         state.leaving = [each for each in (*state.leaving, namespace) if each.detached_page_count]
         deleted = state.deleted.setdefault(namespace.tenant, Counters())
         deleted.add(namespace.counters)
-        # What is counted of it from now on is of one that was deleted.
+        # From now on its counts are those of deleted namespaces.
         namespace.counters = deleted
         del state.namespaces[namespace_id]
         state.namespaces_of.drop(namespace.tenant, namespace_id)

@@ -1,11 +1,10 @@
-"""How an extent goes back: its pages leave the index, its slots empty, its holders unmap.
+"""Reclaim an extent: its pages leave the index, its slots empty, its processes unmap it.
 
-An extent never changes tenant. One that retires hands out no slot any more, and no
-page in it can be matched, so that no new hold comes to stand on it and it empties in
-time: pages that nobody holds go at once, those that somebody holds are detached and
-go at their last release, and what a reservation still publishes into it is detached
-as it comes. Once every slot is FREE the processes that were given the extent are to
-unmap it; when none of them may have it any more it can be destroyed.
+An extent never changes tenant. A retiring extent gives out no slots, and no page in it can
+be matched, so no new hold uses it and it empties in time. Pages that nobody holds go at
+once. Held pages are detached and go at their last release. Pages that a reservation still
+publishes into it are detached at once. Once every slot is FREE, the processes that were
+given the extent have to unmap it. It can be destroyed when none of them may have it mapped.
 """
 
 from array import array
@@ -24,7 +23,7 @@ from kvstore.core.values.slots import INDEX_BITS, Slots, SlotState
 
 @dataclass(order=True, slots=True)
 class Loss:
-    """What retiring an extent costs, least first: a wait for holders, pages, recent use."""
+    """The cost of retiring an extent, least first: a wait for holders, pages, recent use."""
 
     is_held: bool
     page_count: int
@@ -39,10 +38,10 @@ class Reclaiming:
         self._state = state
 
     def retire_extent(self, arena_id: int, extent_id: int) -> Removed:
-        """Hand out no slot of an extent any more, and take its pages out of the index.
+        """Retires an extent: it gives out no more slots, and its pages leave the index.
 
-        With them goes what continues them, and every named pin that reaches into it.
-        Costs a look at every page of the arena.
+        Pages that continue them leave too, and every named pin that reaches into it ends. Costs a
+        look at every page of the arena.
         """
         arena = self._state.arenas[arena_id]
         arena.withdraw(extent_id)
@@ -57,7 +56,7 @@ class Reclaiming:
         return Removed(evicted, detached)
 
     def expel(self, at: Position) -> None:
-        """Take pages of retiring extents on the path to ``at``, just published, out again."""
+        """Removes pages of retiring extents on the path to ``at``, which was just published."""
         namespace = namespace_of(at.node)
         arena = namespace.arena
         path: list[Node] = []
@@ -72,10 +71,10 @@ class Reclaiming:
                 return
 
     def cheapest_extent(self, arena_id: int, among: Collection[int]) -> int | None:
-        """Return which of some lasting extents of an arena costs least to retire.
+        """Returns which of some lasting extents of an arena costs least to retire.
 
-        None where there is none without a page under a named pin. Costs a look at
-        every page of the arena.
+        Returns None if each of them has a page under a named pin. Costs a look at every page of the
+        arena.
         """
         arena, namespaces = (
             self._state.arenas[arena_id],
@@ -92,7 +91,7 @@ class Reclaiming:
         return min(losses.values()).extent_id
 
     def emptied_extents(self) -> list[int]:
-        """Return the retiring extents whose slots are all FREE."""
+        """Returns the retiring extents whose slots are all FREE."""
         return [
             each
             for arena in self._state.arenas.values()
@@ -101,14 +100,14 @@ class Reclaiming:
         ]
 
     def extents_to_unmap(self, process_id: int) -> list[int]:
-        """Return the extents that a process was given and has to unmap."""
+        """Returns the extents that a process was given and has to unmap."""
         given = self._state.mappings.of(process_id)
         return [each for each in self.emptied_extents() if each in given]
 
     def remove_extent(self, extent_id: int) -> bool:
-        """Forget a retired extent; False where a slot of it is in use, or a process may have it.
+        """Drops a retired extent. Returns False while a slot is in use or a process may map it.
 
-        After True nobody reaches its memory any more.
+        After True nobody can reach its memory any more.
         """
         for arena in self._state.arenas.values():
             if extent_id in arena.retiring and arena.extents[extent_id].is_empty:
@@ -123,25 +122,25 @@ class Reclaiming:
 
 
 def _owners(slots: Slots) -> Slots:
-    """Return the extent of each slot, without a Python step a page."""
+    """Returns the extent of each slot, without a Python step for each page."""
     return array("I", slots.tobytes())[1::2]
 
 
 def _first_page(slots: Slots, extent_ids: set[int]) -> int | None:
-    """Return the number of the first slot that lies in one of some extents."""
+    """Returns the number of the first slot that is in one of some extents."""
     owners = _owners(slots)
     return min((owners.index(each) for each in extent_ids if each in owners), default=None)
 
 
 def _slots(node: Node, tier: int) -> Slots:
-    """Return a node's slots in a tier; zero, or none, for pages without a copy there."""
+    """Returns a node's slots in a tier. The slot of a page without a copy is zero or absent."""
     if tier == node.tier:
         return node.slots
     return array("Q") if node.lower is None else node.lower.slots
 
 
 def _first_pages(root: Node, extent_ids: set[int], tier: int) -> Iterator[tuple[Node, int]]:
-    """Yield where pages of some extents begin: no page of theirs is above, all others below."""
+    """Yields the topmost pages of some extents: none of theirs is above, all others below."""
     stack = [root]
     while stack:
         node = stack.pop()
@@ -153,7 +152,7 @@ def _first_pages(root: Node, extent_ids: set[int], tier: int) -> Iterator[tuple[
 
 
 def _cut(node: Node, pages: int) -> Node:
-    """Return the node that begins ``pages`` pages into ``node``."""
+    """Returns the node that begins ``pages`` pages into ``node``."""
     if pages:
         namespace_of(node).index.split(node, pages)
     return node
@@ -167,7 +166,7 @@ def _loss_by_state(arena: Arena, extent_id: int) -> Loss:
 
 
 def _add_losses(root: Node, losses: dict[int, Loss], tier: int) -> None:
-    """Add to each extent's loss the pages that would go with it, and those that are held."""
+    """Adds to each extent's loss the pages that would leave with it, and if they are held."""
     stack: list[tuple[Node, tuple[Loss, ...]]] = [(root, ())]
     while stack:
         node, above = stack.pop()

@@ -1,9 +1,9 @@
-"""Answers that are looked at before they are given: whether their pages are as they were written.
+"""Verify answers: some pages are read before an answer is given, to see if they are intact.
 
-An answer is found and pinned (``match`` or ``acquire`` with ``to_verify``), some of
-its pages are named (``inspect``), somebody reads them meanwhile, what is wrong leaves
-the index (``remove_corrupt``), and then the answer is given, or asked for again
-(``settle``). The pin keeps the pages from being recycled while they are read.
+An answer is found and pinned (``match`` or ``acquire`` with ``to_verify``). ``inspect`` picks
+some of its pages, and the caller reads them. ``remove_corrupt`` removes damaged ones from the
+index. ``settle`` then says if the answer may be given or has to be asked for again. The pin
+keeps the pages from being recycled while they are read.
 """
 
 from bisect import bisect_right
@@ -26,15 +26,15 @@ from kvstore.core.verbs.match import Matching
 from kvstore.errors import LeaseNotFound, PageCorrupt
 
 _new_tuple = tuple.__new__
-# Which of so many pages are looked at, in rising order.
+# Picks some numbers below a page count, in rising order.
 Pick = Callable[[int], Items[int]]
 
 
 class PageCheck(NamedTuple):
-    """A page to look at: its place, and what its bytes come to if nobody wrote there since.
+    """A page to read: its slot, and the checksum of its bytes if nobody wrote there since.
 
-    ``end`` counts pages from the sequence's beginning through this one; ``node`` was
-    its node when the check was made.
+    ``end`` counts pages from the sequence's beginning through this one. ``node`` was its node
+    when the check was made.
     """
 
     slot: int
@@ -50,7 +50,7 @@ class PageCheck(NamedTuple):
 
 
 class Inspection(NamedTuple):
-    """A match that nobody was told of, and the pages of it to look at."""
+    """A match that was not answered yet, and the pages of it to read."""
 
     lease: Lease
     pin: Pin
@@ -71,11 +71,11 @@ class Verifying:
         self._matching = matching
 
     def inspect(self, caller: Caller, wishes: MatchWishes, pick: Pick) -> Inspection | None:
-        """Return which pages of a match to look at before it is answered, or None: answer it.
+        """Returns the pages of a match to read before its answer, or None to answer at once.
 
-        Called right after the match, which knew the caller. ``pick`` chooses among the
-        pages in place and then the source page; those without a checksum are left out. A
-        match that was answered before is not looked at again.
+        Called right after the match, which knew the caller. ``pick`` chooses among the pages in
+        place, followed by the source page. Pages without a checksum are left out. A match that was
+        answered before is not inspected again.
         """
         lease = self._state.table.leases[caller.identity.tenant, caller.lease_id]
         pin = lease.pins.get(wishes.pin_id)
@@ -90,12 +90,11 @@ class Verifying:
     def remove_corrupt(
         self, inspection: Inspection, corrupt: Items[PageCheck], read_count: int
     ) -> list[PageCheck]:
-        """Take pages that are not what was written out of the index, and all below them.
+        """Removes pages whose bytes have changed from the index, and everything below them.
 
-        Returns those of ``corrupt`` that were still there: what left the index
-        meanwhile, or has its slot no more, is nobody's any more; of what left, the
-        next tokens within it go now. ``read_count`` pages were looked at. Raises
-        nothing: the lease may be gone by now.
+        Returns those of ``corrupt`` that were still there. Others left the index meanwhile, or lost
+        their slot; of those that left, drops the next tokens within them. ``read_count`` pages were
+        read. Raises nothing, since the lease may be gone by now.
         """
         lease, namespace = inspection.lease, inspection.pin.namespace
         counted = lease.counters if self._state.table.has(lease) else self._state.ended
@@ -109,7 +108,7 @@ class Verifying:
             if page not in found:
                 _forget_ends(lease, inspection.pin, page)
                 self._forbid(lease, inspection.pin, page)
-        # From the top: what is below goes with it.
+        # From the top, since a page leaves with everything below it.
         for page in sorted(found, key=lambda each: each.end):
             at = _place_of(page)
             if at is not None:
@@ -121,13 +120,12 @@ class Verifying:
         return found
 
     def settle(self, inspection: Inspection, corrupt: Items[PageCheck]) -> bool:
-        """Return whether the match may be answered; else it has to be asked for again.
+        """Returns True if the match may be answered, and False if it has to be asked for again.
 
-        That is so where a page of its path left the index, or another call under the
-        same ids asked again. Its holds are then dropped, without a tombstone. Raises
-        what a match raises where the lease cannot take part any more, Tombstoned
-        where a pin was released meanwhile, and PageCorrupt where a repeated call
-        answered, meanwhile, what is found corrupt now.
+        It is False if a page of its path left the index, or if another call under the same ids
+        asked again. Then its holds are dropped, without a tombstone. Raises the errors of a match
+        if the lease may not take part any more, and Tombstoned if a pin was released meanwhile.
+        Raises PageCorrupt if a repeated call meanwhile answered pages that are corrupt.
         """
         lease = inspection.lease
         if not self._state.table.has(lease):
@@ -156,7 +154,7 @@ class Verifying:
         return False
 
     def _forbid(self, lease: Lease, pin: Pin, page: PageCheck) -> None:
-        """Note that what was computed on a page that left the index may not return either."""
+        """Records that nothing computed on a page that left the index may return from the disk."""
         hold = _hold_of(lease, pin, page)
         if self._state.disk is not None and hold is not None:
             width = pin.namespace.index.width
@@ -164,7 +162,7 @@ class Verifying:
 
 
 def _checks(lease: Lease, pin: Pin, pick: Pick) -> list[PageCheck]:
-    """Return the checks of a match's pages that ``pick`` chooses and that have a checksum."""
+    """Returns the checks of a match's pages that ``pick`` chooses and that have a checksum."""
     source = None if pin.source_id is None else lease.pins.get(pin.source_id)
     count = pin.held_end
     chosen = pick(count + (source is not None))
@@ -179,9 +177,9 @@ def _checks(lease: Lease, pin: Pin, pick: Pick) -> list[PageCheck]:
 
 
 def _checks_of(hold: Hold, ends: list[int]) -> list[PageCheck]:
-    """Return the checks of the pages of a held path that end at ``ends``, deepest first.
+    """Returns the checks of the pages of a held path that end at ``ends``, the deepest first.
 
-    Empties ``ends``, which rise. Cost: a step for each of them and for each node.
+    Empties ``ends``, which rise. Costs a step for each of them and for each node.
     """
     checks: list[PageCheck] = []
     for anchor in hold.anchors:
@@ -198,7 +196,7 @@ def _checks_of(hold: Hold, ends: list[int]) -> list[PageCheck]:
 
 
 def _checks_in(hold: Hold, node: Node, ends: list[int]) -> Iterator[PageCheck]:
-    """Yield the checks of pages of one node, which has them all."""
+    """Yields the checks of pages of one node, which has them all."""
     extents = hold.namespace.extents
     owner, before, own = -1, node.start + 1, node.slots
     for end in ends:
@@ -212,15 +210,15 @@ def _checks_in(hold: Hold, node: Node, ends: list[int]) -> Iterator[PageCheck]:
             generations, checksums = extent.generations, extent.checksums
         index = slot & INDEX_MASK
         if checksums[index] != NO_CHECKSUM:
-            # What PageCheck(...) does, without a frame of Python's for each page.
+            # As PageCheck(...), without a Python frame for each page.
             fields = slot, generations[index], checksums[index], end, node
             yield _new_tuple(PageCheck, fields)
 
 
 def _forget_ends(lease: Lease, pin: Pin, page: PageCheck) -> None:
-    """Forget the next tokens within a page that is held and that the index has no more.
+    """Drops the next tokens within a held page that is not in the index any more.
 
-    It was superseded, or removed, and another page may begin with the same tokens.
+    The page was superseded or removed, and another page may begin with the same tokens.
     """
     hold = _hold_of(lease, pin, page)
     if hold is None:
@@ -233,16 +231,16 @@ def _forget_ends(lease: Lease, pin: Pin, page: PageCheck) -> None:
 
 
 def _hold_of(lease: Lease, pin: Pin, page: PageCheck) -> Hold | None:
-    """Return what holds the path of a check still: the pin or its source pin, or None."""
+    """Returns the hold that still has the path of a check: the pin, its source pin, or None."""
     hold = pin if page.end <= pin.held_end else lease.pins.get(pin.source_id or 0)
     return None if hold is None or hold.held_end < page.end else hold
 
 
 def _place_of(page: PageCheck) -> Position | None:
-    """Return where the page of a check stands in the index now, or None where it does not.
+    """Returns the place of a check's page in the index now, or None if it left.
 
-    A node's pages only ever move to nodes that a split puts above it, or to the one
-    that it was merged with, which it is below since.
+    A node's pages move only to nodes that a split puts above it, or to the node that it was
+    merged with, which it is below since then.
     """
     node: Node | None = page.node
     extent = namespace_of(page.node).extents.get(page.slot >> INDEX_BITS)
