@@ -19,7 +19,7 @@ from rich.table import Table
 from kvstore.core.cache import PrefixCache
 from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.values.limits import Limits
-from kvstore.core.values.requests import Caller, Identity, MatchWishes, Sequence
+from kvstore.core.values.requests import Caller, Identity, MatchOptions, Sequence
 from kvstore.core.values.tokens import TOKEN_BYTES
 from support import machine
 from support.table_console import table_console
@@ -65,7 +65,7 @@ class World:
             self.caller,
             NAMESPACE_ID,
             Sequence(tokens),
-            MatchWishes(pin_id),
+            MatchOptions(pin_id),
             reservation_id=reservation_id,
             total_page_count=len(tokens) // TOKEN_BYTES // PAGE_TOKENS,
             now=NOW,
@@ -83,7 +83,7 @@ class World:
         """Return the seconds of a match."""
         pin_id = next(self.ids)
         begun = time.perf_counter()
-        self.cache.match(self.caller, NAMESPACE_ID, Sequence(tokens), MatchWishes(pin_id), NOW)
+        self.cache.match(self.caller, NAMESPACE_ID, Sequence(tokens), MatchOptions(pin_id), NOW)
         took = time.perf_counter() - begun
         self.cache.release(self.caller, [pin_id], NOW)
         return took

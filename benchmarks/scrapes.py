@@ -24,7 +24,7 @@ from rich.console import Console
 from kvstore.core.cache import PrefixCache
 from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.values.limits import Limits, Quotas, QuotaTable
-from kvstore.core.values.requests import Caller, MatchWishes, ReservationRequest, Sequence
+from kvstore.core.values.requests import Caller, MatchOptions, ReservationRequest, Sequence
 from kvstore.metrics.collector import StoreCollector
 from kvstore.metrics.view import Views
 from kvstore.rpc.health import Health
@@ -174,8 +174,8 @@ def scrape(pages: int, leases: int, rounds: int) -> dict[str, Any]:
             sequences.append(Sequence(tokens))
         for caller, namespace_id in callers:
             for pin in range(PINS_OF_LEASE):
-                wishes = MatchWishes((1 << 32) + pin)
-                rig.store.match(caller, namespace_id, sequences[pin % len(sequences)], wishes)
+                options = MatchOptions((1 << 32) + pin)
+                rig.store.match(caller, namespace_id, sequences[pin % len(sequences)], options)
         owner = OwnerProbe(rig.store.responds, rig.clock, 1.0)
         view = StoreView(rig.store, Health((), {}, clock=rig.clock), owner, rig.clock)
         registry = CollectorRegistry()

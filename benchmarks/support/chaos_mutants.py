@@ -10,7 +10,7 @@ from kvstore.core.cache import PrefixCache
 from kvstore.core.index.node import Node
 from kvstore.core.leases.lease import Lease, LeaseChange
 from kvstore.core.leases.lifecycle import Lifecycle
-from kvstore.core.values.requests import Caller, Grant, Match, MatchWishes, Sequence
+from kvstore.core.values.requests import Caller, Grant, Match, MatchOptions, Sequence
 from kvstore.core.values.tokens import TOKEN_BYTES
 from kvstore.errors import KVStoreError
 from kvstore.service.store import KVStore
@@ -41,13 +41,13 @@ def _dead_writer_published() -> None:
             caller: Caller,
             namespace_id: bytes,
             sequence: Sequence,
-            wishes: MatchWishes,
+            options: MatchOptions,
             **rest: Any,  # noqa: ANN401
         ) -> tuple[Match, Grant | None]:
-            match, grant = acquire(caller, namespace_id, sequence, wishes, **rest)
+            match, grant = acquire(caller, namespace_id, sequence, options, **rest)
             if grant is not None:
                 start = grant.start_page * PAGE_TOKENS
-                base = wishes.pin_id if start else None
+                base = options.pin_id if start else None
                 tokens = sequence.tokens[start * TOKEN_BYTES :]
                 wanted[rest["reservation_id"]] = caller, Sequence(tokens, start, base)
             return match, grant

@@ -9,7 +9,7 @@ from kvstore.core.eviction.policies import POLICIES
 from kvstore.core.pool.tier_policy import TierPolicy, WritePolicy
 from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.values.limits import Limits
-from kvstore.core.values.requests import Caller, Identity, MatchWishes, Sequence
+from kvstore.core.values.requests import Caller, Identity, MatchOptions, Sequence
 from kvstore.service.clock import MONOTONIC
 from kvstore.service.store import KVStore
 from kvstore.storage.arenas import Arenas
@@ -46,7 +46,7 @@ class TierStore:
             self._caller,
             self._namespace_id,
             sequence,
-            MatchWishes(pin_id),
+            MatchOptions(pin_id),
             reservation_id=reservation_id,
             total_page_count=self._pages,
         )
@@ -65,8 +65,8 @@ class TierStore:
     def promote(self, number: int) -> None:
         """Match a sequence that is in tier 2 alone, which copies it to tier 1 first."""
         before, pin_id = self._cache.counters.promoted_page_count, next(self._ids)
-        wishes = MatchWishes(pin_id)
-        self._store.match(self._caller, self._namespace_id, self._sequence(number), wishes)
+        options = MatchOptions(pin_id)
+        self._store.match(self._caller, self._namespace_id, self._sequence(number), options)
         self._store.release(self._caller, [pin_id])
         if self._cache.counters.promoted_page_count != before + self._pages:
             raise RuntimeError("a page was not copied to tier 1")

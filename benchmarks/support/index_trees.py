@@ -16,7 +16,7 @@ from kvstore.core.pool.namespace import Namespace
 from kvstore.core.pool.pages import evict, let_go, publish, release
 from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.values.limits import Limits
-from kvstore.core.values.requests import Caller, Identity, MatchWishes, Sequence
+from kvstore.core.values.requests import Caller, Identity, MatchOptions, Sequence
 from kvstore.core.values.slots import Slots, SlotState
 from kvstore.core.values.tokens import TOKEN_BYTES
 
@@ -157,8 +157,8 @@ class Tree:
     def match_verb(self, tokens: bytes) -> None:
         """Match as a caller does, pinned and answered, and release."""
         pin_id = next(self._numbers)
-        wishes = MatchWishes(pin_id)
-        self.cache.match(self.caller, self.namespace.namespace_id, Sequence(tokens), wishes, NOW)
+        options = MatchOptions(pin_id)
+        self.cache.match(self.caller, self.namespace.namespace_id, Sequence(tokens), options, NOW)
 
     def release(self) -> None:
         """Release all pins and forget that they were."""

@@ -15,7 +15,7 @@ from kvstore.core.values.requests import (
     Caller,
     ExpectedReuse,
     Identity,
-    MatchWishes,
+    MatchOptions,
     ReuseHint,
     Sequence,
 )
@@ -107,13 +107,13 @@ class Replay:
         ids = request.ids
         tokens = b"".join(each.to_bytes(TOKEN_BYTES, "little") * self._page_tokens for each in ids)
         pin_id, reservation_id = next(self._numbers), next(self._numbers)
-        sequence, wishes = Sequence(tokens + LAST), MatchWishes(pin_id)
-        found = self._tiers.bring(sequence, wishes)
+        sequence, options = Sequence(tokens + LAST), MatchOptions(pin_id)
+        found = self._tiers.bring(sequence, options)
         match, grant = cache.acquire(
             caller,
             NAMESPACE_ID,
             sequence,
-            wishes,
+            options,
             reservation_id=reservation_id,
             total_page_count=len(ids),
             now=now,

@@ -4,7 +4,7 @@ from collections import Counter
 from itertools import islice
 
 from kvstore.core.tiers.disk_reads import Located
-from kvstore.core.tiers.disk_writes import Keep
+from kvstore.core.tiers.disk_writes import DiskWrite
 from kvstore.storage.slab_admission import SecondTouch
 from kvstore.storage.slab_clock import SlabClock
 from kvstore.storage.slab_header import HEADER_BYTES
@@ -56,7 +56,7 @@ class ReplaySlab:
         for each in digests:
             self._segment.touched[self._slots[each]] = 1
 
-    def keep(self, keep: Keep) -> int:
+    def keep(self, keep: DiskWrite) -> int:
         """Write those pages of a path that are worth it; return through which all are there."""
         wanted: list[tuple[bytes, bytes]] = []
         follows = True

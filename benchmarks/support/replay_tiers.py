@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from kvstore.core.cache import PrefixCache
 from kvstore.core.pool.tier_policy import TierPolicy
-from kvstore.core.values.requests import Caller, MatchWishes, Sequence
+from kvstore.core.values.requests import Caller, MatchOptions, Sequence
 from support.replay_slab import REMEMBERED, ReplaySlab
 
 # As the store's mover and keeper do.
@@ -38,7 +38,7 @@ class ReplayTiers:
         """Have a tier 3."""
         self.slab = ReplaySlab(capacity, REMEMBERED * (capacity + self._slots))
 
-    def bring(self, sequence: Sequence, wishes: MatchWishes) -> dict[int, int]:
+    def bring(self, sequence: Sequence, options: MatchOptions) -> dict[int, int]:
         """Load and promote for a match; return how many of its pages each tier has before."""
         cache = self._cache
         found = Counter(
@@ -46,7 +46,7 @@ class ReplayTiers:
         )
         if self.slab is not None:
             found[3] = self._load(self.slab, sequence)
-        moves = cache.plan_promotion(self._caller, self._namespace_id, sequence, wishes)
+        moves = cache.plan_promotion(self._caller, self._namespace_id, sequence, options)
         cache.finish_moves(moves)
         return found
 
@@ -59,9 +59,9 @@ class ReplayTiers:
             if not (before or moves):
                 break
             cache.finish_moves(moves)
-        while slab is not None and (keeps := cache.plan_keeps(BATCH_PAGES)):
+        while slab is not None and (keeps := cache.plan_writes(BATCH_PAGES)):
             lost = slab.lost_count
-            cache.finish_keeps(keeps, [slab.keep(each) for each in keeps])
+            cache.finish_writes(keeps, [slab.keep(each) for each in keeps])
             if slab.lost_count > lost:
                 cache.forget_kept([self._digest])
 
@@ -72,8 +72,8 @@ class ReplayTiers:
         count = slab.leading(located)
         if not count:
             return 0
-        load = cache.begin_load(caller, self._namespace_id, sequence, count, located)
+        load = cache.begin_read(caller, self._namespace_id, sequence, count, located)
         if load is None:
             return 0
         slab.read([page.digest for page in load.pages])
-        return cache.finish_load(load, len(load.targets))
+        return cache.finish_read(load, len(load.targets))

@@ -113,18 +113,18 @@ class PrefixCache:
         self.plan_promotion = moves.plan_promotion
         self.finish_moves = moves.finish_moves
         self.disk_writes = writes.under_way
-        self.keeps_wanted = writes.keeps_wanted
-        self.plan_keeps = writes.plan_keeps
-        self.keeps_stale = writes.keeps_stale
-        self.finish_keeps = writes.finish_keeps
+        self.writes_wanted = writes.writes_wanted
+        self.plan_writes = writes.plan_writes
+        self.write_is_stale = writes.write_is_stale
+        self.finish_writes = writes.finish_writes
         self.forget_kept = writes.forget_kept
         self.take_removed = writes.take_removed
         self.finish_removed = writes.finish_removed
         self.disk_reads = reads.under_way
-        self.loading = reads.loading
+        self.reads_in = reads.reads_in
         self.locate = reads.locate
-        self.begin_load = reads.begin_load
-        self.finish_load = reads.finish_load
+        self.begin_read = reads.begin_read
+        self.finish_read = reads.finish_read
         # The state that others read.
         self.epoch = state.epoch
         self.limits = state.limits

@@ -16,7 +16,7 @@ from kvstore.core.values.requests import (
     InFlight,
     Inserted,
     Match,
-    MatchWishes,
+    MatchOptions,
     Peeked,
     ReservationRequest,
     ReuseHint,
@@ -87,12 +87,12 @@ def reservations_of(message: pb.ReservePagesRequest, limits: Limits) -> list[Res
     ]
 
 
-def wishes_of(message: pb.MatchPrefixRequest | pb.AcquirePrefixRequest) -> MatchWishes:
+def options_of(message: pb.MatchPrefixRequest | pb.AcquirePrefixRequest) -> MatchOptions:
     """Return how a match is asked for."""
     pin_id = message.pin_id or fields.missing_id("pin_id")
     source_pin_id = message.source_pin_id or None
     speed = message.prefill_tokens_per_second
-    return _new_tuple(MatchWishes, (pin_id, source_pin_id, message.accept_next_token, speed))
+    return _new_tuple(MatchOptions, (pin_id, source_pin_id, message.accept_next_token, speed))
 
 
 def terms_of(

@@ -32,7 +32,7 @@ class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServiceServicer):
             convert.sequence_of(
                 request.sequence, self._store.limits, self._callers.tokens(context)
             ),
-            convert.wishes_of(request),
+            convert.options_of(request),
             convert.terms_of(request, context),
         )
         return convert.match_response(match, ranges=request.caller.slot_ranges)
@@ -71,7 +71,7 @@ class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServiceServicer):
             convert.sequence_of(
                 request.sequence, self._store.limits, self._callers.tokens(context)
             ),
-            convert.wishes_of(request),
+            convert.options_of(request),
             reservation_id=request.reservation_id or fields.missing_id("reservation_id"),
             total_page_count=request.total_page_count,
             terms=convert.terms_of(request, context),

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import structlog
 
 from kvstore.core.cache import PrefixCache
-from kvstore.core.tiers.disk_writes import Keep
+from kvstore.core.tiers.disk_writes import DiskWrite
 from kvstore.service.clock import Clock
 from kvstore.service.disk import Disk
 from kvstore.service.log_budget import LogBudget
@@ -41,7 +41,7 @@ class _Wanted(NamedTuple):
 class _Writes:
     """The writes of one keep: what was written, and how much is still to come. Thread-safe."""
 
-    def __init__(self, keep: Keep, ended: Callable[["_Writes"], None]) -> None:
+    def __init__(self, keep: DiskWrite, ended: Callable[["_Writes"], None]) -> None:
         self.keep = keep
         self._written: set[int] = set()
         self._mutex = Lock()
@@ -106,7 +106,7 @@ class Keeper:
 
     def note(self) -> None:
         """Set ``due`` if pages were touched that may be written; under the store's mutex."""
-        if self._cache.state.disk is not None and self._cache.keeps_wanted():
+        if self._cache.state.disk is not None and self._cache.writes_wanted():
             self.due.set()
 
     def step(self) -> None:
@@ -121,7 +121,7 @@ class Keeper:
                 return
             room = slab.writing_room
             with self._mutex:
-                keeps = self._cache.plan_keeps(BATCH_PAGES, room)
+                keeps = self._cache.plan_writes(BATCH_PAGES, room)
             if not keeps:
                 # Whatever ends next makes it due.
                 return
@@ -134,20 +134,20 @@ class Keeper:
         while self._finished:
             writes = self._finished.popleft()
             with self._mutex:
-                self._cache.finish_keeps([writes.keep], [writes.kept_end])
+                self._cache.finish_writes([writes.keep], [writes.kept_end])
 
     def _ended(self, writes: _Writes) -> None:
         self._finished.append(writes)
         self.due.set()
 
-    def _write(self, slab: Slab, keep: Keep) -> None:
+    def _write(self, slab: Slab, keep: DiskWrite) -> None:
         """Submit what is worth it of a path, in prefix order; what is there is kept already."""
         writes = _Writes(keep, self._ended)
         try:
             wanted = list(self._wanted(slab, keep))
             with self._disk.gate:
                 with self._mutex:
-                    stale = self._cache.keeps_stale(keep)
+                    stale = self._cache.write_is_stale(keep)
                 refused = False
                 for each in () if stale else wanted:
                     done = writes.expect(each.end)
@@ -169,7 +169,7 @@ class Keeper:
         finally:
             writes.end()
 
-    def _wanted(self, slab: Slab, keep: Keep) -> Iterator[_Wanted]:
+    def _wanted(self, slab: Slab, keep: DiskWrite) -> Iterator[_Wanted]:
         """Yield the first pages of a keep that are there or worth a write; touch all the others.
 
         Raises ``CudaFailed``.

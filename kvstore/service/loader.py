@@ -16,10 +16,10 @@ import structlog
 from kvstore import tracing
 from kvstore.core.cache import PrefixCache
 from kvstore.core.pool.arena import Arena
-from kvstore.core.tiers.disk_reads import Load, Located
+from kvstore.core.tiers.disk_reads import DiskRead, Located
 from kvstore.core.tiers.load_or_recompute import LoadDecision, Wanted
 from kvstore.core.values.layout import PageLayout
-from kvstore.core.values.requests import Caller, MatchWishes, Sequence
+from kvstore.core.values.requests import Caller, MatchOptions, Sequence
 from kvstore.errors import KVStoreError
 from kvstore.service.clock import Clock
 from kvstore.service.disk import Disk
@@ -73,7 +73,7 @@ class Loader:
         self._clock = clock
         self._places = BoundedSemaphore(MOST_WAITING)
         # Set as each load ends; under the store's mutex.
-        self._ends: dict[Load, Event] = {}
+        self._ends: dict[DiskRead, Event] = {}
         self._deciding = Lock()
         self._decision = LoadDecision()
         self._writing = Lock()
@@ -90,7 +90,7 @@ class Loader:
         caller: Caller,
         namespace_id: bytes,
         sequence: Sequence,
-        wishes: MatchWishes,
+        options: MatchOptions,
         terms: LoadTerms,
     ) -> int:
         """Bring what tier 3 has of a sequence beyond the index to tier 1, if that is worth it.
@@ -104,7 +104,7 @@ class Loader:
         if slab is None or not slab.page_count:
             return 0
         try:
-            return self._load(slab, caller, namespace_id, sequence, wishes, terms)
+            return self._load(slab, caller, namespace_id, sequence, options, terms)
         except KVStoreError:
             return 0
 
@@ -114,11 +114,11 @@ class Loader:
         caller: Caller,
         namespace_id: bytes,
         sequence: Sequence,
-        wishes: MatchWishes,
+        options: MatchOptions,
         terms: LoadTerms,
     ) -> int:
         with self._mutex:
-            located = self._cache.locate(caller, namespace_id, sequence, wishes)
+            located = self._cache.locate(caller, namespace_id, sequence, options)
             layout = self._cache.namespaces[namespace_id].layout
         digests = located.page_digests()
         count = self._disk.leading(located.namespace_digest, digests)
@@ -159,7 +159,7 @@ class Loader:
     ) -> Event | None:
         """Begin a load, or join the one under way; return what is set as it ends."""
         with self._mutex:
-            load = self._cache.begin_load(caller, namespace_id, sequence, count, located)
+            load = self._cache.begin_read(caller, namespace_id, sequence, count, located)
             if load is None:
                 return None
             if load in self._ends:
@@ -181,7 +181,7 @@ class Loader:
         slab.read(wanted, lambda answer: self._take(load, targets, answer))
         return ended
 
-    def _targets(self, load: Load) -> list[_Target]:
+    def _targets(self, load: DiskRead) -> list[_Target]:
         """Return where a load's pages are read to."""
         size = load.namespace.layout.page_bytes
         views = [self._memory.view(slot) for slot in load.targets]
@@ -197,7 +197,7 @@ class Loader:
                 targets.append(_Target(slot, view, staged=False))
         return targets
 
-    def _take(self, load: Load, targets: Items[_Target], answer: ReadAnswer) -> None:
+    def _take(self, load: DiskRead, targets: Items[_Target], answer: ReadAnswer) -> None:
         """Publish what was read, on a thread of the slab."""
         checksums: list[int] = []
         try:
@@ -224,9 +224,9 @@ class Loader:
         with self._writing:
             self._lines.write(log.warning, "pages_not_loaded", why=str(failure))
 
-    def _finish(self, load: Load, checksums: Items[int]) -> None:
+    def _finish(self, load: DiskRead, checksums: Items[int]) -> None:
         """Publish a load's first pages, and wake who waits for them."""
         with self._mutex:
-            self._cache.finish_load(load, len(checksums), checksums)
+            self._cache.finish_read(load, len(checksums), checksums)
             ended = self._ends.pop(load)
         ended.set()

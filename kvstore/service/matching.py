@@ -3,7 +3,7 @@
 from contextlib import suppress
 
 from kvstore.core.tiers.moves import Move
-from kvstore.core.values.requests import Caller, Grant, Match, MatchWishes, Sequence
+from kvstore.core.values.requests import Caller, Grant, Match, MatchOptions, Sequence
 from kvstore.errors import KVStoreError, StoreDraining
 from kvstore.service.growth import Growth
 from kvstore.service.load_terms import NO_TERMS, LoadTerms
@@ -26,7 +26,7 @@ class Matching(Members):
         caller: Caller,
         namespace_id: bytes,
         sequence: Sequence,
-        wishes: MatchWishes,
+        options: MatchOptions,
         terms: LoadTerms = NO_TERMS,
     ) -> Match:
         """Pin the longest cached prefix and return it; a miss takes no pin.
@@ -35,22 +35,22 @@ class Matching(Members):
         found corrupt leave the index before, and so are no part of it. Raises, besides
         what the core raises, StoreDraining.
         """
-        on_disk = self._bring(caller, namespace_id, sequence, wishes, terms)
+        on_disk = self._bring(caller, namespace_id, sequence, options, terms)
 
         def ask() -> Match:
             now = self._clock()
-            match = self._cache.match(caller, namespace_id, sequence, wishes, now, to_verify=True)
+            match = self._cache.match(caller, namespace_id, sequence, options, now, to_verify=True)
             self._note_use(namespace_id)
             return match
 
-        return _with_tier_3(self._verifier.answer(ask, caller, wishes), on_disk)
+        return _with_tier_3(self._verifier.answer(ask, caller, options), on_disk)
 
     def acquire(
         self,
         caller: Caller,
         namespace_id: bytes,
         sequence: Sequence,
-        wishes: MatchWishes,
+        options: MatchOptions,
         *,
         reservation_id: int,
         total_page_count: int,
@@ -63,14 +63,14 @@ class Matching(Members):
         seconds is to compute more of the sequence: the answer tells of it. Loaded and
         looked at as a match is. Raises, besides what the core raises, StoreDraining.
         """
-        on_disk = self._bring(caller, namespace_id, sequence, wishes, terms)
+        on_disk = self._bring(caller, namespace_id, sequence, options, terms)
 
         def ask() -> tuple[Match, Grant | None]:
             match, grant = self._cache.acquire(
                 caller,
                 namespace_id,
                 sequence,
-                wishes,
+                options,
                 reservation_id=reservation_id,
                 total_page_count=total_page_count,
                 now=self._clock(),
@@ -90,7 +90,7 @@ class Matching(Members):
             self._note_use(namespace_id)
             return match, grant
 
-        match, grant = self._verifier.answer(ask, caller, wishes)
+        match, grant = self._verifier.answer(ask, caller, options)
         return _with_tier_3(match, on_disk) if on_disk else match, grant
 
     def _bring(
@@ -98,7 +98,7 @@ class Matching(Members):
         caller: Caller,
         namespace_id: bytes,
         sequence: Sequence,
-        wishes: MatchWishes,
+        options: MatchOptions,
         terms: LoadTerms,
     ) -> int:
         """Bring what lower tiers have of a sequence nearer; return the tokens that tier 3 has.
@@ -109,13 +109,13 @@ class Matching(Members):
             raise StoreDraining
         on_disk = 0
         if self._cache.state.disk is not None:
-            on_disk = self.tier3.loader.load(caller, namespace_id, sequence, wishes, terms)
+            on_disk = self.tier3.loader.load(caller, namespace_id, sequence, options, terms)
         if self._cache.state.wanted is not None:
-            self._promote(caller, namespace_id, sequence, wishes)
+            self._promote(caller, namespace_id, sequence, options)
         return on_disk
 
     def _promote(
-        self, caller: Caller, namespace_id: bytes, sequence: Sequence, wishes: MatchWishes
+        self, caller: Caller, namespace_id: bytes, sequence: Sequence, options: MatchOptions
     ) -> None:
         """Copy what a match would find in tier 2 alone to tier 1, where that is wanted.
 
@@ -124,7 +124,7 @@ class Matching(Members):
         if self._cache.state.tier_policy.promote:
             moves: list[Move] = []
             with suppress(KVStoreError), self._mutex:
-                moves = self._cache.plan_promotion(caller, namespace_id, sequence, wishes)
+                moves = self._cache.plan_promotion(caller, namespace_id, sequence, options)
             self.mover.carry_out(moves)
 
     def _note_use(self, namespace_id: bytes) -> None:

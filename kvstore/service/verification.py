@@ -13,7 +13,7 @@ from xxhash import xxh3_64_intdigest
 
 from kvstore import tracing
 from kvstore.core.cache import PrefixCache
-from kvstore.core.values.requests import Caller, MatchWishes
+from kvstore.core.values.requests import Caller, MatchOptions
 from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK
 from kvstore.core.verbs.verify import Inspection, PageCheck
 from kvstore.service.clock import Clock
@@ -89,7 +89,7 @@ class Verifier:
         self._writing = Lock()
         self._lines = LogBudget(clock)
 
-    def answer(self, ask: Callable[[], T], caller: Caller, wishes: MatchWishes) -> T:
+    def answer(self, ask: Callable[[], T], caller: Caller, options: MatchOptions) -> T:
         """Return what ``ask`` answers, a match ``to_verify``, asked again while pages are bad.
 
         ``ask`` is called under the mutex. Each time that it is called again a page of
@@ -99,7 +99,7 @@ class Verifier:
         while True:
             with self._mutex:
                 answer = ask()
-                inspection = self._cache.inspect(caller, wishes, self._sampler.pick)
+                inspection = self._cache.inspect(caller, options, self._sampler.pick)
             if inspection is None or self._passes(inspection):
                 return answer
 

@@ -26,7 +26,7 @@ from kvstore import errors
 from kvstore.core.index.hash_index import HashIndex, blake2b_128
 from kvstore.core.pool.tier_policy import TierPolicy, WantedMoves
 from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
-from kvstore.core.values.requests import Caller, Identity, MatchWishes, Sequence
+from kvstore.core.values.requests import Caller, Identity, MatchOptions, Sequence
 
 
 class CacheMachine(
@@ -104,7 +104,7 @@ class CacheMachine(
                 lease,
                 self.namespace_id,
                 late,
-                MatchWishes(pin_id),
+                MatchOptions(pin_id),
             )
         for caller, error in (
             (Caller(OWNER, lease.lease_id, lease.secret, EPOCH + 1), errors.StaleEpoch),

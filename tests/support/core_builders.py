@@ -29,7 +29,7 @@ from kvstore.core.values.requests import (
     Identity,
     Inserted,
     Match,
-    MatchWishes,
+    MatchOptions,
     ReservationRequest,
     Sequence,
 )
@@ -250,8 +250,8 @@ class Worker:
 
     def match(self, letters: str, pin_id: int, page: int = 0, **base: int) -> Match:
         """Match ``letters``, that stand from ``page`` on."""
-        sequence, wishes = self.sequence(letters, page, **base), MatchWishes(pin_id)
-        return self.cache.match(self.caller, NAMESPACE_ID, sequence, wishes, self.world.now)
+        sequence, options = self.sequence(letters, page, **base), MatchOptions(pin_id)
+        return self.cache.match(self.caller, NAMESPACE_ID, sequence, options, self.world.now)
 
     def reserve(self, reservation_id: int, pages: int, start: int = 0) -> Grant:
         """Reserve ``pages`` pages from page ``start`` on."""
@@ -266,7 +266,7 @@ class Worker:
             self.caller,
             NAMESPACE_ID,
             self.sequence(letters),
-            MatchWishes(pin_id),
+            MatchOptions(pin_id),
             reservation_id=reservation_id,
             total_page_count=len(letters) if total is None else total,
             now=self.world.now,

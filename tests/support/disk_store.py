@@ -8,7 +8,7 @@ from threading import Event, Thread
 from store_world import PAGE_BYTES, World, make_world
 from tiered_store import PAGES, Tiered
 
-from kvstore.core.values.requests import Match, MatchWishes
+from kvstore.core.values.requests import Match, MatchOptions
 from kvstore.service.disk import Disk
 from kvstore.service.load_terms import NO_TERMS, LoadTerms
 from kvstore.storage.arenas import Arenas
@@ -91,8 +91,8 @@ class DiskStore(Tiered):
         """Match a sequence, with the terms of a call, and release it."""
         pin_id = next(self._ids)
         store = self.world.store
-        wishes = MatchWishes(pin_id)
-        match = store.match(self.caller, self.namespace_id, self.sequence(number), wishes, terms)
+        options = MatchOptions(pin_id)
+        match = store.match(self.caller, self.namespace_id, self.sequence(number), options, terms)
         store.release(self.caller, [pin_id])
         return match
 

@@ -3,7 +3,7 @@
 from core_builders import NAMESPACE_ID, OWNER, CoreWorld, Worker, places
 
 from kvstore.core.values.limits import Limits
-from kvstore.core.values.requests import Inserted, Match, MatchWishes, Removed, Sequence
+from kvstore.core.values.requests import Inserted, Match, MatchOptions, Removed, Sequence
 
 PAGE = 4
 
@@ -35,10 +35,10 @@ class LetterWorld:
         worker: Worker | None = None,
     ) -> Match:
         """Match ``text`` under a pin, and under one for a source page if it is wanted."""
-        wishes = MatchWishes(pin_id, source_pin_id, accept)
+        options = MatchOptions(pin_id, source_pin_id, accept)
         caller = (worker or self.worker).caller
         return self.cache.match(
-            caller, NAMESPACE_ID, Sequence(letters(text)), wishes, self.core.now
+            caller, NAMESPACE_ID, Sequence(letters(text)), options, self.core.now
         )
 
     def insert(

@@ -6,7 +6,7 @@ from machine_moving import pair
 from machine_state import COUNTS, SELDOM, MachineState
 from naive_third import ModelKeep
 
-from kvstore.core.tiers.disk_writes import Keep
+from kvstore.core.tiers.disk_writes import DiskWrite
 from kvstore.core.values.page_hash import page_digests
 
 # What a disk has from before the start.
@@ -18,7 +18,7 @@ class KeepRules(MachineState):
 
     def __init__(self) -> None:
         super().__init__()
-        self.keeping: list[Keep] = []
+        self.keeping: list[DiskWrite] = []
         self.known_digests: dict[bytes, bytes] = {}
 
     @initialize()
@@ -76,7 +76,7 @@ class KeepRules(MachineState):
         """Let the core name what to keep, write some of it, and return what was named."""
         self.just_written: set[bytes] = set()
         offered: set[bytes] = set()
-        keeps = self.cache.plan_keeps(most)
+        keeps = self.cache.plan_writes(most)
         assert sum(len(keep.pages) for keep in keeps) <= most
         for keep in keeps:
             prefixes = self.model.pages_of(keep.tokens())
@@ -101,7 +101,7 @@ class KeepRules(MachineState):
 
     @precondition(lambda self: self.keeping)
     @rule(data=st.data())
-    def finish_keeps(self, data: st.DataObject) -> None:
+    def finish_writes(self, data: st.DataObject) -> None:
         """What was written before is known to be now, the later ones perhaps first."""
         COUNTS["finish_keeps"] += 1
         self.finish_keeping(data.draw(st.permutations(range(len(self.keeping)))))
@@ -112,8 +112,8 @@ class KeepRules(MachineState):
             keep = self.keeping[number]
             known = self.model.disk.keeps.pop(id(keep))
             stale = self.model.attached(known.path) != known.path
-            assert self.cache.keeps_stale(keep) == stale
-            self.cache.finish_keeps([keep], [known.written])
+            assert self.cache.write_is_stale(keep) == stale
+            self.cache.finish_writes([keep], [known.written])
         self.keeping.clear()
 
     @precondition(lambda self: self.model.disk.prefixes)

@@ -14,8 +14,8 @@ from naive_holds import ModelLease
 from naive_third import ModelLoad
 
 from kvstore.core.index.node import Position
-from kvstore.core.tiers.disk_reads import Load, Located
-from kvstore.core.values.requests import MatchWishes, ReservationRequest, Sequence
+from kvstore.core.tiers.disk_reads import DiskRead, Located
+from kvstore.core.values.requests import MatchOptions, ReservationRequest, Sequence
 
 # What happens while pages are read.
 MEANWHILE = st.sampled_from(
@@ -28,7 +28,7 @@ class LoadRules(KeepRules, MoveRules, RetireRules):
 
     def __init__(self) -> None:
         super().__init__()
-        self.loading: list[Load] = []
+        self.loading: list[DiskRead] = []
 
     @precondition(lambda self: self.model.leases)
     @rule(data=st.data(), pages=PAGES, meanwhile=MEANWHILE)
@@ -54,7 +54,7 @@ class LoadRules(KeepRules, MoveRules, RetireRules):
         assert located.page_count == max(matchable - len(path), 0)
         if self.cache.state.disk is not None and self.cache.state.disk.removed:
             args = (caller, self.namespace_id, sequence, located.page_count, located)
-            assert self.cache.begin_load(*args) is None, "loaded before the disk was told"
+            assert self.cache.begin_read(*args) is None, "loaded before the disk was told"
         self.tell()
         beyond = self.model.prefixes(tokens)[len(path) : matchable]
         assert list(located.page_digests()) == [self.digest_of(each) for each in beyond]
@@ -111,7 +111,7 @@ class LoadRules(KeepRules, MoveRules, RetireRules):
         free = self.model.free_slots()
         lasting = self.model.lasting_in(FIRST)
         usable = lease.usable(lasting)
-        load = self.cache.begin_load(
+        load = self.cache.begin_read(
             self.caller(lease), self.namespace_id, sequence, len(there), located
         )
         under_way = {p for known in self.model.disk.loads.values() for p, _ in known.pages}
@@ -155,8 +155,8 @@ class LoadRules(KeepRules, MoveRules, RetireRules):
         tokens = data.draw(st.sampled_from(self.whole()))
         pin_id, caller = self.fresh(), self.caller(lease)
         sequence = Sequence(tokens + self.tokens([0]))
-        wishes = MatchWishes(pin_id)
-        match = self.cache.match(caller, self.namespace_id, sequence, wishes, self.now)
+        options = MatchOptions(pin_id)
+        match = self.cache.match(caller, self.namespace_id, sequence, options, self.now)
         self.cache.release(caller, [pin_id], self.now)
         lease.dead_pins.add(pin_id)
         offered = self.plan(data, 10_000)
@@ -196,7 +196,7 @@ class LoadRules(KeepRules, MoveRules, RetireRules):
                 self.digests[slot] = crc32(prefix, slot[1]) + 1
                 self.flipped.discard(slot)
                 checksums.append(self.digests[slot])
-            published = self.cache.finish_load(load, known.good, checksums)
+            published = self.cache.finish_read(load, known.good, checksums)
             fresh = [each for each in good if each[0] not in self.model.cached]
             for prefix, slot in fresh:
                 self.model.publish(prefix, slot)

@@ -7,7 +7,7 @@ from naive_copies import Path
 from naive_holds import ModelLease
 
 from kvstore import errors
-from kvstore.core.values.requests import Match, MatchWishes, Sequence
+from kvstore.core.values.requests import Match, MatchOptions, Sequence
 
 
 class MatchRules(MachineState):
@@ -17,19 +17,19 @@ class MatchRules(MachineState):
         self,
         lease: ModelLease,
         sequence: Sequence,
-        wishes: MatchWishes,
+        options: MatchOptions,
         path: Path,
         above: bytes = b"",
     ) -> Match:
         """Match, compare with the model, and match again: the same answer, which is returned."""
-        expected = self.model.expect(lease, sequence, above, wishes, path)
+        expected = self.model.expect(lease, sequence, above, options, path)
         caller = self.caller(lease)
-        match = self.cache.match(caller, self.namespace_id, sequence, wishes, self.now)
-        self.check_match(lease, expected, (sequence, wishes), match)
+        match = self.cache.match(caller, self.namespace_id, sequence, options, self.now)
+        self.check_match(lease, expected, (sequence, options), match)
         COUNTS["source pages"] += match.source is not None
         COUNTS["next tokens"] += match.next_token is not None
-        if wishes.pin_id in lease.pins:
-            again = self.cache.match(caller, self.namespace_id, sequence, wishes, self.now)
+        if options.pin_id in lease.pins:
+            again = self.cache.match(caller, self.namespace_id, sequence, options, self.now)
             assert again == match._replace(in_flight=None)
         return match
 
@@ -53,7 +53,7 @@ class MatchRules(MachineState):
         start = len(whole) * self.model.width
         rest = tokens[start : min(start + self.model.width, len(tokens) - 4)] if tokens else b""
         assert peeked.source_token_count == self.model.nearest(tokens[:start], rest)[0]
-        self.match_and_check(lease, Sequence(tokens), self.wishes(data), path)
+        self.match_and_check(lease, Sequence(tokens), self.options(data), path)
 
     @precondition(lambda self: any(each.pins for each in self.model.leases.values()))
     @rule(data=st.data(), pages=PAGES, tail=TAILS)
@@ -74,7 +74,7 @@ class MatchRules(MachineState):
         if len(found) >= depth:
             found = self.model.longest(above + tokens, depth + len(tokens) // self.model.width)
         sequence = Sequence(tokens, depth * self.page_tokens, base_pin_id=pin_id)
-        self.match_and_check(lease, sequence, self.wishes(data), found, above)
+        self.match_and_check(lease, sequence, self.options(data), found, above)
 
     @precondition(lambda self: any(each.pins for each in self.model.leases.values()))
     @rule(data=st.data())
@@ -86,28 +86,28 @@ class MatchRules(MachineState):
             return
         pin_id = data.draw(st.sampled_from(sorted(lease.pins)))
         pin = lease.pins[pin_id]
-        asked = (self.namespace_id, pin.sequence, pin.wishes)
+        asked = (self.namespace_id, pin.sequence, pin.options)
         if pin.match.source is not None and pin.match.source.pin_id not in lease.sources:
             self.refused(errors.Tombstoned, self.cache.match, lease, *asked)
             return
         assert self.cache.match(self.caller(lease), *asked, self.now) == pin.match
         # Meanwhile its engine may have found out that it is faster.
-        asked = (*asked[:2], pin.wishes._replace(prefill_tokens_per_second=7))
+        asked = (*asked[:2], pin.options._replace(prefill_tokens_per_second=7))
         assert self.cache.match(self.caller(lease), *asked, self.now) == pin.match
         other = Sequence(self.tokens([4] * 6))
-        wishes = MatchWishes(pin_id)
-        self.refused(errors.IdReused, self.cache.match, lease, self.namespace_id, other, wishes)
+        options = MatchOptions(pin_id)
+        self.refused(errors.IdReused, self.cache.match, lease, self.namespace_id, other, options)
         if pin.sequence.tokens:
             # Of as many tokens, and all but the first the same.
             first = bytes(255 - byte for byte in pin.sequence.tokens[:4])
             other = pin.sequence._replace(tokens=first + pin.sequence.tokens[4:])
-            asked = (self.namespace_id, other, pin.wishes)
+            asked = (self.namespace_id, other, pin.options)
             self.refused(errors.IdReused, self.cache.match, lease, *asked)
         for source_id in list(lease.sources)[:1]:
-            reused = MatchWishes(self.fresh(), source_id)
+            reused = MatchOptions(self.fresh(), source_id)
             self.refused(errors.IdReused, self.cache.match, lease, self.namespace_id, other, reused)
             below = Sequence(b"", self.page_tokens, base_pin_id=source_id)
-            new = MatchWishes(self.fresh())
+            new = MatchOptions(self.fresh())
             self.refused(
                 errors.ParentNotCovered, self.cache.match, lease, self.namespace_id, below, new
             )
@@ -123,7 +123,7 @@ class MatchRules(MachineState):
         lease.dead_pins.add(pin_id)
         self.cache.release(self.caller(lease), [pin_id] * (2 if twice else 1), self.now)
         if lease.processes and not lease.expired:
-            asked = (self.namespace_id, pin.sequence, pin.wishes)
+            asked = (self.namespace_id, pin.sequence, pin.options)
             self.refused(errors.Tombstoned, self.cache.match, lease, *asked)
 
     @precondition(lambda self: any(each.sources for each in self.model.leases.values()))

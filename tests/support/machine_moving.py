@@ -9,7 +9,7 @@ from naive_copies import FIRST, LOWER, ModelMove, Slot
 from kvstore.core.index.radix import subtree
 from kvstore.core.pool.tier_policy import TierPolicy, WritePolicy
 from kvstore.core.tiers.moves import Move
-from kvstore.core.values.requests import MatchWishes, Sequence
+from kvstore.core.values.requests import MatchOptions, Sequence
 
 POLICIES = st.builds(
     TierPolicy,
@@ -91,19 +91,19 @@ class MoveRules(MatchRules):
         if lease is None or not self.far():
             return
         far = data.draw(st.sampled_from(self.far()))
-        tokens, wishes = far[: len(far) - 4 * cut], self.wishes(data)
+        tokens, options = far[: len(far) - 4 * cut], self.options(data)
         caller, promotes = self.caller(lease), self.cache.state.tier_policy.promote
         room = len(self.model.free_slots(FIRST)) > len(far) // self.model.width
         mapped = lease.usable(self.model.lasting) >= set(self.model.lasting_in(FIRST))
         idle = not self.under_way
-        moves = self.cache.plan_promotion(caller, self.namespace_id, Sequence(tokens), wishes)
+        moves = self.cache.plan_promotion(caller, self.namespace_id, Sequence(tokens), options)
         assert promotes or not moves
         self.judge_plan(moves)
         if late:
             return
         self.finish(moves)
         path = self.model.longest(tokens, len(tokens) // self.model.width)
-        match = self.match_and_check(lease, Sequence(tokens), wishes, path)
+        match = self.match_and_check(lease, Sequence(tokens), options, path)
         if promotes and room and mapped and idle:
             COUNTS["promoted for a match"] += 1
             COUNTS["source promoted"] += match.source is not None
@@ -121,13 +121,13 @@ class MoveRules(MatchRules):
         tokens = data.draw(st.sampled_from(self.far())) + self.tokens([0])
         for _ in range(2 if again else 1):
             pin_id = self.fresh()
-            wishes = MatchWishes(pin_id)
+            options = MatchOptions(pin_id)
             asked = Sequence(tokens)
             path = self.model.longest(tokens, len(tokens) // self.model.width)
-            expected = self.model.expect(lease, asked, b"", wishes, path)
+            expected = self.model.expect(lease, asked, b"", options, path)
             caller = self.caller(lease)
-            match = self.cache.match(caller, self.namespace_id, asked, wishes, self.now)
-            self.check_match(lease, expected, (asked, wishes), match)
+            match = self.cache.match(caller, self.namespace_id, asked, options, self.now)
+            self.check_match(lease, expected, (asked, options), match)
             COUNTS["read in place"] += any(run.tier == LOWER for run in match.runs)
             self.cache.release(caller, [pin_id], self.now)
             lease.pins.pop(pin_id, None)

@@ -8,7 +8,7 @@ from machine_reserving import ReserveRules
 from machine_state import COUNTS, PAGES, TAILS
 from naive_holds import ModelLease, ModelReservation
 
-from kvstore.core.values.requests import MatchWishes
+from kvstore.core.values.requests import MatchOptions
 
 # Those who ask next, and within which time what they yield to has to have got on.
 OTHERS = st.lists(st.sampled_from([None, inf, inf, 2.0]), max_size=2)
@@ -55,7 +55,7 @@ class PrefillRules(ReserveRules):
                 return
             total = max(len(self.model.pages_of(tokens)) + ahead, 0)
             beyond = total - len(self.model.pages_of(tokens))
-            self.acquire_and_check(lease, tokens, beyond, MatchWishes(self.fresh()), idle)
+            self.acquire_and_check(lease, tokens, beyond, MatchOptions(self.fresh()), idle)
             announced = sorted({known.announced for *_, known in self.prefills()})
             if announced:
                 tokens = data.draw(st.sampled_from(announced))

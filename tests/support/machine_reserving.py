@@ -7,7 +7,7 @@ from machine_state import COUNTS, OWNER, PAGES, SELDOM, TAILS
 from naive_holds import ModelLease, ModelReservation
 
 from kvstore import errors
-from kvstore.core.values.requests import Match, MatchWishes, ReservationRequest, Sequence
+from kvstore.core.values.requests import Match, MatchOptions, ReservationRequest, Sequence
 
 
 class ReserveRules(InsertSteps):
@@ -78,7 +78,7 @@ class ReserveRules(InsertSteps):
             return
         tokens = self.sequence(data, pages, tail)
         if not overtaken:
-            self.acquire_one(lease, tokens, ahead, self.wishes(data))
+            self.acquire_one(lease, tokens, ahead, self.options(data))
             return
         reservation_id = self.fresh()
         self.cache.abort(self.caller(lease), [reservation_id], self.now)
@@ -87,7 +87,7 @@ class ReserveRules(InsertSteps):
                 self.caller(lease),
                 self.namespace_id,
                 Sequence(tokens),
-                MatchWishes(self.fresh()),
+                MatchOptions(self.fresh()),
                 reservation_id=reservation_id,
                 total_page_count=ahead,
                 now=self.now,
@@ -97,13 +97,13 @@ class ReserveRules(InsertSteps):
         raise AssertionError("an acquire under a tombstone went through")
 
     def acquire_one(
-        self, lease: ModelLease, tokens: bytes, ahead: int, wishes: MatchWishes | None = None
+        self, lease: ModelLease, tokens: bytes, ahead: int, options: MatchOptions | None = None
     ) -> None:
         """Acquire, again, and insert what was reserved, as an engine does."""
-        wishes = wishes or MatchWishes(self.fresh())
-        reservation_id = self.acquire_and_check(lease, tokens, ahead, wishes)
+        options = options or MatchOptions(self.fresh())
+        reservation_id = self.acquire_and_check(lease, tokens, ahead, options)
         if reservation_id is not None:
-            base = ("pin", wishes.pin_id) if wishes.pin_id in lease.pins else None
+            base = ("pin", options.pin_id) if options.pin_id in lease.pins else None
             self.insert_into(lease, reservation_id, tokens, base, self.argmax(tokens))
 
     def acquire_and_check(
@@ -111,7 +111,7 @@ class ReserveRules(InsertSteps):
         lease: ModelLease,
         tokens: bytes,
         ahead: int,
-        wishes: MatchWishes,
+        options: MatchOptions,
         idle: float | None = None,
     ) -> int | None:
         """Acquire, compare with the model, and acquire again; return the reservation.
@@ -122,7 +122,7 @@ class ReserveRules(InsertSteps):
         sequence = Sequence(tokens + (9).to_bytes(4, "little"))
         reservation_id = self.fresh()
         args = {
-            "wishes": wishes,
+            "options": options,
             "reservation_id": reservation_id,
             "total_page_count": page_count + ahead,
             "now": self.now,
@@ -130,7 +130,7 @@ class ReserveRules(InsertSteps):
         }
         caller = self.caller(lease)
         path = self.model.longest(sequence.tokens, page_count)
-        expected = self.model.expect(lease, sequence, b"", wishes, path)
+        expected = self.model.expect(lease, sequence, b"", options, path)
         depth = len(expected.path)
         match, grant = self.cache.acquire(caller, self.namespace_id, sequence, **args)
         if idle is not None:
@@ -140,11 +140,11 @@ class ReserveRules(InsertSteps):
                 told = Match(depth * self.page_tokens, (), in_flight=match.in_flight)
                 assert (match, grant) == (told, None)
                 held = self.cache.table.find(caller)
-                assert wishes.pin_id not in held.pins
+                assert options.pin_id not in held.pins
                 assert reservation_id not in held.reservations
                 return None
         # Pinned by this very call, its own match can't be evicted for its slots.
-        self.check_match(lease, expected, (sequence, wishes), match, idle)
+        self.check_match(lease, expected, (sequence, options), match, idle)
         missing = max(page_count + ahead - depth, 0)
         possible, evictions = self.forecast(lease, missing)
         assert (grant is not None) == possible
@@ -154,7 +154,7 @@ class ReserveRules(InsertSteps):
         assert grant.start_page == depth
         self.take_grant(lease, grant)
         known = lease.reservations[reservation_id]
-        known.pin_id, known.advanced_at = wishes.pin_id, self.now
+        known.pin_id, known.advanced_at = options.pin_id, self.now
         whole = min(len(sequence.tokens) // self.model.width, depth + len(known.slots))
         known.announced = sequence.tokens[: whole * self.model.width] if whole > depth else b""
         again = self.cache.acquire(caller, self.namespace_id, sequence, **args)
@@ -172,7 +172,7 @@ class ReserveRules(InsertSteps):
         partial = data.draw(st.sampled_from(self.partial_pages()))
         begun = len(partial) % self.model.width
         more = self.page(symbol)[begun:]
-        self.acquire_one(lease, partial + (more if whole else more[:4]), 0, self.wishes(data))
+        self.acquire_one(lease, partial + (more if whole else more[:4]), 0, self.options(data))
 
     @precondition(lambda self: any(each.reservations for each in self.model.leases.values()))
     @rule(data=st.data(), seldom=SELDOM)

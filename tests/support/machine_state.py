@@ -25,7 +25,7 @@ from kvstore.core.values.requests import (
     Identity,
     InFlight,
     Match,
-    MatchWishes,
+    MatchOptions,
     Sequence,
 )
 from kvstore.core.values.runs import Run
@@ -102,22 +102,22 @@ class MachineState(RuleBasedStateMachine):
         known = data.draw(st.sampled_from([b"", *sorted(self.model.cached)]))
         return known[: len(known) // self.model.width * self.model.width] + self.tokens(pages, tail)
 
-    def wishes(self, data: st.DataObject) -> MatchWishes:
+    def options(self, data: st.DataObject) -> MatchOptions:
         """Draw how a match is asked for."""
         source_id = data.draw(st.sampled_from([None, self.fresh(), self.fresh()]))
         pin_id = self.fresh()
-        return MatchWishes(pin_id, source_id, data.draw(st.booleans()), pin_id % 3)
+        return MatchOptions(pin_id, source_id, data.draw(st.booleans()), pin_id % 3)
 
     def check_match(
         self,
         lease: ModelLease,
         expected: Expected,
-        asked: tuple[Sequence, MatchWishes],
+        asked: tuple[Sequence, MatchOptions],
         match: Match,
         idle: float | None = None,
     ) -> None:
         """Compare a match with what was expected, and note the pins that it took."""
-        sequence, wishes = asked
+        sequence, options = asked
         assert slots_of(match.runs) == [slot for _, slot in expected.path], "another path"
         assert match.matched_token_count == len(expected.path) * self.page_tokens
         assert match.next_token == expected.next_token, "another next token"
@@ -129,12 +129,12 @@ class MachineState(RuleBasedStateMachine):
             [slot] = slots_of([match.source.page])
             assert slot in expected.sources, "another source page"
             assert match.source.valid_token_count == expected.valid
-            assert match.source.pin_id == wishes.source_pin_id
+            assert match.source.pin_id == options.source_pin_id
             page = (expected.sources[slot], slot)
             lease.sources[match.source.pin_id] = ModelHold([*expected.path, page])
         if expected.path or match.source is not None:
             told = match._replace(in_flight=None)
-            lease.pins[wishes.pin_id] = ModelPin(expected.path, sequence, wishes, told)
+            lease.pins[options.pin_id] = ModelPin(expected.path, sequence, options, told)
 
     def check_in_flight(
         self, sequence: Sequence, path: Path, found: InFlight | None, idle: float = inf
@@ -173,7 +173,7 @@ class MachineState(RuleBasedStateMachine):
             return lease
         error = errors.LeaseExpired if lease.expired else errors.NotAttached
         sequence = Sequence(self.tokens([0, 0]))
-        self.refused(error, self.cache.match, lease, self.namespace_id, sequence, MatchWishes(1))
+        self.refused(error, self.cache.match, lease, self.namespace_id, sequence, MatchOptions(1))
         return None
 
     def refused(

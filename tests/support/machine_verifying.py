@@ -7,7 +7,7 @@ from naive_copies import Slot
 from naive_holds import Expected, ModelLease
 
 from kvstore import errors
-from kvstore.core.values.requests import Match, MatchWishes, Sequence
+from kvstore.core.values.requests import Match, MatchOptions, Sequence
 from kvstore.core.verbs.verify import Inspection, PageCheck
 
 # What happens between the look at the pages and the verdict.
@@ -47,7 +47,7 @@ class VerifyRules(MachineState):
         near += [self.model.cached[each] for each in self.model.covering(tokens) if tokens]
         if near and data.draw(st.booleans()):
             self.write_over(data.draw(st.sampled_from(near)))
-        asked = Sequence(tokens), self.wishes(data)
+        asked = Sequence(tokens), self.options(data)
         while True:
             expected, match = self.ask(lease, asked)
             inspection = self.cache.inspect(self.caller(lease), asked[1], range)
@@ -72,14 +72,16 @@ class VerifyRules(MachineState):
                     self.check_match(lease, expected, asked, match)
                 return
 
-    def ask(self, lease: ModelLease, asked: tuple[Sequence, MatchWishes]) -> tuple[Expected, Match]:
+    def ask(
+        self, lease: ModelLease, asked: tuple[Sequence, MatchOptions]
+    ) -> tuple[Expected, Match]:
         """Match, to be verified, and say what was to be found."""
-        sequence, wishes = asked
+        sequence, options = asked
         path = self.model.longest(sequence.tokens, len(sequence.tokens) // self.model.width)
-        expected = self.model.expect(lease, sequence, b"", wishes, path)
+        expected = self.model.expect(lease, sequence, b"", options, path)
         caller = self.caller(lease)
         match = self.cache.match(
-            caller, self.namespace_id, sequence, wishes, self.now, to_verify=True
+            caller, self.namespace_id, sequence, options, self.now, to_verify=True
         )
         return expected, match
 

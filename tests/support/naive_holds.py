@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from naive_copies import Held, Path, Slot
 
-from kvstore.core.values.requests import Match, MatchWishes, Sequence
+from kvstore.core.values.requests import Match, MatchOptions, Sequence
 
 
 @dataclass
@@ -20,7 +20,7 @@ class ModelPin(ModelHold):
     """A match: what was asked, and what it answered besides its path."""
 
     sequence: Sequence
-    wishes: MatchWishes
+    options: MatchOptions
     match: Match
 
 

@@ -16,7 +16,7 @@ from naive_copies import FIRST, LOWER, Copies, Held, Path, Slot
 from naive_holds import Expected, ModelLease, ModelNamedPin
 from naive_third import Disk
 
-from kvstore.core.values.requests import MatchWishes, Sequence
+from kvstore.core.values.requests import MatchOptions, Sequence
 
 
 @dataclass
@@ -81,7 +81,7 @@ class Model(Copies):
         return best
 
     def expect(
-        self, lease: ModelLease, sequence: Sequence, above: bytes, wishes: MatchWishes, path: Path
+        self, lease: ModelLease, sequence: Sequence, above: bytes, options: MatchOptions, path: Path
     ) -> Expected:
         """Return what a match finds, whose whole pages are ``path``, as far as it may be used.
 
@@ -92,17 +92,17 @@ class Model(Copies):
         path = self._usable_path(path[: len(tokens) // self.width], usable)
         depth = len(tokens) // self.width
         tail = tokens[depth * self.width :]
-        if wishes.accept_next_token and tokens in self.ends and len(path) == depth:
+        if options.accept_next_token and tokens in self.ends and len(path) == depth:
             if not tail:
                 return Expected(path, next_token=self.ends[tokens])
             first = min(self.covering(tokens))
             slot = self.usable_copy(first, usable)
-            if wishes.source_pin_id is not None and slot is not None:
+            if options.source_pin_id is not None and slot is not None:
                 sources = {slot: first}
                 return Expected(path, sources, len(tail) // 4, next_token=self.ends[tokens])
         path = path[: max(len(tokens) - 4, 0) // self.width]
         start = len(path) * self.width
-        if wishes.source_pin_id is None or start < len(above):
+        if options.source_pin_id is None or start < len(above):
             return Expected(path)
         rest = tokens[start : min(start + self.width, len(tokens) - 4)]
         return self._sourced(path, tokens[:start], rest, usable)

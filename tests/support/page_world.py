@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from store_world import PAGE_TOKENS, World
 
-from kvstore.core.values.requests import Caller, MatchWishes, ReservationRequest, Sequence
+from kvstore.core.values.requests import Caller, MatchOptions, ReservationRequest, Sequence
 from kvstore.page.site import PageSite
 
 
@@ -32,6 +32,6 @@ class PageWorld:
         pin_id = next(self.world.numbers)
         packed = b"".join(each.to_bytes(4, "little") for each in tokens)
         self.world.store.match(
-            self.caller, self.namespace_id, Sequence(packed), MatchWishes(pin_id)
+            self.caller, self.namespace_id, Sequence(packed), MatchOptions(pin_id)
         )
         return pin_id

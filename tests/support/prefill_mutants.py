@@ -6,8 +6,8 @@ PREFILL_MUTANTS = [
     Mutant(
         "another-speed-is-another-match",
         "verbs/match.py",
-        "            wishes.accept_next_token,\n",
-        "            wishes.accept_next_token,\n            wishes.prefill_tokens_per_second,\n",
+        "            options.accept_next_token,\n",
+        "            options.accept_next_token,\n            options.prefill_tokens_per_second,\n",
     ),
     Mutant(
         "late-lease-is-waited-for",

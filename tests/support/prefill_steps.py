@@ -4,7 +4,7 @@ from math import inf
 
 from core_builders import NAMESPACE_ID, OWNER, CoreWorld, Worker, paged
 
-from kvstore.core.values.requests import Grant, Match, MatchWishes, Sequence
+from kvstore.core.values.requests import Grant, Match, MatchOptions, Sequence
 
 
 def acquire(
@@ -20,7 +20,7 @@ def acquire(
         worker.caller,
         NAMESPACE_ID,
         sequence or worker.sequence(letters),
-        MatchWishes(ids[0]),
+        MatchOptions(ids[0]),
         reservation_id=ids[1],
         total_page_count=len(letters),
         now=worker.world.now,

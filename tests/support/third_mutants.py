@@ -13,7 +13,7 @@ THIRD_MUTANTS = [
         "targets-leak-when-the-end-left",
         "tiers/disk_reads.py",
         "        arena.recycle(rest, SlotState.MOVING)\n",
-        "        if not load.is_stale:\n            arena.recycle(rest, SlotState.MOVING)\n",
+        "        if not read.is_stale:\n            arena.recycle(rest, SlotState.MOVING)\n",
     ),
     Mutant(
         "chain-not-reset-on-a-cut",

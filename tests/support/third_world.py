@@ -6,8 +6,8 @@ from core_builders import NAMESPACE_ID, CoreWorld, Worker
 
 from kvstore.core.pool.disk import RemovedPrefix
 from kvstore.core.pool.tier_policy import TierPolicy
-from kvstore.core.tiers.disk_reads import Load, Located
-from kvstore.core.tiers.disk_writes import Keep
+from kvstore.core.tiers.disk_reads import DiskRead, Located
+from kvstore.core.tiers.disk_writes import DiskWrite
 
 
 class ThirdWorld(CoreWorld):
@@ -27,7 +27,7 @@ class ThirdWorld(CoreWorld):
         self.disk: dict[bytes, bytes] = {}
         self._evictions = count(500_000)
 
-    def write(self, keep: Keep, end: int | None = None) -> int:
+    def write(self, keep: DiskWrite, end: int | None = None) -> int:
         """Write a keep's pages through ``end``, or all; return through where."""
         end = keep.held_end if end is None else end
         for page in keep.pages:
@@ -38,9 +38,9 @@ class ThirdWorld(CoreWorld):
 
     def keep(self, most: int = 100) -> int:
         """Write whatever was touched; return how many pages that is."""
-        keeps = self.cache.plan_keeps(most)
+        keeps = self.cache.plan_writes(most)
         self.laws.check()
-        self.cache.finish_keeps(keeps, [self.write(each) for each in keeps])
+        self.cache.finish_writes(keeps, [self.write(each) for each in keeps])
         self.laws.check()
         return sum(len(each.pages) for each in keeps)
 
@@ -49,14 +49,16 @@ class ThirdWorld(CoreWorld):
         worker = worker or self.worker
         return self.cache.locate(worker.caller, NAMESPACE_ID, worker.sequence(letters))
 
-    def begin(self, letters: str, located: Located | None = None, count: int = 100) -> Load | None:
+    def begin(
+        self, letters: str, located: Located | None = None, count: int = 100
+    ) -> DiskRead | None:
         """Begin to load what is on the disk after what is cached."""
         located = located or self.locate(letters)
         worker = self.worker
         there = [digest in self.disk for digest in located.page_digests()]
         count = min(count, [*there, False].index(False))
         sequence = worker.sequence(letters)
-        load = self.cache.begin_load(worker.caller, NAMESPACE_ID, sequence, count, located)
+        load = self.cache.begin_read(worker.caller, NAMESPACE_ID, sequence, count, located)
         self.laws.check()
         return load
 
@@ -65,9 +67,9 @@ class ThirdWorld(CoreWorld):
         load = self.begin(letters)
         return 0 if load is None else self.finish(load)
 
-    def finish(self, load: Load, good: int = 100) -> int:
+    def finish(self, load: DiskRead, good: int = 100) -> int:
         """Finish a load, its first pages read well; return how many were published."""
-        published = self.cache.finish_load(load, good)
+        published = self.cache.finish_read(load, good)
         self.laws.check()
         return published
 

@@ -5,7 +5,7 @@ from xxhash import xxh3_64_intdigest
 
 from kvstore.core.invariants.check import Invariants
 from kvstore.core.pool.tier_policy import TierPolicy
-from kvstore.core.values.requests import Caller, Match, MatchWishes, Sequence
+from kvstore.core.values.requests import Caller, Match, MatchOptions, Sequence
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.cuda_arena import CudaDevice
 
@@ -42,7 +42,7 @@ class Tiered:
             self.caller,
             self.namespace_id,
             sequence,
-            MatchWishes(pin_id),
+            MatchOptions(pin_id),
             reservation_id=reservation_id,
             total_page_count=PAGES,
         )
@@ -69,9 +69,9 @@ class Tiered:
     def match(self, number: int) -> Match:
         """Match a sequence, compare its bytes, and release it."""
         pin_id = next(self._ids)
-        wishes = MatchWishes(pin_id)
+        options = MatchOptions(pin_id)
         match = self.world.store.match(
-            self.caller, self.namespace_id, self.sequence(number), wishes
+            self.caller, self.namespace_id, self.sequence(number), options
         )
         for page, (extent_id, index) in enumerate(
             (run.extent_id, index) for run in match.runs for index in run.indexes

@@ -2,7 +2,7 @@
 
 from core_builders import NAMESPACE_ID, Worker
 
-from kvstore.core.values.requests import Match, MatchWishes
+from kvstore.core.values.requests import Match, MatchOptions
 from kvstore.core.verbs.verify import Inspection, PageCheck
 
 
@@ -25,10 +25,10 @@ def publish(worker: Worker, letters: str, reservation_id: int = 900) -> None:
 
 def ask(worker: Worker, letters: str, pin_id: int = 1) -> tuple[Match, Inspection]:
     """Match ``letters`` to be verified; return the answer kept back, and what to look at."""
-    sequence, wishes = worker.sequence(letters), MatchWishes(pin_id)
+    sequence, options = worker.sequence(letters), MatchOptions(pin_id)
     now = worker.world.now
-    match = worker.cache.match(worker.caller, NAMESPACE_ID, sequence, wishes, now, to_verify=True)
-    inspection = worker.cache.inspect(worker.caller, wishes, everything)
+    match = worker.cache.match(worker.caller, NAMESPACE_ID, sequence, options, now, to_verify=True)
+    inspection = worker.cache.inspect(worker.caller, options, everything)
     assert inspection is not None
     return match, inspection
 

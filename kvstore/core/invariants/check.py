@@ -163,9 +163,9 @@ def _targets(cache: PrefixCache, arena: Arena) -> Iterator[int]:
     for move in cache.moves:
         if move.namespace.arena_in(move.tier) is arena:
             yield from (each.target for each in move.transfers)
-    for load in cache.disk_reads:
-        if load.namespace.arena is arena:
-            yield from load.targets
+    for read in cache.disk_reads:
+        if read.namespace.arena is arena:
+            yield from read.targets
 
 
 def _copies(node: Node, arena: Arena) -> Iterator[int]:

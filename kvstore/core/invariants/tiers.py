@@ -63,12 +63,12 @@ def _check_chain(node: Node, chain: Chain) -> None:
 
 
 def _check_under_way(cache: PrefixCache) -> None:
-    for keep in cache.disk_writes:
-        copies = list(keep.slots()[keep.start :])
-        same = copies == [page.slot for page in keep.pages]
-        invariant(same, "a keep holds its pages", keep.pages)
-    for load in cache.disk_reads:
-        invariant(load.held_end == load.start, "a load holds all that is above it", load.start)
+    for write in cache.disk_writes:
+        copies = list(write.slots()[write.start :])
+        same = copies == [page.slot for page in write.pages]
+        invariant(same, "a disk write holds its pages", write.pages)
+    for read in cache.disk_reads:
+        invariant(read.held_end == read.start, "a disk read holds all that is above it", read.start)
 
 
 def _check_untold(disk: DiskState) -> None:
@@ -80,8 +80,8 @@ def _check_untold(disk: DiskState) -> None:
 
 
 def _check_reads(cache: PrefixCache, namespace: Namespace) -> None:
-    loads = [load for load in cache.disk_reads if load.namespace is namespace]
-    digests = [page.digest for load in loads for page in load.pages]
-    invariant(len(digests) == len(set(digests)), "a page is loaded once at a time")
-    known = set(digests) == cache.loading(namespace).keys()
-    invariant(known, "what is loading is known")
+    reads = [read for read in cache.disk_reads if read.namespace is namespace]
+    digests = [page.digest for read in reads for page in read.pages]
+    invariant(len(digests) == len(set(digests)), "a page is read once at a time")
+    known = set(digests) == cache.reads_in(namespace).keys()
+    invariant(known, "what is being read is known")

@@ -11,7 +11,7 @@ from kvstore.core.pool.pages import release
 from kvstore.core.pool.tenant import Tenant, TombstonesOf
 from kvstore.core.values.counters import Counters
 from kvstore.core.values.limits import Limits
-from kvstore.core.values.requests import Caller, MatchWishes
+from kvstore.core.values.requests import Caller, MatchOptions
 from kvstore.core.values.slots import SlotState
 from kvstore.errors import (
     LeaseExpired,
@@ -123,12 +123,12 @@ class Lease:
             raise QuotaExceeded(quota="holds_per_lease", maximum=self._max_holds)
         self.owner.require_hold_room(count)
 
-    def require_pins_alive(self, wishes: MatchWishes) -> None:
+    def require_pins_alive(self, options: MatchOptions) -> None:
         """Raises Tombstoned if a pin that a match wants was released already."""
         tombstones = self.pin_tombstones
-        tombstones.require_none(wishes.pin_id, id=wishes.pin_id)
-        if wishes.source_pin_id is not None:
-            tombstones.require_none(wishes.source_pin_id, id=wishes.source_pin_id)
+        tombstones.require_none(options.pin_id, id=options.pin_id)
+        if options.source_pin_id is not None:
+            tombstones.require_none(options.source_pin_id, id=options.source_pin_id)
 
     def add_pin(self, pin: Pin | SourcePin) -> None:
         """Adds a pin."""

@@ -18,13 +18,13 @@ from kvstore.core.pool.namespace import Namespace, namespace_of
 from kvstore.core.pool.pages import evict, nominate, publish, release
 from kvstore.core.pool.placement import nearest
 from kvstore.core.values.events import Cause
-from kvstore.core.values.requests import NO_HINT, Caller, MatchWishes, Sequence
+from kvstore.core.values.requests import NO_HINT, Caller, MatchOptions, Sequence
 from kvstore.core.values.slots import INDEX_BITS, Slots, SlotState
 from kvstore.core.values.tokens import TOKEN_BYTES, matchable_pages
 from kvstore.core.verbs.lookup import cached_end
 
 
-class LoadPage(NamedTuple):
+class ReadPage(NamedTuple):
     """A page to read into a slot. ``end`` counts pages from the beginning through it."""
 
     end: int
@@ -50,7 +50,7 @@ class Located(NamedTuple):
             yield self.digests.through(end + 1)
 
 
-class Load(Hold):
+class DiskRead(Hold):
     """A hold on the path above pages that are to be published in tier 1, from ``start`` on.
 
     Their slots, ``targets``, are MOVING. ``callers`` counts the callers that asked for it; all
@@ -82,10 +82,10 @@ class Load(Hold):
         return self.namespace.digest
 
     @property
-    def pages(self) -> list[LoadPage]:
+    def pages(self) -> list[ReadPage]:
         """The pages, in prefix order."""
         ends = range(self.start + 1, self.end + 1)
-        return list(map(LoadPage, ends, self.page_digests, self.targets))
+        return list(map(ReadPage, ends, self.page_digests, self.targets))
 
     @property
     def page_digests(self) -> list[bytes]:
@@ -107,10 +107,10 @@ class DiskReads:
 
     def __init__(self, state: CacheState) -> None:
         self._state = state
-        self.under_way: dict[Load, None] = {}
-        self._by_digest: dict[Namespace, dict[bytes, Load]] = {}
+        self.under_way: dict[DiskRead, None] = {}
+        self._by_digest: dict[Namespace, dict[bytes, DiskRead]] = {}
 
-    def loading(self, namespace: Namespace) -> Mapping[bytes, Load]:
+    def reads_in(self, namespace: Namespace) -> Mapping[bytes, DiskRead]:
         """Returns the reads under way in a namespace, by the digests of their pages."""
         return self._by_digest.get(namespace, {})
 
@@ -119,11 +119,11 @@ class DiskReads:
         caller: Caller,
         namespace_id: bytes,
         sequence: Sequence,
-        wishes: MatchWishes | None = None,
+        options: MatchOptions | None = None,
     ) -> Located:
         """Returns the end of a sequence's cached pages, and the pages after it that could be read.
 
-        Has no effect at all. Raises the errors of a match. If a match with ``wishes`` was answered
+        Has no effect at all. Raises the errors of a match. If a match with ``options`` was answered
         before, nothing is to be read for it, since it gets that answer again.
         """
         lease = self._state.member(caller)
@@ -134,26 +134,26 @@ class DiskReads:
         begin = at.depth * width - sequence.position * TOKEN_BYTES
         # If the base's path was removed, nothing after it can be read.
         count = matchable_pages(length, page_tokens) - at.depth if begin >= 0 else 0
-        if wishes is not None:
-            lease.require_pins_alive(wishes)
-            count = 0 if wishes.pin_id in lease.pins else count
+        if options is not None:
+            lease.require_pins_alive(options)
+            count = 0 if options.pin_id in lease.pins else count
         digests = digests_to(at, sequence.tokens[begin : begin + max(count, 0) * width])
         return Located(namespace.digest, at.depth, max(count, 0), digests)
 
-    def begin_load(
+    def begin_read(
         self,
         caller: Caller,
         namespace_id: bytes,
         sequence: Sequence,
         page_count: int,
         located: Located,
-    ) -> Load | None:
+    ) -> DiskRead | None:
         """Takes slots for the first ``page_count`` pages that were located; FREE to MOVING.
 
-        Takes fewer if there are too few, and evicts as a reservation would. If another load brings
-        the first of them, returns that load, with more than one of ``callers``. Returns None if
+        Takes fewer if there are too few, and evicts as a reservation would. If another read brings
+        the first of them, returns that read, with more than one of ``callers``. Returns None if
         there is nothing left to read, no slot, or a removal that the disk has not heard of. The
-        only caller of a load has to finish it. Raises the errors of a match.
+        only caller of a read has to finish it. Raises the errors of a match.
         """
         lease = self._state.member(caller)
         namespace = self._state.own(lease, namespace_id)
@@ -163,58 +163,58 @@ class DiskReads:
         at = cached_end(lease, namespace, sequence, end)
         if not located.end <= at.depth < end:
             return None
-        load = Load(at, located.digests)
-        loading = self.loading(namespace)
-        under_way = loading.get(load.digests.through(load.start + 1))
+        read = DiskRead(at, located.digests)
+        reads_in = self.reads_in(namespace)
+        under_way = reads_in.get(read.digests.through(read.start + 1))
         if under_way is not None:
             under_way.callers += 1
-            release(load.anchors)
+            release(read.anchors)
             return under_way
-        wanted = load.digests.between(load.start, end)
-        fresh = list(takewhile(lambda digest: digest not in loading, wanted))
-        load.targets = self._take_targets(lease, load, len(fresh))
-        if not load.targets:
-            release(load.anchors)
+        wanted = read.digests.between(read.start, end)
+        fresh = list(takewhile(lambda digest: digest not in reads_in, wanted))
+        read.targets = self._take_targets(lease, read, len(fresh))
+        if not read.targets:
+            release(read.anchors)
             return None
-        begun = dict.fromkeys(fresh[: len(load.targets)], load)
+        begun = dict.fromkeys(fresh[: len(read.targets)], read)
         self._by_digest.setdefault(namespace, {}).update(begun)
-        self.under_way[load] = None
-        return load
+        self.under_way[read] = None
+        return read
 
-    def finish_load(self, load: Load, good_count: int, checksums: Items[int] = ()) -> int:
-        """Publishes the first ``good_count`` pages of a load; returns how many were new.
+    def finish_read(self, read: DiskRead, good_count: int, checksums: Items[int] = ()) -> int:
+        """Publishes the first ``good_count`` pages of a read; returns how many were new.
 
         MOVING to CACHED, or to FREE. Publishes nothing if the path above left the index, or if
         pages of the namespace were removed. ``checksums`` are those of the good pages, or empty.
         Raises nothing.
         """
-        namespace, arena = load.namespace, load.namespace.arena
-        del self.under_way[load]
-        loading = self._by_digest[namespace]
-        for digest in load.page_digests:
-            del loading[digest]
-        if not loading:
+        namespace, arena = read.namespace, read.namespace.arena
+        del self.under_way[read]
+        reads_in = self._by_digest[namespace]
+        for digest in read.page_digests:
+            del reads_in[digest]
+        if not reads_in:
             del self._by_digest[namespace]
         lasting = arena.lasting
-        good = load.targets[: 0 if load.is_stale else good_count]
+        good = read.targets[: 0 if read.is_stale else good_count]
         good = array("Q", takewhile(lambda slot: slot >> INDEX_BITS in lasting, good))
         arena.keep_checksums(zip(good, checksums, strict=False))
-        published = self._publish_loaded(load, good) if good else good
+        published = self._publish_read(read, good) if good else good
         # The last of the good pages were published.
-        rest = load.targets[: len(good) - len(published)] + load.targets[len(good) :]
+        rest = read.targets[: len(good) - len(published)] + read.targets[len(good) :]
         arena.recycle(rest, SlotState.MOVING)
-        release(load.anchors)
+        release(read.anchors)
         for counters in (self._state.counters, namespace.counters):
             counters.loaded_page_count += len(published)
         return len(published)
 
-    def _publish_loaded(self, load: Load, good: Slots) -> Slots:
-        """Publishes pages that were read below a load's path; returns the slots of the new ones."""
-        namespace = load.namespace
-        tokens = load.digests.tokens(load.start, load.start + len(good))
-        above = load.position_at(load.start)
+    def _publish_read(self, read: DiskRead, good: Slots) -> Slots:
+        """Publishes pages that were read below a read's path; returns the slots of the new ones."""
+        namespace = read.namespace
+        tokens = read.digests.tokens(read.start, read.start + len(good))
+        above = read.position_at(read.start)
         at = namespace.index.descend(above, tokens, len(good))
-        there = at.depth - load.start
+        there = at.depth - read.start
         fresh = good[there:]
         if fresh:
             namespace.arena.change(fresh, SlotState.MOVING, SlotState.RESERVED)
@@ -231,13 +231,13 @@ class DiskReads:
             if self._state.wanted is not None:
                 self._state.wanted.inserted(at)
         # Pages are known to be kept only if all pages before them are.
-        follows = kept_end(at) >= load.start and load.losses == namespace.losses
-        remember(at, load.digests, load.start + len(good) if follows else 0)
+        follows = kept_end(at) >= read.start and read.losses == namespace.losses
+        remember(at, read.digests, read.start + len(good) if follows else 0)
         return fresh
 
-    def _take_targets(self, lease: Lease, load: Load, count: int) -> Slots:
+    def _take_targets(self, lease: Lease, read: DiskRead, count: int) -> Slots:
         """Returns ``count`` slots, now MOVING, or as many as the lease may have."""
-        arena = load.namespace.arena
+        arena = read.namespace.arena
         usable = lease.usable_extents(arena)
         missing = count - arena.free_count
         if missing > 0 and usable == arena.lasting:

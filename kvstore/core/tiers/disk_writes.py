@@ -20,7 +20,7 @@ from kvstore.core.pool.placement import FIRST, LOWER, Tiers, extended
 from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK
 
 
-class KeepPage(NamedTuple):
+class WritePage(NamedTuple):
     """A whole page. ``end`` counts pages from the beginning through it.
 
     ``checksum`` is that of its bytes, or ``NO_CHECKSUM``.
@@ -31,7 +31,7 @@ class KeepPage(NamedTuple):
     checksum: int
 
 
-class Keep(Hold):
+class DiskWrite(Hold):
     """A hold on pages of one path that were touched and that the disk is not known to have.
 
     They are consecutive whole pages, from ``start`` on. Each is named by its copy in tier 2, if
@@ -48,7 +48,7 @@ class Keep(Hold):
         self.losses = namespace.losses
         self.digests: PathDigests = digests_to(at, since=start)
         self.stand_at(at)
-        self.pages: list[KeepPage] = list(self._find_pages())
+        self.pages: list[WritePage] = list(self._find_pages())
 
     @property
     def namespace_digest(self) -> bytes:
@@ -60,14 +60,14 @@ class Keep(Hold):
         """True if a page of its path left the index since, or if it is finished."""
         return not self.anchors or self.anchors[0].node.detached
 
-    def _find_pages(self) -> Iterator[KeepPage]:
+    def _find_pages(self) -> Iterator[WritePage]:
         extents = self.namespace.extents
         for end, slot in enumerate(self.slots()[self.start :], start=self.start + 1):
             checksums = extents[slot >> INDEX_BITS].checksums
-            yield KeepPage(end, slot, checksums[slot & INDEX_MASK])
+            yield WritePage(end, slot, checksums[slot & INDEX_MASK])
 
 
-def prepare(touch: Touch, most: int) -> Keep | None:
+def prepare(touch: Touch, most: int) -> DiskWrite | None:
     """Holds the first ``most`` touched pages of a path that the disk is not known to have.
 
     Returns None if there are none, or if removals have to be reported to the disk first.
@@ -83,7 +83,7 @@ def prepare(touch: Touch, most: int) -> Keep | None:
     start = max(touch.start, kept_end(at))
     if end <= start:
         return None
-    return Keep(ancestor(at, min(end, start + most)), start)
+    return DiskWrite(ancestor(at, min(end, start + most)), start)
 
 
 def _lower_first(at: Position) -> Tiers:
@@ -112,20 +112,20 @@ class DiskWrites:
 
     def __init__(self, state: CacheState) -> None:
         self._state = state
-        self.under_way: dict[Keep, None] = {}
+        self.under_way: dict[DiskWrite, None] = {}
 
-    def keeps_wanted(self) -> bool:
-        """Returns True if ``plan_keeps`` may have something to do."""
+    def writes_wanted(self) -> bool:
+        """Returns True if ``plan_writes`` may have something to do."""
         return self._state.disk is not None and bool(self._state.disk.touches)
 
-    def plan_keeps(self, most: int, room: int = UNBOUNDED) -> list[Keep]:
+    def plan_writes(self, most: int, room: int = UNBOUNDED) -> list[DiskWrite]:
         """Returns at most ``most`` touched pages. The caller has to finish them.
 
         Only whole pages, in the order of their touches, each as often as it was touched until it is
         known to be kept. Their size is at most ``room`` bytes, except for one page if no other is
         on its way.
         """
-        keeps: list[Keep] = []
+        writes: list[DiskWrite] = []
         disk = self._state.disk
         while disk is not None and disk.touches and most > 0:
             page_bytes = namespace_of(disk.touches[0].node).layout.page_bytes
@@ -133,39 +133,39 @@ class DiskWrites:
             if fit < 1:
                 break
             touch = disk.touches.popleft()
-            keep = prepare(touch, fit)
-            if keep is None:
+            write = prepare(touch, fit)
+            if write is None:
                 continue
-            most -= len(keep.pages)
-            room -= len(keep.pages) * page_bytes
-            keeps.append(keep)
-            self.under_way[keep] = None
-            if len(keep.pages) == fit:
-                disk.touches.appendleft(touch._replace(start=keep.held_end))
-        return keeps
+            most -= len(write.pages)
+            room -= len(write.pages) * page_bytes
+            writes.append(write)
+            self.under_way[write] = None
+            if len(write.pages) == fit:
+                disk.touches.appendleft(touch._replace(start=write.held_end))
+        return writes
 
-    def keeps_stale(self, keep: Keep) -> bool:
-        """Returns True if a page of a keep's path left the index: none of it may be written.
+    def write_is_stale(self, write: DiskWrite) -> bool:
+        """Returns True if a page of a write's path left the index: none of it may be written.
 
         Has to be asked right before the pages are given to the disk, under the same mutex.
         """
-        return keep.is_stale
+        return write.is_stale
 
-    def finish_keeps(self, keeps: Iterable[Keep], kept_ends: Items[int]) -> None:
-        """Releases keeps, and records through which page of each the disk has them now.
+    def finish_writes(self, writes: Iterable[DiskWrite], kept_ends: Items[int]) -> None:
+        """Releases writes, and records through which page of each the disk has them now.
 
-        An end counts pages from the sequence's beginning. An end of at most a keep's ``start``
+        An end counts pages from the sequence's beginning. An end of at most a write's ``start``
         means that the disk has none of it. Raises nothing.
         """
-        for keep, end in zip(keeps, kept_ends, strict=True):
+        for write, end in zip(writes, kept_ends, strict=True):
             assert self._state.disk is not None  # or none was planned
-            del self.under_way[keep]
-            if not keep.is_stale:
-                at = keep.position_at(keep.held_end)
+            del self.under_way[write]
+            if not write.is_stale:
+                at = write.position_at(write.held_end)
                 # Pages are known to be kept only if all pages before them are.
-                follows = kept_end(at) >= keep.start and keep.losses == keep.namespace.losses
-                remember(at, keep.digests, end if follows else 0)
-            release(keep.anchors)
+                follows = kept_end(at) >= write.start and write.losses == write.namespace.losses
+                remember(at, write.digests, end if follows else 0)
+            release(write.anchors)
 
     def forget_kept(self, namespace_digests: Iterable[bytes]) -> None:
         """Records that the disk lost pages of namespaces: none of theirs is known to be there.

@@ -20,7 +20,7 @@ from kvstore.core.pool.pages import evict, nominate, note_pages, release
 from kvstore.core.pool.placement import FIRST, LOWER, Tiers, extended, nearest
 from kvstore.core.pool.tier_policy import WritePolicy
 from kvstore.core.values.events import Cause, PagesChange
-from kvstore.core.values.requests import Caller, MatchWishes, Sequence
+from kvstore.core.values.requests import Caller, MatchOptions, Sequence
 from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK, Slots, SlotState
 from kvstore.core.verbs.lookup import longest
 
@@ -185,7 +185,7 @@ class Moves:
         return moves
 
     def plan_promotion(
-        self, caller: Caller, namespace_id: bytes, sequence: Sequence, wishes: MatchWishes
+        self, caller: Caller, namespace_id: bytes, sequence: Sequence, options: MatchOptions
     ) -> list[Move]:
         """Plans to copy to tier 1 the pages that a match would find in tier 2 alone.
 
@@ -201,8 +201,8 @@ class Moves:
                 lease,
                 namespace,
                 sequence,
-                wants_source=wishes.source_pin_id is not None,
-                wants_next_token=wishes.accept_next_token,
+                wants_source=options.source_pin_id is not None,
+                wants_next_token=options.accept_next_token,
                 anywhere=True,
             )
             self._begin(found.last, FIRST, moves, found.last.depth)

@@ -81,7 +81,7 @@ class Sequence(NamedTuple):
     base_reservation_id: int | None = None
 
 
-class MatchWishes(NamedTuple):
+class MatchOptions(NamedTuple):
     """The options of a match: the pins to take, and the kinds of answer that are allowed.
 
     Without ``source_pin_id`` the match looks for no source page. ``prefill_tokens_per_second``

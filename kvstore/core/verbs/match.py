@@ -8,7 +8,7 @@ from kvstore.core.leases.lease import Lease
 from kvstore.core.leases.state import CacheState
 from kvstore.core.pool.namespace import Namespace
 from kvstore.core.values.counters import Lookup
-from kvstore.core.values.requests import Caller, InFlight, Match, MatchWishes, Sequence, Source
+from kvstore.core.values.requests import Caller, InFlight, Match, MatchOptions, Sequence, Source
 from kvstore.core.values.runs import runs_of
 from kvstore.core.values.tokens import TOKEN_BYTES, matchable_pages
 from kvstore.core.verbs.lookup import Found, in_flight_beyond, longest
@@ -28,7 +28,7 @@ class Matching:
         caller: Caller,
         namespace_id: bytes,
         sequence: Sequence,
-        wishes: MatchWishes,
+        options: MatchOptions,
         now: float,
         *,
         to_verify: bool = False,
@@ -40,12 +40,12 @@ class Matching:
         """
         lease = self._state.member(caller)
         namespace = self._state.own(lease, namespace_id)
-        lease.require_pins_alive(wishes)
-        if wishes.pin_id not in lease.pins:
-            lease.require_room(wishes.hold_count)
-        match = self.match_in(lease, namespace, sequence, wishes, now)
+        lease.require_pins_alive(options)
+        if options.pin_id not in lease.pins:
+            lease.require_room(options.hold_count)
+        match = self.match_in(lease, namespace, sequence, options, now)
         if not to_verify:
-            self.tell(lease, wishes.pin_id)
+            self.tell(lease, options.pin_id)
         return match
 
     def match_in(
@@ -53,7 +53,7 @@ class Matching:
         lease: Lease,
         namespace: Namespace,
         sequence: Sequence,
-        wishes: MatchWishes,
+        options: MatchOptions,
         now: float,
         yield_idle: float | None = None,
     ) -> Match:
@@ -62,10 +62,10 @@ class Matching:
         With ``yield_idle`` it does nothing if more of the sequence is in flight, under a
         reservation that advanced within so many seconds.
         """
-        pin_id, source_pin_id = wishes.pin_id, wishes.source_pin_id
+        pin_id, source_pin_id = options.pin_id, options.source_pin_id
         pin = lease.pins.get(pin_id)
         if pin is not None:
-            if not isinstance(pin, Pin) or not took(pin, namespace, sequence, wishes):
+            if not isinstance(pin, Pin) or not took(pin, namespace, sequence, options):
                 raise IdReused(id=pin_id)
             return match_of(lease, pin)
         if source_pin_id == pin_id or source_pin_id in lease.pins:
@@ -76,7 +76,7 @@ class Matching:
             namespace,
             sequence,
             wants_source=source_pin_id is not None,
-            wants_next_token=wishes.accept_next_token,
+            wants_next_token=options.accept_next_token,
         )
         in_flight = None
         if namespace.prefills.by_page:
@@ -89,12 +89,12 @@ class Matching:
             return Match(matched, (), in_flight=in_flight)
         node, pages = found.at
         depth = node.start + pages
-        lookup = _lookup(namespace, found, depth, asked, wishes)
+        lookup = _lookup(namespace, found, depth, asked, options)
         if found.last.depth == 0:
             self._count_lookup(lease, namespace, lookup)
             return Match(0, (), in_flight=in_flight)
-        fingerprint = fingerprint_of(namespace, sequence, wishes, depth)
-        pin = self._pin(lease, namespace, found, wishes, fingerprint, now)
+        fingerprint = fingerprint_of(namespace, sequence, options, depth)
+        pin = self._pin(lease, namespace, found, options, fingerprint, now)
         pin.unanswered = Unanswered(lookup)
         return match_of(lease, pin, in_flight)
 
@@ -113,7 +113,7 @@ class Matching:
         lease: Lease,
         namespace: Namespace,
         found: Found,
-        wishes: MatchWishes,
+        options: MatchOptions,
         fingerprint: int,
         now: float,
     ) -> Pin:
@@ -124,11 +124,11 @@ class Matching:
             state.wanted.matched(last, found.tiers)
         if state.disk is not None:
             state.disk.touched(found.at)
-        pin = Pin(wishes.pin_id, namespace, found.at, fingerprint, now, found.tiers)
+        pin = Pin(options.pin_id, namespace, found.at, fingerprint, now, found.tiers)
         lease.add_pin(pin)
         pin.next_token = found.next_token
         if found.source is not None:
-            source_pin_id, valid = wishes.source_pin_id, found.valid_token_count
+            source_pin_id, valid = options.source_pin_id, found.valid_token_count
             assert source_pin_id is not None  # without one, no source is looked for
             pin.source_id = source_pin_id
             source = SourcePin(source_pin_id, namespace, found.source, valid, now, found.tiers)
@@ -141,17 +141,17 @@ class Matching:
 
 
 def _lookup(
-    namespace: Namespace, found: Found, depth: int, asked: int, wishes: MatchWishes
+    namespace: Namespace, found: Found, depth: int, asked: int, options: MatchOptions
 ) -> Lookup:
     """Returns the counts of a match that found ``depth`` pages to use in place."""
     page_tokens = namespace.layout.page_tokens
     matchable = max(asked - 1, 0)
     if found.next_token is not None:
         matchable = asked
-    elif wishes.source_pin_id is None or not namespace.layout.divides_by_token:
+    elif options.source_pin_id is None or not namespace.layout.divides_by_token:
         matchable = matchable_pages(asked, page_tokens) * page_tokens
     matched, copied = depth * page_tokens, found.valid_token_count
-    speed = wishes.prefill_tokens_per_second
+    speed = options.prefill_tokens_per_second
     has_next_token = found.next_token is not None
     return _new_tuple(Lookup, (asked, matched, copied, matchable, has_next_token, speed))
 
@@ -176,7 +176,7 @@ def match_of(lease: Lease, pin: Pin, in_flight: InFlight | None = None) -> Match
 
 
 def fingerprint_of(
-    namespace: Namespace, sequence: Sequence, wishes: MatchWishes, depth: int
+    namespace: Namespace, sequence: Sequence, options: MatchOptions, depth: int
 ) -> int:
     """Returns a hash that tells a match from others under the same pin id.
 
@@ -191,19 +191,19 @@ def fingerprint_of(
             sequence.position,
             sequence.base_pin_id,
             sequence.base_reservation_id,
-            wishes.pin_id,
-            wishes.source_pin_id,
-            wishes.accept_next_token,
+            options.pin_id,
+            options.source_pin_id,
+            options.accept_next_token,
             len(sequence.tokens),
             rest,
         )
     )
 
 
-def took(pin: Pin, namespace: Namespace, sequence: Sequence, wishes: MatchWishes) -> bool:
+def took(pin: Pin, namespace: Namespace, sequence: Sequence, options: MatchOptions) -> bool:
     """Returns True if this very match took a pin. Costs as much as the pin's path is long."""
     depth = pin.held_end
-    if pin.fingerprint != fingerprint_of(namespace, sequence, wishes, depth):
+    if pin.fingerprint != fingerprint_of(namespace, sequence, options, depth):
         return False
     matched = _matched(namespace, sequence, depth)
     start = sequence.position * TOKEN_BYTES

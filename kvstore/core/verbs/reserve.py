@@ -12,7 +12,7 @@ from kvstore.core.values.requests import (
     Caller,
     Grant,
     Match,
-    MatchWishes,
+    MatchOptions,
     ReservationRequest,
     Sequence,
 )
@@ -61,7 +61,7 @@ class Reserving:
         caller: Caller,
         namespace_id: bytes,
         sequence: Sequence,
-        wishes: MatchWishes,
+        options: MatchOptions,
         *,
         reservation_id: int,
         total_page_count: int,
@@ -79,20 +79,20 @@ class Reserving:
         """
         lease = self._state.member(caller)
         namespace = self._state.own(lease, namespace_id)
-        pin_id = wishes.pin_id
+        pin_id = options.pin_id
         existing = lease.reservations.get(reservation_id)
         start = existing.start_page if existing else 0
         wanted = max(total_page_count - start, 0)
         request = _new_tuple(ReservationRequest, (reservation_id, start, wanted))
         missing = self._missing(lease, namespace, request)
-        lease.require_pins_alive(wishes)
+        lease.require_pins_alive(options)
         if existing is None:
-            lease.require_room(1 if pin_id in lease.pins else 1 + wishes.hold_count)
+            lease.require_room(1 if pin_id in lease.pins else 1 + options.hold_count)
         if existing is not None and pin_id not in lease.pins:
             match = Match(0, ())
         else:
             yields = yield_idle if existing is None else None
-            match = self._matching.match_in(lease, namespace, sequence, wishes, now, yields)
+            match = self._matching.match_in(lease, namespace, sequence, options, now, yields)
             if yields is not None and match.in_flight is not None:
                 return match, None
         if existing is None:

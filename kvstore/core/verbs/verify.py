@@ -20,7 +20,7 @@ from kvstore.core.leases.state import CacheState
 from kvstore.core.pool.namespace import namespace_of
 from kvstore.core.pool.pages import remove_corrupt
 from kvstore.core.values.events import Cause
-from kvstore.core.values.requests import Caller, MatchWishes
+from kvstore.core.values.requests import Caller, MatchOptions
 from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK, NO_CHECKSUM
 from kvstore.core.verbs.match import Matching
 from kvstore.errors import LeaseNotFound, PageCorrupt
@@ -54,7 +54,7 @@ class Inspection(NamedTuple):
 
     lease: Lease
     pin: Pin
-    wishes: MatchWishes
+    options: MatchOptions
     pages: list[PageCheck]
 
     @property
@@ -70,7 +70,7 @@ class Verifying:
         self._state = state
         self._matching = matching
 
-    def inspect(self, caller: Caller, wishes: MatchWishes, pick: Pick) -> Inspection | None:
+    def inspect(self, caller: Caller, options: MatchOptions, pick: Pick) -> Inspection | None:
         """Returns the pages of a match to read before its answer, or None to answer at once.
 
         Called right after the match, which knew the caller. ``pick`` chooses among the pages in
@@ -78,13 +78,13 @@ class Verifying:
         answered before is not inspected again.
         """
         lease = self._state.table.leases[caller.identity.tenant, caller.lease_id]
-        pin = lease.pins.get(wishes.pin_id)
+        pin = lease.pins.get(options.pin_id)
         if not isinstance(pin, Pin) or pin.unanswered is None:
             return None
         pages = _checks(lease, pin, pick)
         if pages:
-            return Inspection(lease, pin, wishes, pages)
-        self._matching.tell(lease, wishes.pin_id)
+            return Inspection(lease, pin, options, pages)
+        self._matching.tell(lease, options.pin_id)
         return None
 
     def remove_corrupt(
@@ -132,7 +132,7 @@ class Verifying:
             raise LeaseNotFound(lease_id=lease.lease_id.hex())
         lease.require_active()
         lease.require_attached()
-        lease.require_pins_alive(inspection.wishes)
+        lease.require_pins_alive(inspection.options)
         pin = inspection.pin
         if lease.pins.get(pin.hold_id) is not pin:
             return False

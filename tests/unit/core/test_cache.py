@@ -12,7 +12,7 @@ from core_builders import (
 )
 
 from kvstore.core.values.limits import Limits
-from kvstore.core.values.requests import Match, MatchWishes, Sequence
+from kvstore.core.values.requests import Match, MatchOptions, Sequence
 from kvstore.errors import (
     LeaseExpired,
     LimitExceeded,
@@ -53,7 +53,7 @@ def test_pitfall_rounding_up(page_tokens: int) -> None:
     for count in range(len(tokens) // 4 + 1):
         sequence = Sequence(tokens[: 4 * count])
         match = world.cache.match(
-            world.worker.caller, NAMESPACE_ID, sequence, MatchWishes(count), world.now
+            world.worker.caller, NAMESPACE_ID, sequence, MatchOptions(count), world.now
         )
         pages = min(max(count - 1, 0) // page_tokens, 3)
         assert match.matched_token_count == pages * page_tokens
@@ -257,7 +257,7 @@ def test_what_fails_changes_nothing() -> None:
     with pytest.raises(PinNotFound):
         world.worker.match("b", 1, 1, base_pin_id=77)
     with pytest.raises(NamespaceNotFound):
-        world.cache.match(caller, b"unknown", Sequence(FILLER), MatchWishes(1), world.now)
+        world.cache.match(caller, b"unknown", Sequence(FILLER), MatchOptions(1), world.now)
     with pytest.raises(LimitExceeded):
         world.worker.match("abc", 1)
     assert world.cache.counters == counters

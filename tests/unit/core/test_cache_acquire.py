@@ -5,7 +5,7 @@ from core_builders import NAMESPACE_ID, CoreWorld, make_layout, node_at, places
 
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.limits import Limits
-from kvstore.core.values.requests import Match, MatchWishes
+from kvstore.core.values.requests import Match, MatchOptions
 from kvstore.errors import IdReused, LimitExceeded, PoolExhausted, QuotaExceeded, Tombstoned
 
 
@@ -153,7 +153,7 @@ def test_ids_name_one_acquire() -> None:
             world.worker.caller,
             b"2nd",
             world.worker.sequence("abc"),
-            MatchWishes(3),
+            MatchOptions(3),
             reservation_id=2,
             total_page_count=3,
             now=world.now,

@@ -13,7 +13,7 @@ from kvstore.core.values.events import Cause, NamespaceEvent, NamespaceStep, Pag
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.requests import (
     Identity,
-    MatchWishes,
+    MatchOptions,
     NamedPinRequest,
     Removed,
     ReservationRequest,
@@ -205,10 +205,10 @@ def test_tier_3_is_told_to_forget_all_of_it() -> None:
     worker = world.worker
     sequence = worker.sequence("ab")
     located = world.cache.locate(worker.caller, FRESH_ID, sequence)
-    assert world.cache.begin_load(worker.caller, FRESH_ID, sequence, 2, located) is None
+    assert world.cache.begin_read(worker.caller, FRESH_ID, sequence, 2, located) is None
     assert world.tell() == [RemovedPrefix(NAMESPACE_ID, digest, None)]
     assert (again.removing, world.third.untold, world.disk) == (0, {}, {})
-    assert world.cache.begin_load(worker.caller, FRESH_ID, sequence, 2, located) is not None
+    assert world.cache.begin_read(worker.caller, FRESH_ID, sequence, 2, located) is not None
 
 
 def test_tier_3_is_told_of_one_that_nobody_opened_again() -> None:
@@ -277,6 +277,6 @@ def test_what_was_announced_is_computed_for_nobody() -> None:
     world.cache.reserve(caller, b"second", [request], world.now)
     delete(world)
     assert holdings.announced_bytes == 0
-    wishes = MatchWishes(9)
+    options = MatchOptions(9)
     with pytest.raises(NamespaceNotFound):
-        world.cache.match(other.caller, NAMESPACE_ID, other.sequence("ab"), wishes, world.now)
+        world.cache.match(other.caller, NAMESPACE_ID, other.sequence("ab"), options, world.now)

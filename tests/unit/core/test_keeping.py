@@ -11,9 +11,9 @@ from kvstore.core.values.requests import Sequence
 
 def ends(world: ThirdWorld, most: int = 100) -> list[list[int]]:
     """Plan, and write nothing; return where the pages of each keep end."""
-    keeps = world.cache.plan_keeps(most)
+    keeps = world.cache.plan_writes(most)
     world.laws.check()
-    world.cache.finish_keeps(keeps, [0] * len(keeps))
+    world.cache.finish_writes(keeps, [0] * len(keeps))
     return [[page.end for page in each.pages] for each in keeps]
 
 
@@ -22,10 +22,10 @@ def test_a_keep_names_slots_digests_and_checksums() -> None:
     world = ThirdWorld()
     world.worker.reserve(1, 3)
     world.worker.insert(1, "abc", checksums=[11, 0, 13])
-    assert world.cache.keeps_wanted()
-    [keep] = world.cache.plan_keeps(100)
+    assert world.cache.writes_wanted()
+    [keep] = world.cache.plan_writes(100)
     world.laws.check()
-    assert not world.cache.keeps_wanted()
+    assert not world.cache.writes_wanted()
     assert [(page.end, page.checksum) for page in keep.pages] == [(1, 11), (2, 0), (3, 13)]
     assert [page.slot for page in keep.pages] == list(keep.slots())
     chain = [world.namespace.digest, *page_digests(world.namespace.digest, paged("abc"), 8)]
@@ -33,7 +33,7 @@ def test_a_keep_names_slots_digests_and_checksums() -> None:
     assert found == list(pairwise(chain))
     assert keep.namespace_digest == chain[0]
     assert (keep.digests.end, keep.digests.known_end) == (3, 3)
-    world.cache.finish_keeps([keep], [3])
+    world.cache.finish_writes([keep], [3])
     world.laws.check()
 
 
@@ -50,7 +50,7 @@ def test_each_touch_is_told_until_the_page_is_kept() -> None:
     world.worker.match("abc", 4)
     assert world.keep() == 3
     world.worker.match("abc", 5)
-    assert not world.cache.keeps_wanted()
+    assert not world.cache.writes_wanted()
     world.worker.match("abcd", 6)
     assert ends(world) == [[4]]
 
@@ -62,12 +62,12 @@ def test_what_is_not_kept_yet_has_its_digests_again() -> None:
     world.worker.publish("abcd", "abxy")
     for kept in (0, 1, 3):
         world.worker.match("abcd", 10 + kept)
-        for keep in (keeps := world.cache.plan_keeps(100)):
+        for keep in (keeps := world.cache.plan_writes(100)):
             digests = [keep.digests.through(end) for end in range(keep.start, keep.held_end + 1)]
             known = [world.namespace.digest]
             known += page_digests(world.namespace.digest, keep.tokens(), 8)
             assert digests == known[keep.start :]
-        world.cache.finish_keeps(keeps, [kept] * len(keeps))
+        world.cache.finish_writes(keeps, [kept] * len(keeps))
         world.laws.check()
     assert digests[-1] == chain[4]
 
@@ -77,16 +77,16 @@ def test_a_plan_is_bounded_by_bytes() -> None:
     world = ThirdWorld()
     size = world.namespace.layout.page_bytes
     world.worker.publish("abcd")
-    begun = world.cache.plan_keeps(100, 2 * size + 1)
+    begun = world.cache.plan_writes(100, 2 * size + 1)
     assert [[page.end for page in each.pages] for each in begun] == [[1, 2]]
-    assert world.cache.plan_keeps(100, size - 1) == []
-    begun += world.cache.plan_keeps(100, size)
+    assert world.cache.plan_writes(100, size - 1) == []
+    begun += world.cache.plan_writes(100, size)
     assert [page.end for page in begun[-1].pages] == [3]
-    world.cache.finish_keeps(begun, [0, 0])
-    [last] = world.cache.plan_keeps(100, 0)
+    world.cache.finish_writes(begun, [0, 0])
+    [last] = world.cache.plan_writes(100, 0)
     assert [page.end for page in last.pages] == [4]
-    assert world.cache.plan_keeps(100, 0) == []
-    world.cache.finish_keeps([last], [0])
+    assert world.cache.plan_writes(100, 0) == []
+    world.cache.finish_writes([last], [0])
     world.laws.check()
 
 
@@ -126,7 +126,7 @@ def test_what_is_kept_survives_splits_and_merges_and_growth() -> None:
     assert world.keep() == 2
     assert ends(world) == []
     world.worker.match("abcdef", 1)
-    assert not world.cache.keeps_wanted()
+    assert not world.cache.writes_wanted()
     # Room for two goes from what was used least recently, and the rest is one node again.
     world.worker.reserve(2, 2)
     world.worker.release(1)
@@ -150,8 +150,8 @@ def test_nodes_of_which_not_all_is_known_become_one() -> None:
     world = ThirdWorld()
     world.worker.publish("abcd", "abxy")
     world.worker.match("abcd", 1)
-    [first, *_] = keeps = world.cache.plan_keeps(2)
-    world.cache.finish_keeps(keeps, [world.write(each) for each in keeps])
+    [first, *_] = keeps = world.cache.plan_writes(2)
+    world.cache.finish_writes(keeps, [world.write(each) for each in keeps])
     assert first.is_stale
     world.worker.release(1)
     world.worker.reserve(2, 4)
@@ -168,16 +168,16 @@ def test_after_a_loss_everything_is_offered_again() -> None:
     world.worker.publish("ab")
     world.keep()
     world.worker.publish("abcd")
-    [keep] = world.cache.plan_keeps(100)
+    [keep] = world.cache.plan_writes(100)
     world.cache.forget_kept([world.namespace.digest, b"unknown"])
-    world.cache.finish_keeps([keep], [4])
+    world.cache.finish_writes([keep], [4])
     world.laws.check()
     world.worker.match("abcd", 1)
-    [keep] = world.cache.plan_keeps(100)
+    [keep] = world.cache.plan_writes(100)
     assert [page.end for page in keep.pages] == [1, 2, 3, 4]
     chain = [world.namespace.digest, *page_digests(world.namespace.digest, paged("abcd"), 8)]
     assert [keep.digests.through(end) for end in range(5)] == chain
-    world.cache.finish_keeps([keep], [0])
+    world.cache.finish_writes([keep], [0])
 
 
 def test_what_is_kept_by_now_is_passed_over() -> None:
@@ -185,9 +185,9 @@ def test_what_is_kept_by_now_is_passed_over() -> None:
     world = ThirdWorld()
     world.worker.publish("ab")
     world.worker.match("abc", 1)
-    [keep] = world.cache.plan_keeps(2)
-    world.cache.finish_keeps([keep], [world.write(keep)])
-    assert world.cache.keeps_wanted()
+    [keep] = world.cache.plan_writes(2)
+    world.cache.finish_writes([keep], [world.write(keep)])
+    assert world.cache.writes_wanted()
     assert ends(world) == []
 
 
@@ -197,9 +197,9 @@ def test_nothing_is_kept_below_what_is_not() -> None:
     world.worker.reserve(1, 4)
     world.worker.insert(1, "ab")
     world.worker.insert(1, "cd", 2)
-    first, second = world.cache.plan_keeps(100)
-    world.cache.finish_keeps([second], [world.write(second)])
-    world.cache.finish_keeps([first], [world.write(first)])
+    first, second = world.cache.plan_writes(100)
+    world.cache.finish_writes([second], [world.write(second)])
+    world.cache.finish_writes([first], [world.write(first)])
     world.laws.check()
     world.worker.match("abcd", 2)
     assert ends(world) == [[3, 4]]
@@ -209,14 +209,14 @@ def test_a_keep_holds_its_pages() -> None:
     """Nothing of them is evicted; what an operator removes makes it stale."""
     world = ThirdWorld()
     world.worker.publish("abcd")
-    [keep] = world.cache.plan_keeps(3)
+    [keep] = world.cache.plan_writes(3)
     world.worker.reserve(1, 5)
     assert world.shape() == {"abc": {}}
-    assert not world.cache.keeps_stale(keep)
+    assert not world.cache.write_is_stale(keep)
     assert world.evict_prefix("ab") == (0, 2)
-    assert world.cache.keeps_stale(keep)
+    assert world.cache.write_is_stale(keep)
     world.laws.check()
-    world.cache.finish_keeps([keep], [3])
+    world.cache.finish_writes([keep], [3])
     world.laws.check()
     assert world.states() == {"FREE": 2, "RESERVED": 5, "CACHED": 1}
 
@@ -240,9 +240,9 @@ def test_digests_are_computed_once() -> None:
     world.worker.publish("abcd")
     world.keep()
     world.worker.publish("abcdef")
-    [keep] = world.cache.plan_keeps(100)
+    [keep] = world.cache.plan_writes(100)
     assert (keep.digests.start, keep.digests.end) == (4, 6)
-    world.cache.finish_keeps([keep], [world.write(keep)])
+    world.cache.finish_writes([keep], [world.write(keep)])
     assert world.locate("abcx").digests.start == 3
 
 
@@ -254,11 +254,11 @@ def test_tier_2_s_copies_are_written_where_there_are_any() -> None:
     world.cache.state.wanted.to_lower[node_at(world.namespace.index, "abcd")] = None
     world.cache.finish_moves(world.cache.plan_moves(2))
     world.laws.check()
-    [keep] = world.cache.plan_keeps(100)
+    [keep] = world.cache.plan_writes(100)
     world.laws.check()
     assert [page.slot >> 32 for page in keep.pages] == [2, 2, 1, 1]
-    world.cache.finish_keeps([keep], [world.write(keep)])
+    world.cache.finish_writes([keep], [world.write(keep)])
     world.evict()
     world.third.touches.clear()
     world.worker.match("ab", 1)
-    assert not world.cache.keeps_wanted()
+    assert not world.cache.writes_wanted()

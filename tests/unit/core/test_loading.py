@@ -5,9 +5,9 @@ from core_builders import FILLER, NAMESPACE_ID, node_at, paged, places
 from third_world import ThirdWorld
 
 from kvstore.core.pool.tier_policy import WritePolicy
-from kvstore.core.tiers.disk_reads import Load
+from kvstore.core.tiers.disk_reads import DiskRead
 from kvstore.core.values.page_hash import page_digests
-from kvstore.core.values.requests import MatchWishes, Sequence
+from kvstore.core.values.requests import MatchOptions, Sequence
 from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK
 from kvstore.core.verbs.verify import Inspection
 
@@ -24,7 +24,7 @@ def kept(*sequences: str, slots: int = 8, **options: object) -> ThirdWorld:
     return world
 
 
-def begun(world: ThirdWorld, letters: str, count: int = 100) -> Load:
+def begun(world: ThirdWorld, letters: str, count: int = 100) -> DiskRead:
     """Return a load that was begun."""
     load = world.begin(letters, count=count)
     assert load is not None
@@ -48,7 +48,7 @@ def test_what_was_kept_is_loaded_and_matched() -> None:
     match = world.worker.match("abcdef", 2)
     assert places(match.runs) == [slot & INDEX_MASK for slot in load.targets]
     assert match.matched_token_count == 8
-    assert not world.cache.keeps_wanted()
+    assert not world.cache.writes_wanted()
     for counters in (world.cache.counters, world.namespace.counters):
         assert (counters.loaded_page_count, counters.inserted_page_count) == (4, 4)
 
@@ -69,16 +69,16 @@ def test_checksums_are_kept() -> None:
     """Of the pages that were read, as of those that are inserted."""
     world = kept("ab")
     load = begun(world, "ab")
-    world.cache.finish_load(load, 2, [5, 6])
+    world.cache.finish_read(load, 2, [5, 6])
     world.cache.match(
         world.worker.caller,
         NAMESPACE_ID,
         world.worker.sequence("ab"),
-        MatchWishes(1),
+        MatchOptions(1),
         world.now,
         to_verify=True,
     )
-    inspection = world.cache.inspect(world.worker.caller, MatchWishes(1), range)
+    inspection = world.cache.inspect(world.worker.caller, MatchOptions(1), range)
     assert inspection is not None
     assert sorted(page.checksum for page in inspection.pages) == [5, 6]
 
@@ -98,7 +98,7 @@ def test_room_is_made_as_for_a_reservation() -> None:
     located = world.locate("xyz")
     sequence = world.worker.sequence("xyz")
     caller = world.worker.caller
-    assert world.cache.begin_load(caller, NAMESPACE_ID, sequence, 3, located) is None
+    assert world.cache.begin_read(caller, NAMESPACE_ID, sequence, 3, located) is None
     world.laws.check()
 
 
@@ -216,10 +216,10 @@ def test_a_base_whose_path_was_removed_gives_nothing() -> None:
     assert all(digest in world.disk for digest in located.page_digests())
     world.evict_prefix("ab")
     world.tell()
-    assert world.cache.begin_load(caller, NAMESPACE_ID, sequence, 2, located) is None
+    assert world.cache.begin_read(caller, NAMESPACE_ID, sequence, 2, located) is None
     gone = world.cache.locate(caller, NAMESPACE_ID, sequence)
     assert (gone.end, gone.page_count) == (1, 0)
-    assert world.cache.begin_load(caller, NAMESPACE_ID, sequence, 2, gone) is None
+    assert world.cache.begin_read(caller, NAMESPACE_ID, sequence, 2, gone) is None
 
 
 def test_pages_that_were_lost_meanwhile_are_offered_again() -> None:
@@ -229,9 +229,9 @@ def test_pages_that_were_lost_meanwhile_are_offered_again() -> None:
     world.cache.forget_kept([world.namespace.digest])
     assert world.finish(load) == 4
     world.worker.match("abcd", 1)
-    [keep] = world.cache.plan_keeps(9)
+    [keep] = world.cache.plan_writes(9)
     assert len(keep.pages) == 4
-    world.cache.finish_keeps([keep], [0])
+    world.cache.finish_writes([keep], [0])
 
 
 @pytest.mark.parametrize("has_left", [False, True])
@@ -239,7 +239,7 @@ def test_corrupt_pages_may_not_return(*, has_left: bool) -> None:
     """Neither what was found where it was, nor what had left the index while it was looked at."""
     world = kept("abcd")
     load = begun(world, "abcd")
-    world.cache.finish_load(load, 4, [1, 2, 3, 4])
+    world.cache.finish_read(load, 4, [1, 2, 3, 4])
     inspection = inspected(world, 1)
     if has_left:
         world.cache.add_extent(1, 9, 8)
@@ -259,10 +259,10 @@ def test_corrupt_pages_may_not_return(*, has_left: bool) -> None:
 
 def inspected(world: ThirdWorld, pin_id: int) -> Inspection:
     """Match "abcd" to be looked at."""
-    caller, wishes = world.worker.caller, MatchWishes(pin_id)
+    caller, options = world.worker.caller, MatchOptions(pin_id)
     sequence = world.worker.sequence("abcd")
-    world.cache.match(caller, NAMESPACE_ID, sequence, wishes, world.now, to_verify=True)
-    inspection = world.cache.inspect(caller, wishes, range)
+    world.cache.match(caller, NAMESPACE_ID, sequence, options, world.now, to_verify=True)
+    inspection = world.cache.inspect(caller, options, range)
     assert inspection is not None
     return inspection
 

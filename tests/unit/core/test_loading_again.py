@@ -4,7 +4,7 @@ import pytest
 from core_builders import NAMESPACE_ID
 from third_world import ThirdWorld
 
-from kvstore.core.values.requests import MatchWishes
+from kvstore.core.values.requests import MatchOptions
 from kvstore.errors import Tombstoned
 
 
@@ -15,8 +15,8 @@ def test_nothing_is_loaded_for_a_match_that_is_answered_again() -> None:
     sequence = worker.sequence("abcde")
 
     def page_count(pin_id: int) -> int:
-        wishes = MatchWishes(pin_id)
-        return world.cache.locate(worker.caller, NAMESPACE_ID, sequence, wishes).page_count
+        options = MatchOptions(pin_id)
+        return world.cache.locate(worker.caller, NAMESPACE_ID, sequence, options).page_count
 
     worker.publish("ab")
     assert page_count(2) == 3

@@ -106,11 +106,11 @@ def test_the_longest_prefix_is_bounded_by_what_may_match() -> None:
     world = CoreWorld()
     world.worker.publish("abcd")
     lease, namespace = world.worker.lease, world.namespace
-    wishes = {"wants_source": False, "wants_next_token": True}
+    options = {"wants_source": False, "wants_next_token": True}
     for pages in range(1, 5):
         whole = Sequence(paged("abcd"[:pages]))
-        assert longest(lease, namespace, whole, **wishes).at.depth == pages - 1
-    assert longest(lease, namespace, Sequence(b""), **wishes).at.depth == 0
+        assert longest(lease, namespace, whole, **options).at.depth == pages - 1
+    assert longest(lease, namespace, Sequence(b""), **options).at.depth == 0
     assert find(world, "abxx").depth == 2
     assert find(world, "x").depth == 0
 

@@ -4,7 +4,7 @@ import pytest
 from core_builders import NAMESPACE_ID
 from letter_world import LetterWorld, letters
 
-from kvstore.core.values.requests import Match, MatchWishes, Sequence
+from kvstore.core.values.requests import Match, MatchOptions, Sequence
 from kvstore.errors import ParentNotCovered
 
 
@@ -168,9 +168,9 @@ def test_a_base_before_the_end_is_enough() -> None:
 
     def match(text: str, position: int, pin_id: int) -> Match:
         sequence = Sequence(letters(text), position, base_pin_id=1)
-        wishes = MatchWishes(pin_id, pin_id + 100, accept_next_token=True)
+        options = MatchOptions(pin_id, pin_id + 100, accept_next_token=True)
         return world.cache.match(
-            world.worker.caller, NAMESPACE_ID, sequence, wishes, world.core.now
+            world.worker.caller, NAMESPACE_ID, sequence, options, world.core.now
         )
 
     assert answer(match("efgh", 4, 2)) == (8, 0, 7)

@@ -7,7 +7,7 @@ from prefill_steps import acquire, in_flight
 
 from kvstore.core.pool.in_flight import NEIGHBOURS
 from kvstore.core.values.layout import NamespaceIdentity
-from kvstore.core.values.requests import Caller, Identity, InFlight, MatchWishes
+from kvstore.core.values.requests import Caller, Identity, InFlight, MatchOptions
 
 
 def test_the_one_that_agrees_longest_wins() -> None:
@@ -123,8 +123,8 @@ def test_other_namespaces_are_not_told() -> None:
     for caller, namespace_id in ((worker.caller, b"second"), (stranger, b"theirs")):
         identity = NamespaceIdentity(b"model", salt=namespace_id)
         space = world.cache.open_namespace(caller, identity, make_layout(), namespace_id, world.now)
-        sequence, wishes = worker.sequence("abcd"), MatchWishes(50)
-        match = world.cache.match(caller, namespace_id, sequence, wishes, world.now)
+        sequence, options = worker.sequence("abcd"), MatchOptions(50)
+        match = world.cache.match(caller, namespace_id, sequence, options, world.now)
         assert match.in_flight is None
         assert not space.prefills.by_page
     assert in_flight(world, "abcd") == (4, 0)

@@ -4,13 +4,13 @@ import pytest
 from core_builders import FILLER, NAMESPACE_ID, CoreWorld, paged
 from tiered_world import make, move, sunk, tiers
 
-from kvstore.core.values.requests import MatchWishes, Sequence
+from kvstore.core.values.requests import MatchOptions, Sequence
 
 
-def promote(world: CoreWorld, sequence: Sequence, *wished: MatchWishes) -> int:
+def promote(world: CoreWorld, sequence: Sequence, *wished: MatchOptions) -> int:
     """Copy what a match would find in tier 2 alone; return how many pages that were."""
-    [wishes] = wished or [MatchWishes(1)]
-    moves = world.cache.plan_promotion(world.worker.caller, NAMESPACE_ID, sequence, wishes)
+    [options] = wished or [MatchOptions(1)]
+    moves = world.cache.plan_promotion(world.worker.caller, NAMESPACE_ID, sequence, options)
     return world.cache.finish_moves(moves)
 
 
@@ -37,9 +37,9 @@ def test_promotion_for_a_match() -> None:
 def test_a_source_page_is_promoted_too(letters: str, copied: int, *, in_place: bool) -> None:
     """Where a sequence parts inside a page, or is capped there, that page comes up."""
     world = sunk("abcd", promote=True, in_place=in_place, divides_by_token=True)
-    sequence, wishes = Sequence(paged(letters)), MatchWishes(1, 2)
-    assert promote(world, sequence, wishes) == copied
-    match = world.cache.match(world.worker.caller, NAMESPACE_ID, sequence, wishes, world.now)
+    sequence, options = Sequence(paged(letters)), MatchOptions(1, 2)
+    assert promote(world, sequence, options) == copied
+    match = world.cache.match(world.worker.caller, NAMESPACE_ID, sequence, options, world.now)
     assert match.source is not None
     assert [run.tier for run in (*match.runs, match.source.page)] == [1] * (len(match.runs) + 1)
     world.laws.check()
@@ -54,9 +54,9 @@ def test_the_page_that_a_next_token_is_stored_in_is_promoted() -> None:
     world.cache.insert(caller, 1, partial, world.now, next_token=5)
     world.worker.abort(1)
     move(world)
-    wishes = MatchWishes(1, 2, accept_next_token=True)
-    assert promote(world, partial, wishes) == 3
-    match = world.cache.match(caller, NAMESPACE_ID, partial, wishes, world.now)
+    options = MatchOptions(1, 2, accept_next_token=True)
+    assert promote(world, partial, options) == 3
+    match = world.cache.match(caller, NAMESPACE_ID, partial, options, world.now)
     assert (match.next_token, match.source is not None) == (5, True)
 
 
@@ -65,9 +65,9 @@ def test_a_source_page_is_promoted_for_who_wants_one() -> None:
     world = sunk("abcd", promote=True, divides_by_token=True)
     assert promote(world, Sequence(paged("abx"))) == 2
     other = Sequence((9).to_bytes(4, "little") * 3)
-    assert promote(world, other, MatchWishes(1, 2)) == 0
+    assert promote(world, other, MatchOptions(1, 2)) == 0
     whole = sunk("abcd", promote=True)
-    assert promote(whole, Sequence(paged("abx")), MatchWishes(1, 2)) == 2
+    assert promote(whole, Sequence(paged("abx")), MatchOptions(1, 2)) == 2
 
 
 def test_nobody_is_promoted_for_unless_it_is_wanted() -> None:

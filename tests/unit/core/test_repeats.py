@@ -4,7 +4,7 @@ import pytest
 from core_builders import CoreWorld, make_layout
 
 from kvstore.core.values.layout import NamespaceIdentity
-from kvstore.core.values.requests import MatchWishes
+from kvstore.core.values.requests import MatchOptions
 from kvstore.errors import IdReused
 
 
@@ -26,7 +26,7 @@ def test_a_pin_id_names_one_match() -> None:
         world.worker.match("bc", 1, 1, base_pin_id=1)
     sequence = world.worker.sequence("abc")
     with pytest.raises(IdReused):
-        world.cache.match(world.worker.caller, b"2nd", sequence, MatchWishes(1), world.now)
+        world.cache.match(world.worker.caller, b"2nd", sequence, MatchOptions(1), world.now)
 
 
 @pytest.mark.parametrize("other", ["xbcdef", "abxdef", "abcdex", "abcde", "abcdefg"])

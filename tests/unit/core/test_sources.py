@@ -6,7 +6,7 @@ from letter_world import LetterWorld, letters
 
 from kvstore.core.stats import HoldKind, hold_stats, snapshot
 from kvstore.core.values.limits import Limits
-from kvstore.core.values.requests import Grant, Match, MatchWishes, Sequence
+from kvstore.core.values.requests import Grant, Match, MatchOptions, Sequence
 from kvstore.errors import IdReused, ParentNotCovered, PoolExhausted, QuotaExceeded, Tombstoned
 
 
@@ -158,7 +158,7 @@ def test_nothing_is_continued_from_a_source_page() -> None:
             world.worker.caller,
             NAMESPACE_ID,
             Sequence(letters("i"), 4, base_pin_id=2),
-            MatchWishes(3),
+            MatchOptions(3),
             world.core.now,
         )
 
@@ -182,7 +182,7 @@ def test_an_acquire_reserves_the_page_that_the_source_is_copied_into() -> None:
         world.worker.caller,
         NAMESPACE_ID,
         Sequence(letters("abcdefxx")),
-        MatchWishes(1, 2),
+        MatchOptions(1, 2),
         reservation_id=3,
         total_page_count=2,
         now=world.core.now,
@@ -219,7 +219,7 @@ def test_an_acquire_under_a_released_source_fails_whole() -> None:
             world.worker.caller,
             NAMESPACE_ID,
             Sequence(letters("abcdef")),
-            MatchWishes(1, 2),
+            MatchOptions(1, 2),
             reservation_id=3,
             total_page_count=total,
             now=world.core.now,

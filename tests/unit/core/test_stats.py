@@ -7,7 +7,7 @@ from core_builders import ADMIN, EPOCH, NAMESPACE_ID, OWNER, CoreWorld, make_lay
 from kvstore.core.stats import PrefixStats, ProcessStats, prefixes, snapshot
 from kvstore.core.values.events import Cause
 from kvstore.core.values.layout import NamespaceIdentity
-from kvstore.core.values.requests import Caller, Identity, MatchWishes, NamedPinRequest
+from kvstore.core.values.requests import Caller, Identity, MatchOptions, NamedPinRequest
 from kvstore.core.values.slots import SlotState
 
 OTHER = Identity("tenant-b")
@@ -32,7 +32,7 @@ def join_other_tenant(world: CoreWorld) -> Caller:
     identity = NamespaceIdentity(b"model")
     world.cache.open_namespace(caller, identity, make_layout(), b"their id", world.now)
     world.cache.add_extent(2, 9, 4)
-    world.cache.match(caller, b"their id", world.worker.sequence("q"), MatchWishes(1), world.now)
+    world.cache.match(caller, b"their id", world.worker.sequence("q"), MatchOptions(1), world.now)
     return caller
 
 

@@ -61,7 +61,7 @@ def test_without_tier_3_nothing_is_noted() -> None:
     world = CoreWorld()
     world.worker.publish("ab")
     world.evict_prefix("ab")
-    assert not world.cache.keeps_wanted()
-    assert (world.cache.plan_keeps(9), world.cache.take_removed()) == ([], [])
+    assert not world.cache.writes_wanted()
+    assert (world.cache.plan_writes(9), world.cache.take_removed()) == ([], [])
     world.cache.forget_kept([world.namespace.digest])
     assert world.namespace.losses == 0

@@ -19,7 +19,7 @@ def made() -> ThirdWorld:
     world.cache.finish_removed(world.cache.take_removed())
     assert world.begin("pqrs") is not None
     world.worker.publish("uv")
-    assert world.cache.plan_keeps(9)
+    assert world.cache.plan_writes(9)
     world.laws.check()
     return world
 
@@ -63,7 +63,7 @@ def hold_nothing(world: ThirdWorld) -> None:
 
 def load_unknown(world: ThirdWorld) -> None:
     """Let nobody know of a load."""
-    world.cache.loading(world.namespace).clear()
+    world.cache.reads_in(world.namespace).clear()
 
 
 def load_twice(world: ThirdWorld) -> None:
@@ -71,9 +71,9 @@ def load_twice(world: ThirdWorld) -> None:
     [load] = world.cache.disk_reads
     again = world.worker.sequence("pqrs")
     located = world.locate("pqrs")
-    world.cache.loading(world.namespace).clear()
+    world.cache.reads_in(world.namespace).clear()
     caller = world.worker.caller
-    world.cache.begin_load(caller, load.namespace.namespace_id, again, 1, located)
+    world.cache.begin_read(caller, load.namespace.namespace_id, again, 1, located)
 
 
 def tell_nobody(world: ThirdWorld) -> None:
@@ -101,10 +101,10 @@ def forget_one_that_is_gone(world: ThirdWorld) -> None:
         (change_digests, "digests are those of the path's tokens"),
         (keep_too_many, "what is kept is of the node's pages"),
         (keep_below, "a page is known to be kept only if its parent is"),
-        (name_another_page, "a keep holds its pages"),
-        (hold_nothing, "a load holds all that is above it"),
-        (load_unknown, "what is loading is known"),
-        (load_twice, "a page is loaded once at a time"),
+        (name_another_page, "a disk write holds its pages"),
+        (hold_nothing, "a disk read holds all that is above it"),
+        (load_unknown, "what is being read is known"),
+        (load_twice, "a page is read once at a time"),
         (tell_nobody, "tier 3 is told of every removal"),
         (forget_one_that_is_gone, "tier 3 is told of every removal"),
         (remember_what_was_told, "what tier 3 was told of is forgotten"),

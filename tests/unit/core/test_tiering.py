@@ -10,7 +10,7 @@ from kvstore.core.invariants.invariant import InvariantBroken
 from kvstore.core.pool.pages import evict
 from kvstore.core.pool.placement import FIRST, LOWER, end_of_other, extended, tier_at
 from kvstore.core.pool.tier_policy import TierPolicy, WantedMoves, WritePolicy
-from kvstore.core.values.requests import MatchWishes, NamedPinRequest
+from kvstore.core.values.requests import MatchOptions, NamedPinRequest
 
 
 def test_pages_go_down_and_are_read_in_place() -> None:
@@ -132,9 +132,9 @@ def test_not_handed_out_in_place() -> None:
     """Where tier 2 is not for leases their processes are owed none of it, and match less."""
     world = sunk("abcd", in_place=False)
     assert world.cache.extents_owed(world.worker.process_id) == []
-    wishes = MatchWishes(1)
+    options = MatchOptions(1)
     sequence = world.worker.sequence("abcd")
-    match = world.cache.match(world.worker.caller, NAMESPACE_ID, sequence, wishes, world.now)
+    match = world.cache.match(world.worker.caller, NAMESPACE_ID, sequence, options, world.now)
     assert match.runs == ()
 
 

@@ -11,7 +11,7 @@ from kvstore.core.values.requests import (
     Caller,
     Grant,
     Match,
-    MatchWishes,
+    MatchOptions,
     NamedPinRequest,
     Sequence,
 )
@@ -40,11 +40,11 @@ def test_only_picked_pages_are_looked_at(picked: Items[int], expected: str) -> N
     world = CoreWorld()
     publish(world.worker, "abcd")
     publish(world.worker, "abx", 901)
-    wishes = MatchWishes(1)
+    options = MatchOptions(1)
     sequence = world.worker.sequence("abcd")
     caller = world.worker.caller
-    world.cache.match(caller, NAMESPACE_ID, sequence, wishes, world.now, to_verify=True)
-    inspection = world.cache.inspect(caller, wishes, lambda _: picked)
+    world.cache.match(caller, NAMESPACE_ID, sequence, options, world.now, to_verify=True)
+    inspection = world.cache.inspect(caller, options, lambda _: picked)
     pages = () if inspection is None else inspection.pages
     assert "".join(chr(each.checksum) for each in pages) == expected
     assert world.cache.counters.lookup_count == (2 if expected else 3)
@@ -62,7 +62,7 @@ def test_a_good_answer_is_given_and_counts_then() -> None:
     assert (counters.lookup_count, counters.full_hit_count) == (lookups + 1, 1)
     assert (counters.verified_page_count, counters.corrupt_page_count) == (2, 0)
     assert world.worker.match("ab", 1) == match
-    assert world.cache.inspect(world.worker.caller, MatchWishes(1), everything) is None
+    assert world.cache.inspect(world.worker.caller, MatchOptions(1), everything) is None
     assert counters.lookup_count == lookups + 1
     world.laws.check()
 
@@ -95,7 +95,7 @@ def test_a_first_page_found_bad_leaves_nothing() -> None:
     assert not conclude(world.worker, inspection, "a")
     sequence = world.worker.sequence("ab")
     match = world.cache.match(
-        world.worker.caller, NAMESPACE_ID, sequence, MatchWishes(1), world.now, to_verify=True
+        world.worker.caller, NAMESPACE_ID, sequence, MatchOptions(1), world.now, to_verify=True
     )
     assert match == Match(0, ())
     assert world.worker.lease.pins == {}
@@ -160,13 +160,13 @@ class Acquiring:
             self.caller,
             NAMESPACE_ID,
             self.worker.sequence("abcd"),
-            MatchWishes(1),
+            MatchOptions(1),
             reservation_id=2,
             total_page_count=4,
             now=self.world.now,
             to_verify=True,
         )
-        self.inspection = self.world.cache.inspect(self.caller, MatchWishes(1), everything)
+        self.inspection = self.world.cache.inspect(self.caller, MatchOptions(1), everything)
         return answer
 
 
@@ -214,11 +214,11 @@ def test_a_source_page_is_looked_at_too() -> None:
     cache.insert(caller, 1, Sequence(tokens(1, 2)), world.now, next_token=3)
     world.worker.abort(1, 2)
     asked = Sequence(tokens(1, 2))
-    wishes = MatchWishes(5, 6, accept_next_token=True)
+    options = MatchOptions(5, 6, accept_next_token=True)
 
     def ask_again() -> tuple[Match, Inspection | None]:
-        match = cache.match(caller, NAMESPACE_ID, asked, wishes, world.now, to_verify=True)
-        return match, cache.inspect(caller, wishes, everything)
+        match = cache.match(caller, NAMESPACE_ID, asked, options, world.now, to_verify=True)
+        return match, cache.inspect(caller, options, everything)
 
     match, inspection = ask_again()
     assert (match.next_token, match.matched_token_count) == (3, 0)

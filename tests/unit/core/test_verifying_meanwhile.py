@@ -4,7 +4,7 @@ import pytest
 from core_builders import NAMESPACE_ID, CoreWorld, places
 from verifying_steps import ask, conclude, found_bad, publish
 
-from kvstore.core.values.requests import MatchWishes, Sequence
+from kvstore.core.values.requests import MatchOptions, Sequence
 from kvstore.errors import LeaseExpired, LeaseNotFound, PageCorrupt, Tombstoned
 
 
@@ -159,10 +159,10 @@ def test_a_superseded_page_found_bad_takes_its_next_token_along(*, bad: bool) ->
     for number in (1, 2):
         world.worker.reserve(number, 1)
     cache.insert(caller, 1, Sequence(page[:8]), world.now, checksums=[11], next_token=3)
-    wishes = MatchWishes(5, 6, accept_next_token=True)
-    asked = (caller, NAMESPACE_ID, Sequence(page[:8]), wishes, world.now)
+    options = MatchOptions(5, 6, accept_next_token=True)
+    asked = (caller, NAMESPACE_ID, Sequence(page[:8]), options, world.now)
     assert cache.match(*asked, to_verify=True).next_token == 3
-    inspection = cache.inspect(caller, wishes, range)
+    inspection = cache.inspect(caller, options, range)
     assert inspection is not None
     cache.insert(caller, 2, Sequence(page), world.now, checksums=[12])
     corrupt = inspection.pages if bad else ()

@@ -7,7 +7,7 @@ from metric_view import Scraped, view_of, without_namespaces
 from store_world import PAGE_TOKENS, World, sequence_of
 
 from kvstore.core.values.layout import NamespaceIdentity
-from kvstore.core.values.requests import Caller, MatchWishes, ReservationRequest
+from kvstore.core.values.requests import Caller, MatchOptions, ReservationRequest
 from kvstore.metrics.collector import CATALOGUE, METRICS
 from kvstore.metrics.metric import Kind
 from kvstore.service.call_times import CallTimes
@@ -19,10 +19,10 @@ def use(world: World, caller: Caller, namespace_id: bytes) -> None:
     """Miss, publish two pages, and hit them."""
     sequence = sequence_of(2)
     store = world.store
-    store.match(caller, namespace_id, sequence, MatchWishes(1))
+    store.match(caller, namespace_id, sequence, MatchOptions(1))
     store.reserve(caller, namespace_id, [ReservationRequest(1, start_page=0, page_count=2)])
     store.insert(caller, 1, sequence_of(2, rest=0))
-    store.match(caller, namespace_id, sequence, MatchWishes(2))
+    store.match(caller, namespace_id, sequence, MatchOptions(2))
 
 
 def test_what_was_asked_and_given_is_shown(world: World) -> None:
@@ -70,7 +70,7 @@ def test_namespaces_of_one_name_are_one_series(world: World) -> None:
         name = "twin" if number < 2 else f"n{number}"
         identity = NamespaceIdentity(b"m", adapter_digest=bytes([number]), display_name=name)
         namespace = world.store.open_namespace(caller, identity, world.layout)
-        world.store.match(caller, namespace.namespace_id, sequence_of(1), MatchWishes(number + 1))
+        world.store.match(caller, namespace.namespace_id, sequence_of(1), MatchOptions(number + 1))
     found = Scraped(view_of(world.store)).samples()
     missed = {labels: n for labels, n in found["kvstore_lookups_total"].items() if n}
     assert missed["uid-1", "twin", "miss"] == 2
@@ -97,13 +97,13 @@ def test_what_a_namespace_counted_last_is_not_lost(world: World) -> None:
     seen = world.open_namespace(caller)
     scraped = Scraped(view_of(world.store))
     name = next(iter(scraped.samples()["kvstore_cached_pages"]))[1]
-    world.store.match(caller, seen, sequence_of(2), MatchWishes(1))
+    world.store.match(caller, seen, sequence_of(2), MatchOptions(1))
     scraped.view = view_of(world.store)
     assert scraped.samples()["kvstore_lookups_total"]["uid-1", name, "miss"] == 1
-    world.store.match(caller, seen, sequence_of(2), MatchWishes(2))
+    world.store.match(caller, seen, sequence_of(2), MatchOptions(2))
     world.store.delete_namespace(caller.identity, seen)
     unseen = world.open_namespace(caller)
-    world.store.match(caller, unseen, sequence_of(2), MatchWishes(3))
+    world.store.match(caller, unseen, sequence_of(2), MatchOptions(3))
     world.store.delete_namespace(caller.identity, unseen)
     world.open_namespace(caller)
     scraped.view = view_of(world.store)

@@ -31,9 +31,9 @@ def watchers() -> int:
 
 
 @contextmanager
-def watching(worker: Worker, **wishes: Any) -> Iterator[Any]:  # noqa: ANN401 - as ``watch`` has them
+def watching(worker: Worker, **options: Any) -> Iterator[Any]:  # noqa: ANN401 - as ``watch`` has them
     """Watch what happens for as long as the block."""
-    call = watch(worker, **wishes)
+    call = watch(worker, **options)
     try:
         yield call
     finally:

@@ -9,7 +9,7 @@ from core_builders import NAMESPACE_ID, CoreWorld, make_layout
 
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.limits import Limits, Quotas
-from kvstore.core.values.requests import MatchWishes, ReservationRequest, Sequence
+from kvstore.core.values.requests import MatchOptions, ReservationRequest, Sequence
 from kvstore.errors import KVStoreError
 from kvstore.rpc import convert
 from kvstore.v1 import prefix_cache_pb2, types_pb2
@@ -45,7 +45,7 @@ def attempts(world: CoreWorld) -> dict[str, Callable[[], object]]:
             caller,
             NAMESPACE_ID,
             Sequence(bytes(4)),
-            MatchWishes(1),
+            MatchOptions(1),
             reservation_id=2,
             total_page_count=HUGE,
             now=now,

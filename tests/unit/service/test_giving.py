@@ -11,7 +11,7 @@ from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLay
 from kvstore.core.values.requests import (
     Caller,
     Identity,
-    MatchWishes,
+    MatchOptions,
     NamedPinRequest,
     ReservationRequest,
 )
@@ -187,8 +187,8 @@ def test_pages_in_use_stay_and_are_waited_for(world: World) -> None:
     second = Tenant(world, "b")
     second.open()
     assert run(world, 3, first.obey) == ["extent_retiring"]
-    whole, wishes = sequence_of(16, salt=5), MatchWishes(7)
-    match = world.store.match(first.caller, first.namespace_id, whole, wishes)
+    whole, options = sequence_of(16, salt=5), MatchOptions(7)
+    match = world.store.match(first.caller, first.namespace_id, whole, options)
     assert match.matched_token_count == 14 * PAGE_TOKENS
     assert not second.open()
     assert run(world, 3, first.obey) == []

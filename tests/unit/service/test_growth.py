@@ -8,7 +8,7 @@ from store_world import PAGE_BYTES, PAGE_TOKENS, World, Worlds, sequence_of
 
 from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.values.limits import Quotas, QuotaTable
-from kvstore.core.values.requests import Caller, MatchWishes, ReservationRequest
+from kvstore.core.values.requests import Caller, MatchOptions, ReservationRequest
 from kvstore.errors import PoolExhausted
 from kvstore.service.growth import PACE
 from kvstore.storage.extent import ExtentDescription
@@ -106,7 +106,7 @@ def test_an_acquire_that_gets_no_slots_makes_the_arena_grow(worlds: Worlds) -> N
     caller = world.worker()
     namespace_id = world.open_namespace(caller)
     _, grant = world.store.acquire(
-        caller, namespace_id, sequence_of(9), MatchWishes(1), reservation_id=2, total_page_count=10
+        caller, namespace_id, sequence_of(9), MatchOptions(1), reservation_id=2, total_page_count=10
     )
     assert grant is None
     steps(world)
@@ -136,7 +136,7 @@ def test_what_a_request_matched_does_not_go_for_it(worlds: Worlds) -> None:
             caller,
             namespace_id,
             sequence_of(total),
-            MatchWishes(total),
+            MatchOptions(total),
             reservation_id=total,
             total_page_count=total,
         )

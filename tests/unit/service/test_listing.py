@@ -6,7 +6,7 @@ import pytest
 from store_world import World, make_world, sequence_of
 
 from kvstore.core.values.layout import NamespaceIdentity
-from kvstore.core.values.requests import Caller, Identity, MatchWishes, ReservationRequest
+from kvstore.core.values.requests import Caller, Identity, MatchOptions, ReservationRequest
 from kvstore.service import listing
 
 ADMIN = Identity("root", admin=True)
@@ -79,7 +79,9 @@ def test_namespaces_are_listed_with_their_pins(monkeypatch: pytest.MonkeyPatch) 
         request = ReservationRequest(number * 10 + 1, start_page=0, page_count=2)
         world.store.reserve(caller, opened.namespace_id, [request])
         world.store.insert(caller, number * 10 + 1, sequence_of(2, rest=0))
-        world.store.match(caller, opened.namespace_id, sequence_of(2), MatchWishes(number * 10 + 2))
+        world.store.match(
+            caller, opened.namespace_id, sequence_of(2), MatchOptions(number * 10 + 2)
+        )
     snapshot = world.store.stats(ADMIN).namespaces
     assert [each.pin_count for each in snapshot] == [1, 1, 1]
     between(monkeypatch, lambda: None)

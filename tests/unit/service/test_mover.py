@@ -13,7 +13,7 @@ from tiered_store import PAGES, Tiered, tiered
 from kvstore.core.invariants.check import Invariants
 from kvstore.core.pool.tier_policy import TierPolicy, WritePolicy
 from kvstore.core.tiers.moves import Move
-from kvstore.core.values.requests import MatchWishes, Sequence
+from kvstore.core.values.requests import MatchOptions, Sequence
 from kvstore.core.values.slots import SlotState
 from kvstore.core.values.tokens import TOKEN_BYTES
 from kvstore.storage.copies import Ending, Outcome
@@ -62,9 +62,9 @@ def test_a_repeated_match_is_answered_whatever_became_of_its_base(worlds: Worlds
     first_page = TOKEN_BYTES * PAGE_TOKENS
     on = Sequence(whole.tokens[first_page:], position=PAGE_TOKENS, base_pin_id=101)
     for sequence, pin_id in ((whole, 101), (on, 102)):
-        found = world.store.match(caller, tiered_store.namespace_id, sequence, MatchWishes(pin_id))
+        found = world.store.match(caller, tiered_store.namespace_id, sequence, MatchOptions(pin_id))
     world.store.release(caller, [101])
-    again = world.store.match(caller, tiered_store.namespace_id, on, MatchWishes(102))
+    again = world.store.match(caller, tiered_store.namespace_id, on, MatchOptions(102))
     assert again == found
 
 
@@ -138,7 +138,7 @@ def test_a_source_page_comes_up_onto_the_device(worlds: Worlds, stack: ExitStack
         tiered.write(number)
     asked = tiered.sequence(0).tokens
     parting = Sequence(asked[: -2 * TOKEN_BYTES] + bytes(2 * TOKEN_BYTES))
-    match = world.store.match(tiered.caller, tiered.namespace_id, parting, MatchWishes(1, 2))
+    match = world.store.match(tiered.caller, tiered.namespace_id, parting, MatchOptions(1, 2))
     assert match.source is not None
     pages = [*match.runs, match.source.page]
     slots = [run.extent_id << 32 | index for run in pages for index in run.indexes]

@@ -7,7 +7,7 @@ from store_world import Worlds
 from tiered_store import PAGES, Tiered
 
 from kvstore.core.pool.tier_policy import TierPolicy
-from kvstore.core.values.requests import MatchWishes
+from kvstore.core.values.requests import MatchOptions
 from kvstore.service.growth import PATIENCE
 from kvstore.storage.errors import NotEnoughMemory
 
@@ -33,18 +33,18 @@ def test_tier_1_grows_for_hits_alone(
     world.clock.now += PATIENCE
     growth = world.store.growth
     growth.due.clear()
-    sequence, wishes = store.sequence(0), MatchWishes(9_001)
+    sequence, options = store.sequence(0), MatchOptions(9_001)
     if acquires:
         world.store.acquire(
             store.caller,
             store.namespace_id,
             sequence,
-            wishes,
+            options,
             reservation_id=9_001,
             total_page_count=PAGES,
         )
     else:
-        world.store.match(store.caller, store.namespace_id, sequence, wishes)
+        world.store.match(store.caller, store.namespace_id, sequence, options)
     assert growth.due.is_set()
     growth.step()
     assert [each.slot_count for each in world.cache.arenas.values() if each.tier == 1] == [8]

@@ -11,7 +11,13 @@ from store_world import World, Worlds, sequence_of
 from kvstore.core.invariants.check import Invariants
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.limits import Quotas, QuotaTable
-from kvstore.core.values.requests import Caller, Identity, MatchWishes, ReservationRequest, Sequence
+from kvstore.core.values.requests import (
+    Caller,
+    Identity,
+    MatchOptions,
+    ReservationRequest,
+    Sequence,
+)
 from kvstore.core.values.slots import SlotState
 from kvstore.errors import (
     LeaseNotFound,
@@ -43,8 +49,8 @@ def test_one_worker_matches_what_another_inserted(world: World) -> None:
     one, two = world.worker(), world.worker()
     namespace_id = world.open_namespace(one)
     assert world.open_namespace(two) == namespace_id
-    slots = publish(world, one, namespace_id, sequence_of(3), MatchWishes(1))
-    match = world.store.match(two, namespace_id, sequence_of(3), MatchWishes(1))
+    slots = publish(world, one, namespace_id, sequence_of(3), MatchOptions(1))
+    match = world.store.match(two, namespace_id, sequence_of(3), MatchOptions(1))
     assert match.matched_token_count == 12
     assert [index for run in match.runs for index in run.indexes] == slots
     held = world.store.stats(ADMIN)
@@ -59,7 +65,7 @@ def test_an_acquire_matches_and_reserves_the_rest(world: World) -> None:
     namespace_id = world.open_namespace(caller)
     publish(world, caller, namespace_id, sequence_of(2), 1)
     match, grant = world.store.acquire(
-        caller, namespace_id, sequence_of(4), MatchWishes(2), reservation_id=3, total_page_count=4
+        caller, namespace_id, sequence_of(4), MatchOptions(2), reservation_id=3, total_page_count=4
     )
     assert grant is not None
     assert match.matched_token_count == 8
@@ -107,7 +113,7 @@ def test_without_memory_a_namespace_cannot_be_used_yet(worlds: Worlds) -> None:
     world.arenas.budget_bytes += 1024
     namespace_id = world.open_namespace(second)
     assert (
-        world.store.match(second, namespace_id, sequence_of(1), MatchWishes(1)).matched_token_count
+        world.store.match(second, namespace_id, sequence_of(1), MatchOptions(1)).matched_token_count
         == 0
     )
 
@@ -185,7 +191,7 @@ def test_the_death_of_the_last_process_ends_a_lease(world: World) -> None:
     (arena,) = world.store.stats(ADMIN).arenas
     assert arena.slots[SlotState.FREE] == arena.slot_count
     with pytest.raises(LeaseNotFound):
-        world.store.match(caller, namespace_id, sequence_of(1), MatchWishes(1))
+        world.store.match(caller, namespace_id, sequence_of(1), MatchOptions(1))
 
 
 def test_revoking_wakes_whoever_watches_processes(world: World) -> None:
@@ -211,9 +217,9 @@ def test_a_draining_store_lets_leases_go_on_and_end(world: World) -> None:
         lambda: store.grant(world.caller(), ttl=None, display_name="late", features=()),
         lambda: store.renew(caller),
         lambda: world.open_namespace(caller),
-        lambda: store.match(caller, namespace_id, now, MatchWishes(1)),
+        lambda: store.match(caller, namespace_id, now, MatchOptions(1)),
         lambda: store.acquire(
-            caller, namespace_id, now, MatchWishes(1), reservation_id=2, total_page_count=1
+            caller, namespace_id, now, MatchOptions(1), reservation_id=2, total_page_count=1
         ),
     ]
     for begin in begun:
@@ -237,9 +243,9 @@ def test_threads_take_turns(world: World) -> None:
     def work(caller: Caller) -> None:
         for number in range(1, 60):
             asked = sequence_of(2, salt=number % 3)
-            world.store.match(caller, namespace_id, asked, MatchWishes(number))
+            world.store.match(caller, namespace_id, asked, MatchOptions(number))
             try:
-                publish(world, caller, namespace_id, asked, MatchWishes(number))
+                publish(world, caller, namespace_id, asked, MatchOptions(number))
             except PoolExhausted:
                 world.store.abort(caller, [number])
             world.store.release(caller, [number])

@@ -9,7 +9,7 @@ from disk_store import LIMIT, PAGES, DiskStores, in_background, page_count
 from own_logs import own_logs
 
 from kvstore.core.pool.tier_policy import TierPolicy, WritePolicy
-from kvstore.core.values.requests import Identity, MatchWishes, ReservationRequest, Sequence
+from kvstore.core.values.requests import Identity, MatchOptions, ReservationRequest, Sequence
 from kvstore.core.values.slots import SlotState
 from kvstore.errors import NamespaceNotFound, PinNotFound
 from kvstore.service.disk import Disk, DiskState
@@ -45,7 +45,7 @@ def test_a_page_is_written_at_its_second_touch(stores: DiskStores) -> None:
     assert store.on_disk(0) == PAGES
     assert store.world.store.tier3.use().disk.counters.written_pages == PAGES
     store.tiers(0)
-    assert not store.world.cache.keeps_wanted()
+    assert not store.world.cache.writes_wanted()
 
 
 def test_what_is_slower_to_load_than_to_compute_is_a_miss(stores: DiskStores) -> None:
@@ -88,13 +88,13 @@ def test_a_repeated_match_is_answered_whatever_became_of_its_base(stores: DiskSt
     whole = store.sequence(0)
     page = store.world.layout.page_tokens
     on = Sequence(whole.tokens[4 * page :], position=page, base_pin_id=101)
-    asked = [(whole, MatchWishes(101)), (on, MatchWishes(102))]
+    asked = [(whole, MatchOptions(101)), (on, MatchOptions(102))]
     ask, caller, namespace_id = store.world.store.match, store.caller, store.namespace_id
-    _, first = (ask(caller, namespace_id, sequence, wishes) for sequence, wishes in asked)
+    _, first = (ask(caller, namespace_id, sequence, options) for sequence, options in asked)
     store.world.store.release(caller, [101])
-    assert ask(caller, namespace_id, on, MatchWishes(102)) == first
+    assert ask(caller, namespace_id, on, MatchOptions(102)) == first
     with pytest.raises(PinNotFound):
-        ask(caller, namespace_id, on, MatchWishes(103))
+        ask(caller, namespace_id, on, MatchOptions(103))
 
 
 def test_few_calls_wait_at_a_time(stores: DiskStores) -> None:
@@ -153,7 +153,7 @@ def test_what_the_disk_has_already_is_not_written_again(
     later.write(0)
     assert later.slab.use().counters.written_pages == 0
     later.tiers(0)
-    assert not later.world.cache.keeps_wanted()
+    assert not later.world.cache.writes_wanted()
 
 
 def test_a_page_larger_than_the_queue_is_refused(stores: DiskStores) -> None:
@@ -218,7 +218,7 @@ def test_what_a_queue_has_no_room_for_waits(stores: DiskStores) -> None:
     for number in range(6):
         store.publish(number)
     store.settle()
-    while store.world.cache.keeps_wanted():
+    while store.world.cache.writes_wanted():
         store.settle()
     assert sum(store.on_disk(number) for number in range(6)) >= 5 * PAGES
 

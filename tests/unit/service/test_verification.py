@@ -18,7 +18,7 @@ from kvstore.core.values.requests import (
     Caller,
     Identity,
     Match,
-    MatchWishes,
+    MatchOptions,
     ReservationRequest,
     Sequence,
 )
@@ -65,8 +65,8 @@ class Written:
 
     def match(self, caller: Caller, pin_id: int = 1, *, pages: int = 3) -> Match:
         """Match the pages."""
-        wishes = MatchWishes(pin_id)
-        return self.world.store.match(caller, self.namespace_id, sequence_of(pages), wishes)
+        options = MatchOptions(pin_id)
+        return self.world.store.match(caller, self.namespace_id, sequence_of(pages), options)
 
     def counts(self) -> tuple[int, int]:
         """Return pages verified, and pages found corrupt."""
@@ -137,7 +137,7 @@ def test_an_acquire_is_looked_at_too(worlds: Worlds) -> None:
         written.caller,
         written.namespace_id,
         sequence_of(4),
-        MatchWishes(1),
+        MatchOptions(1),
         reservation_id=99,
         total_page_count=4,
     )
@@ -177,7 +177,7 @@ def test_pages_without_a_checksum_are_handed_out(worlds: Worlds) -> None:
     tokens = sequence_of(2, rest=0, salt=50)
     written.world.store.insert(written.caller, 5, tokens)
     longer = Sequence(tokens.tokens + bytes(4))
-    match = written.world.store.match(written.caller, written.namespace_id, longer, MatchWishes(6))
+    match = written.world.store.match(written.caller, written.namespace_id, longer, MatchOptions(6))
     assert match.matched_token_count == 8
     assert written.counts() == (0, 0)
 
