@@ -121,14 +121,16 @@ class Lease:
         """Raises :class:`QuotaExceeded` if ``count`` more holds are too many."""
         if len(self.pins) + len(self.reservations) + count > self._max_holds:
             raise QuotaExceeded(quota="holds_per_lease", maximum=self._max_holds)
-        self.owner.require_hold_room(count)
+        # Each match asks, and nearly each has room.
+        if self.owner.hold_count + count > self.owner.quotas.pins:
+            self.owner.require_hold_room(count)
 
     def require_pins_alive(self, options: MatchOptions) -> None:
         """Raises Tombstoned if a pin that a match wants was released already."""
-        tombstones = self.pin_tombstones
-        tombstones.require_none(options.pin_id, id=options.pin_id)
-        if options.source_pin_id is not None:
-            tombstones.require_none(options.source_pin_id, id=options.source_pin_id)
+        if options.source_pin_id is None:
+            self.pin_tombstones.require_none_of(options.pin_id)
+        else:
+            self.pin_tombstones.require_none_of(options.pin_id, options.source_pin_id)
 
     def add_pin(self, pin: Pin | SourcePin) -> None:
         """Adds a pin."""

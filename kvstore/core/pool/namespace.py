@@ -50,6 +50,10 @@ class Namespace:
         self.arena = arena
         self.tenant = arena.tenant
         self.lower_arena = lower_arena
+        # The extents of all tiers.
+        self.extents: Mapping[int, ExtentSlots] = arena.extents
+        if lower_arena is not None:
+            self.extents = ChainMap(arena.extents, lower_arena.extents)
         self.created_at = now
         self.width = layout.page_tokens * TOKEN_BYTES
         self.index = index(self, layout.page_tokens)
@@ -67,13 +71,6 @@ class Namespace:
     def digest(self) -> bytes:
         """The namespace's name on the disk, and the parent of the digests of first pages."""
         return namespace_digest(self.tenant, self.identity, self.layout)
-
-    @property
-    def extents(self) -> Mapping[int, ExtentSlots]:
-        """The extents of both tiers."""
-        if self.lower_arena is None:
-            return self.arena.extents
-        return ChainMap(self.arena.extents, self.lower_arena.extents)
 
     @property
     def last(self) -> tuple[EvictionPolicy, int]:

@@ -70,6 +70,12 @@ class TombstonesOf:
         if (self._scope, key) in self._until:
             raise Tombstoned(**metadata)
 
+    def require_none_of(self, *ids: Hashable) -> None:
+        """Raises :class:`Tombstoned` for the first id that was released before."""
+        for each in ids:
+            if (self._scope, each) in self._until:
+                raise Tombstoned(id=each)
+
     def __contains__(self, key: Hashable) -> bool:
         return (self._scope, key) in self._until
 

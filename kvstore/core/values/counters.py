@@ -50,24 +50,6 @@ class Counters:
     timed_token_count: int = 0
     saved_prefill_us: int = 0
 
-    def count_lookup(self, lookup: Lookup) -> None:
-        """Counts a match that was answered."""
-        self.lookup_count += 1
-        self.asked_token_count += lookup.asked
-        self.matched_token_count += lookup.matched
-        self.copied_token_count += lookup.copied
-        self.next_token_count += lookup.has_next_token
-        found = lookup.matched + lookup.copied
-        if lookup.prefill_tokens_per_second:
-            self.timed_token_count += found
-            self.saved_prefill_us += found * MICROSECONDS // lookup.prefill_tokens_per_second
-        if found == 0:
-            self.miss_count += 1
-        elif found == lookup.matchable:
-            self.full_hit_count += 1
-        else:
-            self.partial_hit_count += 1
-
     def add(self, other: "Counters") -> None:
         """Adds another's counts to these."""
         for field in fields(self):
@@ -88,3 +70,24 @@ class Counters:
     def is_zero(self) -> bool:
         """Returns True if nothing was counted."""
         return not any(astuple(self))
+
+
+def count_lookup(lookup: Lookup, *sinks: Counters) -> None:
+    """Adds a match that was answered to some counters."""
+    found = lookup.matched + lookup.copied
+    speed = lookup.prefill_tokens_per_second
+    for counters in sinks:
+        counters.lookup_count += 1
+        counters.asked_token_count += lookup.asked
+        counters.matched_token_count += lookup.matched
+        counters.copied_token_count += lookup.copied
+        counters.next_token_count += lookup.has_next_token
+        if speed:
+            counters.timed_token_count += found
+            counters.saved_prefill_us += found * MICROSECONDS // speed
+        if found == 0:
+            counters.miss_count += 1
+        elif found == lookup.matchable:
+            counters.full_hit_count += 1
+        else:
+            counters.partial_hit_count += 1

@@ -1,6 +1,7 @@
 """The identity of a namespace, and the layout of a page's bytes."""
 
 from dataclasses import dataclass, fields
+from functools import cached_property
 from math import prod
 
 from kvstore.errors import InvalidField, LayoutMismatch
@@ -72,7 +73,7 @@ class PageLayout:
         elif not self.content.fingerprint:
             raise InvalidField(field="layout.opaque.fingerprint", value="", why="empty")
 
-    @property
+    @cached_property
     def divides_by_token(self) -> bool:
         """True if a leading part of a page is useful without the rest."""
         return isinstance(self.content, PagedContent) or self.content.divides_by_token

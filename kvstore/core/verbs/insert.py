@@ -132,8 +132,9 @@ def insert_range(reservation: Reservation, sequence: Sequence, length: int) -> t
         raise InsertExceedsReservation(
             page_position=first, page_count=end - first, reserved_end=reserved_end
         )
-    if first > reservation.whole_end:
-        raise ParentNotCovered(page_position=first, covered=reservation.whole_end)
+    begun = reservation.whole_end
+    if first > begun:
+        raise ParentNotCovered(page_position=first, covered=begun)
     return first, end
 
 
@@ -161,13 +162,14 @@ def publish_next(
     namespace = reservation.namespace
     index = namespace.index
     base = reservation if reservation.inserted else base_of(lease, namespace, sequence)
-    parent = covered_position(namespace, base, reservation.whole_end)
+    begun = reservation.whole_end
+    parent = covered_position(namespace, base, begun)
     if parent.node.detached:
-        raise ParentDetached(page_position=reservation.whole_end)
+        raise ParentDetached(page_position=begun)
     pages, rest = divmod(len(tokens), index.width)
     slots = reservation.reserved[reservation.inserted :]
     at = index.descend(parent, tokens, pages)
-    duplicates = at.depth - parent.depth
+    duplicates = at.depth - begun
     flags = [False] * duplicates + [True] * (pages - duplicates)
     superseded = returned = 0
     if duplicates < pages:
@@ -186,7 +188,7 @@ def publish_next(
             at = fuller
         flags.append(fuller is None)
     held = None if base is None else base.tiers
-    tiers = joined(held, reservation.whole_end, nearest(at), at.depth)
+    tiers = joined(held, begun, nearest(at), at.depth)
     marked = zip(slots, flags, checksums, strict=False)
     namespace.arena.keep_checksums((slot, each) for slot, published, each in marked if published)
     anchors = [*reservation.anchors, *(each.other for each in reservation.anchors)]

@@ -7,7 +7,7 @@ from kvstore.core.leases.holds import Pin, SourcePin, Unanswered
 from kvstore.core.leases.lease import Lease
 from kvstore.core.leases.state import CacheState
 from kvstore.core.pool.namespace import Namespace
-from kvstore.core.values.counters import Lookup
+from kvstore.core.values.counters import Lookup, count_lookup
 from kvstore.core.values.requests import Caller, InFlight, Match, MatchOptions, Sequence, Source
 from kvstore.core.values.runs import runs_of
 from kvstore.core.values.tokens import TOKEN_BYTES, matchable_pages
@@ -90,8 +90,8 @@ class Matching:
         node, pages = found.at
         depth = node.start + pages
         lookup = _lookup(namespace, found, depth, asked, options)
-        if found.last.depth == 0:
-            self._count_lookup(lease, namespace, lookup)
+        if not depth and found.source is None:
+            count_lookup(lookup, self._state.counters, namespace.counters, lease.counters)
             return Match(0, (), in_flight=in_flight)
         fingerprint = fingerprint_of(namespace, sequence, options, depth)
         pin = self._pin(lease, namespace, found, options, fingerprint, now)
@@ -105,7 +105,8 @@ class Matching:
         """
         pin = lease.pins.get(pin_id)
         if isinstance(pin, Pin) and pin.unanswered is not None:
-            self._count_lookup(lease, pin.namespace, pin.unanswered.lookup)
+            sinks = self._state.counters, pin.namespace.counters, lease.counters
+            count_lookup(pin.unanswered.lookup, *sinks)
             pin.unanswered = None
 
     def _pin(
@@ -134,10 +135,6 @@ class Matching:
             source = SourcePin(source_pin_id, namespace, found.source, valid, now, found.tiers)
             lease.add_pin(source)
         return pin
-
-    def _count_lookup(self, lease: Lease, namespace: Namespace, lookup: Lookup) -> None:
-        for counters in (self._state.counters, namespace.counters, lease.counters):
-            counters.count_lookup(lookup)
 
 
 def _lookup(

@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import pytest
 
-from kvstore.core.values.counters import Counters, Lookup
+from kvstore.core.values.counters import Counters, Lookup, count_lookup
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ def test_a_lookup_is_a_full_hit_a_partial_hit_or_a_miss(
 ) -> None:
     """A lookup counts as exactly one kind, by what matched of what could."""
     counters = Counters()
-    counters.count_lookup(Lookup(5, matched, 0, matchable))
+    count_lookup(Lookup(5, matched, 0, matchable), counters)
     expected = Counters(lookup_count=1, asked_token_count=5, matched_token_count=matched)
     setattr(expected, kind, 1)
     assert counters == expected
@@ -30,8 +30,8 @@ def test_a_lookup_is_a_full_hit_a_partial_hit_or_a_miss(
 def test_lookups_add_up() -> None:
     """Tokens asked and matched are sums over all lookups."""
     counters = Counters()
-    counters.count_lookup(Lookup(5, 4, 0, 4))
-    counters.count_lookup(Lookup(9, 1, 1, 8, has_next_token=True))
+    count_lookup(Lookup(5, 4, 0, 4), counters)
+    count_lookup(Lookup(9, 1, 1, 8, has_next_token=True), counters)
     assert (counters.lookup_count, counters.asked_token_count) == (2, 14)
     assert (counters.matched_token_count, counters.copied_token_count) == (5, 1)
     assert counters.next_token_count == 1
@@ -40,9 +40,9 @@ def test_lookups_add_up() -> None:
 def test_what_a_caller_saves_is_counted_by_its_own_speed() -> None:
     """Of those that say none nothing is known: their tokens are not among the timed."""
     counters = Counters()
-    counters.count_lookup(Lookup(500, 300, 100, 499, prefill_tokens_per_second=200))
-    counters.count_lookup(Lookup(500, 400, 0, 499, prefill_tokens_per_second=3_000_000))
-    counters.count_lookup(Lookup(500, 400, 0, 499))
+    count_lookup(Lookup(500, 300, 100, 499, prefill_tokens_per_second=200), counters)
+    count_lookup(Lookup(500, 400, 0, 499, prefill_tokens_per_second=3_000_000), counters)
+    count_lookup(Lookup(500, 400, 0, 499), counters)
     assert (counters.timed_token_count, counters.saved_prefill_us) == (800, 2_000_133)
 
 
