@@ -102,7 +102,7 @@ class Hold:
         """Returns all slots of the held path, in prefix order."""
         if len(self.anchors) == 1:
             [anchor] = self.anchors
-            at = tuple.__new__(Position, (anchor.node, anchor.pages))
+            at = Position(anchor.node, anchor.pages)
             return path_slots(at) if self.tiers is None else slots_in(self.tiers, at)
         slots = array("Q")
         for anchor in reversed(self.anchors):

@@ -12,7 +12,6 @@ from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK, ExtentSlots, Slots
 Indexes: TypeAlias = "range | array[int]"
 # A separate run pays from this many slots on, on both sides of the wire. A few may be shorter.
 WORTH, FEW = 128, 4
-_new_tuple = tuple.__new__
 
 
 class Run(NamedTuple):
@@ -102,8 +101,7 @@ def _in_order(slots: Slots, extent: ExtentSlots) -> Run | None:
     table = memoryview(extent.generations).cast("B")  # type: ignore[arg-type]
     generations = array("Q")
     generations.frombytes(table[first * slots.itemsize : stop * slots.itemsize])
-    # Without a frame of Python's, for each answer has some.
-    return _new_tuple(Run, (extent.extent_id, extent.tier, range(first, stop), generations))
+    return Run(extent.extent_id, extent.tier, range(first, stop), generations)
 
 
 def _one_by_one(slots: Slots, extent: ExtentSlots) -> Run:

@@ -13,8 +13,6 @@ from kvstore.core.values.slots import INDEX_BITS
 from kvstore.core.values.tokens import TOKEN_BYTES, matchable_pages
 from kvstore.errors import InvalidField, ParentNotCovered
 
-_new_tuple = tuple.__new__
-
 
 class Found(NamedTuple):
     """The cached part of a sequence: whole pages through ``at``, and what lies beyond.
@@ -106,7 +104,7 @@ def longest(
     if depth > matchable:
         at, depth = ancestor(at, matchable), matchable
     if not wants_source or depth * page_tokens >= length - 1:
-        return _new_tuple(Found, (at, None, 0, None, tiers))
+        return Found(at, None, 0, None, tiers)
     rest = rest_of(namespace, depth, sequence, length - 1)
     return _with_source(reader, namespace, at, tiers, rest)
 
@@ -120,7 +118,7 @@ def cached_end(lease: Lease, namespace: Namespace, sequence: Sequence, pages: in
     base = base_of(lease, namespace, sequence) if named else None
     if base is None and not sequence.position:
         index = namespace.index
-        return index.descend(_new_tuple(Position, (index.root, 0)), sequence.tokens, pages)
+        return index.descend(Position(index.root, 0), sequence.tokens, pages)
     depth = page_position(namespace, sequence.position)
     start = covered_position(namespace, base, depth)
     if base is not None and start.node.detached:

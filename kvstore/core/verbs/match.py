@@ -14,8 +14,6 @@ from kvstore.core.values.tokens import TOKEN_BYTES, matchable_pages
 from kvstore.core.verbs.lookup import Found, in_flight_beyond, longest
 from kvstore.errors import IdReused, Tombstoned
 
-_new_tuple = tuple.__new__
-
 
 class Matching:
     """Finds cached prefixes for leases and pins them. Counts what it found."""
@@ -150,7 +148,7 @@ def _lookup(
     matched, copied = depth * page_tokens, found.valid_token_count
     speed = options.prefill_tokens_per_second
     has_next_token = found.next_token is not None
-    return _new_tuple(Lookup, (asked, matched, copied, matchable, has_next_token, speed))
+    return Lookup(asked, matched, copied, matchable, has_next_token, speed)
 
 
 def match_of(lease: Lease, pin: Pin, in_flight: InFlight | None = None) -> Match:
@@ -169,7 +167,7 @@ def match_of(lease: Lease, pin: Pin, in_flight: InFlight | None = None) -> Match
         source = Source(held.hold_id, page, held.valid_token_count)
     runs = runs_of(slots, extents)
     matched = len(slots) * namespace.layout.page_tokens
-    return _new_tuple(Match, (matched, runs, source, pin.next_token, 0, in_flight))
+    return Match(matched, runs, source, pin.next_token, 0, in_flight)
 
 
 def fingerprint_of(

@@ -23,8 +23,6 @@ from kvstore.core.verbs.match import Matching
 from kvstore.core.verbs.release import require_batch
 from kvstore.errors import IdReused, InvalidField, LimitExceeded, PoolExhausted
 
-_new_tuple = tuple.__new__
-
 
 class Reserving:
     """Reserves slots, alone or together with a match."""
@@ -83,7 +81,7 @@ class Reserving:
         existing = lease.reservations.get(reservation_id)
         start = existing.start_page if existing else 0
         wanted = max(total_page_count - start, 0)
-        request = _new_tuple(ReservationRequest, (reservation_id, start, wanted))
+        request = ReservationRequest(reservation_id, start, wanted)
         missing = self._missing(lease, namespace, request)
         lease.require_pins_alive(options)
         if existing is None:
@@ -98,7 +96,7 @@ class Reserving:
         if existing is None:
             start = match.matched_token_count // namespace.layout.page_tokens
             missing = max(total_page_count - start, 0)
-            request = _new_tuple(ReservationRequest, (reservation_id, start, missing))
+            request = ReservationRequest(reservation_id, start, missing)
         grant = self._grant_of(lease, namespace, request, missing, now)
         if existing is None and grant is not None:
             if missing:
@@ -179,4 +177,4 @@ def _grow(
         reservation.grow(slots)
     reserved = reservation.reserved
     runs = runs_of(reserved, namespace.arena.extents) if reserved else ()
-    return _new_tuple(Grant, (reservation.hold_id, reservation.start_page, runs))
+    return Grant(reservation.hold_id, reservation.start_page, runs)

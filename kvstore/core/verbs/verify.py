@@ -25,7 +25,6 @@ from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK, NO_CHECKSUM
 from kvstore.core.verbs.match import Matching
 from kvstore.errors import LeaseNotFound, PageCorrupt
 
-_new_tuple = tuple.__new__
 # Picks some numbers below a page count, in rising order.
 Pick = Callable[[int], Items[int]]
 
@@ -210,9 +209,7 @@ def _checks_in(hold: Hold, node: Node, ends: list[int]) -> Iterator[PageCheck]:
             generations, checksums = extent.generations, extent.checksums
         index = slot & INDEX_MASK
         if checksums[index] != NO_CHECKSUM:
-            # As PageCheck(...), without a Python frame for each page.
-            fields = slot, generations[index], checksums[index], end, node
-            yield _new_tuple(PageCheck, fields)
+            yield PageCheck(slot, generations[index], checksums[index], end, node)
 
 
 def _forget_ends(lease: Lease, pin: Pin, page: PageCheck) -> None:
