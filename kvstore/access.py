@@ -9,7 +9,7 @@ from pathlib import Path
 import structlog
 
 from kvstore.config_access import AccessSettings
-from kvstore.core.values.limits import QuotaTable
+from kvstore.core import QuotaTable
 from kvstore.private_file import UntrustedFile, read_private
 from kvstore.rpc.socket_access import SocketAccess
 from kvstore.rpc.tls import Tls, TlsFiles

@@ -3,12 +3,11 @@
 from contextlib import ExitStack
 
 from kvstore.config import Config
-from kvstore.core.cache import PrefixCache
+from kvstore.core import Limits, PrefixCache, QuotaTable
 from kvstore.core.eviction.policies import POLICIES
 from kvstore.core.index.hash_index import HashIndex
 from kvstore.core.index.protocol import IndexFactory
 from kvstore.core.index.radix import RadixIndex
-from kvstore.core.values.limits import Limits, QuotaTable
 from kvstore.service.call_times import CallTimes
 from kvstore.service.clock import Clock
 from kvstore.service.random_ids import random_ids

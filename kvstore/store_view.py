@@ -1,7 +1,7 @@
 """What metrics show of a server, asked of its parts."""
 
 from kvstore import __version__
-from kvstore.core.values.requests import Identity
+from kvstore.core import Identity
 from kvstore.metrics.view import ThreadView, View
 from kvstore.rpc.health import READINESS, Health
 from kvstore.rpc.probes import OwnerProbe

@@ -6,8 +6,8 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from kvstore import __version__
+from kvstore.core import Identity
 from kvstore.core.stats import Stats
-from kvstore.core.values.requests import Identity
 from kvstore.errors import KVStoreError, NamespaceNotFound
 from kvstore.http.connection import Route
 from kvstore.http.request import Refused, Request

@@ -4,7 +4,7 @@ from collections import OrderedDict
 from threading import Lock
 from typing import Final
 
-from kvstore.core.values.requests import Identity
+from kvstore.core import Identity
 from kvstore.page.outline import Outline
 from kvstore.page.recent import Recent
 from kvstore.service.clock import Clock

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import structlog
 from google.protobuf.message import DecodeError
 
-from kvstore.core.values.requests import Caller
+from kvstore.core import Caller
 from kvstore.errors import FeatureUnsupported, InvalidField, NotAttached, PeerRefused
 from kvstore.rpc import fields
 from kvstore.rpc.extents import exported_extents

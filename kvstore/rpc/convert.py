@@ -8,20 +8,22 @@ from collections.abc import Iterable
 from math import inf
 from typing import Protocol
 
-from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PagedContent, PageLayout
-from kvstore.core.values.limits import Limits
-from kvstore.core.values.requests import (
+from kvstore.core import (
     ExpectedReuse,
     Grant,
     InFlight,
     Inserted,
+    Limits,
     Match,
     MatchOptions,
+    NamespaceIdentity,
+    PageLayout,
     Peeked,
     ReservationRequest,
     ReuseHint,
     Sequence,
 )
+from kvstore.core.values.layout import OpaqueContent, PagedContent
 from kvstore.errors import FeatureUnsupported, InvalidField, LimitExceeded
 from kvstore.rpc import fields
 from kvstore.rpc.answer import Answer, run_bytes, runs_field

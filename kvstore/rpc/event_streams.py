@@ -9,7 +9,7 @@ import grpc
 import structlog
 from grpc_status import rpc_status
 
-from kvstore.core.values.requests import Identity
+from kvstore.core import Identity
 from kvstore.errors import InvalidField, StoreDraining
 from kvstore.rpc import fields, status
 from kvstore.rpc.event_messages import event_messages

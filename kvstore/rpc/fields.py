@@ -10,7 +10,7 @@ from typing import NoReturn
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 
-from kvstore.core.values.limits import Limits
+from kvstore.core import Limits
 from kvstore.core.values.tokens import token_count
 from kvstore.errors import InvalidField, LimitExceeded
 

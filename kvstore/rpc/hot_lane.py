@@ -5,7 +5,7 @@ import socket
 import struct
 from typing import NamedTuple, NoReturn
 
-from kvstore.core.values.requests import Identity
+from kvstore.core import Identity
 from kvstore.errors import LimitExceeded
 from kvstore.rpc.token_tail import FRONT_BYTES, tail_of
 

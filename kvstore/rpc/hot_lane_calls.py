@@ -8,8 +8,7 @@ from google.protobuf import descriptor_pool
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from kvstore.core.values.limits import Limits
-from kvstore.core.values.requests import Caller, Identity
+from kvstore.core import Caller, Identity, Limits
 from kvstore.errors import InvalidField
 from kvstore.rpc import fields
 from kvstore.rpc.answer import Answer

@@ -5,7 +5,7 @@ from typing import TypeAlias, cast
 
 import grpc
 
-from kvstore.core.values.requests import Caller, Identity
+from kvstore.core import Caller, Identity
 from kvstore.errors import CredentialRequired, InvalidField
 from kvstore.rpc import fields
 from kvstore.service.credentials import Credentials

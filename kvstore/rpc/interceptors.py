@@ -16,7 +16,7 @@ from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection
 
 from kvstore import tracing
-from kvstore.core.values.limits import Limits
+from kvstore.core import Limits
 from kvstore.errors import InvalidField
 from kvstore.logged_call import CALL
 from kvstore.rpc import status

@@ -2,7 +2,7 @@
 
 import grpc
 
-from kvstore.core.values.requests import NamedPinRequest
+from kvstore.core import NamedPinRequest
 from kvstore.rpc import fields, report
 from kvstore.rpc.identity import Callers
 from kvstore.rpc.pagination import PageTokens, fresh_key

@@ -9,7 +9,7 @@ from hashlib import blake2b
 from hmac import compare_digest
 from typing import Generic, NamedTuple, TypeVar
 
-from kvstore.core.values.requests import Identity
+from kvstore.core import Identity
 from kvstore.errors import InvalidField
 
 DEFAULT_PAGE_SIZE = 100

@@ -5,6 +5,7 @@ from dataclasses import asdict
 
 from google.protobuf.duration_pb2 import Duration
 
+from kvstore.core import Limits, Quotas
 from kvstore.core.stats import (
     ArenaStats,
     HoldStats,
@@ -17,7 +18,6 @@ from kvstore.core.stats import (
     TenantStats,
 )
 from kvstore.core.values.counters import Counters
-from kvstore.core.values.limits import Limits, Quotas
 from kvstore.core.values.slots import SlotState
 from kvstore.rpc.convert import identity_message, layout_message
 from kvstore.service.traffic import Requests

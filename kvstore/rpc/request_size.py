@@ -3,7 +3,7 @@
 from google.protobuf import descriptor_pool
 from google.protobuf.descriptor import Descriptor
 
-from kvstore.core.values.limits import Limits
+from kvstore.core import Limits
 from kvstore.errors import LimitExceeded
 
 

@@ -8,7 +8,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
-from kvstore.core.values.limits import Limits
+from kvstore.core import Limits
 from kvstore.rpc.call_threads import CallThreads
 from kvstore.rpc.health import Health
 from kvstore.rpc.identity import Callers

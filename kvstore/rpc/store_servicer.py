@@ -5,7 +5,7 @@ from pathlib import Path
 
 import grpc
 
-from kvstore.core.values.limits import Limits
+from kvstore.core import Limits
 from kvstore.errors import InvalidField, StaleEpoch
 from kvstore.rpc import convert, fields, report
 from kvstore.rpc.event_streams import EventStreams, Send

@@ -6,7 +6,7 @@ from threading import Lock
 from time import sleep
 from typing import NamedTuple
 
-from kvstore.core.cache import PrefixCache
+from kvstore.core import Identity, PrefixCache, Removed
 from kvstore.core.leases.lease import LeaseState
 from kvstore.core.stats import (
     HoldStats,
@@ -21,7 +21,6 @@ from kvstore.core.stats import (
 )
 from kvstore.core.values.counters import Counters
 from kvstore.core.values.events import Cause
-from kvstore.core.values.requests import Identity, Removed
 from kvstore.service.clock import Clock
 
 # Nodes of a tree that are read while all calls wait: two milliseconds.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from threading import Lock
 
-from kvstore.core.values.requests import Identity
+from kvstore.core import Identity
 from kvstore.errors import CredentialRequired
 from kvstore.service.tenants import Tenants
 

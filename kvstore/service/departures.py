@@ -5,7 +5,7 @@ from threading import Lock
 
 import structlog
 
-from kvstore.core.cache import PrefixCache
+from kvstore.core import PrefixCache
 from kvstore.core.pool.arena import Arena
 from kvstore.service.announcer import Announcer
 from kvstore.service.clock import Clock

@@ -4,9 +4,8 @@ from collections.abc import Callable
 from threading import Event, Lock
 from typing import NamedTuple
 
-from kvstore.core.cache import PrefixCache
+from kvstore.core import Identity, PrefixCache
 from kvstore.core.values.events import EventWatch, Told
-from kvstore.core.values.requests import Identity
 from kvstore.errors import StoreDraining
 
 # Events taken at once at most: little time under the mutex.

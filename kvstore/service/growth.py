@@ -7,9 +7,8 @@ from threading import Event, Lock
 
 import structlog
 
-from kvstore.core.cache import PrefixCache
+from kvstore.core import PrefixCache, QuotaTable
 from kvstore.core.pool.arena import Arena
-from kvstore.core.values.limits import QuotaTable
 from kvstore.core.values.slots import SlotState
 from kvstore.errors import PoolExhausted
 from kvstore.service.announcer import Announcer

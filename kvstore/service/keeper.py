@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import structlog
 
-from kvstore.core.cache import PrefixCache
+from kvstore.core import PrefixCache
 from kvstore.core.tiers.disk_writes import DiskWrite
 from kvstore.service.clock import Clock
 from kvstore.service.disk import Disk

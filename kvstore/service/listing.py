@@ -7,11 +7,10 @@ from threading import Lock
 from time import sleep
 from typing import Generic, NamedTuple, TypeVar
 
-from kvstore.core.cache import PrefixCache
+from kvstore.core import Identity, PrefixCache
 from kvstore.core.leases.lease import Lease
 from kvstore.core.pool.namespace import Namespace
 from kvstore.core.stats import LeaseStats, NamespaceStats, count_pins, lease_stats, namespace_stats
-from kvstore.core.values.requests import Identity
 from kvstore.service.clock import Clock
 
 # Leases, or namespaces, that are looked at while all calls wait: a millisecond.

@@ -14,12 +14,10 @@ from typing import NamedTuple
 import structlog
 
 from kvstore import tracing
-from kvstore.core.cache import PrefixCache
+from kvstore.core import Caller, MatchOptions, PageLayout, PrefixCache, Sequence
 from kvstore.core.pool.arena import Arena
 from kvstore.core.tiers.disk_reads import DiskRead, Located
 from kvstore.core.tiers.load_or_recompute import LoadDecision, Wanted
-from kvstore.core.values.layout import PageLayout
-from kvstore.core.values.requests import Caller, MatchOptions, Sequence
 from kvstore.errors import KVStoreError
 from kvstore.service.clock import Clock
 from kvstore.service.disk import Disk

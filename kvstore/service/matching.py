@@ -2,8 +2,8 @@
 
 from contextlib import suppress
 
+from kvstore.core import Caller, Grant, Match, MatchOptions, Sequence
 from kvstore.core.tiers.moves import Move
-from kvstore.core.values.requests import Caller, Grant, Match, MatchOptions, Sequence
 from kvstore.errors import KVStoreError, StoreDraining
 from kvstore.service.growth import Growth
 from kvstore.service.load_terms import NO_TERMS, LoadTerms

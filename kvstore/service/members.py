@@ -6,9 +6,8 @@ from threading import Condition, Lock
 
 import structlog
 
-from kvstore.core.cache import PrefixCache
+from kvstore.core import Caller, PrefixCache
 from kvstore.core.leases.lease import LeaseChange
-from kvstore.core.values.requests import Caller
 from kvstore.errors import FeatureUnsupported, StoreDraining
 from kvstore.service.administration import Administration
 from kvstore.service.announcer import Announcer

@@ -10,7 +10,7 @@ from threading import Event, Lock
 import structlog
 
 from kvstore import tracing
-from kvstore.core.cache import PrefixCache
+from kvstore.core import PrefixCache
 from kvstore.core.pool.arena import Arena
 from kvstore.core.tiers.moves import Move
 from kvstore.service.clock import Clock

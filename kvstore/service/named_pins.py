@@ -4,9 +4,8 @@ from threading import Lock
 
 import structlog
 
-from kvstore.core.cache import PrefixCache
+from kvstore.core import Identity, NamedPinRequest, PrefixCache
 from kvstore.core.stats import NamedPinStats, named_pin_stats
-from kvstore.core.values.requests import Identity, NamedPinRequest
 from kvstore.service.clock import Clock
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()

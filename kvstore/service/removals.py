@@ -2,7 +2,7 @@
 
 from threading import Lock
 
-from kvstore.core.cache import PrefixCache
+from kvstore.core import PrefixCache
 from kvstore.core.pool.disk import RemovedPrefix
 from kvstore.service.disk import REMOVAL_PATIENCE, Disk
 from kvstore.storage.slab_header import PageKey

@@ -10,8 +10,8 @@ Each move makes the two more equal, so moving ends, whatever both still want.
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from kvstore.core import Quotas, QuotaTable
 from kvstore.core.pool.arena import Arena
-from kvstore.core.values.limits import Quotas, QuotaTable
 
 
 class Offer(NamedTuple):

@@ -14,22 +14,24 @@ from threading import Lock
 
 import structlog
 
-from kvstore.core.cache import PrefixCache
-from kvstore.core.pool.arena import Arena
-from kvstore.core.pool.namespace import Namespace
-from kvstore.core.values.layout import NamespaceIdentity, PageLayout
-from kvstore.core.values.limits import Limits, QuotaTable
-from kvstore.core.values.requests import (
+from kvstore.core import (
     Caller,
     Grant,
     Identity,
     Inserted,
+    Limits,
+    NamespaceIdentity,
+    PageLayout,
     Peeked,
+    PrefixCache,
+    QuotaTable,
     Removed,
     ReservationRequest,
     ReuseHint,
     Sequence,
 )
+from kvstore.core.pool.arena import Arena
+from kvstore.core.pool.namespace import Namespace
 from kvstore.errors import NamespaceNotFound, PoolExhausted
 from kvstore.service.call_times import CallTimes
 from kvstore.service.clock import Clock

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TypeVar
 
-from kvstore.core.values.requests import Identity
+from kvstore.core import Identity
 
 KEY_BYTES = 32
 

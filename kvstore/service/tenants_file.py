@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from kvstore.core.values.limits import Quotas, QuotaTable
+from kvstore.core import Quotas, QuotaTable
 from kvstore.service.tenants import Tenant, Tenants, canonical_name
 
 # A tenant's name stands in logs and statistics.

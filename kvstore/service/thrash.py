@@ -4,7 +4,7 @@ from threading import Lock
 
 import structlog
 
-from kvstore.core.cache import PrefixCache
+from kvstore.core import PrefixCache
 from kvstore.service.clock import Clock
 from kvstore.service.log_budget import LogBudget
 

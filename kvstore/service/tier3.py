@@ -5,10 +5,9 @@ from collections.abc import Sequence as Items
 from threading import Lock
 from typing import NamedTuple
 
-from kvstore.core.cache import PrefixCache
+from kvstore.core import Identity, PrefixCache
 from kvstore.core.pool.arena import Arena
 from kvstore.core.values.page_hash import page_digests
-from kvstore.core.values.requests import Identity
 from kvstore.service.clock import Clock
 from kvstore.service.disk import Disk, DiskUse
 from kvstore.service.keeper import Keeper

@@ -4,7 +4,7 @@ from collections import OrderedDict
 from threading import Lock
 from typing import NamedTuple
 
-from kvstore.core.values.limits import QuotaTable
+from kvstore.core import QuotaTable
 from kvstore.errors import QuotaExceeded
 from kvstore.service.clock import Clock
 

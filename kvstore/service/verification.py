@@ -12,8 +12,7 @@ import structlog
 from xxhash import xxh3_64_intdigest
 
 from kvstore import tracing
-from kvstore.core.cache import PrefixCache
-from kvstore.core.values.requests import Caller, MatchOptions
+from kvstore.core import Caller, MatchOptions, PrefixCache
 from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK
 from kvstore.core.verbs.verify import Inspection, PageCheck
 from kvstore.service.clock import Clock
