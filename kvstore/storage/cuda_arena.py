@@ -135,6 +135,19 @@ class CudaDevice:
                     f"bytes left of {room.total_bytes}: set less, or end what else uses the device"
                 )
 
+    def answers(self) -> bool:
+        """Return whether the device still works for this process; False after a permanent error.
+
+        Waits for the work that this process gave it. An illegal address or an ECC error makes
+        every later call of CUDA fail, in this process and until it ends.
+        """
+        try:
+            self._run(self._runtime.synchronize)
+        except CudaFailed as error:
+            log.warning("device_does_not_answer", device=self._name, why=str(error))
+            return False
+        return True
+
     def allocate(self, shape: ExtentShape) -> CudaExtent:
         """Allocate an extent, clear and export it; raises :class:`NotEnoughMemory`."""
         return self._run(lambda: self._allocate(shape))

@@ -71,6 +71,10 @@ class CudaRuntime(Protocol):
         """Wait until all that was begun on a stream is done."""
         ...
 
+    def synchronize(self) -> None:
+        """Wait until the device did all work of this process."""
+        ...
+
     def register(self, address: int, size_bytes: int) -> None:
         """Lock memory of the host to its place, so that the device reaches it by itself."""
         ...
@@ -157,6 +161,10 @@ class CupyRuntime:
     def wait(self, stream: int) -> None:
         """Wait by ``cudaStreamSynchronize``, which raises what went wrong meanwhile too."""
         self._call("streamSynchronize", stream)
+
+    def synchronize(self) -> None:
+        """Wait by ``cudaDeviceSynchronize``. After an error that stays it raises that each time."""
+        self._call("deviceSynchronize")
 
     def register(self, address: int, size_bytes: int) -> None:
         """Register by ``cudaHostRegister``, portable; a tenth of a second a GB.

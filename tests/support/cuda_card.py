@@ -159,6 +159,12 @@ class ServerCuda:
             raise
         self._card.wait(stream)
 
+    def synchronize(self) -> None:
+        """Do all that was begun."""
+        self._note("synchronize")
+        for stream in self._card.begun:
+            self._card.wait(stream)
+
     def register(self, address: int, size_bytes: int) -> None:
         """Register what is not registered yet."""
         self._note("register")

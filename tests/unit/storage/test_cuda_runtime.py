@@ -84,6 +84,15 @@ def test_copies_are_begun_on_a_stream_and_waited_for(card: Card, runtime: CupyRu
             failing()
 
 
+def test_the_device_is_waited_for(card: Card, runtime: CupyRuntime) -> None:
+    """What CUDA says then is one error of ours."""
+    runtime.synchronize()
+    assert card.calls[-1] == "deviceSynchronize"
+    card.fail = "deviceSynchronize"
+    with pytest.raises(CudaFailed, match="deviceSynchronize"):
+        runtime.synchronize()
+
+
 def test_memory_of_the_host_is_registered_once(card: Card, runtime: CupyRuntime) -> None:
     """A second time is refused, by name, until it was undone."""
     runtime.register(SIZE, SIZE)
