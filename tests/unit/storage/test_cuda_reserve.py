@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import count
 
 import pytest
 from cuda_card import Card, ServerCuda
@@ -9,7 +10,12 @@ from structlog.testing import capture_logs
 
 from kvstore.storage.arenas import Arenas, Extent
 from kvstore.storage.cuda_arena import GRANULARITY, CudaDevice
-from kvstore.storage.errors import BudgetExhausted, DeviceUnavailable, NotEnoughMemory
+from kvstore.storage.errors import (
+    BudgetExhausted,
+    CudaFailed,
+    DeviceUnavailable,
+    NotEnoughMemory,
+)
 
 # Of the card, which has as much again.
 BUDGET = 8 * GRANULARITY
@@ -148,6 +154,27 @@ def test_a_budget_that_is_not_there_is_waited_for(card: Card) -> None:
         with pytest.raises(DeviceUnavailable, match=f"tier1_bytes is {4 * BUDGET}"):
             device.reserve(4 * BUDGET, PIECE, lambda: pytest.fail("no use to wait"))
         assert card.memory == {}
+
+
+def test_a_part_of_the_budget_is_given_back(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the server waits for the rest, others can use what there is."""
+    allocate, numbers = ServerCuda.allocate, count(1)
+
+    def refuse_third(self: ServerCuda, size_bytes: int) -> int:
+        if next(numbers) == 3:
+            raise CudaFailed("allocate: out of memory")
+        return allocate(self, size_bytes)
+
+    monkeypatch.setattr(ServerCuda, "allocate", refuse_third)
+    seen: list[int] = []
+
+    def pause() -> bool:
+        seen.append(taken(card))
+        return True
+
+    with closing(CudaDevice(0, lambda: ServerCuda(card))) as device:
+        device.reserve(BUDGET, PIECE, pause)
+        assert (seen, taken(card)) == ([0], BUDGET)
 
 
 def test_a_device_that_takes_nothing_back_keeps_the_reserve(card: Card) -> None:
