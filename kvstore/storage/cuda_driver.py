@@ -11,6 +11,8 @@ from kvstore.storage.errors import CudaFailed, DeviceUnavailable
 
 LIBRARY = "libcuda.so.1"
 UUID_BYTES = 16
+# CUDA asks for 13 at least; the domain may have more digits than four.
+PCI_BUS_ID_BYTES = 32
 
 
 class Allocation(NamedTuple):
@@ -40,6 +42,13 @@ class CudaDriver:
         self._call("cuDeviceGet", ctypes.byref(ordinal), ctypes.c_int(device))
         self._call("cuDeviceGetUuid_v2", ctypes.byref(uuid), ordinal)
         return bytes(uuid)
+
+    def pci_bus_id(self, device: int) -> str:
+        """Return a device's place, such as ``0000:3B:00.0``; of a MIG instance, that of its GPU."""
+        name, ordinal = ctypes.create_string_buffer(PCI_BUS_ID_BYTES), ctypes.c_int()
+        self._call("cuDeviceGet", ctypes.byref(ordinal), ctypes.c_int(device))
+        self._call("cuDeviceGetPCIBusId", name, ctypes.c_int(PCI_BUS_ID_BYTES), ordinal)
+        return name.value.decode("ascii")
 
     def allocation(self, address: int) -> Allocation:
         """Return the allocation that an address lies in; on the thread that made it."""

@@ -39,6 +39,10 @@ class CudaRuntime(Protocol):
         """Make a device this thread's own, and return its UUID; raises DeviceUnavailable."""
         ...
 
+    def pci_bus_id(self, device: int) -> str:
+        """Return where a device is attached, such as ``0000:3B:00.0``."""
+        ...
+
     def room(self) -> DeviceRoom:
         """Return what the device has left."""
         ...
@@ -115,6 +119,10 @@ class CupyRuntime:
             return self._driver.uuid(device)
         except CudaFailed as error:
             raise DeviceUnavailable(f"cuda:{device} cannot be used: {error}") from error
+
+    def pci_bus_id(self, device: int) -> str:
+        """Return where a device is attached, such as ``0000:3B:00.0``."""
+        return self._driver.pci_bus_id(device)
 
     def room(self) -> DeviceRoom:
         """Return what the device has left."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 # With a zero byte inside, as one device in sixteen has it.
 UUID = bytes([7, 0, *range(1, 15)])
+PCI_BUS_ID = "0000:3B:00.0"
 # What memory holds that nobody cleared.
 DIRT = 0xDD
 
@@ -31,6 +32,7 @@ class Card:
     def __init__(self, size_bytes: int = 64 << 20, uuid: bytes = UUID) -> None:
         self.size_bytes = size_bytes
         self.uuid = uuid
+        self.pci_bus_id = PCI_BUS_ID
         self.memory: dict[int, ctypes.Array[ctypes.c_ubyte]] = {}
         self.mapped: Counter[int] = Counter()
         self.calls: list[str] = []
@@ -111,6 +113,12 @@ class ServerCuda:
         assert device == 0
         self._note("select")
         return self._card.uuid
+
+    def pci_bus_id(self, device: int) -> str:
+        """Return where the one device is attached."""
+        assert device == 0
+        self._note("pci_bus_id")
+        return self._card.pci_bus_id
 
     def room(self) -> DeviceRoom:
         """Return what is left."""
@@ -250,6 +258,14 @@ def driver_library(card: Card) -> SimpleNamespace:
         uuid[0][:] = list(card.uuid)
         return 0
 
+    @function(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int)
+    def get_pci_bus_id(name: int, size: int, device: int) -> int:
+        assert device == 40
+        text = card.pci_bus_id.encode() + b"\0"
+        assert len(text) <= size
+        ctypes.memmove(name, text, len(text))
+        return 0
+
     @function(ctypes.c_int, address_p, size_p, ctypes.c_ulonglong)
     def address_range(
         base: "ctypes._Pointer[ctypes.c_ulonglong]",
@@ -266,5 +282,6 @@ def driver_library(card: Card) -> SimpleNamespace:
         cuInit=init,
         cuDeviceGet=device_get,
         cuDeviceGetUuid_v2=get_uuid,
+        cuDeviceGetPCIBusId=get_pci_bus_id,
         cuMemGetAddressRange_v2=address_range,
     )
