@@ -9,7 +9,7 @@ import structlog
 
 from kvstore.storage import numa
 from kvstore.storage.extent import ExtentDescription, ExtentShape, HostExport, SlotReader
-from kvstore.storage.host_mapping import PLAIN, HostTerms, fill, make_memfd, map_memfd
+from kvstore.storage.host_mapping import PLAIN, HostTerms, allocate, fill, make_memfd, map_memfd
 from kvstore.storage.hugepages import Hugepages, transparent_allowed
 from kvstore.storage.populate import MOST_THREADS
 from kvstore.storage.processors import processor_count
@@ -51,22 +51,25 @@ class HostExtent:
                 raise
             self._mapping: mmap.mmap | None = mapping
             try:
-                self._fill(mapping, terms.threads, register)
+                self._fill(mapping, terms, register)
             except BaseException:
                 self.close()
                 raise
         except OSError as error:
             raise terms.refusal(shape.size_bytes, error) from error
 
-    def _fill(self, mapping: mmap.mmap, threads: int, register: Register | None) -> None:
+    def _fill(self, mapping: mmap.mmap, terms: HostTerms, register: Register | None) -> None:
+        if not terms.populates(registered=register is not None):
+            allocate(self._descriptor, 0, self._mapped_bytes)
+            return
         if register is None:
-            fill(self._descriptor, mapping, 0, self._mapped_bytes, threads)
+            fill(self._descriptor, mapping, 0, self._mapped_bytes, terms.threads)
             return
         self._registration = Registration(register)
         start = 0
         with memoryview(mapping) as memory:
             for size in pieces(self.shape.size_bytes, self.shape.slot_bytes):
-                fill(self._descriptor, mapping, start, size, threads)
+                fill(self._descriptor, mapping, start, size, terms.threads)
                 self._registration.begin(memory[start : start + size])
                 start += size
         self._registration.finish()

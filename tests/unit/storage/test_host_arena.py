@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 from hugepage_pool import hugepages_reserved
 from open_descriptors import open_descriptors
+from resident_bytes import resident_bytes
 from structlog.testing import capture_logs
 
 from kvstore.storage import populate
 from kvstore.storage.errors import NotEnoughMemory
 from kvstore.storage.extent import ExtentShape, HostExport
 from kvstore.storage.host_arena import HostExtent, HostMemory
-from kvstore.storage.host_mapping import SEALS, HostTerms
+from kvstore.storage.host_mapping import ENOUGH_THREADS, SEALS, HostTerms
 from kvstore.storage.hugepages import (
     HUGEPAGE_BYTES,
     SHMEM_ENABLED,
@@ -188,9 +189,21 @@ def test_who_comes_to_read_as_it_is_closed_reads_nothing(extent: HostExtent) -> 
 def test_a_kernel_without_populate_allocates_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Linux before 5.14 refuses the advice, as any kernel refuses an unknown number."""
     monkeypatch.setattr(populate, "MADV_POPULATE_WRITE", 9999)
-    with closing(HostExtent(SHAPE, HostTerms(threads=2))) as extent:
+    with closing(HostExtent(SHAPE, HostTerms(threads=ENOUGH_THREADS))) as extent:
         status = os.fstat(extent.describe().export.descriptor)
         assert status.st_blocks * 512 >= SHAPE.size_bytes
+
+
+@pytest.mark.parametrize(
+    ("threads", "registered", "mapped"),
+    [(1, False, False), (ENOUGH_THREADS, False, True), (1, True, True)],
+)
+def test_pages_are_mapped_where_that_pays(*, threads: int, registered: bool, mapped: bool) -> None:
+    """By enough threads, or for a device; else they are allocated, and mapped at a first touch."""
+    register = (lambda _: lambda: None) if registered else None
+    with closing(HostExtent(SHAPE, HostTerms(threads=threads), register)) as extent:
+        assert os.fstat(extent.describe().export.descriptor).st_blocks * 512 >= SHAPE.size_bytes
+        assert (resident_bytes(f"kvstore-extent-{SHAPE.extent_id}") > 0) == mapped
 
 
 def test_an_extent_of_reserved_pages_is_as_any_other() -> None:

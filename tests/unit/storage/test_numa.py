@@ -10,7 +10,7 @@ import pytest
 from kvstore.storage import numa
 from kvstore.storage.extent import ExtentShape
 from kvstore.storage.host_arena import HostExtent
-from kvstore.storage.host_mapping import HostTerms
+from kvstore.storage.host_mapping import ENOUGH_THREADS, HostTerms
 
 SHAPE = ExtentShape(extent_id=909, arena_id=1, tier=2, slot_count=4, slot_bytes=mmap.PAGESIZE)
 # The kernel has NUMA where it shows each mapping's policy.
@@ -68,7 +68,7 @@ def test_an_extent_s_pages_prefer_a_node() -> None:
         return
     node = numa.nodes()[-1]
     numa.try_node(node)
-    extent = HostExtent(SHAPE, HostTerms(numa_node=node))
+    extent = HostExtent(SHAPE, HostTerms(numa_node=node, threads=ENOUGH_THREADS))
     lines = POLICIES.read_text(encoding="ascii").splitlines()
     [words] = [line.split() for line in lines if "memfd:kvstore-extent-909" in line]
     extent.close()
