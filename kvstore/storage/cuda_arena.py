@@ -101,6 +101,7 @@ class CudaDevice:
 
     def __init__(self, number: int, load: Callable[[], CudaRuntime] = CupyRuntime) -> None:
         """Select the device, which takes up to a second; ``load`` brings CUDA."""
+        self._number = number
         self._name = f"cuda:{number}"
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="kvstore-cuda")
         try:
@@ -176,6 +177,10 @@ class CudaDevice:
     def allocate(self, shape: ExtentShape) -> CudaExtent:
         """Allocate an extent, clear and export it; raises :class:`NotEnoughMemory`."""
         return self._run(lambda: self._allocate(shape))
+
+    def pci_bus_id(self) -> str:
+        """Return where the device is attached, such as ``0000:3B:00.0``; raises ``CudaFailed``."""
+        return self._run(lambda: self._runtime.pci_bus_id(self._number))
 
     def close(self) -> None:
         """Free the reserve and end the threads. Idempotent.

@@ -1,7 +1,5 @@
 """Copies between a device's slots and memory of the host, and the registration of that memory."""
 
-import math
-import mmap
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from concurrent.futures import ThreadPoolExecutor
@@ -17,9 +15,6 @@ from kvstore.storage.errors import CudaFailed
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 T = TypeVar("T")
-
-# One registration beyond 512 GiB fails on drivers since R580, however much memory there is.
-PIECE_BYTES = 64 << 30
 
 
 class CudaCopier:
@@ -57,16 +52,15 @@ class CudaCopier:
             self._outwards.begin_all(outwards),
         )
 
-    def register(self, memory: memoryview, slot_bytes: int) -> Callable[[], None]:
-        """Register memory of the host, cut into slots; return what undoes it.
+    def register(self, memory: memoryview) -> Callable[[], None]:
+        """Register memory of the host by one call; return what undoes it.
 
-        What cannot be registered is logged, and copied all the same: the driver takes
-        it through memory of its own, at a fraction of the speed. The memory has to be
-        there until it was undone.
+        Raises :class:`CudaFailed`. The memory has to be there until it was undone, which
+        is called once. Logs a registration that CUDA does not undo.
         """
         address, size = address_of(memory), memory.nbytes
-        registered = self._run(lambda: self._register(address, pieces(size, slot_bytes)))
-        return lambda: self._run(lambda: self._unregister(registered))
+        self._run(lambda: self._register(address, size))
+        return lambda: self._run(lambda: self._unregister(address))
 
     def close(self) -> None:
         """End the threads. What is registered is left to the end of the process."""
@@ -83,27 +77,15 @@ class CudaCopier:
             self._runtime.use(self._number)
             self._selected = True
 
-    def _register(self, address: int, sizes: Items[int]) -> list[int]:
-        """Return the addresses of the pieces that are registered: all, or none."""
-        registered: list[int] = []
-        try:
-            self._begin()
-            for size in sizes:
-                self._runtime.register(address, size)
-                registered.append(address)
-                address += size
-        except CudaFailed as error:
-            log.warning("host_memory_not_registered", size_bytes=sum(sizes), why=str(error))
-            self._unregister(registered)
-            registered = []
-        return registered
+    def _register(self, address: int, size: int) -> None:
+        self._begin()
+        self._runtime.register(address, size)
 
-    def _unregister(self, registered: Items[int]) -> None:
-        for address in registered:
-            try:
-                self._runtime.unregister(address)
-            except CudaFailed as error:
-                log.warning("host_memory_still_registered", why=str(error))
+    def _unregister(self, address: int) -> None:
+        try:
+            self._runtime.unregister(address)
+        except CudaFailed as error:
+            log.warning("host_memory_still_registered", why=str(error))
 
 
 def _both(
@@ -121,16 +103,3 @@ def _both(
         return [next(first if each else second) for each in inwards]
 
     return end
-
-
-def pieces(size_bytes: int, slot_bytes: int) -> list[int]:
-    """Return the sizes of the pieces that an extent is registered in, at most PIECE_BYTES each.
-
-    They end between slots and between the kernel's pages, since CUDA refuses a copy that is
-    partly of one registration and partly of another. Slots without such ends give one piece.
-    """
-    unit = math.lcm(slot_bytes, mmap.PAGESIZE)
-    step = PIECE_BYTES // unit * unit or size_bytes
-    if size_bytes <= PIECE_BYTES:
-        step = size_bytes
-    return [min(step, size_bytes - start) for start in range(0, size_bytes, step)]

@@ -18,6 +18,8 @@ SOURCE_IN_STREAM_ORDER = 1
 # cuda.h of CUDA 13 calls the first by the second's name; the driver's symbols differ.
 BATCHED = "cuMemcpyBatchAsync_v2"
 BATCHED_12_8 = "cuMemcpyBatchAsync"
+# CUDA asks for 13 at least; the domain may have more digits than four.
+PCI_BUS_ID_BYTES = 32
 
 
 class Allocation(NamedTuple):
@@ -78,6 +80,13 @@ class CudaDriver:
         """
         context = ctypes.c_void_p()
         self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._device(device))
+
+    def pci_bus_id(self, device: int) -> str:
+        """Return a device's place, such as ``0000:3B:00.0``; of a MIG instance, that of its GPU."""
+        name, ordinal = ctypes.create_string_buffer(PCI_BUS_ID_BYTES), ctypes.c_int()
+        self._call("cuDeviceGet", ctypes.byref(ordinal), ctypes.c_int(device))
+        self._call("cuDeviceGetPCIBusId", name, ctypes.c_int(PCI_BUS_ID_BYTES), ordinal)
+        return name.value.decode("ascii")
 
     def allocation(self, address: int) -> Allocation:
         """Return the allocation that an address lies in; on the thread that made it."""

@@ -47,6 +47,10 @@ class CudaRuntime(Protocol):
         """Make a device that was selected this thread's own."""
         ...
 
+    def pci_bus_id(self, device: int) -> str:
+        """Return where a device is attached, such as ``0000:3B:00.0``."""
+        ...
+
     def room(self) -> DeviceRoom:
         """Return what the device has left."""
         ...
@@ -149,6 +153,10 @@ class CupyRuntime:
     def use(self, device: int) -> None:
         """Make a device that was selected this thread's own, by ``cudaSetDevice``."""
         self._call("setDevice", device)
+
+    def pci_bus_id(self, device: int) -> str:
+        """Return where a device is attached, such as ``0000:3B:00.0``."""
+        return self._driver.pci_bus_id(device)
 
     def room(self) -> DeviceRoom:
         """Return what the device has left."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 # With a zero byte inside, as one device in sixteen has it.
 UUID = bytes([7, 0, *range(1, 15)])
+PCI_BUS_ID = "0000:3B:00.0"
 # What memory holds that nobody cleared.
 DIRT = 0xDD
 
@@ -37,6 +38,7 @@ class Card:
     def __init__(self, size_bytes: int = 64 << 20, uuid: bytes = UUID) -> None:
         self.size_bytes = size_bytes
         self.uuid = uuid
+        self.pci_bus_id = PCI_BUS_ID
         self.memory: dict[int, ctypes.Array[ctypes.c_ubyte]] = {}
         self.mapped: Counter[int] = Counter()
         self.calls: list[str] = []
@@ -117,6 +119,12 @@ class ServerCuda:
         """Select the one device."""
         assert device == 0
         self._note("use")
+
+    def pci_bus_id(self, device: int) -> str:
+        """Return where the one device is attached."""
+        assert device == 0
+        self._note("pci_bus_id")
+        return self._card.pci_bus_id
 
     def room(self) -> DeviceRoom:
         """Return what is left."""

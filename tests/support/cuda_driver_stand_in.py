@@ -36,6 +36,14 @@ def driver_library(card: "Card", batched: str = "cuMemcpyBatchAsync_v2") -> Simp
         uuid[0][:] = list(card.uuid)
         return 0
 
+    @function(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int)
+    def get_pci_bus_id(name: int, size: int, device: int) -> int:
+        assert device == 40
+        text = card.pci_bus_id.encode() + b"\0"
+        assert len(text) <= size
+        ctypes.memmove(name, text, len(text))
+        return 0
+
     @function(ctypes.c_int, address_p, size_p, ctypes.c_ulonglong)
     def address_range(
         base: "ctypes._Pointer[ctypes.c_ulonglong]",
@@ -59,6 +67,7 @@ def driver_library(card: "Card", batched: str = "cuMemcpyBatchAsync_v2") -> Simp
         cuDevicePrimaryCtxRetain=retain,
         cuDeviceGet=device_get,
         cuDeviceGetUuid_v2=get_uuid,
+        cuDeviceGetPCIBusId=get_pci_bus_id,
         cuMemGetAddressRange_v2=address_range,
     )
     if batched:

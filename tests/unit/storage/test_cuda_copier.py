@@ -101,7 +101,7 @@ def test_each_direction_has_threads_of_its_own(rig: Rig) -> None:
         lambda: rig.upper.allocate(1, SLOT),
         lambda: rig.tiers.write_all([(rig.first, contents)]),
         lambda: copy_all([(rig.upper.place(rig.first), contents)]),
-        lambda: rig.device.copier.register(contents, SLOT),
+        lambda: rig.device.copier.register(contents),
     ]
     threads = []
     for work in works:

@@ -55,6 +55,15 @@ def test_memory_is_allocated_cleared_exported_and_given_back(
     assert card.memory == {}
 
 
+@pytest.mark.parametrize("bus_id", ["0000:3B:00.0", "10000000:3B:00.0"])
+def test_a_device_tells_where_it_is_attached(card: Card, runtime: CupyRuntime, bus_id: str) -> None:
+    """By the driver, in its own words."""
+    card.pci_bus_id = bus_id
+    assert runtime.pci_bus_id(0) == bus_id
+    with pytest.raises(CudaFailed, match="cuDeviceGet: CUresult 101"):
+        runtime.pci_bus_id(1)
+
+
 def test_memory_is_filled_and_read(card: Card, runtime: CupyRuntime) -> None:
     """A piece of an allocation is written and copied to the host, and its neighbours are not."""
     address, stream = runtime.allocate(SIZE), runtime.make_stream()

@@ -10,11 +10,22 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from hugepage_pool import hugepages_reserved
 from open_descriptors import open_descriptors
+from resident_bytes import resident_bytes
+from structlog.testing import capture_logs
 
+from kvstore.storage import populate
 from kvstore.storage.errors import NotEnoughMemory
-from kvstore.storage.extent import ExtentShape
-from kvstore.storage.host_arena import HostExtent
+from kvstore.storage.extent import ExtentShape, HostExport
+from kvstore.storage.host_arena import HostExtent, HostMemory
+from kvstore.storage.host_mapping import ENOUGH_THREADS, SEALS, HostTerms
+from kvstore.storage.hugepages import (
+    HUGEPAGE_BYTES,
+    SHMEM_ENABLED,
+    Hugepages,
+    available_bytes,
+)
 
 SHAPE = ExtentShape(extent_id=7, arena_id=1, tier=1, slot_count=4, slot_bytes=1000)
 
@@ -144,7 +155,7 @@ def test_more_than_there_is_is_refused_before_allocating(tmp_path: Path) -> None
     (tmp_path / "proc/meminfo").write_text("MemAvailable: 3 kB\n", encoding="utf-8")
     before = open_descriptors("memfd:")
     with pytest.raises(NotEnoughMemory) as refused:
-        HostExtent(SHAPE, tmp_path)
+        HostExtent(SHAPE, HostTerms(tmp_path))
     assert (refused.value.requested_bytes, refused.value.available_bytes) == (4000, 3072)
     assert open_descriptors("memfd:") <= before
 
@@ -164,7 +175,7 @@ def test_a_refusal_of_the_kernel_is_the_same_error(tmp_path: Path) -> None:
     """What the kernel refuses, though it seemed to be there, is NotEnoughMemory too."""
     before = open_descriptors("memfd:")
     with file_size_limit(1000), pytest.raises(NotEnoughMemory, match="kernel refused"):
-        HostExtent(SHAPE, tmp_path)
+        HostExtent(SHAPE, HostTerms(tmp_path))
     assert open_descriptors("memfd:") <= before
 
 
@@ -175,26 +186,120 @@ def test_who_comes_to_read_as_it_is_closed_reads_nothing(extent: HostExtent) -> 
     assert extent.read(0) is None
 
 
+def test_a_kernel_without_populate_allocates_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux before 5.14 refuses the advice, as any kernel refuses an unknown number."""
+    monkeypatch.setattr(populate, "MADV_POPULATE_WRITE", 9999)
+    with closing(HostExtent(SHAPE, HostTerms(threads=ENOUGH_THREADS))) as extent:
+        status = os.fstat(extent.describe().export.descriptor)
+        assert status.st_blocks * 512 >= SHAPE.size_bytes
+
+
+@pytest.mark.parametrize(
+    ("threads", "registered", "mapped"),
+    [(1, False, False), (ENOUGH_THREADS, False, True), (1, True, True)],
+)
+def test_pages_are_mapped_where_that_pays(*, threads: int, registered: bool, mapped: bool) -> None:
+    """By enough threads, or for a device; else they are allocated, and mapped at a first touch."""
+    register = (lambda _: lambda: None) if registered else None
+    with closing(HostExtent(SHAPE, HostTerms(threads=threads), register)) as extent:
+        assert os.fstat(extent.describe().export.descriptor).st_blocks * 512 >= SHAPE.size_bytes
+        assert (resident_bytes(f"kvstore-extent-{SHAPE.extent_id}") > 0) == mapped
+
+
+def test_an_extent_of_reserved_pages_is_as_any_other() -> None:
+    """Its memfd has whole pages of 2 MiB, sealed, which go back to the pool with it."""
+    shape = SHAPE._replace(slot_bytes=HUGEPAGE_BYTES // 4 + 4096)
+    terms = HostTerms(hugepages=Hugepages.RESERVED, threads=2)
+    with hugepages_reserved(2) as had:
+        if not had:
+            with pytest.raises(NotEnoughMemory, match="nr_hugepages to at least"):
+                HostExtent(shape, terms)
+            return
+        before = available_bytes()
+        with closing(HostExtent(shape, terms)) as extent:
+            export = extent.describe().export
+            assert isinstance(export, HostExport)
+            assert (export.size_bytes, before - available_bytes()) == (2 * HUGEPAGE_BYTES,) * 2
+            assert os.fstat(export.descriptor).st_size == export.size_bytes
+            assert fcntl.fcntl(export.descriptor, fcntl.F_GET_SEALS) & SEALS == SEALS
+            assert {"dc", "dd", "ht"} <= mapping_flags(shape.extent_id)
+            extent.fill(3, 7)
+            assert bytes(read(extent, 3)) == bytes([7]) * shape.slot_bytes
+            assert not any(read(extent, 2))
+        assert available_bytes() == before
+
+
+def test_a_pool_that_is_too_small_is_refused_before_allocating() -> None:
+    """With what to set, and no descriptor stays."""
+    slots = available_bytes() // HUGEPAGE_BYTES + 8
+    shape = SHAPE._replace(slot_bytes=HUGEPAGE_BYTES, slot_count=slots)
+    before = open_descriptors("memfd:")
+    with pytest.raises(NotEnoughMemory, match="nr_hugepages to at least") as refused:
+        HostExtent(shape, HostTerms(hugepages=Hugepages.RESERVED))
+    assert refused.value.requested_bytes == shape.size_bytes
+    assert open_descriptors("memfd:") <= before
+
+
+def test_transparent_pages_are_asked_for() -> None:
+    """The kernel has the mapping's advice, whether it has such pages or not."""
+    with closing(HostExtent(SHAPE, HostTerms(hugepages=Hugepages.TRANSPARENT))):
+        built = Path("/sys/kernel/mm/transparent_hugepage").exists()
+        assert ("hg" in mapping_flags(SHAPE.extent_id)) == built
+
+
+@pytest.mark.parametrize(("word", "lines"), [("[never]", 1), ("[advise]", 0)])
+def test_a_machine_without_transparent_pages_is_logged(
+    tmp_path: Path, word: str, lines: int
+) -> None:
+    """Once, with what to set."""
+    path = tmp_path / SHMEM_ENABLED
+    path.parent.mkdir(parents=True)
+    path.write_text(f"always {word} force\n", encoding="ascii")
+    with capture_logs() as logged:
+        HostMemory(tmp_path, hugepages=Hugepages.TRANSPARENT)
+    assert [line["event"] for line in logged] == ["transparent_hugepages_off"] * lines
+    assert all("shmem_enabled" in line["advice"] for line in logged)
+
+
+def test_a_node_that_the_kernel_refuses_is_logged_and_not_used() -> None:
+    """Memory comes from any node then, as it would without the setting."""
+    with capture_logs() as logged:
+        source = HostMemory(numa_node=1023)
+    assert [(line["event"], line["numa_node"]) for line in logged] == [("numa_node_unusable", 1023)]
+    source.allocate(SHAPE).close()
+
+
+def test_a_budget_beyond_the_pool_is_foretold(tmp_path: Path) -> None:
+    """By the bound that counts then, which is not the machine's memory."""
+    source = HostMemory(tmp_path, hugepages=Hugepages.RESERVED)
+    assert source.granularity == HUGEPAGE_BYTES
+    with capture_logs() as logged:
+        source.warn_beyond(1 << 30, tier=2)
+    assert [(line["event"], line["source"], line["available_bytes"]) for line in logged] == [
+        ("tier2_bytes_beyond_memory", "vm.nr_hugepages", 0)
+    ]
+
+
 def test_memory_is_unregistered_before_it_goes() -> None:
     """A device that was told of it is told first, once."""
     told: list[object] = []
 
-    def register(memory: memoryview, slot_bytes: int) -> Callable[[], None]:
-        told.append((memory.nbytes, slot_bytes))
+    def register(memory: memoryview) -> Callable[[], None]:
+        told.append(memory.nbytes)
         return lambda: told.append(mapping_flags(SHAPE.extent_id) != set())
 
     extent = HostExtent(SHAPE, register=register)
     extent.close()
     extent.close()
-    assert told == [(SHAPE.size_bytes, SHAPE.slot_bytes), True]
+    assert told == [SHAPE.size_bytes, True]
     assert mapping_flags(SHAPE.extent_id) == set()
 
 
 def test_who_cannot_be_told_of_memory_leaves_none() -> None:
     """What that raises is raised, and neither a descriptor nor a mapping is left."""
 
-    def register(memory: memoryview, slot_bytes: int) -> Callable[[], None]:
-        raise RuntimeError(f"{memory.nbytes} {slot_bytes}")
+    def register(memory: memoryview) -> Callable[[], None]:
+        raise RuntimeError(f"{memory.nbytes}")
 
     before = open_descriptors("memfd:")
     with pytest.raises(RuntimeError):
