@@ -112,8 +112,13 @@ def forked_programs() -> Iterator[ForkedPrograms]:
 
 @pytest.fixture(scope="module", autouse=True)
 def programs(request: pytest.FixtureRequest, forked_programs: ForkedPrograms) -> Iterator[None]:
-    """Have programs begin as forks, except where it is tested how they begin."""
-    forked_programs.on = request.path.stem not in OF_BEGINNINGS
+    """Have programs begin as forks, except where it is tested how they begin, and on a GPU.
+
+    A process that was forked shares with its parent what a library did as it was imported, and
+    CUDA cannot be used after a fork: tests/gpu starts programs as users do.
+    """
+    is_gpu = folder_of(request.node.nodeid) == "gpu"
+    forked_programs.on = not is_gpu and request.path.stem not in OF_BEGINNINGS
     yield
     forked_programs.on = False
 
