@@ -89,11 +89,11 @@ def pytest_report_header() -> str:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print what tests recorded under "summary": how often each rule of a machine ran."""
+    """Print what tests recorded under "summary": counts, rates."""
     reports = [each for kind in ("passed", "failed") for each in terminalreporter.getreports(kind)]
     lines = [text for each in reports for key, text in each.user_properties if key == "summary"]
     if lines:
-        terminalreporter.section("what the property tests did")
+        terminalreporter.section("what the tests recorded")
         for line in lines:
             terminalreporter.write_line(str(line))
 
