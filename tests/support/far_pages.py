@@ -74,7 +74,7 @@ def attend_within(
         for slot in used:
             pages[slot].copy_(torch.randn(layout.page_shape, generator=made))
     places = [PageRef(extent, slot) for slot in used for extent in EXTENTS]
-    # Kernels count from a step's first page: that one begins the memory, the next one ends it.
+    # The first page begins the memory and the next one ends it.
     between = 1 + torch.randperm(len(places) - 2, generator=made)
     order = iter([0, len(places) - 1, *between.tolist()])
     parts = tuple(

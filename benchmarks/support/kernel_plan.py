@@ -1,0 +1,92 @@
+"""What gpu_kernels.py measures, on a GPU and, as a trial of its own code, on a CPU."""
+
+from dataclasses import dataclass
+
+import torch
+
+from support.kernel_cells import QWEN3_8B, TOY, Heads
+
+GIB = 1 << 30
+# What of the memory that a device has left is not used for pages.
+SLACK = 0.35
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelPlan:
+    """What to measure: sizes in tokens and in bytes, and how often.
+
+    ``layers_at_once`` layers are launched together and timed as one: what they need fits into a
+    device's launch queue of about 1,000 entries. ``programs`` is ``KernelAttention``'s.
+    """
+
+    device: str
+    heads: Heads
+    programs: int | None
+    layers_at_once: int
+    batches: tuple[int, ...]
+    contexts: tuple[int, ...]
+    chunk_tokens: int
+    page_bytes: int
+    most_layers: int
+    rounds: int
+    sweep_cells: tuple[tuple[int, int], ...]
+    sweep_programs: tuple[int, ...]
+    sweep_stages: tuple[int, ...]
+    sweep_keys: tuple[int, ...]
+    model: str
+    engine_batches: tuple[int, ...]
+    engine_context: int
+    engine_steps: int
+
+    def room(self) -> int:
+        """Return how many bytes the pages of one cell may take now."""
+        if self.device == "cpu":
+            return self.page_bytes
+        torch.cuda.empty_cache()
+        available, _ = torch.cuda.mem_get_info(self.device)
+        return min(self.page_bytes, int(available * (1 - SLACK)))
+
+
+def make_kernel_plan(device: str, *, quick: bool) -> KernelPlan:
+    """Choose sizes for a device; a quick run takes at most 24 GiB of its memory."""
+    if device == "cpu":
+        return KernelPlan(
+            device=device,
+            heads=TOY,
+            programs=64,
+            layers_at_once=1,
+            batches=(1, 2),
+            contexts=(40, 600),
+            chunk_tokens=20,
+            page_bytes=16 << 20,
+            most_layers=2,
+            rounds=1,
+            sweep_cells=((2, 600),),
+            sweep_programs=(2, 4),
+            sweep_stages=(2, 3),
+            sweep_keys=(32,),
+            model="tiny",
+            engine_batches=(1, 3),
+            engine_context=64,
+            engine_steps=4,
+        )
+    return KernelPlan(
+        device=device,
+        heads=QWEN3_8B,
+        programs=None,
+        layers_at_once=36,
+        batches=(1, 8, 64),
+        contexts=(1024, 32_768) if quick else (1024, 8192, 32_768, 131_072),
+        chunk_tokens=512,
+        page_bytes=(9 if quick else 48) * GIB,
+        most_layers=36,
+        rounds=3 if quick else 7,
+        sweep_cells=((8, 8192),) if quick else ((1, 32_768), (8, 8192), (64, 1024)),
+        sweep_programs=(2, 4, 6),
+        sweep_stages=(2, 3, 4),
+        sweep_keys=(32, 64, 128),
+        model="1.7b" if quick else "8b",
+        engine_batches=(1, 8) if quick else (1, 8, 32),
+        engine_context=1024,
+        engine_steps=16 if quick else 64,
+    )
