@@ -50,7 +50,8 @@ class CudaClock:
 
     def seconds(self, begin: torch.cuda.Event, end: torch.cuda.Event) -> float:
         """Return the seconds between two events; CUDA counts milliseconds."""
-        return begin.elapsed_time(end) / 1e3
+        milliseconds: float = begin.elapsed_time(end)
+        return milliseconds / 1e3
 
     def hold(self, seconds: float) -> Callable[[], bool]:
         """Queue a kernel that does nothing for so long."""

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from inference_worker.engine import Engine
@@ -28,11 +27,15 @@ def measure_engine(plan: KernelPlan) -> list[dict[str, Any]]:
     the profiler sees no kernel, as on a CPU.
     """
     digest = (f"{plan.model} decode".encode().hex() + "0" * 64)[:64]
+    if plan.left_out(0) is not None:
+        return [_left_out(plan, batch) for batch in plan.engine_batches]
     model = page_model(build_model(plan.model, plan.device), digest=digest)
     return [_row(plan, model, batch) for batch in plan.engine_batches]
 
 
 def _row(plan: KernelPlan, model: PagedModel, batch: int) -> dict[str, Any]:
+    if plan.left_out(0) is not None:
+        return _left_out(plan, batch)
     steps = WARM_STEPS + 2 * plan.engine_steps
     longest = plan.engine_context + steps + 1
     room = -(-longest // PAGE_TOKENS) * PAGE_TOKENS * batch
@@ -61,6 +64,10 @@ def _row(plan: KernelPlan, model: PagedModel, batch: int) -> dict[str, Any]:
         "gpu_busy_ms": None if busy is None else busy / plan.engine_steps * 1e3,
         "gpu_busy_share": None if busy is None else busy / seconds,
     }
+
+
+def _left_out(plan: KernelPlan, batch: int) -> dict[str, Any]:
+    return {"batch": batch, "context": plan.engine_context, "left_out": plan.left_out(0)}
 
 
 class _Decodes:
@@ -106,7 +113,7 @@ def _busy_seconds(device: str, work: Any) -> float | None:  # noqa: ANN401  # an
     spans = [
         (event.time_range.start, event.time_range.end)
         for event in profiled.events() or ()
-        if event.device_type == DeviceType.CUDA and not event.is_user_annotation
+        if event.device_type.name == "CUDA" and not event.is_user_annotation
     ]
     return covered(spans) / 1e6 if spans else None
 

@@ -1,5 +1,6 @@
 """What gpu_kernels.py measures, on a GPU and, as a trial of its own code, on a CPU."""
 
+import time
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +10,8 @@ from support.kernel_cells import QWEN3_8B, TOY, Heads
 GIB = 1 << 30
 # What of the memory that a device has left is not used for pages.
 SLACK = 0.35
+# A run on a GPU machine has minutes: what was not begun by then is left out of the result.
+QUICK_SECONDS, WHOLE_SECONDS, CPU_SECONDS = 110.0, 165.0, 100.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,9 +19,11 @@ class KernelPlan:
     """What to measure: sizes in tokens and in bytes, and how often.
 
     ``layers_at_once`` layers are launched together and timed as one: what they need fits into a
-    device's launch queue of about 1,000 entries. ``programs`` is ``KernelAttention``'s.
+    device's launch queue of about 1,000 entries. ``programs`` is ``KernelAttention``'s. Nothing
+    more is begun once ``time.monotonic()`` is past ``ends_at``.
     """
 
+    ends_at: float
     device: str
     heads: Heads
     programs: int | None
@@ -33,10 +38,19 @@ class KernelPlan:
     sweep_programs: tuple[int, ...]
     sweep_stages: tuple[int, ...]
     sweep_keys: tuple[int, ...]
+    sweep_warps: tuple[int, ...]
     model: str
     engine_batches: tuple[int, ...]
     engine_context: int
     engine_steps: int
+
+    def left_out(self, needed: int) -> str | None:
+        """Return why ``needed`` bytes of pages are not measured, or None."""
+        if time.monotonic() > self.ends_at:
+            return "no time was left"
+        if needed > self.room():
+            return f"needs {needed >> 20:,} MiB, has room for {self.room() >> 20:,} MiB"
+        return None
 
     def room(self) -> int:
         """Return how many bytes the pages of one cell may take now."""
@@ -51,6 +65,7 @@ def make_kernel_plan(device: str, *, quick: bool) -> KernelPlan:
     """Choose sizes for a device; a quick run takes at most 24 GiB of its memory."""
     if device == "cpu":
         return KernelPlan(
+            ends_at=time.monotonic() + CPU_SECONDS,
             device=device,
             heads=TOY,
             programs=64,
@@ -65,12 +80,14 @@ def make_kernel_plan(device: str, *, quick: bool) -> KernelPlan:
             sweep_programs=(2, 4),
             sweep_stages=(2, 3),
             sweep_keys=(32,),
+            sweep_warps=(4,),
             model="tiny",
             engine_batches=(1, 3),
             engine_context=64,
             engine_steps=4,
         )
     return KernelPlan(
+        ends_at=time.monotonic() + (QUICK_SECONDS if quick else WHOLE_SECONDS),
         device=device,
         heads=QWEN3_8B,
         programs=None,
@@ -85,6 +102,7 @@ def make_kernel_plan(device: str, *, quick: bool) -> KernelPlan:
         sweep_programs=(2, 4, 6),
         sweep_stages=(2, 3, 4),
         sweep_keys=(32, 64, 128),
+        sweep_warps=(8,) if quick else (8, 4),
         model="1.7b" if quick else "8b",
         engine_batches=(1, 8) if quick else (1, 8, 32),
         engine_context=1024,

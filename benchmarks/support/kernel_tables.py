@@ -43,6 +43,9 @@ def _engine(rows: list[dict[str, Any]]) -> Table:
     for heading in ("tokens/s", "step\nms", "GPU busy\nms", "GPU busy\nof the step"):
         table.add_column(heading, justify="right")
     for row in rows:
+        if "left_out" in row:
+            table.add_row(str(row["batch"]), f"{row['context']:,}", row["left_out"])
+            continue
         busy = row["gpu_busy_share"]
         table.add_row(
             str(row["batch"]),
@@ -57,7 +60,7 @@ def _engine(rows: list[dict[str, Any]]) -> Table:
 
 def _sweep(rows: list[dict[str, Any]]) -> Table:
     """Return the shapes of each cell, the fastest first."""
-    columns = ("batch", "context", "programs", "stages", "keys")
+    columns = ("batch", "context", "programs", "warps", "stages", "keys")
     table = _table("A layer of decodes by the kernels' shape, the fastest first", *columns)
     for heading in ("layer\nµs", "attend\nµs", "merge\nµs", "attend\nGB/s"):
         table.add_column(heading, justify="right")

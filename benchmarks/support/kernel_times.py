@@ -1,7 +1,7 @@
 """The time of each attention kernel, beside a plain copy on the device. Needs Triton."""
 
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from itertools import cycle, islice
@@ -38,11 +38,10 @@ def measure_kernels(plan: KernelPlan) -> list[dict[str, Any]]:
 def measure_cell(plan: KernelPlan, cell: Cell, copy: "PlainCopy") -> dict[str, Any]:
     """Return microseconds of a layer and of its kernels, bytes, GB/s and shares of a copy."""
     row: dict[str, Any] = {"mix": cell.mix, "batch": cell.batch, "context": cell.context}
-    needed, room = layer_bytes(cell, plan.heads), plan.room()
-    if needed > room:
-        return {**row, "left_out": f"needs {needed >> 20:,} MiB, has room for {room >> 20:,} MiB"}
-    layers = max(1, min(plan.most_layers, room // needed))
-    step = CellStep(cell, plan.heads, layers, plan.device)
+    reason = plan.left_out(layer_bytes(cell, plan.heads))
+    if reason is not None:
+        return {**row, "left_out": reason}
+    step = make_step(plan, cell)
     timing = time_layers(plan, step, partial(KernelAttention, programs=plan.programs))
     moved = {"write": step.write_bytes, "attend": step.attend_bytes, "merge": timing.merge_bytes}
     rates = {
@@ -51,7 +50,7 @@ def measure_cell(plan: KernelPlan, cell: Cell, copy: "PlainCopy") -> dict[str, A
     copied = copy.rate(step.attend_bytes // 2)
     return {
         **row,
-        "layers": layers,
+        "layers": step.layer_count,
         "bytes": moved,
         "us": {name: seconds * MICROSECONDS for name, seconds in timing.kernels.items()},
         "layer_us": timing.layer * MICROSECONDS,
@@ -64,6 +63,12 @@ def measure_cell(plan: KernelPlan, cell: Cell, copy: "PlainCopy") -> dict[str, A
         "share_of_copy": {name: rate * 1e9 / copied for name, rate in rates.items()},
         "queued": timing.queued,
     }
+
+
+def make_step(plan: KernelPlan, cell: Cell) -> CellStep:
+    """Return a cell's step, with pages of as many layers as there is room for."""
+    layers = max(1, min(plan.most_layers, plan.room() // layer_bytes(cell, plan.heads)))
+    return CellStep(cell, plan.heads, layers, plan.device)
 
 
 class LayerTiming:
@@ -101,7 +106,7 @@ def time_layers(plan: KernelPlan, step: CellStep, how: Attend) -> LayerTiming:
         timed = time_queued(clock, work, found.host * count)
         whole.append(timed.seconds / count)
         found.queued &= timed.queued
-        seconds: Counter[str] = Counter()
+        seconds: defaultdict[str, float] = defaultdict(float)
         with marked_launches(clock, page_kernels.write_rows) as launches:
             # Twice: three quarters of the queue's entries are marks.
             timed = time_queued(clock, work, 2 * found.host * count)

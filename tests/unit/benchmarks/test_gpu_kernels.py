@@ -1,6 +1,7 @@
 """What gpu_kernels.py makes of its measurements, without a device."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from io import StringIO
 from typing import Any
 
@@ -57,6 +58,14 @@ def test_a_quick_run_fits_a_small_card() -> None:
     assert plan.page_bytes + 2 * 2 * GIB + 5 * GIB < 24 * GIB
 
 
+def test_what_does_not_fit_is_left_out() -> None:
+    """With its reason: memory, or time."""
+    plan = make_kernel_plan("cpu", quick=True)
+    assert plan.left_out(plan.page_bytes) is None
+    assert plan.left_out(plan.page_bytes + 1) == "needs 16 MiB, has room for 16 MiB"
+    assert replace(plan, ends_at=0.0).left_out(0) == "no time was left"
+
+
 class HeldClock(WallClock):
     """A device that is held for too short a time at first."""
 
@@ -101,7 +110,7 @@ ROW: dict[str, Any] = {
 }
 LEFT_OUT = {"mix": UNIFORM, "batch": 64, "context": 131_072, "left_out": "needs 34,359 MiB"}
 DECODE = {"batch": 8, "context": 1024, "tokens_s": 512.0, "step_ms": 15.6}
-SHAPE = {"batch": 8, "context": 8192, "programs": 4, "stages": 3, "keys": 64}
+SHAPE = {"batch": 8, "context": 8192, "programs": 4, "warps": 8, "stages": 3, "keys": 64}
 
 
 def test_tables_have_what_was_measured() -> None:
@@ -111,6 +120,7 @@ def test_tables_have_what_was_measured() -> None:
         "engine": [
             {**DECODE, "gpu_busy_ms": 5.0, "gpu_busy_share": 0.32},
             {**DECODE, "gpu_busy_ms": None, "gpu_busy_share": None},
+            {"batch": 32, "context": 1024, "left_out": "no time was left"},
         ],
         "sweep": [
             {**SHAPE, "keys": 128, "left_out": "out of resource: shared memory"},
@@ -126,6 +136,7 @@ def test_tables_have_what_was_measured() -> None:
     assert "91%" in text
     assert "needs 34,359 MiB" in text
     assert "32%" in text
+    assert "no time was left" in text
     assert text.index("85.0") < text.index("95.0") < text.index("out of resource")
 
 
