@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 UUID = bytes([7, 0, *range(1, 15)])
 # What memory holds that nobody cleared.
 DIRT = 0xDD
+# What a device refuses that failed for good.
+EVERY_CALL = "every call"
 
 
 class Card:
     """One device of ``size_bytes``. ``calls`` are the calls so far, ``threads`` whose they were.
 
-    ``fail`` names the call that is refused from now on. ``mapped`` counts the
+    ``fail`` names the call that is refused from now on, or is EVERY_CALL. ``mapped`` counts the
     mappings of each address. A copy that was begun happens when its stream is waited
     for, and not before. ``registered`` has the size of each registration by its address.
     """
@@ -43,7 +45,7 @@ class Card:
         """Count a call; returns whether it is to be refused."""
         self.calls.append(call)
         self.threads.add(get_ident())
-        return call == self.fail
+        return self.fail in (call, EVERY_CALL)
 
     @property
     def available_bytes(self) -> int:
