@@ -27,7 +27,10 @@ class Card:
 
     ``fail`` names the call that is refused from now on, or is EVERY_CALL. ``mapped`` counts the
     mappings of each address. A copy that was begun happens when its stream is waited
-    for, and not before. ``registered`` has the size of each registration by its address.
+    for, and not before. ``registered`` has the size of each registration by its address. Handles
+    are of ``own_process`` where process ids are equal. While a stream is ``capturing``, calls of
+    threads whose mode is not relaxed are refused, and so is waiting for the device: the capture
+    is ``capture_broken`` then.
     """
 
     def __init__(self, size_bytes: int = 64 << 20, uuid: bytes = UUID) -> None:
@@ -40,11 +43,16 @@ class Card:
         self.fail = ""
         self.begun: dict[int, list[tuple[int, int, int]]] = {}
         self.registered: dict[int, int] = {}
+        self.own_process = self.capturing = self.capture_broken = False
+        self.relaxed: set[int] = set()
 
     def note(self, call: str) -> bool:
         """Count a call; returns whether it is to be refused."""
         self.calls.append(call)
         self.threads.add(get_ident())
+        if self.capturing and (get_ident() not in self.relaxed or "ynchronize" in call):
+            self.capture_broken = True
+            return True
         return self.fail in (call, EVERY_CALL)
 
     @property
@@ -206,6 +214,11 @@ class ClientCuda:
             if card.uuid == uuid:
                 return device
         raise DeviceUnavailable("no such device")
+
+    def relax_capture(self) -> None:
+        """Let the calling thread be."""
+        for card in self._cards:
+            card.relaxed.add(get_ident())
 
     def open(self, device: int, ipc_handle: bytes) -> int:
         """Map."""

@@ -39,7 +39,11 @@ _numbers = itertools.count(1)
 
 
 class CUDARuntimeError(RuntimeError):
-    """cupy's error of a call that CUDA refused."""
+    """cupy's error of a call that CUDA refused, with CUDA's number of it."""
+
+    def __init__(self, message: str, status: int = 1) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 @dataclass
@@ -144,7 +148,8 @@ class Runtime:
     def ipcOpenMemHandle(self, ipc_handle: bytes) -> int:  # noqa: N802
         """Map, or count once more what is mapped."""
         name = ipc_handle.rstrip(b"\0").decode()
-        _check(not name.startswith(f"{os.getpid()}-"), "cudaErrorDeviceUninitialized: own handle")
+        if name.startswith(f"{os.getpid()}-"):
+            raise CUDARuntimeError("cudaErrorDeviceUninitialized: invalid device context", 201)
         for each in _mapped.values():
             if each.name == name:
                 each.count += 1
@@ -249,10 +254,11 @@ def _sizes_in_use() -> list[int]:
 
 
 def _driver() -> SimpleNamespace:
-    from cuda_card import Card, driver_library  # noqa: PLC0415  # of tests/support
+    from client_driver import client_driver  # noqa: PLC0415  # of tests/support
+    from cuda_card import Card  # noqa: PLC0415  # as above
 
     card = Card(uuid=UUID)
-    library = driver_library(card)
+    library = client_driver(card)
 
     def init(flags: ctypes.c_uint) -> int:
         return 0 if Runtime().getDeviceCount() else 100 + flags.value
