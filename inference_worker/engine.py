@@ -7,11 +7,13 @@ from typing import Final
 
 import kvstore_client
 from inference_worker.batch_runner import BatchRunner
+from inference_worker.device_work import DeviceWork
 from inference_worker.engine_stats import EngineStats
 from inference_worker.errors import (
     BadLengthError,
     BadPromptError,
     BadSaltError,
+    DeviceLostError,
     RequestTooLongError,
 )
 from inference_worker.generation import Generation
@@ -74,7 +76,7 @@ class Engine:
         self._private = PrivateArena(layout, private_tokens, model.device)
         self._pool.add_extent(PRIVATE_EXTENT, self._private.tensor)
         self._scheduler = Scheduler(max_step_tokens=max_step_tokens, max_running=max_running)
-        self._table = RequestTable(self._scheduler.remove)
+        self._table = RequestTable(self._scheduler.remove, DeviceWork(model.device).check)
         self._namespaces = None if namespace is None else SaltedNamespaces(namespace)
         self._supply = PageSupply(
             self._pool, self._private, self._namespaces, self._table, self._speed
@@ -185,7 +187,10 @@ class Engine:
             self._end_aborted()
 
     def step(self) -> bool:
-        """Run one batch, at most; False where nothing could be done now."""
+        """Run one batch, at most; False where nothing could be done now.
+
+        Raises ``DeviceLostError`` if the device fails for good: this process has to end then.
+        """
         known = self._scheduler.running_count, len(self._table.runs)
         self._in_step = True
         try:
@@ -215,7 +220,7 @@ class Engine:
 
         ``on_token`` is called with each id as soon as it is chosen, and ``on_published`` as by
         :meth:`add`. Everything held is given back at the end, also when this raises: what
-        ``add`` raises, and what made the request fail.
+        ``add`` raises, and what made the request fail. ``DeviceLostError`` gives nothing back.
         """
         request = Request(
             prompt_ids=prompt_ids,
@@ -235,6 +240,8 @@ class Engine:
             while not outcome.there:
                 if not self.step():
                     time.sleep(self.next_look or 0)
+        except DeviceLostError:
+            raise
         except BaseException:
             if number in self._table.runs:
                 self._table.release(self._table.runs[number], publish=False)

@@ -91,9 +91,9 @@ class CudaExtent:
 class CudaDevice:
     """One device's memory as a source of extents. Thread-safe.
 
-    CUDA is called on one thread of its own, which has the context, and by ``copier``
-    on another. Raises :class:`DeviceUnavailable` where cupy, the driver or the device
-    is missing.
+    CUDA is called on one thread of its own, with a stream of its own, and by ``copier`` on
+    others. The context exists once this is made. Raises :class:`DeviceUnavailable` where
+    cupy, the driver or the device is missing.
     """
 
     granularity = GRANULARITY
@@ -105,6 +105,7 @@ class CudaDevice:
         try:
             self._runtime = self._run(load)
             self._uuid = self._run(lambda: self._runtime.select(number))
+            self._stream = self._run(self._make_stream)
         except BaseException:
             self._thread.shutdown()
             raise
@@ -135,6 +136,19 @@ class CudaDevice:
                     f"bytes left of {room.total_bytes}: set less, or end what else uses the device"
                 )
 
+    def answers(self) -> bool:
+        """Return whether the device still works for this process; False after a permanent error.
+
+        Waits for the work that this process gave it. An illegal address or an ECC error makes
+        every later call of CUDA fail, in this process and until it ends.
+        """
+        try:
+            self._run(self._runtime.synchronize)
+        except CudaFailed as error:
+            log.warning("device_does_not_answer", device=self._name, why=str(error))
+            return False
+        return True
+
     def allocate(self, shape: ExtentShape) -> CudaExtent:
         """Allocate an extent, clear and export it; raises :class:`NotEnoughMemory`."""
         return self._run(lambda: self._allocate(shape))
@@ -147,6 +161,12 @@ class CudaDevice:
     def _run(self, work: Callable[[], T]) -> T:
         return self._thread.submit(work).result()
 
+    def _make_stream(self) -> int:
+        try:
+            return self._runtime.make_stream()
+        except CudaFailed as error:
+            raise DeviceUnavailable(f"{self._name} cannot be used: {error}") from error
+
     def _allocate(self, shape: ExtentShape) -> CudaExtent:
         size = -(-shape.size_bytes // GRANULARITY) * GRANULARITY
         try:
@@ -155,7 +175,7 @@ class CudaDevice:
             raise self._refusal(size, error) from error
         try:
             # Whoever had this memory before, perhaps of another tenant, left its bytes there.
-            self._runtime.fill(address, size, 0)
+            self._runtime.fill(address, size, 0, self._stream)
             exported = self._runtime.export(address)
         except CudaFailed as error:
             self._give_back(address)
@@ -170,11 +190,11 @@ class CudaDevice:
         )
 
     def _access_to(self, address: int, size: int) -> SlotAccess:
-        runtime = self._runtime
+        runtime, stream = self._runtime, self._stream
         return SlotAccess(
-            lambda index: self._run(lambda: runtime.read(address + index * size, size)),
+            lambda index: self._run(lambda: runtime.read(address + index * size, size, stream)),
             lambda index, value: self._run(
-                lambda: runtime.fill(address + index * size, size, value)
+                lambda: runtime.fill(address + index * size, size, value, stream)
             ),
             lambda index: DeviceBytes(self.copier, address + index * size),
         )

@@ -1,4 +1,4 @@
-"""Copies between a device's slots and memory of the host, on a thread and a stream of their own."""
+"""Copies between a device's slots and memory of the host, and the registration of that memory."""
 
 import math
 import mmap
@@ -10,8 +10,9 @@ from typing import TypeVar
 import structlog
 
 from kvstore.storage.copies import DeviceCopy
+from kvstore.storage.cuda_copy_stream import CopyStream
 from kvstore.storage.cuda_runtime import CudaRuntime, address_of
-from kvstore.storage.errors import CudaFailed, DeviceUnavailable
+from kvstore.storage.errors import CudaFailed
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -24,24 +25,37 @@ PIECE_BYTES = 64 << 30
 class CudaCopier:
     """Copies pages to and from one device, and registers the host's memory for it. Thread-safe.
 
-    A whole batch is begun on the stream and waited for once, on a thread of its own, so
-    that nobody who reads a page of the device meanwhile waits for it.
+    Each direction has a stream and threads of its own, since PCIe carries both at once: a
+    page that a request waits for never waits for pages on their way out. Registration has
+    a third thread, so copies do not wait for it.
     """
 
     def __init__(self, number: int, runtime: CudaRuntime) -> None:
-        """Begin nothing: the thread, and its stream, come with the first call."""
+        """Prepare for device ``number``. Threads and streams are made with the first call."""
         self._number = number
         self._runtime = runtime
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="kvstore-cuda-copies")
-        self._stream: int | None = None
+        self._inwards = CopyStream(number, runtime, "in")
+        self._outwards = CopyStream(number, runtime, "out")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="kvstore-cuda-register")
+        self._selected = False
 
     def begin_all(self, copies: Items[DeviceCopy]) -> Callable[[], list[CudaFailed | None]]:
-        """Begin copies; return what waits for them, and says of each why it was not done, or None.
+        """Begin copies. Returns what waits for them and returns each one's error, or None.
 
-        An error that CUDA reports when it is waited for is of all of them: it does not
-        say whose it is.
+        An error that CUDA reports while copies are waited for is returned for all of this
+        call's copies in that direction. If this or the wait raises, no copy is under way.
         """
-        return self._thread.submit(self._copy, copies).result
+        inwards = [each for each in copies if each.inwards]
+        outwards = [each for each in copies if not each.inwards]
+        if not outwards:
+            return self._inwards.begin_all(inwards)
+        if not inwards:
+            return self._outwards.begin_all(outwards)
+        return _both(
+            [each.inwards for each in copies],
+            self._inwards.begin_all(inwards),
+            self._outwards.begin_all(outwards),
+        )
 
     def register(self, memory: memoryview, slot_bytes: int) -> Callable[[], None]:
         """Register memory of the host, cut into slots; return what undoes it.
@@ -55,48 +69,19 @@ class CudaCopier:
         return lambda: self._run(lambda: self._unregister(registered))
 
     def close(self) -> None:
-        """End the thread. What is registered is left to the end of the process."""
+        """End the threads. What is registered is left to the end of the process."""
+        for each in (self._inwards, self._outwards):
+            each.close()
         self._thread.shutdown()
 
     def _run(self, work: Callable[[], T]) -> T:
         return self._thread.submit(work).result()
 
-    def _begin(self) -> int:
-        """Return the stream, of the device that this thread selects the first time."""
-        if self._stream is None:
-            try:
-                self._runtime.select(self._number)
-            except DeviceUnavailable as error:
-                raise CudaFailed(str(error)) from error
-            self._stream = self._runtime.make_stream()
-        return self._stream
-
-    def _copy(self, copies: Items[DeviceCopy]) -> list[CudaFailed | None]:
-        try:
-            stream = self._begin()
-        except CudaFailed as error:
-            return [error] * len(copies)
-        # Whatever is raised: what was begun writes to memory that others may be given next.
-        try:
-            failures = [self._copy_one(each, stream) for each in copies]
-        finally:
-            ended = self._wait(stream)
-        return [each or ended for each in failures]
-
-    def _copy_one(self, copy: DeviceCopy, stream: int) -> CudaFailed | None:
-        begin = self._runtime.begin_write if copy.inwards else self._runtime.begin_read
-        try:
-            begin(copy.address, copy.content, stream)
-        except CudaFailed as error:
-            return error
-        return None
-
-    def _wait(self, stream: int) -> CudaFailed | None:
-        try:
-            self._runtime.wait(stream)
-        except CudaFailed as error:
-            return error
-        return None
+    def _begin(self) -> None:
+        """Select the device on the thread that registers, the first time."""
+        if not self._selected:
+            self._runtime.use(self._number)
+            self._selected = True
 
     def _register(self, address: int, sizes: Items[int]) -> list[int]:
         """Return the addresses of the pieces that are registered: all, or none."""
@@ -119,6 +104,23 @@ class CudaCopier:
                 self._runtime.unregister(address)
             except CudaFailed as error:
                 log.warning("host_memory_still_registered", why=str(error))
+
+
+def _both(
+    inwards: Items[bool],
+    end_inwards: Callable[[], list[CudaFailed | None]],
+    end_outwards: Callable[[], list[CudaFailed | None]],
+) -> Callable[[], list[CudaFailed | None]]:
+    """Return what waits for both directions and returns errors in the order of ``inwards``."""
+
+    def end() -> list[CudaFailed | None]:
+        try:
+            first = iter(end_inwards())
+        finally:
+            second = iter(end_outwards())
+        return [next(first if each else second) for each in inwards]
+
+    return end
 
 
 def pieces(size_bytes: int, slot_bytes: int) -> list[int]:

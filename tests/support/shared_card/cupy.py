@@ -20,6 +20,7 @@ from types import SimpleNamespace, TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
+from cuda_streams import Streams
 
 FOLDER = Path(os.environ["KVSTORE_TEST_CARD"])
 # What handles begin with: a process by its id, which in containers may be its successor's too.
@@ -39,7 +40,11 @@ _numbers = itertools.count(1)
 
 
 class CUDARuntimeError(RuntimeError):
-    """cupy's error of a call that CUDA refused."""
+    """cupy's error of a call that CUDA refused, with CUDA's number of it."""
+
+    def __init__(self, message: str, status: int = 1) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 @dataclass
@@ -54,8 +59,7 @@ class Mapped:
 
 
 _mapped: dict[int, Mapped] = {}
-# Copies that were begun, as (to, from, bytes), by their stream.
-_begun: dict[int, list[tuple[int, int, int]]] = {}
+_streams = Streams()
 # Bytes of the host's memory that are registered, by their address.
 _registered: dict[int, int] = {}
 
@@ -89,20 +93,14 @@ class Runtime:
         (FOLDER / name).write_bytes(bytes([DIRT]) * size)
         return _map(name)
 
-    def memset(self, pointer: int, value: int, size: int) -> None:
-        """Fill memory."""
-        ctypes.memset(pointer, value, size)
-
-    def memcpy(self, target: int, source: int, size: int, kind: int) -> None:
-        """Copy to the host, or from it."""
-        assert kind in (1, 2)
-        ctypes.memmove(target, source, size)
+    def memsetAsync(self, pointer: int, value: int, size: int, stream: int) -> None:  # noqa: N802
+        """Begin to fill memory."""
+        _streams.begin_fill(pointer, value, size, stream)
 
     def streamCreateWithFlags(self, flags: int) -> int:  # noqa: N802
         """Return a stream, which does not block."""
         assert flags == 1
-        _begun[len(_begun) + 1] = []
-        return len(_begun)
+        return _streams.make_stream()
 
     def memcpyAsync(  # noqa: N802
         self,
@@ -112,14 +110,29 @@ class Runtime:
         kind: int,
         stream: int,
     ) -> None:
-        """Begin to copy: it happens when the stream is waited for, and not before."""
+        """Begin to copy: it happens when it is waited for, and not before."""
         assert kind in (1, 2)
-        _begun[stream].append((target, source, size))
+        _streams.begin_copy(target, source, size, stream)
 
     def streamSynchronize(self, stream: int) -> None:  # noqa: N802
-        """Copy what was begun."""
-        while _begun[stream]:
-            ctypes.memmove(*_begun[stream].pop(0))
+        """Do what was begun."""
+        _streams.wait(stream)
+
+    def eventCreateWithFlags(self, flags: int) -> int:  # noqa: N802
+        """Return an event that blocks who waits for it, and keeps no time."""
+        assert flags == 3
+        return _streams.make_event()
+
+    def eventRecord(self, event: int, stream: int) -> None:  # noqa: N802
+        """Have an event happen after what was begun on a stream."""
+        _streams.record(event, stream)
+
+    def eventSynchronize(self, event: int) -> None:  # noqa: N802
+        """Do what was begun before an event."""
+        _streams.wait_for(event)
+
+    def eventDestroy(self, event: int) -> None:  # noqa: N802
+        """Leave an event, which costs nothing here."""
 
     def hostRegister(self, pointer: int, size: int, flags: int) -> None:  # noqa: N802
         """Remember what is registered, once."""
@@ -144,7 +157,8 @@ class Runtime:
     def ipcOpenMemHandle(self, ipc_handle: bytes) -> int:  # noqa: N802
         """Map, or count once more what is mapped."""
         name = ipc_handle.rstrip(b"\0").decode()
-        _check(not name.startswith(f"{os.getpid()}-"), "cudaErrorDeviceUninitialized: own handle")
+        if name.startswith(f"{os.getpid()}-"):
+            raise CUDARuntimeError("cudaErrorDeviceUninitialized: invalid device context", 201)
         for each in _mapped.values():
             if each.name == name:
                 each.count += 1
@@ -249,10 +263,11 @@ def _sizes_in_use() -> list[int]:
 
 
 def _driver() -> SimpleNamespace:
-    from cuda_card import Card, driver_library  # noqa: PLC0415  # of tests/support
+    from client_driver import client_driver  # noqa: PLC0415  # of tests/support
+    from cuda_card import Card  # noqa: PLC0415  # as above
 
     card = Card(uuid=UUID)
-    library = driver_library(card)
+    library = client_driver(card)
 
     def init(flags: ctypes.c_uint) -> int:
         return 0 if Runtime().getDeviceCount() else 100 + flags.value
@@ -264,7 +279,14 @@ def _driver() -> SimpleNamespace:
                 return 0
         return 1
 
+    def batch(*arguments: Any) -> int:  # noqa: ANN401
+        targets, sources, sizes, *_, stream = arguments
+        for copy in zip(targets, sources, sizes, strict=True):
+            _streams.begin_copy(*copy, stream.value)
+        return 0
+
     library.cuInit, library.cuMemGetAddressRange_v2 = init, address_range
+    library.cuMemcpyBatchAsync_v2 = batch
     return library
 
 

@@ -149,6 +149,18 @@ def test_memory_that_is_not_taken_back_is_logged(card: Card, device: CudaDevice)
     assert [line["event"] for line in lines].count("device_memory_kept") == 1
 
 
+def test_a_device_answers_until_it_fails(card: Card, device: CudaDevice) -> None:
+    """One call of CUDA, on the thread with the context; a failure is logged."""
+    threads = set(card.threads)
+    card.calls.clear()
+    assert device.answers()
+    assert (card.calls, card.threads) == (["synchronize"], threads)
+    card.fail = "synchronize"
+    with capture_logs() as lines:
+        assert not device.answers()
+    assert [line["event"] for line in lines] == ["device_does_not_answer"]
+
+
 def test_a_budget_that_is_left_is_not_waited_for(card: Card, device: CudaDevice) -> None:
     """With enough room the server starts at once."""
     device.require(card.size_bytes, lambda: pytest.fail("no need to wait"))
