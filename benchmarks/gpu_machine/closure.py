@@ -11,10 +11,10 @@ import argparse
 import importlib.util
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
-from importlib.machinery import ModuleSpec
-from importlib.metadata import PackageNotFoundError, version
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.metadata import Distribution, DistributionFinder, PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
 from typing import Final
@@ -33,9 +33,11 @@ MODULES: Final = (
     *(f"transformers.models.{name}.modeling_{name}" for name in ("gemma3", "llama", "qwen3")),
     *("gpu", "support.gpu_open", "gpu_machine.run", "gpu_machine.probes.__main__"),
 )
-# Where a machine lacks these the modules cannot be imported, and nobody needs them.
+# A module, and the package without which it is not needed.
 IF_INSTALLED: Final = {"inference_worker.kernel_attention": "triton"}
 FILES: Final = "tests/gpu/*.py", "tests/conftest.py", "benchmarks/gpu_*.py"
+# A module of the standard library whose name the platform is part of.
+BUILD_FACTS: Final = "_sysconfigdata_"
 SHOWN: Final = (
     *("torch", "triton", "cupy-cuda13x", "transformers", "tokenizers", "numpy", "grpcio"),
     *("protobuf", "typer", "pydantic", "starlette", "uvicorn", "pytest", "hypothesis"),
@@ -43,7 +45,7 @@ SHOWN: Final = (
 
 
 class OnlyThese:
-    """Refuses to find modules whose top-level name is not allowed."""
+    """Takes the place of Python's finder, and finds only modules of allowed top-level names."""
 
     def __init__(self, names: Sequence[str]) -> None:
         ours = {path.stem for each in PATHS for path in (ROOT / each).iterdir()}
@@ -52,24 +54,34 @@ class OnlyThese:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Raise ``ModuleNotFoundError`` for what is not allowed, and find nothing itself."""
-        del path, target
-        if name.partition(".")[0] not in self._names:
-            raise ModuleNotFoundError(f"No module named {name!r} on a GPU machine", name=name)
-        return None
+        """Return what Python's finder finds, or None if the name is not allowed."""
+        allowed = name.partition(".")[0] in self._names or name.startswith(BUILD_FACTS)
+        return PathFinder.find_spec(name, path, target) if allowed else None
+
+    def find_distributions(self, context: DistributionFinder.Context) -> Iterable[Distribution]:
+        """Return what Python's finder finds: a version is asked for, and nothing imported."""
+        return PathFinder.find_distributions(context)
+
+    def install(self) -> None:
+        """Take that place."""
+        sys.meta_path[:] = [self if each is PathFinder else each for each in sys.meta_path]
 
 
 def missing_modules() -> dict[str, str]:
     """Import everything and return the reason for each module that cannot be imported."""
     sys.path[:0] = [str(ROOT / each) for each in PATHS]
     found = {}
-    modules = [*MODULES]
-    modules += [name for name, need in IF_INSTALLED.items() if importlib.util.find_spec(need)]
-    for name in modules:
+    for name in MODULES:
         try:
             import_module(name)
         except Exception as error:  # noqa: BLE001 - the reason is the result
             found[name] = f"{type(error).__name__}: {error}"
+    for name, need in IF_INSTALLED.items():
+        try:
+            import_module(name)
+        except Exception as error:  # noqa: BLE001 - as above
+            if getattr(error, "name", None) != need:
+                found[name] = f"{type(error).__name__}: {error}"
     for path in [path for pattern in FILES for path in sorted(ROOT.glob(pattern))]:
         try:
             _import_file(path)
@@ -107,7 +119,7 @@ def main() -> int:
     parser.add_argument("--only", type=Path, metavar="FILE")
     only = parser.parse_args().only
     if only is not None:
-        sys.meta_path.insert(0, OnlyThese(only.read_text(encoding="utf-8").split()))
+        OnlyThese(only.read_text(encoding="utf-8").split()).install()
     missing = missing_modules()
     for name, reason in missing.items():
         print(f"{name}: {reason}")

@@ -42,13 +42,15 @@ def set_up(version: str, pip_arguments: list[str]) -> Path:
     made_of = f"{version}\n{wanted.read_text(encoding='utf-8')}"
     if stamp.exists() and stamp.read_text(encoding="utf-8") == made_of:
         return python
-    interpreter = shutil.which(f"python{version}")
-    if interpreter is None:
-        sys.exit(f"python{version} is not in PATH: install it, or set GPU_PYTHON")
     print(f"Setting up {ENVIRONMENT}: takes a few minutes and 5 GB, once", flush=True)
-    subprocess.run(  # noqa: S603 - our own arguments
-        [interpreter, "-m", "venv", "--clear", str(ENVIRONMENT)], check=True
+    interpreter = shutil.which(f"python{version}")
+    # pyenv's commands run the version that is asked for here.
+    asked = {**os.environ, "PYENV_VERSION": version}
+    made = interpreter is not None and subprocess.run(  # noqa: S603 - our own arguments
+        [interpreter, "-m", "venv", "--clear", str(ENVIRONMENT)], env=asked, check=False
     )
+    if not made or made.returncode != 0:
+        sys.exit(f"python{version} cannot be run: install it, or set GPU_PYTHON to another version")
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     command = [*pip, "--no-compile", "--requirement", str(wanted), *pip_arguments]
     if subprocess.run(command, check=False).returncode != 0:  # noqa: S603 - as above

@@ -76,7 +76,10 @@ def prove(place: Place) -> list[Stage]:
         (_tests("test_engine", 280, "tests/gpu/test_engine.py"),),
         (_module("demo", 150, "inference_worker", *demo), *others),
     )
-    benchmarks = tuple(_benchmark(place, name, 150, "--quick") for name in ("gpu", "gpu_kernels"))
+    benchmarks = tuple(
+        _benchmark(place, path.stem, 150, "--quick")
+        for path in sorted((place.checkout / "benchmarks").glob("gpu*.py"))
+    )
     return [Stage(290, tests), Stage(UNTIL_THE_END, (benchmarks,))]
 
 
@@ -106,9 +109,12 @@ def measure(place: Place) -> list[Stage]:
         )
         for case in SANITIZED
     )
-    kernels = _benchmark(place, "gpu_kernels", 200, "--json", output="gpu-kernels.json")
+    kernels = tuple(
+        _benchmark(place, path.stem, 200, "--json", output=f"{path.stem}.json")
+        for path in sorted((place.checkout / "benchmarks").glob("gpu_*.py"))
+    )
     whole = _benchmark(place, "gpu", 240, "--json", output="gpu.json")
-    return [Stage(UNTIL_THE_END, ((kernels, *profiled, whole, *checked),))]
+    return [Stage(UNTIL_THE_END, ((*kernels, *profiled, whole, *checked),))]
 
 
 def again(place: Place) -> list[Stage]:

@@ -29,7 +29,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def _why(report: pytest.TestReport) -> str:
     """Return a line that says why a test was skipped or failed."""
     if report.outcome == "skipped" and isinstance(report.longrepr, tuple):
-        return str(report.longrepr[2])[:LONGEST_WHY]
+        return str(report.longrepr[2]).removeprefix("Skipped: ")[:LONGEST_WHY]
     crash = getattr(report.longrepr, "reprcrash", None)
     text = str(getattr(crash, "message", None) or report.longrepr or "")
     return next(iter(text.strip().splitlines()), "")[:LONGEST_WHY]

@@ -125,6 +125,8 @@ class Runner:
         timed_out = _wait(process, limit)
         # A grandchild that lives on may keep the pipe open.
         reader.join(GRACE_SECONDS)
+        if not reader.is_alive():
+            stream.close()
         seconds = time.monotonic() - begin
         said = "\n".join(tail)
         if partial:
@@ -153,9 +155,9 @@ class Runner:
         elif status == NO_DEVICE_STATUS or (status == 0 and SAYS_NO_DEVICE.search(said)):
             verdict = NO_DEVICE
         elif status != 0:
-            # Without a device a program may say so and fail, but not fall over.
+            # Without a device a program may say so and fail, but neither fall over nor be misused.
             crashed = TRACEBACK in said or IMPORT_FAILED.search(said) or step.tests
-            expected = self._no_device is not None and not crashed
+            expected = self._no_device is not None and status == 1 and not crashed
             verdict = NO_DEVICE if expected else FAILED
         elif step.tests and not facts.get("passed"):
             of_device = SKIP_OF_DEVICE in why

@@ -25,6 +25,12 @@ class Device:
 
     def __init__(self) -> None:
         self._address = self._size = self._stream = 0
+        self._loaded: Driver | None = None
+
+    @property
+    def _driver(self) -> Driver:
+        self._loaded = self._loaded or Driver()
+        return self._loaded
 
     def become(self, uid: int = NOBODY) -> int:
         """Become another user, without any group; before ``start``."""
@@ -44,7 +50,6 @@ class Device:
         self._cuda.setDevice(0)
         self._cuda.deviceSynchronize()
         self._stream = self._cuda.streamCreateWithFlags(NON_BLOCKING)
-        self._driver = Driver()
         return os.getpid()
 
     def room(self) -> int:

@@ -2,10 +2,12 @@
 
 import mmap
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
 GIB: Final = 1 << 30
+CHUNK: Final = 16 << 20
 MEMINFO: Final = Path("/proc/meminfo")
 # GiB to touch. A machine may begin with little and grow as its memory is used.
 VARIABLE: Final = "KVSTORE_TOUCH_GIB"
@@ -17,9 +19,11 @@ def memory() -> dict[str, Any]:
     """Touch some GiB, one after another; show /proc/meminfo before and after."""
     wanted = int(os.environ.get(VARIABLE, TOUCHED_GIB))
     before = _meminfo()
-    with mmap.mmap(-1, wanted * GIB) as memory:
-        for number in range(wanted):
-            memory[number * GIB : (number + 1) * GIB] = bytes(GIB)
+    with ExitStack() as stack:
+        for _ in range(wanted):
+            piece = stack.enter_context(mmap.mmap(-1, GIB))
+            for _ in range(GIB // CHUNK):
+                piece.write(bytes(CHUNK))
         after = _meminfo()
     why = f"MemTotal {before['MemTotal']}, after {wanted} GiB {after['MemTotal']}"
     return {"answer": "measured", "why": why, "gib": wanted, "before": before, "after": after}

@@ -47,14 +47,13 @@ def _killed(sleeper: dict[str, bool] | None) -> dict[str, Any]:
             _require_counting(owner)
             writer.kill()
             before = owner.ask("counted")
-            still_after = _seconds_until_still(owner, before)
+            written = _seconds_of_writes(owner, before)
         finally:
             if pid:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-    written = still_after is None or still_after > 0
-    facts = {"seconds_of_writes_after_the_reap": still_after, "sleeper": sleeper}
-    return {"answer": "no" if written else "yes", **facts}
+    facts = {"seconds_of_writes_after_the_reap": written, "sleeper": sleeper}
+    return {"answer": "yes" if written is None else "no", **facts}
 
 
 def _require_counting(owner: Actor) -> None:
@@ -66,14 +65,14 @@ def _require_counting(owner: Actor) -> None:
         time.sleep(0.01)
 
 
-def _seconds_until_still(owner: Actor, before: int) -> float | None:
-    """Return for how long the word still changed, 0.0 if it did not; None after the patience."""
+def _seconds_of_writes(owner: Actor, before: int) -> float | None:
+    """Return for how long the word changed, at most the patience; None if it never did."""
     begin = time.monotonic()
-    changed = 0.0
+    changed: float | None = None
     while time.monotonic() - begin < PATIENCE:
         time.sleep(LOOK_SECONDS)
         found = owner.ask("counted")
         if found == before:
-            return round(changed, 1)
-        before, changed = found, time.monotonic() - begin
-    return None
+            break
+        before, changed = found, round(time.monotonic() - begin, 1)
+    return changed
