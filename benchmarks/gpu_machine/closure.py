@@ -31,7 +31,8 @@ MODULES: Final = (
     *("device_process", "device_worker", "forked_programs", "forker", "uid_by_environment"),
     # Qwen3 is the benchmark's model; the others have a tiny one.
     *(f"transformers.models.{name}.modeling_{name}" for name in ("gemma3", "llama", "qwen3")),
-    *("gpu", "support.gpu_open", "gpu_machine.run", "gpu_machine.probes.__main__"),
+    *("gpu", "support.gpu_open", "gpu_machine.run", "gpu_machine.launch"),
+    "gpu_machine.probes.__main__",
 )
 # A module, and the package without which it is not needed.
 IF_INSTALLED: Final = {"inference_worker.kernel_attention": "triton"}

@@ -21,6 +21,10 @@ DTYPES: Final = {
     "bfloat16": "bfloat16",
 }
 SANITIZED: Final = ("cold and split and bfloat16", "decodes and whole", "wide and chosen")
+# Probes of what is free on the device, and of speed: nothing else runs beside them.
+ALONE: Final = ("mapped", "exporter_killed", "by_descriptor", "registration", "transfer")
+# Parts of gpu_kernels.py, of which one that takes too long costs no other its result.
+KERNEL_PARTS: Final = {"kernels": 150, "engine": 90, "sweep": 120}
 TEST_SECONDS: Final = 120
 PROBE_SECONDS: Final = 60
 # Of the tests that hang or end their process.
@@ -46,7 +50,8 @@ def look(place: Place) -> list[Stage]:
         _module("imports", 120, "gpu_machine.closure"),
         _module("memory", 60, "gpu_machine.probes", "memory"),
     )
-    probes = tuple(_probe(name) for name in ON_THE_DEVICE)
+    alone = tuple(_probe(name) for name in ALONE)
+    probes = tuple(_probe(name) for name in ON_THE_DEVICE if name not in ALONE)
     kernels = (
         (_tests(f"attention {dtype}", 240, "tests/gpu/test_attention.py", "-k", chosen),)
         for dtype, chosen in DTYPES.items()
@@ -56,8 +61,9 @@ def look(place: Place) -> list[Stage]:
         _tests("test_device", 400, "tests/gpu/test_device.py"),
     )
     return [
-        Stage(120, (machine,)),
-        Stage(270, (probes, *kernels)),
+        Stage(60, (machine,)),
+        Stage(90, (alone,)),
+        Stage(210, (probes, *kernels)),
         Stage(UNTIL_THE_END, (store,)),
     ]
 
@@ -109,12 +115,18 @@ def measure(place: Place) -> list[Stage]:
         )
         for case in SANITIZED
     )
-    kernels = tuple(
-        _benchmark(place, path.stem, 200, "--json", output=f"{path.stem}.json")
-        for path in sorted((place.checkout / "benchmarks").glob("gpu_*.py"))
+    kernels, engine, sweep = (
+        _benchmark(
+            place,
+            "gpu_kernels",
+            seconds,
+            *("--only", part, "--json"),
+            output=f"gpu_kernels-{part}.json",
+        )
+        for part, seconds in KERNEL_PARTS.items()
     )
     whole = _benchmark(place, "gpu", 240, "--json", output="gpu.json")
-    return [Stage(UNTIL_THE_END, ((*kernels, *profiled, whole, *checked),))]
+    return [Stage(UNTIL_THE_END, ((kernels, engine, *profiled, whole, sweep, *checked),))]
 
 
 def again(place: Place) -> list[Stage]:
@@ -183,7 +195,8 @@ def _benchmark(
 ) -> Step:
     script = str(place.checkout / "benchmarks" / f"{name}.py")
     command = (sys.executable, script, *arguments)
-    return Step(name=f"{name} {arguments[0]}", command=command, seconds=seconds, output=output)
+    asked = " ".join(arguments)
+    return Step(name=f"{name} {asked}", command=command, seconds=seconds, output=output)
 
 
 def _server(place: Place) -> Step:
