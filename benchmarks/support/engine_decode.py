@@ -36,7 +36,7 @@ def measure_engine(plan: KernelPlan) -> list[dict[str, Any]]:
 def _row(plan: KernelPlan, model: PagedModel, batch: int) -> dict[str, Any]:
     if plan.left_out(0) is not None:
         return _left_out(plan, batch)
-    steps = WARM_STEPS + 2 * plan.engine_steps
+    steps = WARM_STEPS + plan.engine_steps + plan.profiled_steps
     longest = plan.engine_context + steps + 1
     room = -(-longest // PAGE_TOKENS) * PAGE_TOKENS * batch
     engine = Engine(
@@ -55,14 +55,15 @@ def _row(plan: KernelPlan, model: PagedModel, batch: int) -> dict[str, Any]:
     tokens = decodes.run(plan.engine_steps)
     synchronize(plan.device)
     seconds = time.perf_counter() - begin
-    busy = _busy_seconds(plan.device, partial(decodes.run, plan.engine_steps))
+    busy = _busy_seconds(plan.device, partial(decodes.run, plan.profiled_steps))
+    step, busy_step = seconds / plan.engine_steps, busy and busy / plan.profiled_steps
     return {
         "batch": batch,
         "context": plan.engine_context,
         "tokens_s": tokens / seconds,
-        "step_ms": seconds / plan.engine_steps * 1e3,
-        "gpu_busy_ms": None if busy is None else busy / plan.engine_steps * 1e3,
-        "gpu_busy_share": None if busy is None else busy / seconds,
+        "step_ms": step * 1e3,
+        "gpu_busy_ms": busy_step and busy_step * 1e3,
+        "gpu_busy_share": busy_step and busy_step / step,
     }
 
 

@@ -1,7 +1,9 @@
 """What gpu_kernels.py measures, on a GPU and, as a trial of its own code, on a CPU."""
 
+import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 
@@ -10,8 +12,9 @@ from support.kernel_cells import QWEN3_8B, TOY, Heads
 GIB = 1 << 30
 # What of the memory that a device has left is not used for pages.
 SLACK = 0.35
-# A run on a GPU machine has minutes: what was not begun by then is left out of the result.
-QUICK_SECONDS, WHOLE_SECONDS, CPU_SECONDS = 110.0, 165.0, 100.0
+# Seconds that a part may take, quick and in full, before it begins nothing more: a run on a GPU
+# machine has minutes, and a part that is ended from outside has no result.
+PART_SECONDS = {"kernels": (45.0, 120.0), "engine": (25.0, 55.0), "sweep": (35.0, 90.0)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,8 +26,8 @@ class KernelPlan:
     more is begun once ``time.monotonic()`` is past ``ends_at``.
     """
 
-    ends_at: float
     device: str
+    quick: bool
     heads: Heads
     programs: int | None
     layers_at_once: int
@@ -43,6 +46,13 @@ class KernelPlan:
     engine_batches: tuple[int, ...]
     engine_context: int
     engine_steps: int
+    profiled_steps: int
+    ends_at: float = math.inf
+
+    def beginning(self, part: str) -> Self:
+        """Return the same plan for one part, which begins now."""
+        quick, whole = PART_SECONDS[part]
+        return replace(self, ends_at=time.monotonic() + (quick if self.quick else whole))
 
     def left_out(self, needed: int) -> str | None:
         """Return why ``needed`` bytes of pages are not measured, or None."""
@@ -65,8 +75,8 @@ def make_kernel_plan(device: str, *, quick: bool) -> KernelPlan:
     """Choose sizes for a device; a quick run takes at most 24 GiB of its memory."""
     if device == "cpu":
         return KernelPlan(
-            ends_at=time.monotonic() + CPU_SECONDS,
             device=device,
+            quick=quick,
             heads=TOY,
             programs=64,
             layers_at_once=1,
@@ -85,10 +95,11 @@ def make_kernel_plan(device: str, *, quick: bool) -> KernelPlan:
             engine_batches=(1, 3),
             engine_context=64,
             engine_steps=4,
+            profiled_steps=1,
         )
     return KernelPlan(
-        ends_at=time.monotonic() + (QUICK_SECONDS if quick else WHOLE_SECONDS),
         device=device,
+        quick=quick,
         heads=QWEN3_8B,
         programs=None,
         layers_at_once=36,
@@ -107,4 +118,6 @@ def make_kernel_plan(device: str, *, quick: bool) -> KernelPlan:
         engine_batches=(1, 8) if quick else (1, 8, 32),
         engine_context=1024,
         engine_steps=16 if quick else 64,
+        # The profiler takes a second for some 10,000 kernels, about eight steps.
+        profiled_steps=4 if quick else 8,
     )

@@ -63,6 +63,7 @@ def test_what_does_not_fit_is_left_out() -> None:
     plan = make_kernel_plan("cpu", quick=True)
     assert plan.left_out(plan.page_bytes) is None
     assert plan.left_out(plan.page_bytes + 1) == "needs 16 MiB, has room for 16 MiB"
+    assert plan.beginning("sweep").left_out(0) is None
     assert replace(plan, ends_at=0.0).left_out(0) == "no time was left"
 
 
