@@ -104,8 +104,9 @@ class DeviceProcess:
 def _serve(pipe: Connection, start: WorkerStart) -> None:
     os.environ.update(start.environment)
     # After the environment is set: these may look for a device.
+    from device_launches import StreamWait  # noqa: PLC0415
     from device_pages import IDENTITY, LAYOUT  # noqa: PLC0415
-    from device_worker import DeviceWorker, StreamWait  # noqa: PLC0415
+    from device_worker import DeviceWorker  # noqa: PLC0415
 
     from kvstore_client import Client, ClientConfig  # noqa: PLC0415
 

@@ -2,12 +2,10 @@
 
 import os
 import signal
-from collections import deque
-from collections.abc import Callable
 from functools import partial
-from threading import Thread
 
 import torch
+from device_launches import LAUNCHES, EndlessWrites, StreamWait
 from device_pages import IDENTITY, LAYOUT, holds, page_count, write_page
 
 from inference_worker.device_work import DeviceWork
@@ -18,60 +16,6 @@ from kvstore_client.testing import wait_until
 LIMIT = 60.0
 # A tenth of a second of a device's clock.
 CYCLES = 200_000_000
-# Kernels of one launch of a graph: about two milliseconds of work.
-KERNELS = 1000
-# Launches that a killed worker leaves queued, at least.
-LAUNCHES = 8
-
-
-class StreamWait:
-    """What a client waits for before it tells the store: the work of one stream, once chosen."""
-
-    def __init__(self) -> None:
-        self.work = DeviceWork()
-
-    def wait(self) -> None:
-        """Wait for the stream."""
-        self.work.wait()
-
-
-class EndlessWrites:
-    """Adds one to numbers on their device, from a thread of its own, until the process ends.
-
-    ``unfinished`` counts the launches that are queued and not done.
-    """
-
-    def __init__(self, numbers: torch.Tensor) -> None:
-        self.unfinished = 0
-        self._numbers = numbers
-        work = self._write_here if numbers.device.type == "cpu" else self._launch()
-        Thread(target=work, daemon=True).start()
-
-    def _write_here(self) -> None:
-        # A CPU has no queue: the write under way counts as many.
-        self.unfinished = LAUNCHES
-        while True:
-            self._numbers.add_(1)
-
-    def _launch(self) -> Callable[[], None]:
-        self._numbers.add_(1)
-        graph = torch.cuda.CUDAGraph()
-        # Calls of the client's threads do not end the capture: another test is about these.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            for _ in range(KERNELS):
-                self._numbers.add_(1)
-
-        def launch() -> None:
-            queued: deque[torch.cuda.Event] = deque()
-            while True:
-                graph.replay()
-                queued.append(torch.cuda.Event())
-                queued[-1].record()
-                while queued and queued[0].query():
-                    queued.popleft()
-                self.unfinished = len(queued)
-
-        return launch
 
 
 class DeviceWorker:
