@@ -21,17 +21,18 @@ INSTRUCTION = re.compile(
 )
 # A model of 32 heads on 8, of 128 values each, as Qwen3 has them.
 SHAPE = {"KV_HEADS": 8, "HEAD_DIM": 128, "DIMS": 128, "PAGE_TOKENS": 16, "UNIT": 8}
-TABLES = dict.fromkeys(("pages", "parts", "tiles", "places"), "*i64")
-NUMBERS = dict.fromkeys(("layer", "split_count", "token_count", "line_count", "window"), "i32")
+TABLES = dict.fromkeys(("pages", "spots", "entries", "merges"), "*i64")
+PARTIAL = dict.fromkeys(("sums", "peaks"), "*fp32")
+NUMBERS = dict.fromkeys(("layer", "window"), "i32")
 FACTORS = dict.fromkeys(("scale", "softcap"), "fp32")
 STRIDES = dict.fromkeys(
     [f"{what}_{of}_stride" for what in ("query", "key", "value") for of in ("token", "head")], "i32"
 )
 
 
-def instructions(kernel: Any, constants: dict[str, Any], warps: int, sums: str) -> Counter[str]:  # noqa: ANN401 - Triton's own type
-    """Compile a kernel for bfloat16 pages; ``sums`` is the type of what splits write."""
-    known = {**TABLES, **NUMBERS, **FACTORS, **STRIDES, "sums": sums, "peaks": sums}
+def instructions(kernel: Any, constants: dict[str, Any], warps: int) -> Counter[str]:  # noqa: ANN401 - Triton's own type
+    """Compile a kernel for bfloat16 pages."""
+    known = {**TABLES, **PARTIAL, **NUMBERS, **FACTORS, **STRIDES}
     names = kernel.arg_names
     signature = {
         name: "constexpr" if name in constants else known.get(name, "*bf16") for name in names
@@ -52,23 +53,22 @@ def instructions(kernel: Any, constants: dict[str, Any], warps: int, sums: str) 
     return Counter(INSTRUCTION.findall(made.asm["ptx"]))
 
 
-def attend(rows: int, warps: int, *, is_split: bool) -> Counter[str]:
+def attend(rows: int, warps: int) -> Counter[str]:
     """Compile the attention, plain, for tiles of ``rows``."""
     flags = dict.fromkeys(("HAS_WINDOW", "HAS_SOFTCAP", "HAS_SINKS"), False)
-    sizes = {"GROUP": 4, "ROWS": rows, "KEYS": 64, "IS_SPLIT": is_split, "PRECISION": "tf32x3"}
-    sums = "*fp32" if is_split else "*bf16"
-    return instructions(page_kernels.attend_pages, {**SHAPE, **flags, **sizes}, warps, sums)
+    sizes = {"GROUP": 4, "ROWS": rows, "KEYS": 64, "PRECISION": "tf32x3"}
+    return instructions(page_kernels.attend_pages, {**SHAPE, **flags, **sizes}, warps)
 
 
 def main() -> None:
     """Print the counts."""
     write = {**SHAPE, "HEADS": 8}
-    merge = {"HEAD_DIM": 128, "DIMS": 128}
+    merge = {"HEADS": 32, "HEAD_DIM": 128, "DIMS": 128, "SPLITS": 32}
     found = {
-        "prefill": attend(128, 8, is_split=False),
-        "decode": attend(16, 4, is_split=True),
-        "write": instructions(page_kernels.write_rows, write, 4, "*bf16"),
-        "merge": instructions(page_kernels.merge_splits, merge, 1, "*fp32"),
+        "prefill": attend(128, 8),
+        "decode": attend(16, 8),
+        "write": instructions(page_kernels.write_rows, write, 4),
+        "merge": instructions(page_kernels.merge_splits, merge, 4),
     }
     json.dump(found, sys.stdout)
 
