@@ -43,10 +43,14 @@ def tier_1_source(config: Config, stack: ExitStack, signals: Signals) -> MemoryS
     device = CudaDevice(config.cuda_device)
     stack.callback(device.close)
     looks = iter(range(ROOM_LOOKS))
-    device.require(
-        config.tier1_bytes,
-        lambda: next(looks, None) is not None and not signals.came(ROOM_LOOK_SECONDS),
-    )
+
+    def pause() -> bool:
+        return next(looks, None) is not None and not signals.came(ROOM_LOOK_SECONDS)
+
+    if config.tier1_reserve == "all":
+        device.reserve(config.tier1_bytes, config.bytes_of_an_extent, pause)
+    else:
+        device.require(config.tier1_bytes, pause)
     return device
 
 

@@ -15,7 +15,7 @@ UUID_BYTES = 16
 # CU_MEMCPY_SRC_ACCESS_ORDER_STREAM of cuda.h: a source is read in the stream's order.
 SOURCE_IN_STREAM_ORDER = 1
 # The batched copy of CUDA 13, and that of CUDA 12.8, which has one argument more, failIdx.
-# Later drivers keep both symbols; cuda.h of CUDA 13 gives the first the second's name.
+# cuda.h of CUDA 13 calls the first by the second's name; the driver's symbols differ.
 BATCHED = "cuMemcpyBatchAsync_v2"
 BATCHED_12_8 = "cuMemcpyBatchAsync"
 

@@ -99,6 +99,16 @@ def test_a_server_that_waits_can_be_stopped(
         started.result(LIMIT)
 
 
+@pytest.mark.parametrize(("reserve", "at_once"), [("all", 40 * MIB), ("grow", 0)])
+def test_a_server_has_its_budget_before_it_serves(
+    tmp_path: Path, reserve: str, at_once: int
+) -> None:
+    """With --tier1-reserve all, so that the order of start does not decide who gets memory."""
+    arguments = ("--device", "cuda:0", "--tier1-bytes", "40MiB", "--tier1-reserve", reserve)
+    with running_store(*arguments):
+        assert sum(each.stat().st_size for each in tmp_path.iterdir()) == at_once
+
+
 def test_memory_goes_with_its_last_user() -> None:
     """The extent of a dead store is there until the last worker that maps it lets go."""
     memory_goes_with_its_last_user(16 * MIB, 0)

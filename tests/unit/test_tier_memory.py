@@ -1,17 +1,19 @@
 """Where each tier's memory comes from, on a device that is memory of this process."""
 
-from contextlib import closing
+from contextlib import ExitStack, closing
 from itertools import count
 from pathlib import Path
 
 import pytest
 from cuda_card import Card, ServerCuda
 
+from kvstore import tier_memory
 from kvstore.config_loading import load_config
 from kvstore.service.disk import DiskState
+from kvstore.signals import Signals
 from kvstore.storage.cuda_arena import CudaDevice
 from kvstore.storage.host_arena import HostMemory
-from kvstore.tier_memory import slab_config, tier_2, tier_3
+from kvstore.tier_memory import slab_config, tier_1_source, tier_2, tier_3
 
 SLOT = 64 << 10
 
@@ -32,6 +34,23 @@ def test_tier_2_is_registered_for_the_device_of_tier_1(card: Card) -> None:
             extent = lower.allocate(1, SLOT)
             assert list(card.registered.values()) == [extent.shape.size_bytes]
         assert card.registered == {}
+
+
+@pytest.mark.parametrize(
+    ("flags", "reserved"), [([], [4, 4, 4, 4]), (["--tier1-reserve", "grow"], [])]
+)
+def test_tier_1_is_allocated_before_the_server_serves(
+    card: Card, monkeypatch: pytest.MonkeyPatch, flags: list[str], reserved: list[int]
+) -> None:
+    """In pieces as large as extents, unless it is to grow."""
+    monkeypatch.setattr(
+        tier_memory, "CudaDevice", lambda number: CudaDevice(number, lambda: ServerCuda(card))
+    )
+    config = load_config(["--device", "cuda:0", "--tier1-bytes", "16MiB", *flags])
+    with ExitStack() as stack:
+        tier_1_source(config, stack, stack.enter_context(Signals(())))
+        assert [len(each) >> 20 for each in card.memory.values()] == reserved
+    assert card.memory == {}
 
 
 def test_beside_a_tier_1_of_the_host_it_is_not(card: Card) -> None:

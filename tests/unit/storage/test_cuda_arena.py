@@ -4,6 +4,7 @@ import ctypes
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from threading import enumerate as enumerate_threads
 from threading import get_ident
 
 import pytest
@@ -202,6 +203,10 @@ def test_a_device_that_cannot_be_selected_leaves_no_thread(card: Card) -> None:
         CudaDevice(0, missing)
     with pytest.raises(AssertionError):
         CudaDevice(1, lambda: runtime)
+    card.fail = "make_stream"
+    with pytest.raises(DeviceUnavailable, match="cuda:0 cannot be used: make_stream"):
+        CudaDevice(0, lambda: runtime)
+    assert not [each for each in enumerate_threads() if each.name.startswith("kvstore-cuda")]
 
 
 def test_the_budget_counts_what_the_driver_takes(card: Card, device: CudaDevice) -> None:
