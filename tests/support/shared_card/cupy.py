@@ -30,7 +30,6 @@ TOTAL_BYTES = 64 << 20
 # With a zero byte inside, as one device in sixteen has it.
 UUID = bytes([7, 0, *range(1, 15)])
 DIRT = 0xDD
-HANDLE_BYTES = 64
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.mmap.restype = ctypes.c_void_p
@@ -153,7 +152,7 @@ class Runtime:
 
     def ipcGetMemHandle(self, pointer: int) -> bytes:  # noqa: N802
         """Return the name of the file."""
-        return _mapped[pointer].name.encode().ljust(HANDLE_BYTES, b"\0")
+        return _mapped[pointer].name.encode().ljust(64, b"\0")
 
     def ipcOpenMemHandle(self, ipc_handle: bytes) -> int:  # noqa: N802
         """Map, or count once more what is mapped."""
