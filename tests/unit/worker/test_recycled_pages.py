@@ -183,7 +183,7 @@ class SlowDevice:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.waits = 0
         self.during: Callable[[], None] = lambda: None
-        monkeypatch.setattr(engine, "DeviceWork", lambda device: self)
+        monkeypatch.setattr(engine, "DeviceWork", lambda _: self)
 
     def wait(self) -> None:
         """End the work, and what happens meanwhile, once."""
