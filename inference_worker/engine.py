@@ -86,6 +86,8 @@ class Engine:
             self._pool,
             self._scheduler,
             self._table,
+            # Of the stream that is current where the engine computes.
+            wait_for_device=lambda: DeviceWork(model.device).wait(),
             on_first_token=self._note_speed,
         )
         self._added = 0

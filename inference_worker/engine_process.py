@@ -97,7 +97,8 @@ async def _serve(settings: EngineSettings, reader: StreamReader, writer: StreamW
         engine = EngineThread(worker.engine, max_waiting=settings.max_waiting or MAX_WAITING)
         writer.write(Frame({"op": "ready"}).pack())
         answers = EngineAnswers(engine, reader, writer, lambda: worker.without_store is None)
-        ends = [asyncio.create_task(answers.serve()), asyncio.create_task(engine.wait_failed())]
+        serving = asyncio.create_task(answers.serve())
+        ends = [serving, asyncio.create_task(engine.wait_failed())]
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -107,6 +108,8 @@ async def _serve(settings: EngineSettings, reader: StreamReader, writer: StreamW
             await engine.close()
         if isinstance(engine.failure, DeviceLostError):
             raise engine.failure
+        if not serving.cancelled():
+            serving.result()
 
 
 if __name__ == "__main__":

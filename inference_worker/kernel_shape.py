@@ -25,7 +25,7 @@ class LaunchShape:
     """
 
     programs: int
-    least_warps: int
+    least_warps: int = 8
     keys: int = 64
     keys_bytes: int = KEYS_BYTES
     stages: int = 3
