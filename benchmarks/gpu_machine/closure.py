@@ -1,7 +1,8 @@
 """Imports what the tests, the demo and the benchmarks of a GPU import; says what is missing.
 
 The last line of output is JSON: ``missing`` names each module that cannot be imported, with the
-reason, ``versions`` the versions of what decides. The exit status is 1 if anything is missing.
+reason, ``versions`` the versions of what decides, ``files`` the project's files that were imported.
+The exit status is 1 if anything is missing.
 
 With ``--only FILE`` the top-level names in a file, one a line, are all that can be imported besides
 the standard library and the project: so the import of anything else is found where it is installed.
@@ -95,6 +96,17 @@ def missing_modules() -> dict[str, str]:
     return found
 
 
+def project_files() -> list[str]:
+    """Return the project's files that were imported, relative to its root."""
+    files = [getattr(each, "__file__", None) for each in [*sys.modules.values()]]
+    paths = [Path(each) for each in files if each]
+    return sorted(
+        path.relative_to(ROOT).as_posix()
+        for path in paths
+        if path.is_relative_to(ROOT) and "site-packages" not in path.parts
+    )
+
+
 def versions() -> dict[str, str]:
     """Return the version of each distribution that decides, or "missing"."""
     found = {"python": sys.version.split()[0]}
@@ -125,7 +137,8 @@ def main() -> int:
     for name, reason in missing.items():
         print(f"{name}: {reason}")
     why = f"{len(missing)} modules cannot be imported" if missing else "all can be imported"
-    print(json.dumps({"why": why, "missing": missing, "versions": versions()}))
+    report = {"why": why, "missing": missing, "versions": versions(), "files": project_files()}
+    print(json.dumps(report))
     return 1 if missing else 0
 
 

@@ -1,6 +1,7 @@
 """The raw probes without a GPU: what they answer, and that they are right on a stand-in."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from gpu_machine.probes import __main__ as program
 from gpu_machine.probes import kills, sharing
 from gpu_machine.probes.actor import Actor, ActorError
+from gpu_machine.probes.device import NOBODY
 from gpu_machine.probes.driver import why_no_device
 from gpu_machine.runner import NO_DEVICE_STATUS
 
@@ -116,6 +118,26 @@ def _with_a_wrong_handle(ask: Any) -> Any:  # noqa: ANN401 - a method of Actor
         return ask(self, operation, **arguments)
 
     return asked
+
+
+@pytest.mark.usefixtures("card")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_namespaces_of_processes_are_told_apart() -> None:
+    """Like CUDA, the stand-in takes a handle of its own process id for its own."""
+    apart, equal = sharing.importer_in_a_pid_namespace(), sharing.equal_pids()
+    assert apart["answer"] == "yes"
+    assert apart["pids"][1] == 1
+    assert equal["answer"] == "no"
+    assert "own handle" in equal["why"]
+    assert equal["pids"] == (1, 1)
+
+
+@pytest.mark.usefixtures("card")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_process_becomes_another_user() -> None:
+    """Before it uses CUDA, and for good."""
+    with Actor() as actor:
+        assert actor.ask("become") == NOBODY
 
 
 @pytest.mark.usefixtures("card")
