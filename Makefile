@@ -12,9 +12,12 @@
 #   make chromium    Debian's browser, as root: tests of the page use it where it is
 #   make dist        the sdist and the wheel of the last commit, in dist/, checked
 #   make dist-test   installs that wheel, worker and all, in an empty environment and runs it
-#   make clean       removes .venv, .venv-peers, .venv-vllm, caches and build outputs
+#   make gpu-bundle  what a GPU machine without network needs, in gpu-bundle/: see docs/gpu.md
+#   make gpu-dry-run the bundle's four scripts here, without a GPU: 5 GB, in .venv-gpu
+#   make clean       removes .venv, .venv-gpu, .venv-peers, .venv-vllm, caches and build outputs
 #
 # PYTHON picks the interpreter of .venv, PIP_ARGS is handed to pip, ARGS to the demo or to pytest.
+# GPU_PYTHON is the version of Python on the GPU machine.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -ec
@@ -23,6 +26,7 @@ SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
 PIP_ARGS ?=
 ARGS ?=
+GPU_PYTHON ?= 3.12
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -44,7 +48,7 @@ PYTEST := $(BIN)/pytest -n 2
 
 # Two set-ups at a time would be in one folder.
 .NOTPARALLEL:
-.PHONY: venv demo docs test test-fast test-vllm lint bench bench-peers promtool chromium dist dist-test clean
+.PHONY: venv demo docs test test-fast test-vllm lint bench bench-peers promtool chromium dist dist-test gpu-bundle gpu-dry-run clean
 
 venv: $(STAMP)
 
@@ -130,6 +134,14 @@ chromium:
 	@apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium
 	@chromium --version 2>/dev/null
 
+# The standard library and pip are enough: no environment is set up.
+gpu-bundle:
+	@$(PYTHON) benchmarks/gpu_machine/bundle.py --python $(GPU_PYTHON) $(PIP_ARGS)
+
+# An environment of what a GPU machine has, so that what it lacks is found here.
+gpu-dry-run:
+	@$(PYTHON) benchmarks/gpu_machine/dry_run.py --python $(GPU_PYTHON) $(PIP_ARGS)
+
 clean:
-	@rm -rf $(VENV) .tools .venv-peers .venv-vllm build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*
+	@rm -rf $(VENV) .tools gpu-bundle .venv-gpu .venv-peers .venv-vllm build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

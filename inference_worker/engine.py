@@ -14,6 +14,7 @@ from inference_worker.errors import (
     BadLengthError,
     BadPromptError,
     BadSaltError,
+    DeviceLostError,
     RequestTooLongError,
 )
 from inference_worker.generation import Generation
@@ -79,7 +80,7 @@ class Engine:
         if max_step_tokens is None:
             max_step_tokens = step_tokens(model.device)
         self._scheduler = Scheduler(max_step_tokens=max_step_tokens, max_running=max_running)
-        self._table = RequestTable(self._scheduler.remove)
+        self._table = RequestTable(self._scheduler.remove, DeviceWork(model.device).check)
         self._namespaces = None if namespace is None else SaltedNamespaces(namespace)
         self._supply = PageSupply(
             self._pool, self._private, self._namespaces, self._table, self._speed
@@ -192,7 +193,10 @@ class Engine:
             self._end_aborted()
 
     def step(self) -> bool:
-        """Run one batch, at most; False where nothing could be done now."""
+        """Run one batch, at most; False where nothing could be done now.
+
+        Raises ``DeviceLostError`` if the device fails for good: this process has to end then.
+        """
         known = self._scheduler.running_count, len(self._table.runs)
         self._in_step = True
         try:
@@ -222,7 +226,7 @@ class Engine:
 
         ``on_token`` is called with each id as soon as it is chosen, and ``on_published`` as by
         :meth:`add`. Everything held is given back at the end, also when this raises: what
-        ``add`` raises, and what made the request fail.
+        ``add`` raises, and what made the request fail. ``DeviceLostError`` gives nothing back.
         """
         request = Request(
             prompt_ids=prompt_ids,
@@ -242,6 +246,8 @@ class Engine:
             while not outcome.there:
                 if not self.step():
                     time.sleep(self.next_look or 0)
+        except DeviceLostError:
+            raise
         except BaseException:
             if number in self._table.runs:
                 self._table.release(self._table.runs[number], publish=False)

@@ -89,11 +89,11 @@ def pytest_report_header() -> str:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print what tests recorded under "summary": how often each rule of a machine ran."""
+    """Print what tests recorded under "summary": counts, rates."""
     reports = [each for kind in ("passed", "failed") for each in terminalreporter.getreports(kind)]
     lines = [text for each in reports for key, text in each.user_properties if key == "summary"]
     if lines:
-        terminalreporter.section("what the property tests did")
+        terminalreporter.section("what the tests recorded")
         for line in lines:
             terminalreporter.write_line(str(line))
 
@@ -112,8 +112,13 @@ def forked_programs() -> Iterator[ForkedPrograms]:
 
 @pytest.fixture(scope="module", autouse=True)
 def programs(request: pytest.FixtureRequest, forked_programs: ForkedPrograms) -> Iterator[None]:
-    """Have programs begin as forks, except where it is tested how they begin."""
-    forked_programs.on = request.path.stem not in OF_BEGINNINGS
+    """Have programs begin as forks, except where it is tested how they begin, and on a GPU.
+
+    A process that was forked shares with its parent what a library did as it was imported, and
+    CUDA cannot be used after a fork: tests/gpu starts programs as users do.
+    """
+    is_gpu = folder_of(request.node.nodeid) == "gpu"
+    forked_programs.on = not is_gpu and request.path.stem not in OF_BEGINNINGS
     yield
     forked_programs.on = False
 

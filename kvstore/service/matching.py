@@ -5,7 +5,7 @@ from contextlib import suppress
 from kvstore.core.caller import Caller
 from kvstore.core.moving import Move
 from kvstore.core.requests import Grant, Match, MatchWishes, Sequence
-from kvstore.errors import KVStoreError, StoreDraining
+from kvstore.errors import KVStoreError
 from kvstore.service.growth import Growth
 from kvstore.service.load_terms import NO_TERMS, LoadTerms
 from kvstore.service.members import Members
@@ -106,13 +106,14 @@ class Matching(Members):
 
         Raises StoreDraining.
         """
-        if self._draining:
-            raise StoreDraining
+        self._require_open()
         on_disk = 0
         if self._cache.third is not None:
             on_disk = self.tier3.loader.load(caller, namespace_id, sequence, wishes, terms)
         if self._cache.wanted is not None:
             self._promote(caller, namespace_id, sequence, wishes)
+        # The device may have failed for good on the way.
+        self._require_open()
         return on_disk
 
     def _promote(

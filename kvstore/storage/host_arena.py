@@ -174,6 +174,10 @@ class HostMemory:
                 fields = {f"tier{tier}_bytes": budget_bytes} | bound._asdict()
                 log.warning(event, **fields)
 
+    def answers(self) -> bool:
+        """Return True."""
+        return True
+
     def allocate(self, shape: ExtentShape) -> HostExtent:
         """Allocate an extent; raises :class:`NotEnoughMemory`."""
         return HostExtent(shape, self._terms, self._register)

@@ -11,6 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from device_kills import KILLS, a_killed_worker_s_kernels_write_nothing_more
+from device_orders import ORDERS
 from device_scenarios import (
     SCENARIOS,
     a_view_outlives_its_store,
@@ -36,10 +38,16 @@ def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(folders[0])
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("scenario", [*SCENARIOS, *KILLS, *ORDERS], ids=lambda each: each.__name__)
 def test_device_pages(scenario: Callable[[str], None]) -> None:
     """What has to hold on a device holds in all of our code beneath which CUDA lies."""
     scenario("cpu")
+
+
+@pytest.mark.parametrize("with_child", [False, True], ids=["alone", "with a forked child"])
+def test_a_killed_worker_writes_nothing_more(*, with_child: bool) -> None:
+    """Its slots are another's once it is dead, also where a child of it lives on."""
+    a_killed_worker_s_kernels_write_nothing_more("cpu", with_child=with_child)
 
 
 def test_pages_go_down_and_come_back() -> None:

@@ -76,6 +76,24 @@ def test_a_demo_has_no_more_than_it_needs(
     assert set_up(clone, "demo", *arguments) == extras
 
 
+@pytest.mark.parametrize("target", ["gpu-bundle", "gpu-dry-run"])
+def test_a_bundle_needs_no_environment(clone: Path, target: str) -> None:
+    """What travels to a GPU machine is packed by the standard library and pip."""
+    assert set_up(clone, target) == []
+
+
+def test_clean_removes_what_is_made(clone: Path) -> None:
+    """Each folder at the root that git ignores, and nothing that it does not."""
+    ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
+    folders = {line.strip("/") for line in ignored if line.startswith("/") and "*" not in line}
+    for name in folders:
+        (clone / name).mkdir(exist_ok=True)
+    subprocess.run(["make", "clean"], cwd=clone, check=True)
+    assert sorted(path.name for path in clone.iterdir()) == [
+        *("Makefile", "constraints.txt", "pyproject.toml"),
+    ]
+
+
 def test_what_changed_is_set_up_again(clone: Path) -> None:
     """As whole as it was."""
     (clone / ".venv" / ".installed").touch()

@@ -24,15 +24,20 @@ UUID = bytes([7, 0, *range(1, 15)])
 PCI_BUS_ID = "0000:3B:00.0"
 # What memory holds that nobody cleared.
 DIRT = 0xDD
+# What a device refuses that failed for good.
+EVERY_CALL = "every call"
 
 
 class Card:
     """One device of ``size_bytes``. ``calls`` are the calls so far, ``threads`` whose they were.
 
-    ``fail`` names the call that is refused from now on. ``mapped`` counts the
+    ``fail`` names the call that is refused from now on, or is EVERY_CALL. ``mapped`` counts the
     mappings of each address. What was begun on a stream happens when the stream, or a
     later event of it, is waited for, and not before. ``registered`` has the size of each
-    registration by its address. ``batches`` says whether copies can be begun by one call.
+    registration by its address. ``batches`` says whether copies can be begun by one call. Handles
+    are of ``own_process`` where process ids are equal. While a stream is ``capturing``, calls of
+    threads whose mode is not relaxed are refused, and so is waiting for the device: the capture
+    is ``capture_broken`` then.
     """
 
     def __init__(self, size_bytes: int = 64 << 20, uuid: bytes = UUID) -> None:
@@ -47,12 +52,17 @@ class Card:
         self.streams = Streams()
         self.batches = True
         self.registered: dict[int, int] = {}
+        self.own_process = self.capturing = self.capture_broken = False
+        self.relaxed: set[int] = set()
 
     def note(self, call: str) -> bool:
         """Count a call; returns whether it is to be refused."""
         self.calls.append(call)
         self.threads.add(get_ident())
-        return call == self.fail
+        if self.capturing and (get_ident() not in self.relaxed or "ynchronize" in call):
+            self.capture_broken = True
+            return True
+        return self.fail in (call, EVERY_CALL)
 
     @property
     def begun(self) -> dict[int, list[Callable[[], object]]]:
@@ -249,6 +259,11 @@ class ClientCuda:
             if card.uuid == uuid:
                 return device
         raise DeviceUnavailable("no such device")
+
+    def relax_capture(self) -> None:
+        """Let the calling thread be."""
+        for card in self._cards:
+            card.relaxed.add(get_ident())
 
     def open(self, device: int, ipc_handle: bytes) -> int:
         """Map."""

@@ -8,7 +8,11 @@ from cuda_card import Card
 
 
 class CUDARuntimeError(RuntimeError):
-    """cupy's error of a call that CUDA refused."""
+    """cupy's error of a call that CUDA refused, with CUDA's number of it."""
+
+    def __init__(self, message: str, status: int = 1) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class UnownedMemory(NamedTuple):
@@ -164,6 +168,8 @@ class Runtime:
 
     def ipcOpenMemHandle(self, ipc_handle: bytes) -> int:  # noqa: N802
         """Map."""
+        if self._card.own_process:
+            raise CUDARuntimeError("cudaErrorDeviceUninitialized: invalid device context", 201)
         address = self._card.open(ipc_handle)
         _check(address is None)
         assert address is not None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from far_pages import FAR_CASES, attend_within, far_memory, near_memory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_cases import CASES, Case, assert_same, attend
@@ -36,6 +37,20 @@ def test_kernels_write_and_attend_as_gathering_does(case: Case, programs: int) -
     """Each case gives the same pages and the same answer, in one piece and in splits."""
     how = partial(KernelAttention, programs=programs)
     assert_same(attend(case, how), attend(case, GatheredAttention))
+
+
+@pytest.fixture(scope="module")
+def far() -> torch.Tensor:
+    """36 GiB of addresses."""
+    return far_memory("cpu")
+
+
+@pytest.mark.parametrize("programs", [1, 64], ids=["whole", "split"])
+@pytest.mark.parametrize("case", FAR_CASES.values(), ids=FAR_CASES)
+def test_pages_may_lie_far_apart(case: Case, programs: int, far: torch.Tensor) -> None:
+    """More than 2^31 units of 16 bytes, which is the kernels' unit of distance."""
+    got = attend_within(case, partial(KernelAttention, programs=programs), far)
+    assert_same(got, attend_within(case, GatheredAttention, near_memory(case, "cpu")))
 
 
 @settings(max_examples=25, deadline=None)
