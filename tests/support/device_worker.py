@@ -120,11 +120,7 @@ class DeviceWorker:
         return busy and stream.query()
 
     def write_without_end(self) -> None:
-        """Have the device write a reserved page for seconds; returns at the beginning.
-
-        The graph is captured in torch's own mode, in which calls of other threads end a capture
-        unless their mode is relaxed, as that of the client's device thread is.
-        """
+        """Have the device write a reserved page for seconds; returns at the beginning."""
         page = self._namespace.page_tensor(self.reserved()[0])
         page.add_(1)
         graph = torch.cuda.CUDAGraph()
