@@ -12,6 +12,7 @@ ROWS_BYTES: Final = 32 << 10
 KEYS_BYTES: Final = 16 << 10
 FEWEST_KEYS: Final = 16
 MOST_WARPS: Final = 8
+FLOAT32_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +61,16 @@ def decode_rows(group: int) -> int:
     return max(FEWEST_ROWS, _power_of_two(group))
 
 
-def prefill_rows(group: int, head_bytes: int) -> int:
-    """Return the rows of a prefill's tile, for heads of ``head_bytes`` bytes, padded."""
-    return max(decode_rows(group), min(MOST_ROWS, ROWS_BYTES // head_bytes))
+def prefill_rows(group: int, dims: int, value_bytes: int) -> int:
+    """Return the rows of a prefill's tile, for heads of ``dims`` values, padded.
+
+    Half as many in float32, of which tensor cores take three parts of each value: with more,
+    compilations for sm_89 take more than its 99 KiB of shared memory.
+    """
+    rows = ROWS_BYTES // (dims * value_bytes)
+    if value_bytes == FLOAT32_BYTES:
+        rows //= 2
+    return max(decode_rows(group), min(MOST_ROWS, rows))
 
 
 def padded_dims(head_dim: int) -> int:
