@@ -1,7 +1,6 @@
 """What each of the four scripts runs.
 
-Each is of use by itself: a later script repeats nothing that an earlier one is needed for, and
-``again`` runs every test if there are no earlier results.
+No script needs another one's results: without any, ``again`` runs every test.
 """
 
 import sys
