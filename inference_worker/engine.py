@@ -7,6 +7,7 @@ from typing import Final
 
 import kvstore_client
 from inference_worker.batch_runner import BatchRunner
+from inference_worker.device_work import DeviceWork
 from inference_worker.engine_stats import EngineStats
 from inference_worker.errors import (
     BadLengthError,
@@ -84,6 +85,8 @@ class Engine:
             self._pool,
             self._scheduler,
             self._table,
+            # Of the stream that is current where the engine computes.
+            wait_for_device=lambda: DeviceWork(model.device).wait(),
             on_first_token=self._note_speed,
         )
         self._added = 0

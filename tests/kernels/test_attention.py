@@ -31,9 +31,14 @@ def test_kernels_write_and_attend_as_gathering_does(case: Case, programs: int) -
     kv_heads=st.integers(1, 3),
     group=st.integers(1, 9),
     head_dim=st.sampled_from([4, 16, 20, 64]),
-    parts=st.lists(st.tuples(st.integers(0, 90), st.integers(1, 40)), min_size=1, max_size=3),
+    parts=st.lists(
+        st.tuples(st.integers(0, 90) | st.integers(0, 1500), st.integers(1, 40)),
+        min_size=1,
+        max_size=3,
+    ),
     window=st.none() | st.integers(1, 80),
     softcap=st.none() | st.just(1.5),
+    programs=st.sampled_from([None, 1, 600]),
     seed=st.integers(0, 9),
 )
 def test_any_ragged_step(
@@ -44,11 +49,13 @@ def test_any_ragged_step(
     parts: list[tuple[int, int]],
     window: int | None,
     softcap: float | None,
+    programs: int | None,
     seed: int,
 ) -> None:
     """Whatever the sizes are, both ways agree."""
     case = Case(page_tokens, kv_heads, group, head_dim, parts, window, softcap, seed=seed)
-    assert_same(attend(case, KernelAttention), attend(case, GatheredAttention))
+    how = partial(KernelAttention, programs=programs)
+    assert_same(attend(case, how), attend(case, GatheredAttention))
 
 
 @pytest.mark.parametrize("name", sorted(TINY_MODELS))

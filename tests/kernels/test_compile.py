@@ -14,7 +14,7 @@ import pytest
 from compiled_kernels import LARGE, Launch, table
 from occupancy import PROCESSORS, programs_a_processor
 
-from inference_worker.kernel_attention import PROGRAMS_PER_PROCESSOR
+from inference_worker.kernel_shape import KernelShape
 
 PROGRAM = Path(__file__).parents[1] / "support" / "compiled_kernels.py"
 TARGETS = sorted(PROCESSORS)
@@ -81,10 +81,12 @@ def test_a_decode_spills_nothing(found: list[Launch], capability: int) -> None:
         assert (each.local, each.registers <= DECODE_REGISTERS) == (0, True), each
 
 
-def test_a_processor_has_room_for_the_programs_of_a_decode(found: list[Launch]) -> None:
-    """What the engine asks for of one multiprocessor of an H100 or H200 runs there at once."""
-    for each in launches(found, 90, "decode"):
-        assert each.programs >= PROGRAMS_PER_PROCESSOR, each
+@pytest.mark.parametrize("case", ["decode", "prefill"])
+def test_a_processor_has_room_for_what_is_planned(found: list[Launch], case: str) -> None:
+    """The engine plans no more programs a multiprocessor of an H200 than run there at a time."""
+    planned = getattr(KernelShape(), case).programs
+    for each in launches(found, 90, case):
+        assert each.programs >= planned, each
 
 
 @pytest.mark.parametrize("capability", TARGETS)
