@@ -96,7 +96,8 @@ class KernelAttention:
     ) -> torch.Tensor:
         heads, tokens, head_dim = query.shape
         group = heads // self._layout.kv_head_count
-        head_bytes = padded_dims(head_dim) * query.element_size()
+        value_bytes = query.element_size()
+        head_bytes = padded_dims(head_dim) * value_bytes
         answer = query.new_empty((tokens, heads, head_dim))
         # Of one type whether anything is split or not: each type is compiled for.
         partial = (max(1, work.partial_count), heads)
@@ -104,7 +105,7 @@ class KernelAttention:
         peaks = query.new_empty((*partial, 2), dtype=torch.float32)
         for entries, rows, shape in (
             (work.decodes, decode_rows(group), self._shape.decode),
-            (work.prefills, prefill_rows(group, head_bytes), self._shape.prefill),
+            (work.prefills, prefill_rows(group, head_bytes, value_bytes), self._shape.prefill),
         ):
             if entries.shape[0]:
                 outputs = (answer, sums, peaks)

@@ -114,7 +114,7 @@ class StepTables:
         )
         prefills = plan_work(
             parts.where(~is_decode),
-            queries=prefill_rows(group, head_bytes) // group,
+            queries=prefill_rows(group, head_bytes, pool.dtype.itemsize) // group,
             keys=shape.prefill.keys_of(head_bytes),
             window=window,
             programs=max(1, self._room.prefill // layout.kv_head_count),
