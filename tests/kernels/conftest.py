@@ -20,7 +20,7 @@ Collections = Generator[None, pytest.CollectReport, pytest.CollectReport]
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Reports:
-    """Turn a skip into a failure."""
+    """Turns a skip into a failure."""
     report = yield
     _refuse_skip(report)
     return report
@@ -28,7 +28,7 @@ def pytest_runtest_makereport() -> Reports:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report() -> Collections:
-    """Turn a skip of a whole file into a failure."""
+    """Turns a skip of a whole file into a failure."""
     report = yield
     _refuse_skip(report)
     return report

@@ -35,7 +35,7 @@ def found() -> list[Launch]:
 
 
 def launches(found: list[Launch], capability: int, case: str) -> list[Launch]:
-    """Return those of one step on 16-bit pages."""
+    """Returns those of one step on 16-bit pages."""
     chosen = [
         each
         for each in found
@@ -46,7 +46,7 @@ def launches(found: list[Launch], capability: int, case: str) -> list[Launch]:
 
 
 def multiplying(found: list[Launch], capability: int, case: str) -> list[Launch]:
-    """Return those of one step that multiply on tensor cores."""
+    """Returns those of one step that multiply on tensor cores."""
     chosen = [
         each
         for each in launches(found, capability, case)

@@ -88,21 +88,21 @@ class NoDevice:
         self._capability = capability
 
     def get_current_device(self) -> int:
-        """Return a number of its own for each capability: Triton keeps kernels by it."""
+        """Returns a number of its own for each capability: Triton keeps kernels by it."""
         return self._capability
 
     def get_current_stream(self, device: int) -> int:
-        """Return the default one."""
+        """Returns the default one."""
         del device
         return 0
 
     def get_current_target(self) -> GPUTarget:
-        """Return what is compiled for."""
+        """Returns what is compiled for."""
         return GPUTarget("cuda", self._capability, 32)
 
 
 def launches(capability: int, cases: dict[str, Case]) -> list[Launch]:
-    """Return what steps of ``cases`` launch, in order, in each dtype that has kernels."""
+    """Returns what steps of ``cases`` launch, in order, in each dtype that has kernels."""
     found: list[Launch] = []
     launch = JITFunction.run
     driver.set_active(NoDevice(capability))
@@ -164,7 +164,7 @@ HEAD = (
 
 
 def table(found: list[Launch]) -> str:
-    """Return a row for each launch of the large model, once for steps with the same code."""
+    """Returns a row for each launch of the large model, once for steps with the same code."""
     lines = [HEAD, "| --- | --- | --- | --- |" + " ---: |" * 6]
     seen = set()
     for each in found:
@@ -181,7 +181,7 @@ def table(found: list[Launch]) -> str:
 
 
 def main() -> None:
-    """Print the table, or all launches."""
+    """Prints the table, or all launches."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("capability", nargs="*", type=int, default=list(PROCESSORS))

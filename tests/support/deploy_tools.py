@@ -21,7 +21,7 @@ def size(text: str) -> int:
 
 
 def run(*command: str) -> str:
-    """Run a tool and return its output; skips the test if the tool is not installed.
+    """Runs a tool and returns its output; skips the test if the tool is not installed.
 
     A tool of this Python's environment is found too, whether or not that one is activated.
     """

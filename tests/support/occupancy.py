@@ -36,7 +36,7 @@ PROCESSORS: Final = {
 
 
 def programs_a_processor(capability: int, *, registers: int, shared: int, warps: int) -> int:
-    """Return how many programs run on one multiprocessor at a time, 0 if not even one does.
+    """Returns how many programs run on one multiprocessor at a time, 0 if not even one does.
 
     ``registers`` is a thread's, ``shared`` a program's bytes without those that CUDA reserves,
     and ``warps`` a program's.
