@@ -8,6 +8,7 @@ from typing import Final
 import kvstore_client
 from inference_worker.batch_runner import BatchRunner
 from inference_worker.device_work import DeviceWork
+from inference_worker.engine_sizes import longest_sequence, step_tokens
 from inference_worker.engine_stats import EngineStats
 from inference_worker.errors import (
     BadLengthError,
@@ -28,7 +29,7 @@ from inference_worker.request_run import OnPublished, RequestRun
 from inference_worker.request_table import RequestTable
 from inference_worker.salted_namespaces import SaltedNamespaces
 from inference_worker.sampling import GREEDY, SamplingOptions
-from inference_worker.scheduler import MAX_RUNNING, MAX_STEP_TOKENS, Scheduler
+from inference_worker.scheduler import MAX_RUNNING, Scheduler
 
 PAGE_TOKENS: Final = 16
 
@@ -54,19 +55,19 @@ class Engine:
         *,
         page_tokens: int = PAGE_TOKENS,
         longest: int | None = None,
-        max_step_tokens: int = MAX_STEP_TOKENS,
+        max_step_tokens: int | None = None,
         max_running: int = MAX_RUNNING,
         private_tokens: int | None = None,
     ) -> None:
-        """Take sequences of ``longest`` tokens at most, else of the model's longest.
+        """Take sequences of ``longest`` tokens at most, by default ``longest_sequence``.
 
-        A step computes ``max_step_tokens`` at most, but for one of each request that decodes, and
-        ``max_running`` requests have pages at a time. ``private_tokens`` is the engine's own room,
+        A step computes ``max_step_tokens`` at most, by default ``step_tokens``, but for one of
+        each request that decodes, and ``max_running`` requests have pages at a time. ``private_tokens`` is the engine's own room,
         by default for one of the longest sequences; raises ``ValueError`` for less.
         """
         self._model = model
         self._speed = PrefillSpeed()
-        self._longest = longest or model.max_tokens
+        self._longest = longest or longest_sequence(model, page_tokens)
         private_tokens = private_tokens or self._longest
         if private_tokens < self._longest:
             raise ValueError(f"{private_tokens} tokens are no room for one of {self._longest}")
@@ -74,6 +75,8 @@ class Engine:
         self._pool = PagePool(layout, model.device)
         self._private = PrivateArena(layout, private_tokens, model.device)
         self._pool.add_extent(PRIVATE_EXTENT, self._private.tensor)
+        if max_step_tokens is None:
+            max_step_tokens = step_tokens(model.device)
         self._scheduler = Scheduler(max_step_tokens=max_step_tokens, max_running=max_running)
         self._table = RequestTable(self._scheduler.remove)
         self._namespaces = None if namespace is None else SaltedNamespaces(namespace)

@@ -22,6 +22,7 @@ from inference_worker.byte_tokenizer import ByteTokenizer
 from inference_worker.engine import PAGE_TOKENS
 from inference_worker.engine_answers import EngineAnswers
 from inference_worker.engine_settings import EngineSettings, LoadedModel
+from inference_worker.engine_sizes import longest_sequence
 from inference_worker.engine_thread import MAX_WAITING, EngineThread
 from inference_worker.errors import WorkerError
 from inference_worker.frames import Frame, read_frame
@@ -69,7 +70,7 @@ async def _serve(settings: EngineSettings, reader: StreamReader, writer: StreamW
     page_tokens = settings.page_tokens or PAGE_TOKENS
     loaded = LoadedModel(
         folder=str(model_folder(settings.model)),
-        longest=settings.longest or model.max_tokens,
+        longest=settings.longest or longest_sequence(model, page_tokens),
         end_ids=sorted(model.end_ids),
         page_bytes=model.layout(page_tokens).page_bytes,
     )
@@ -85,7 +86,7 @@ async def _serve(settings: EngineSettings, reader: StreamReader, writer: StreamW
         name=settings.name,
         model_name=settings.model,
         page_tokens=page_tokens,
-        longest=settings.longest,
+        longest=loaded.longest,
         attach_seconds=ATTACH_SECONDS if settings.awaits_store else None,
         max_step_tokens=settings.max_step_tokens,
         max_running=settings.max_running,

@@ -96,20 +96,19 @@ class KernelAttention:
     ) -> torch.Tensor:
         heads, tokens, head_dim = query.shape
         group = heads // self._layout.kv_head_count
-        value_bytes = query.element_size()
-        head_bytes = padded_dims(head_dim) * value_bytes
+        rows = prefill_rows(group, padded_dims(head_dim), query.element_size())
         answer = query.new_empty((tokens, heads, head_dim))
         # Of one type whether anything is split or not: each type is compiled for.
         partial = (max(1, work.partial_count), heads)
         sums = query.new_empty((*partial, head_dim), dtype=torch.float32)
         peaks = query.new_empty((*partial, 2), dtype=torch.float32)
-        for entries, rows, shape in (
+        outputs = (answer, sums, peaks)
+        for entries, tile_rows, shape in (
             (work.decodes, decode_rows(group), self._shape.decode),
-            (work.prefills, prefill_rows(group, head_bytes, value_bytes), self._shape.prefill),
+            (work.prefills, rows, self._shape.prefill),
         ):
             if entries.shape[0]:
-                outputs = (answer, sums, peaks)
-                self._launch(layer, query, terms, entries, rows, shape, outputs)
+                self._launch(layer, query, terms, entries, tile_rows, shape, outputs)
         if work.merges.shape[0]:
             merge_splits[(work.merges.shape[0] * heads,)](
                 answer,

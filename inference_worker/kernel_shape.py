@@ -8,14 +8,11 @@ FEWEST_ROWS: Final = 16
 MOST_ROWS: Final = 128
 # Rows of values whose sums fit into a tile's registers, in bytes of the pages' dtype, padded.
 ROWS_BYTES: Final = 32 << 10
-# Float32 is multiplied in three parts. With twice as many rows a tile needs 129 KiB of shared
-# memory where an L4 has 99, and spills 500 bytes a thread (`make kernels`, Triton 3.8).
-FLOAT32_BYTES: Final = 4
-FLOAT32_ROWS_BYTES: Final = 16 << 10
 # Keys of one head that are read at once, padded: 64 keys of 128 values in bfloat16.
 KEYS_BYTES: Final = 16 << 10
 FEWEST_KEYS: Final = 16
 MOST_WARPS: Final = 8
+FLOAT32_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +61,16 @@ def decode_rows(group: int) -> int:
     return max(FEWEST_ROWS, _power_of_two(group))
 
 
-def prefill_rows(group: int, head_bytes: int, value_bytes: int) -> int:
-    """Return the rows of a prefill's tile, for heads of ``head_bytes`` bytes, padded."""
-    most = FLOAT32_ROWS_BYTES if value_bytes == FLOAT32_BYTES else ROWS_BYTES
-    return max(decode_rows(group), min(MOST_ROWS, most // head_bytes))
+def prefill_rows(group: int, dims: int, value_bytes: int) -> int:
+    """Return the rows of a prefill's tile, for heads of ``dims`` values, padded.
+
+    Half as many in float32, of which tensor cores take three parts of each value: with more,
+    compilations for sm_89 take more than its 99 KiB of shared memory.
+    """
+    rows = ROWS_BYTES // (dims * value_bytes)
+    if value_bytes == FLOAT32_BYTES:
+        rows //= 2
+    return max(decode_rows(group), min(MOST_ROWS, rows))
 
 
 def padded_dims(head_dim: int) -> int:

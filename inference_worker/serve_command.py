@@ -34,7 +34,7 @@ from inference_worker.http.settings import HttpSettings
 from inference_worker.log_lines import log_to_stderr
 from inference_worker.model_names import GEMMA
 from inference_worker.prefix_cache_backend import check_backend
-from inference_worker.scheduler import MAX_RUNNING, MAX_STEP_TOKENS
+from inference_worker.scheduler import MAX_RUNNING
 from inference_worker.serve_store import ServeStore, StoreOptions
 from inference_worker.tokenizer import load_tokenizer
 
@@ -72,8 +72,13 @@ def serve(  # noqa: PLR0913 - each is an option
     ] = None,
     longest: Longest = None,
     max_step_tokens: Annotated[
-        int, typer.Option(help="Tokens of prompts that an engine computes in a step.", min=1)
-    ] = MAX_STEP_TOKENS,
+        int | None,
+        typer.Option(
+            help="Tokens of prompts that an engine computes in a step; default: 512 on a CPU, "
+            "4096 on a GPU.",
+            min=1,
+        ),
+    ] = None,
     max_running: Annotated[
         int, typer.Option(help="Requests of an engine that have pages at a time.", min=1)
     ] = MAX_RUNNING,

@@ -102,7 +102,8 @@ class StepTables:
         """Plan the parts that fit into one tile of a decode, and the others."""
         pool = self._step.pool
         layout, shape = pool.layout, self._shape
-        head_bytes = padded_dims(layout.head_dim) * pool.dtype.itemsize
+        dims, value_bytes = padded_dims(layout.head_dim), pool.dtype.itemsize
+        head_bytes = dims * value_bytes
         few = decode_rows(group) // group
         is_decode = parts.tokens <= few
         decodes = plan_work(
@@ -114,7 +115,7 @@ class StepTables:
         )
         prefills = plan_work(
             parts.where(~is_decode),
-            queries=prefill_rows(group, head_bytes, pool.dtype.itemsize) // group,
+            queries=prefill_rows(group, dims, value_bytes) // group,
             keys=shape.prefill.keys_of(head_bytes),
             window=window,
             programs=max(1, self._room.prefill // layout.kv_head_count),
