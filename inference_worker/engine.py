@@ -62,8 +62,9 @@ class Engine:
         """Take sequences of ``longest`` tokens at most, by default ``longest_sequence``.
 
         A step computes ``max_step_tokens`` at most, by default ``step_tokens``, but for one of
-        each request that decodes, and ``max_running`` requests have pages at a time. ``private_tokens`` is the engine's own room,
-        by default for one of the longest sequences; raises ``ValueError`` for less.
+        each request that decodes, and ``max_running`` requests have pages at a time.
+        ``private_tokens`` is the engine's own room, by default for one of the longest sequences;
+        raises ``ValueError`` for less.
         """
         self._model = model
         self._speed = PrefillSpeed()

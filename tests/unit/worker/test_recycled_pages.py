@@ -183,7 +183,12 @@ class SlowDevice:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.waits = 0
         self.during: Callable[[], None] = lambda: None
-        monkeypatch.setattr(engine, "DeviceWork", lambda device: self)
+        monkeypatch.setattr(engine, "DeviceWork", self)
+
+    def __call__(self, device: torch.device) -> "SlowDevice":
+        """Stand for the class too."""
+        del device
+        return self
 
     def wait(self) -> None:
         """End the work, and what happens meanwhile, once."""
