@@ -18,6 +18,8 @@ from inference_worker.kernel_shape import KernelShape
 
 PROGRAM = Path(__file__).parents[1] / "support" / "compiled_kernels.py"
 TARGETS = sorted(PROCESSORS)
+# The first test waits for all compilations: a minute of one core.
+pytestmark = pytest.mark.timeout(1200)
 # Four programs of four warps have the registers of one multiprocessor to themselves.
 DECODE_REGISTERS = 128
 # What multiplies tiles on tensor cores, for a prefill: each generation has its own.
