@@ -45,13 +45,13 @@ class KernelShape:
     """The launches of a step, and how many partial results a merge loads at once.
 
     The programs of a multiprocessor are those that compilations for sm_90 leave room for, with
-    heads of 128 values in bfloat16 (docs/decisions/0041). A decode takes 64 registers a thread,
-    256 threads and 39 KiB of shared memory: the 64 Ki registers of a multiprocessor hold four.
-    With four warps it would take 152 registers a thread, and three would fit. A prefill takes
-    190 registers a thread: one fits.
+    heads of 128 values in bfloat16 (docs/decisions/0041), by Triton 3.6 and 3.8. A decode of four
+    warps and 32 keys spills nothing and takes at most 112 registers a thread: four programs fit,
+    or more. With eight warps and 64 keys Triton 3.6 leaves room for two. A prefill takes 190
+    registers a thread: one fits.
     """
 
-    decode: LaunchShape = LaunchShape(programs=4, least_warps=8)
+    decode: LaunchShape = LaunchShape(programs=4, least_warps=4, keys=32)
     prefill: LaunchShape = LaunchShape(programs=1, least_warps=4)
     merged: int = 32
 

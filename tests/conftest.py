@@ -16,10 +16,10 @@ from xdist.workermanage import WorkerController
 
 TESTS = Path(__file__).parent
 # Folders whose tests carry a marker of the folder's name.
-MARKED = frozenset({"chaos", "e2e", "gpu", "integration", "property", "static"})
+MARKED = frozenset({"chaos", "e2e", "gpu", "integration", "kernels", "property", "static"})
 MEASURED = ("tests/unit/core/", "tests/unit/service/")
 # Folders whose tests start processes: `make test` has two workers, for they need the cores.
-STARTING_PROCESSES = frozenset({"chaos", "e2e", "gpu", "integration"})
+STARTING_PROCESSES = frozenset({"chaos", "e2e", "gpu", "integration", "kernels"})
 
 # Tests of how programs begin: theirs are started as a user's are, by an exec.
 OF_BEGINNINGS = frozenset(
@@ -159,13 +159,19 @@ def folder_of(nodeid: str) -> str:
     return parts[1] if parts[0] == TESTS.name and len(parts) > 1 else ""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark each test by its folder, and skip what needs a GPU where there is none.
+
+    Leaves out the tests of a release, without a skip, unless $KVSTORE_DIST names one.
 
     Unit tests of core and service alone are measured for coverage: what others run through
     says little of what was looked at, and measuring takes up to twice the time.
     """
     reason = why_no_gpu()
+    if "KVSTORE_DIST" not in os.environ:
+        left_out = [item for item in items if item.get_closest_marker("dist") is not None]
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)
     for item in items:
         folder = folder_of(item.nodeid)
         if not item.nodeid.startswith(MEASURED):

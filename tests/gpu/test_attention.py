@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from inference_worker.kernel_attention import KernelAttention
 else:
     KernelAttention = pytest.importorskip(
-        "inference_worker.kernel_attention", reason="needs Triton", exc_type=ImportError
+        "inference_worker.kernel_attention",
+        reason="needs a CUDA device, with whose torch Triton comes",
+        exc_type=ImportError,
     ).KernelAttention
 
 # As long as a model's are, and as wide.

@@ -1,5 +1,6 @@
 """What an actor does on device 0: one allocation or mapping at a time."""
 
+import ctypes
 import os
 import time
 from pathlib import Path
@@ -15,6 +16,7 @@ TO_HOST: Final = 2
 NON_BLOCKING: Final = 1
 NOBODY: Final = 10_001
 SLEEP_SECONDS: Final = 120.0
+DEVICE_FILES: Final = "/dev/nvidia"
 
 
 class Device:
@@ -97,15 +99,15 @@ class Device:
     def fork_sleeper(self, *, closes: bool) -> int:
         """Fork a child that sleeps and return its id.
 
-        It calls nothing of CUDA. If ``closes``, it closes the device's descriptors first.
+        It calls nothing of CUDA. If ``closes``, it closes the device's descriptors first, and
+        unmaps the device's files: the driver ends channels at the last close of a file, and a
+        mapping keeps a file open.
         """
         if (pid := os.fork()) != 0:
             return pid
         try:
             if closes:
-                for each in Path("/proc/self/fd").iterdir():
-                    if os.path.realpath(each).startswith("/dev/nvidia"):
-                        os.close(int(each.name))
+                leave_device_files()
             time.sleep(SLEEP_SECONDS)
         finally:
             os._exit(0)
@@ -146,3 +148,17 @@ class Device:
         self._cuda.memcpyAsync(*arguments)
         self._cuda.streamSynchronize(self._stream)
         return copy.tobytes()
+
+
+def leave_device_files() -> None:
+    """Close this process's descriptors of ``/dev/nvidia*`` and unmap these files."""
+    for each in Path("/proc/self/fd").iterdir():
+        if os.path.realpath(each).startswith(DEVICE_FILES):
+            os.close(int(each.name))
+    unmap = ctypes.CDLL(None).munmap
+    unmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
+        addresses, *_, path = line.split()
+        if path.startswith(DEVICE_FILES):
+            start, end = (int(each, 16) for each in addresses.split("-"))
+            unmap(start, end - start)

@@ -28,7 +28,7 @@ def killed_beside_a_fork() -> dict[str, Any]:
 
 
 def killed_beside_a_fork_that_closed() -> dict[str, Any]:
-    """The same, while the child has closed the device's descriptors."""
+    """The same, while the child has closed and unmapped the device's files."""
     return _killed({"closes": True})
 
 

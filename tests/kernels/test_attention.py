@@ -1,11 +1,9 @@
-"""Kernels attend as gathered attention does: here in Triton's interpreter, on numpy.
+"""Kernels attend as gathered attention does: here in Triton's interpreter, on NumPy.
 
 tests/gpu has the same cases for the compiled kernels.
 """
 
-import os
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -16,19 +14,9 @@ from kernel_cases import CASES, Case, assert_same, attend
 from transformers import PreTrainedModel
 
 from inference_worker.gathered_attention import GatheredAttention
+from inference_worker.kernel_attention import KernelAttention
 from inference_worker.model import page_model
 from inference_worker.tiny_models import TINY_MODELS
-
-if torch.cuda.is_available():
-    pytest.skip("tests/gpu runs the kernels themselves", allow_module_level=True)
-# Read where Triton is imported first, and by each kernel's decorator.
-os.environ["TRITON_INTERPRET"] = "1"
-# The interpreter of those before fails with the NumPy of constraints.txt.
-pytest.importorskip("triton", "3.8", reason="needs Triton 3.8, for its interpreter")
-if TYPE_CHECKING:
-    from inference_worker.kernel_attention import KernelAttention
-else:
-    KernelAttention = pytest.importorskip("inference_worker.kernel_attention").KernelAttention
 
 
 @pytest.mark.parametrize("programs", [1, 64], ids=["whole", "split"])
