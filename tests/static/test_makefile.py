@@ -98,7 +98,7 @@ def test_clean_removes_what_is_made(clone: Path) -> None:
         (clone / name).mkdir(exist_ok=True)
     subprocess.run(["make", "clean"], cwd=clone, check=True)
     assert sorted(path.name for path in clone.iterdir()) == [
-        *("Makefile", "constraints.txt", "pyproject.toml"),
+        *("Makefile", "constraints.txt", "pyproject.toml", "tests"),
     ]
 
 
