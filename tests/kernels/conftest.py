@@ -10,9 +10,11 @@ from collections.abc import Generator
 
 import pytest
 
-collect_ignore_glob = [] if os.environ.get("TRITON_INTERPRET") == "1" else ["test_*.py"]
-# With a driver, calls that should be refused would be carried out on a real device.
-os.environ["CUDA_VISIBLE_DEVICES"] = ""
+IS_KERNEL_RUN = os.environ.get("TRITON_INTERPRET") == "1"
+collect_ignore_glob = [] if IS_KERNEL_RUN else ["test_*.py"]
+if IS_KERNEL_RUN:
+    # With a driver, calls that should be refused would be carried out on a real device.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 Reports = Generator[None, pytest.TestReport, pytest.TestReport]
 Collections = Generator[None, pytest.CollectReport, pytest.CollectReport]
