@@ -8,13 +8,18 @@
 #   make bench       every benchmark, quickly
 #   make bench-peers ours beside its peers, which it sets up in environments of their own
 #   make test-vllm   real vLLM on the store, in an environment of its own: a table of cases
+#   make kernels     the GPU kernels without a GPU, in an environment of its own with Triton:
+#                    interpreted, compiled for four GPUs, and a table of what each launch needs
 #   make promtool    Prometheus' checker, of Debian's package, into .tools: tests use it where it is
 #   make chromium    Debian's browser, as root: tests of the page use it where it is
 #   make dist        the sdist and the wheel of the last commit, in dist/, checked
 #   make dist-test   installs that wheel, worker and all, in an empty environment and runs it
-#   make clean       removes .venv, .venv-peers, .venv-vllm, caches and build outputs
+#   make gpu-bundle  what a GPU machine without network needs, in gpu-bundle/: see docs/gpu.md
+#   make gpu-dry-run the bundle's four scripts here, without a GPU: 5 GB, in .venv-gpu
+#   make clean       removes .venv and the other environments, caches and build outputs
 #
 # PYTHON picks the interpreter of .venv, PIP_ARGS is handed to pip, ARGS to the demo or to pytest.
+# GPU_PYTHON is the version of Python on the GPU machine.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -ec
@@ -23,6 +28,7 @@ SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
 PIP_ARGS ?=
 ARGS ?=
+GPU_PYTHON ?= 3.12
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -38,25 +44,34 @@ DEMO_NEEDS := $(firstword $(wildcard $(STAMP)) \
 $(STAMP): EXTRAS := server,worker,demo,dev
 $(DEMO_STAMP): EXTRAS := server,worker,demo
 $(TINY_STAMP): EXTRAS := server,worker
+# An environment of its own: with Triton beside it, torch and transformers import other code.
+KERNELS := .venv-kernels
+KERNELS_STAMP := $(KERNELS)/.installed
+KERNELS_NEEDS := tests/kernels/requirements.txt
+$(KERNELS_STAMP): VENV := $(KERNELS)
+$(KERNELS_STAMP): BIN := $(KERNELS)/bin
+$(KERNELS_STAMP): EXTRAS := worker,cuda,kernels
+$(KERNELS_STAMP): MORE = && $(PIP) --no-deps --requirement $(KERNELS_NEEDS)
+$(KERNELS_STAMP): $(KERNELS_NEEDS)
 PIP = $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off \
     --constraint constraints.txt $(PIP_ARGS)
 PYTEST := $(BIN)/pytest -n 2
 
 # Two set-ups at a time would be in one folder.
 .NOTPARALLEL:
-.PHONY: venv demo docs test test-fast test-vllm lint bench bench-peers promtool chromium dist dist-test clean
+.PHONY: venv demo docs test test-fast test-vllm kernels lint bench bench-peers promtool chromium dist dist-test gpu-bundle gpu-dry-run clean
 
 venv: $(STAMP)
 
 # The build backend comes first and pinned, so that the editable install builds with that one.
 # pip says several lines for each package: here are the large ones, all of it is in setup.log.
-$(STAMP) $(DEMO_STAMP) $(TINY_STAMP): pyproject.toml constraints.txt
+$(STAMP) $(DEMO_STAMP) $(TINY_STAMP) $(KERNELS_STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v < (3, 14) \
 	    else f"kvstore needs Python 3.11 to 3.13, and $(PYTHON) is %d.%d: set PYTHON" % v)'
 	@echo "Setting up $(VENV) with $(PYTHON) ($(EXTRAS)): takes a minute or a few, once."
 	@echo "After 'Installing collected packages' nothing is said for a minute or more."
 	@$(PYTHON) -m venv $(VENV)
-	@{ $(PIP) hatchling editables && $(PIP) --no-build-isolation --editable '.[$(EXTRAS)]'; } 2>&1 \
+	@{ $(PIP) hatchling editables && $(PIP) --no-build-isolation --editable '.[$(EXTRAS)]' $(MORE); } 2>&1 \
 	    | tee $(VENV)/setup.log \
 	    | { grep --line-buffered -E ' MB\)$$|Processing .*[.]whl|^Installing collected' || true; } \
 	    | sed -u -E 's/^ *//; s/^(Installing collected packages).*/\1/; s/^/  /' \
@@ -79,6 +94,12 @@ test-vllm:
 	@cd tests/vllm && ../../.venv-vllm/bin/python -m pytest -q
 	@.venv-vllm/bin/python tests/vllm/run.py $(ARGS)
 
+# Triton reads the variable where it is first imported. The run fails if a test is skipped, and if
+# there are none.
+kernels: $(KERNELS_STAMP)
+	@TRITON_INTERPRET=1 KVSTORE_HYPOTHESIS_PROFILE=ci $(KERNELS)/bin/python -m pytest -n 2 \
+	    --durations=5 tests/kernels $(ARGS)
+
 # No network: neither the site nor its check fetches anything.
 docs: $(STAMP)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
@@ -95,7 +116,8 @@ lint: $(STAMP)
 promtool:
 	@command -v apt-get dpkg-deb >/dev/null || \
 	    { echo "promtool comes from Debian's package prometheus, and apt-get is not here: put a promtool into PATH"; exit 1; }
-	@mkdir -p .tools && cd .tools && apt-get download prometheus && \
+	@mkdir -p .tools && cd .tools && \
+	    { apt-get download -qq prometheus || { apt-get update -qq && apt-get download -qq prometheus; }; } && \
 	    dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x ./usr/bin/promtool && rm prometheus_*.deb
 	@.tools/usr/bin/promtool --version | head -n 1
 
@@ -127,9 +149,18 @@ dist-test: dist
 chromium:
 	@command -v apt-get >/dev/null && [ $$(id -u) -eq 0 ] || \
 	    { echo "Chromium comes by Debian's apt-get, as root: or put one into PATH, or into KVSTORE_CHROMIUM"; exit 1; }
-	@apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium
+	@apt-get update -qq
+	@DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium >/dev/null
 	@chromium --version 2>/dev/null
 
+# The standard library and pip are enough: no environment is set up.
+gpu-bundle:
+	@$(PYTHON) benchmarks/gpu_machine/bundle.py --python $(GPU_PYTHON) $(PIP_ARGS)
+
+# An environment of what a GPU machine has, so that what it lacks is found here.
+gpu-dry-run:
+	@$(PYTHON) benchmarks/gpu_machine/dry_run.py --python $(GPU_PYTHON) $(PIP_ARGS)
+
 clean:
-	@rm -rf $(VENV) .tools .venv-peers .venv-vllm build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*
+	@rm -rf $(VENV) $(KERNELS) .tools gpu-bundle .venv-gpu .venv-peers .venv-vllm build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -4,6 +4,9 @@ import sys
 from importlib import import_module
 from typing import Final
 
+from inference_worker.device_lost import end_process
+from inference_worker.errors import DeviceLostError
+
 # Of argparse and click: the command cannot be run as it was asked.
 USAGE_STATUS: Final = 2
 # Commands that begin sooner without what the others import.
@@ -12,7 +15,11 @@ OURS: Final = frozenset({"inference_worker", "kvstore", "kvstore_client"})
 
 
 def main() -> None:
-    """Run the program; exit with ``USAGE_STATUS`` where what it is made of is not installed."""
+    """Run the program.
+
+    Exits with ``USAGE_STATUS`` if a package is not installed, and with ``DEVICE_LOST_STATUS`` if
+    its device fails for good.
+    """
     try:
         name = LIGHT.get("".join(sys.argv[1:2]), "inference_worker.program")
         program = import_module(name)
@@ -25,7 +32,10 @@ def main() -> None:
             "the extra 'worker' has it (pip install '.[worker]' from a checkout)\n"
         )
         sys.exit(USAGE_STATUS)
-    program.app()
+    try:
+        program.app()
+    except DeviceLostError as lost:
+        end_process(lost)
 
 
 if __name__ == "__main__":

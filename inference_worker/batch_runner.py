@@ -30,9 +30,14 @@ class BatchRunner:
         scheduler: Scheduler,
         table: RequestTable,
         *,
+        wait_for_device: Callable[[], None],
         on_first_token: Callable[[RequestRun], None],
     ) -> None:
-        """Call ``on_first_token`` before a request's first token is told."""
+        """Call ``on_first_token`` before a request's first token is told.
+
+        ``wait_for_device`` returns when all work that the engine queued is done.
+        """
+        self._wait_for_device = wait_for_device
         self._model = model
         self._pool = pool
         self._scheduler = scheduler
@@ -83,8 +88,15 @@ class BatchRunner:
     def _choose(self, runs: list[RequestRun], logits: torch.Tensor) -> dict[int, FinishReason]:
         """Choose and tell the next token of each, whose rows these are; gives who ended, and why.
 
-        None is chosen from pages that the store gave away.
+        The device is waited for once; then each request's pages are compared with what they were.
+        No token is chosen from pages that the store gave away.
         """
+        try:
+            self._wait_for_device()
+        except Exception as error:  # noqa: BLE001 - it is theirs who were in the step
+            for run in runs:
+                self._table.fail(run, error)
+            return {}
         current = [self._is_current(run) for run in runs]
         runs = [run for run, holds in zip(runs, current, strict=True) if holds]
         try:

@@ -1,6 +1,6 @@
 """Which pages hold a sequence's keys and values."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
@@ -22,6 +22,9 @@ class BlockTable:
         self._page_tokens = page_tokens
         self._pages = list(pages)
         self._places: torch.Tensor | None = None
+        self._replaced: list[int] = []
+        # Grows with each change: what was made of the table holds while this is the same.
+        self.version = 0
 
     def __len__(self) -> int:
         """Count the pages."""
@@ -45,10 +48,15 @@ class BlockTable:
         """Tokens that fit into the pages the table has now."""
         return len(self._pages) * self._page_tokens
 
+    def pages_from(self, index: int) -> Sequence[PageRef]:
+        """Return the pages from ``index`` on."""
+        return self._pages[index:]
+
     def append(self, *pages: PageRef) -> None:
         """Add pages at the end."""
         self._pages.extend(pages)
         self._places = None
+        self.version += 1
 
     def replace(self, index: int, page: PageRef) -> PageRef:
         """Put ``page`` at ``index``, as when the store named another as the one; return the old.
@@ -58,7 +66,17 @@ class BlockTable:
         old = self._pages[index]
         self._pages[index] = page
         self._places = None
+        self._replaced.append(index)
+        self.version += 1
         return old
+
+    @property
+    def replaced(self) -> Sequence[int]:
+        """The index of each replacement so far, the oldest first: a copy is kept up to date by it.
+
+        Pages are appended or replaced, never removed.
+        """
+        return self._replaced
 
     @property
     def slots(self) -> torch.Tensor:

@@ -41,7 +41,13 @@ Backend = Annotated[
 ]
 PageTokens = Annotated[int, typer.Option(help="Tokens in a page.", min=1)]
 Longest = Annotated[
-    int | None, typer.Option(help="Longest sequence in tokens; default: the model's.", min=1)
+    int | None,
+    typer.Option(
+        help="Longest sequence in tokens, which the engine keeps private memory for; default: the "
+        "model's. On a GPU the default is at most what fits into 4 GiB, or into a sixteenth of "
+        "the GPU's memory.",
+        min=1,
+    ),
 ]
 Device = Annotated[
     str, typer.Option(help="cpu, or cuda:N, whose store has its pages there: its --device.")

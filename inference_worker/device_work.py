@@ -2,6 +2,8 @@
 
 import torch
 
+from inference_worker.errors import DeviceLostError
+
 
 class DeviceWork:
     """The work that an engine queued on its device, to be waited for.
@@ -15,7 +17,7 @@ class DeviceWork:
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
         """Note the device's current stream; a CPU has none, its work is done when it returns."""
-        where = torch.device(device)
+        self._device = where = torch.device(device)
         self._stream = torch.cuda.current_stream(where) if where.type == "cuda" else None
 
     def wait(self) -> None:
@@ -29,3 +31,24 @@ class DeviceWork:
         done = torch.cuda.Event()
         done.record(self._stream)
         done.synchronize()
+
+    def answers(self) -> bool:
+        """Wait for all work on the device; return False if the device fails even then."""
+        try:
+            if self._stream is not None:
+                torch.cuda.synchronize(self._device)
+        except RuntimeError:
+            return False
+        return True
+
+    def check(self, error: Exception) -> None:
+        """Raise ``DeviceLostError`` if ``error`` is the device's and the device fails for good.
+
+        Torch, Triton and cupy raise a ``RuntimeError`` for what CUDA refuses. Only another call
+        tells whether that stays (CUDA calls such errors sticky), so the device is asked once.
+        Memory that ran out is never such an error.
+        """
+        if isinstance(error, torch.OutOfMemoryError) or not isinstance(error, RuntimeError):
+            return
+        if not self.answers():
+            raise DeviceLostError(f"{self._device} fails for good: {error}") from error

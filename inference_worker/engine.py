@@ -7,11 +7,14 @@ from typing import Final
 
 import kvstore_client
 from inference_worker.batch_runner import BatchRunner
+from inference_worker.device_work import DeviceWork
+from inference_worker.engine_sizes import longest_sequence, step_tokens
 from inference_worker.engine_stats import EngineStats
 from inference_worker.errors import (
     BadLengthError,
     BadPromptError,
     BadSaltError,
+    DeviceLostError,
     RequestTooLongError,
 )
 from inference_worker.generation import Generation
@@ -27,7 +30,7 @@ from inference_worker.request_run import OnPublished, RequestRun
 from inference_worker.request_table import RequestTable
 from inference_worker.salted_namespaces import SaltedNamespaces
 from inference_worker.sampling import GREEDY, SamplingOptions
-from inference_worker.scheduler import MAX_RUNNING, MAX_STEP_TOKENS, Scheduler
+from inference_worker.scheduler import MAX_RUNNING, Scheduler
 
 PAGE_TOKENS: Final = 16
 
@@ -53,19 +56,20 @@ class Engine:
         *,
         page_tokens: int = PAGE_TOKENS,
         longest: int | None = None,
-        max_step_tokens: int = MAX_STEP_TOKENS,
+        max_step_tokens: int | None = None,
         max_running: int = MAX_RUNNING,
         private_tokens: int | None = None,
     ) -> None:
-        """Take sequences of ``longest`` tokens at most, else of the model's longest.
+        """Take sequences of ``longest`` tokens at most, by default ``longest_sequence``.
 
-        A step computes ``max_step_tokens`` at most, but for one of each request that decodes, and
-        ``max_running`` requests have pages at a time. ``private_tokens`` is the engine's own room,
-        by default for one of the longest sequences; raises ``ValueError`` for less.
+        A step computes ``max_step_tokens`` at most, by default ``step_tokens``, but for one of
+        each request that decodes, and ``max_running`` requests have pages at a time.
+        ``private_tokens`` is the engine's own room, by default for one of the longest sequences;
+        raises ``ValueError`` for less.
         """
         self._model = model
         self._speed = PrefillSpeed()
-        self._longest = longest or model.max_tokens
+        self._longest = longest or longest_sequence(model, page_tokens)
         private_tokens = private_tokens or self._longest
         if private_tokens < self._longest:
             raise ValueError(f"{private_tokens} tokens are no room for one of {self._longest}")
@@ -73,8 +77,10 @@ class Engine:
         self._pool = PagePool(layout, model.device)
         self._private = PrivateArena(layout, private_tokens, model.device)
         self._pool.add_extent(PRIVATE_EXTENT, self._private.tensor)
+        if max_step_tokens is None:
+            max_step_tokens = step_tokens(model.device)
         self._scheduler = Scheduler(max_step_tokens=max_step_tokens, max_running=max_running)
-        self._table = RequestTable(self._scheduler.remove)
+        self._table = RequestTable(self._scheduler.remove, DeviceWork(model.device).check)
         self._namespaces = None if namespace is None else SaltedNamespaces(namespace)
         self._supply = PageSupply(
             self._pool, self._private, self._namespaces, self._table, self._speed
@@ -84,6 +90,8 @@ class Engine:
             self._pool,
             self._scheduler,
             self._table,
+            # Of the stream that is current where the engine computes.
+            wait_for_device=lambda: DeviceWork(model.device).wait(),
             on_first_token=self._note_speed,
         )
         self._added = 0
@@ -185,7 +193,10 @@ class Engine:
             self._end_aborted()
 
     def step(self) -> bool:
-        """Run one batch, at most; False where nothing could be done now."""
+        """Run one batch, at most; False where nothing could be done now.
+
+        Raises ``DeviceLostError`` if the device fails for good: this process has to end then.
+        """
         known = self._scheduler.running_count, len(self._table.runs)
         self._in_step = True
         try:
@@ -215,7 +226,7 @@ class Engine:
 
         ``on_token`` is called with each id as soon as it is chosen, and ``on_published`` as by
         :meth:`add`. Everything held is given back at the end, also when this raises: what
-        ``add`` raises, and what made the request fail.
+        ``add`` raises, and what made the request fail. ``DeviceLostError`` gives nothing back.
         """
         request = Request(
             prompt_ids=prompt_ids,
@@ -235,6 +246,8 @@ class Engine:
             while not outcome.there:
                 if not self.step():
                     time.sleep(self.next_look or 0)
+        except DeviceLostError:
+            raise
         except BaseException:
             if number in self._table.runs:
                 self._table.release(self._table.runs[number], publish=False)

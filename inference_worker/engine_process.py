@@ -19,11 +19,13 @@ from transformers.utils.logging import disable_progress_bar
 
 import kvstore_client
 from inference_worker.byte_tokenizer import ByteTokenizer
+from inference_worker.device_lost import end_process
 from inference_worker.engine import PAGE_TOKENS
 from inference_worker.engine_answers import EngineAnswers
 from inference_worker.engine_settings import EngineSettings, LoadedModel
+from inference_worker.engine_sizes import longest_sequence
 from inference_worker.engine_thread import MAX_WAITING, EngineThread
-from inference_worker.errors import WorkerError
+from inference_worker.errors import DeviceLostError, WorkerError
 from inference_worker.frames import Frame, read_frame
 from inference_worker.local_worker import ATTACH_SECONDS, local_worker
 from inference_worker.log_lines import log_to_stderr
@@ -34,7 +36,10 @@ from inference_worker.threads import threads_for, use_threads
 
 
 async def main(sock: socket.socket) -> int:
-    """Load, begin when told where the store is, and answer; returns the status to end with."""
+    """Load, begin when told where the store is, and answer; returns the status to end with.
+
+    Raises ``DeviceLostError`` if the device fails for good.
+    """
     reader, writer = await asyncio.open_unix_connection(sock=sock)
     try:
         told = await read_frame(reader)
@@ -69,7 +74,7 @@ async def _serve(settings: EngineSettings, reader: StreamReader, writer: StreamW
     page_tokens = settings.page_tokens or PAGE_TOKENS
     loaded = LoadedModel(
         folder=str(model_folder(settings.model)),
-        longest=settings.longest or model.max_tokens,
+        longest=settings.longest or longest_sequence(model, page_tokens),
         end_ids=sorted(model.end_ids),
         page_bytes=model.layout(page_tokens).page_bytes,
     )
@@ -85,19 +90,27 @@ async def _serve(settings: EngineSettings, reader: StreamReader, writer: StreamW
         name=settings.name,
         model_name=settings.model,
         page_tokens=page_tokens,
-        longest=settings.longest,
+        longest=loaded.longest,
         attach_seconds=ATTACH_SECONDS if settings.awaits_store else None,
         max_step_tokens=settings.max_step_tokens,
         max_running=settings.max_running,
     ) as worker:
         engine = EngineThread(worker.engine, max_waiting=settings.max_waiting or MAX_WAITING)
         writer.write(Frame({"op": "ready"}).pack())
+        answers = EngineAnswers(engine, reader, writer, lambda: worker.without_store is None)
+        serving = asyncio.create_task(answers.serve())
+        ends = [serving, asyncio.create_task(engine.wait_failed())]
         try:
-            await EngineAnswers(
-                engine, reader, writer, lambda: worker.without_store is None
-            ).serve()
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            for each in ends:
+                each.cancel()
+            await asyncio.gather(*ends, return_exceptions=True)
             await engine.close()
+        if isinstance(engine.failure, DeviceLostError):
+            raise engine.failure
+        if not serving.cancelled():
+            serving.result()
 
 
 if __name__ == "__main__":
@@ -105,4 +118,7 @@ if __name__ == "__main__":
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.SIG_IGN)
     log_to_stderr(logging.WARNING)
-    sys.exit(asyncio.run(main(socket.socket(fileno=int(sys.argv[1])))))
+    try:
+        sys.exit(asyncio.run(main(socket.socket(fileno=int(sys.argv[1])))))
+    except DeviceLostError as lost:
+        end_process(lost)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from inference_worker.device_name import CPU, DtypeName
-from inference_worker.scheduler import MAX_RUNNING, MAX_STEP_TOKENS
+from inference_worker.scheduler import MAX_RUNNING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class EngineSettings:
     device: str = CPU
     dtype: DtypeName | None = None
     deterministic: bool = False
-    max_step_tokens: int = MAX_STEP_TOKENS
+    max_step_tokens: int | None = None
     max_running: int = MAX_RUNNING
     max_waiting: int | None = None
     awaits_store: bool = False

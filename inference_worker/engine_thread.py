@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator
+from concurrent.futures import Future
 from dataclasses import replace
 from threading import Condition, Thread
 from typing import Final, NamedTuple
@@ -11,7 +12,7 @@ from inference_worker.async_engine import Piece
 from inference_worker.engine import Engine
 from inference_worker.engine_stats import EngineStats
 from inference_worker.engine_stream import EngineStream
-from inference_worker.errors import EngineBusyError, EngineGoneError
+from inference_worker.errors import DeviceLostError, EngineBusyError, EngineGoneError
 from inference_worker.request import Request
 
 MAX_WAITING: Final = 256
@@ -58,6 +59,7 @@ class EngineThread:
         self._accepting = True
         self._stopping = False
         self.failure: BaseException | None = None
+        self._failed: Future[None] = Future()
         self._thread = Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
@@ -96,6 +98,10 @@ class EngineThread:
         """Say what the engine did up to its last step, and who waits for it now."""
         with self._changed:
             return replace(self._counts, waiting=self._counts.waiting + self._unseen)
+
+    async def wait_failed(self) -> None:
+        """Wait until an error ended the thread, which :attr:`failure` is from then on."""
+        await asyncio.shield(asyncio.wrap_future(self._failed))
 
     async def close(self, grace: float = 0.0) -> None:
         """Take no more, let what runs end within ``grace`` seconds, abort the rest.
@@ -194,7 +200,9 @@ class EngineThread:
         return found.matched_tokens + found.copied_tokens
 
     def _fail(self, error: BaseException, streams: set[EngineStream]) -> None:
-        _logger.critical("engine_failed", exc_info=error)
+        # Who started this process logs a lost device, as it ends the process.
+        if not isinstance(error, DeviceLostError):
+            _logger.critical("engine_failed", exc_info=error)
         with self._changed:
             self.failure = error
             streams |= {each.stream for each in self._orders if each.adds}
@@ -202,3 +210,4 @@ class EngineThread:
         for stream in streams:
             if not stream.ended:
                 stream.on_failure(EngineGoneError("the engine failed"))
+        self._failed.set_result(None)

@@ -19,9 +19,24 @@
     ├── ContinuationError           a request whose process died comes out otherwise elsewhere
     ├── StoreOptionsError           options about the store that contradict each other
     └── BackendMismatchError        the store finds prefixes by another index than was asked for
+
+    DeviceLostError                 the process has to end (a BaseException)
 """
 
-from typing import ClassVar
+from typing import ClassVar, Final
+
+# Of sysexits.h: EX_IOERR. A process that lost its device ends with it, and no other one does.
+DEVICE_LOST_STATUS: Final = 74
+
+
+class DeviceLostError(BaseException):
+    """The device fails for good in this process, which has to end; raised from what it said.
+
+    CUDA repeats an error such as an illegal address or an ECC error at every later call of the
+    process. The process can then wait for nothing, so it can give nothing back: the store takes
+    its pins back once it is dead. As ``SystemExit`` it is no ``Exception``, so that no handler of
+    one request's errors stops it.
+    """
 
 
 class WorkerError(Exception):

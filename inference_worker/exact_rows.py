@@ -1,6 +1,7 @@
 """The deterministic mode's forwards: always of the same number of rows, whoever's they are."""
 
 import hashlib
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
@@ -16,6 +17,9 @@ from inference_worker.step import Step, StepPart
 FORWARD_ROWS: Final = 32
 # Part of the digest: grows when a change gives other bits.
 VERSION: Final = 1
+WORKSPACE: Final = "CUBLAS_WORKSPACE_CONFIG"
+# The two of cuBLAS' documentation: 24 MiB on the device with the first, 200 KiB with the second.
+FIXED_WORKSPACES: Final = (":4096:8", ":16:8")
 EXPERT_COUNTS: Final = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
@@ -64,15 +68,42 @@ class RowByRow(torch.nn.Module):
 def exact_digest(digest: str, device: torch.device) -> str:
     """Name the model as computed exactly, as 64 hexadecimal digits: where bits may be shared.
 
-    Another number of threads, version of torch, kind of processor or of device gives other bits,
-    and so another digest.
+    Another number of threads, version of torch or kind of processor gives other bits, and so
+    another digest. So does another model of GPU, version of CUDA or workspace of cuBLAS.
     """
     where = (
-        f"{device.type} {torch.__version__} {torch.backends.cpu.get_cpu_capability()} "
+        f"{_device_name(device)} {torch.__version__} {torch.backends.cpu.get_cpu_capability()} "
         f"{torch.get_num_threads()} threads"
     )
     how = f"{FORWARD_ROWS} rows, pieces of {PIECE_TOKENS}, version {VERSION}"
     return hashlib.sha256(f"{digest} in {how}, on {where}".encode()).hexdigest()
+
+
+def fix_workspace(device: torch.device) -> None:
+    """Have cuBLAS compute the same bits each time: set its workspace, before CUDA starts.
+
+    cuBLAS chooses among workspaces as it likes unless ``CUBLAS_WORKSPACE_CONFIG`` fixes one, and
+    its results depend on it (cuBLAS documentation, "Results reproducibility"). Nothing is done
+    for a CPU. Raises ``ValueError`` if it is not fixed and CUDA has started already.
+    """
+    if device.type != "cuda" or os.environ.get(WORKSPACE) in FIXED_WORKSPACES:
+        return
+    choices = " or ".join(f"{WORKSPACE}={each}" for each in FIXED_WORKSPACES)
+    if WORKSPACE in os.environ:
+        raise ValueError(f"{WORKSPACE} is {os.environ[WORKSPACE]}: deterministic needs {choices}")
+    if torch.cuda.is_initialized():
+        raise ValueError(f"CUDA has started: deterministic needs {choices} before that")
+    os.environ[WORKSPACE] = FIXED_WORKSPACES[0]
+
+
+def _device_name(device: torch.device) -> str:
+    """Name a device by all that its bits depend on; a CPU's kind is torch's to say."""
+    if device.type != "cuda":
+        return device.type
+    major, minor = torch.cuda.get_device_capability(device)
+    name = torch.cuda.get_device_name(device)
+    workspace = os.environ.get(WORKSPACE)
+    return f"{device.type} {name} {major}.{minor} CUDA {torch.version.cuda} cuBLAS {workspace}"
 
 
 def refuse_experts(config: PreTrainedConfig) -> None:

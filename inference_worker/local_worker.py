@@ -14,7 +14,7 @@ from inference_worker.engine import PAGE_TOKENS, Engine
 from inference_worker.model import PagedModel, load_model
 from inference_worker.prefix_cache_backend import PrefixCacheBackend, check_backend
 from inference_worker.salted_namespaces import salt_bytes
-from inference_worker.scheduler import MAX_RUNNING, MAX_STEP_TOKENS
+from inference_worker.scheduler import MAX_RUNNING
 from inference_worker.store_namespace import model_namespace
 from kvstore import __version__, tracing
 from kvstore_client.runtime_dir import RuntimeDir
@@ -54,7 +54,7 @@ def local_worker(  # noqa: PLR0913 - each is a setting, with a default
     device: str = CPU,
     dtype: DtypeName | None = None,
     deterministic: bool = False,
-    max_step_tokens: int = MAX_STEP_TOKENS,
+    max_step_tokens: int | None = None,
     max_running: int = MAX_RUNNING,
     cache_salt: str = "",
     model_name: str | None = None,

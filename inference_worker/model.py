@@ -25,6 +25,7 @@ from inference_worker.exact_rows import (
     RowByRow,
     exact_digest,
     filled,
+    fix_workspace,
     forwards_of,
     refuse_experts,
 )
@@ -198,6 +199,8 @@ def load_model(
     config = AutoConfig.from_pretrained(folder)
     if type(config) not in AutoModelForCausalLM._model_mapping:  # noqa: SLF001 - no public reader
         raise UnsupportedModelError(str(config.model_type), "it is no causal language model")
+    if deterministic:
+        fix_workspace(where)
     # Weights are mapped, in less time than a bar takes to read.
     disable_progress_bar()
     kept = weights_dtype(where, dtype)
@@ -236,6 +239,7 @@ def _paged(
     module.eval()
     if deterministic:
         refuse_experts(module.config)
+        fix_workspace(module.device)
     try:
         shape = probe_model(module)
     except UnfitModelError as error:

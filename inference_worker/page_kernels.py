@@ -1,12 +1,13 @@
 """Triton kernels that write and read keys and values where they lie, in pages of any extent.
 
-A place in memory is an ``int64``: how far it is from ``base``, in units of 16 bytes. Extents are
-allocations of their own, so no tensor spans them; any tensor of theirs will do as ``base``. Since
-a place is multiplied by the unit, the compiler knows that it is a multiple of 16 bytes and moves
-16 bytes with each instruction, which it could not know of an address read from memory.
+A page's distance is an ``int64``: how far it is from ``base``, in units of 16 bytes. Extents are
+allocations of their own, so no tensor spans them, and ``base`` is any address of the same device.
+The kernel multiplies a distance by the unit, so the compiler knows that the result is a multiple
+of 16 bytes and moves 16 bytes with each instruction. It could not know that of an address that
+is read from memory.
 
-The tables are those of :class:`~inference_worker.kernel_attention.KernelAttention`. What differs
-from one step or layer to the next is not compiled for, so that no request waits for a compiler.
+The tables are those of :mod:`~inference_worker.step_tables`. Nothing that differs from one step
+or layer to the next is compiled for, so no request waits for a compiler.
 Only for machines with a GPU: on a CPU these run in Triton's interpreter, for tests.
 """
 
@@ -17,10 +18,11 @@ import triton.language as tl
 LOG2_E = tl.constexpr(1.4426950408889634)
 
 
-@triton.jit(do_not_specialize=["layer"], do_not_specialize_on_alignment=["places"])
+@triton.jit(do_not_specialize=["layer"], do_not_specialize_on_alignment=["spots"])
 def write_rows(
     base,
-    places,
+    pages,
+    spots,
     key,
     value,
     layer,
@@ -35,14 +37,17 @@ def write_rows(
     HEADS: tl.constexpr,
     DIMS: tl.constexpr,
 ):
-    """Put one token's keys and values into its page: grid ``(tokens,)``.
+    """Write one token's keys and values into its page: grid ``(tokens,)``.
 
-    ``places[token]`` is where the token's keys of layer 0 lie. ``HEADS`` and ``DIMS`` are the
-    next powers of two.
+    ``spots[token]`` is the token's place in all rows of ``pages``, counted in tokens. ``HEADS``
+    and ``DIMS`` are the next powers of two.
     """
     token = tl.program_id(0).to(tl.int64)
     plane: tl.constexpr = PAGE_TOKENS * KV_HEADS * HEAD_DIM
-    row = tl.load(places + token) * UNIT + layer.to(tl.int64) * (2 * plane)
+    spot = tl.load(spots + token)
+    page = tl.load(pages + spot // PAGE_TOKENS)
+    row = page * UNIT + layer.to(tl.int64) * (2 * plane)
+    row += (spot % PAGE_TOKENS) * (KV_HEADS * HEAD_DIM)
     head = tl.arange(0, HEADS)[:, None]
     dim = tl.arange(0, DIMS)[None, :]
     used = (head < KV_HEADS) & (dim < HEAD_DIM)
@@ -53,10 +58,7 @@ def write_rows(
     tl.store(base + row + plane + inside, values, mask=used)
 
 
-@triton.jit(
-    do_not_specialize=["layer", "split_count", "token_count", "window"],
-    do_not_specialize_on_alignment=["pages", "parts", "tiles"],
-)
+@triton.jit(do_not_specialize=["layer", "window"], do_not_specialize_on_alignment=["entries"])
 def attend_pages(
     answer,
     sums,
@@ -64,12 +66,9 @@ def attend_pages(
     query,
     base,
     pages,
-    parts,
-    tiles,
+    entries,
     sinks,
     layer,
-    split_count,
-    token_count,
     window,
     scale,
     softcap,
@@ -83,38 +82,37 @@ def attend_pages(
     DIMS: tl.constexpr,
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
-    IS_SPLIT: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
     HAS_SINKS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Attend causally with one tile of queries: grid ``(tiles, kv heads, splits)``.
+    """Attend causally with the queries of one entry, to its keys: grid ``(entries * kv heads,)``.
 
-    A tile is ``ROWS // GROUP`` neighbouring queries of one part, with all query heads that share
-    a kv head as further rows. Each split takes its share of the tile's keys. With one split the
-    answer ``[tokens, heads, dim]`` is written; with several ``sums``, ``[splits, tokens, heads,
-    dim]`` of values that nothing is divided by yet, and ``peaks``, ``[splits, tokens, heads, 2]``:
-    the largest score and the sum of the weights, both in powers of two.
+    An entry (:class:`~inference_worker.work_list.WorkList`) is a tile of up to ``ROWS // GROUP``
+    neighbouring queries of one part, with all query heads that share a kv head as further rows,
+    and a share of the tile's keys. Neighbouring programs read the kv heads of the same pages.
+    A complete result goes to ``answer`` ``[tokens, heads, dim]``. A partial one goes to ``sums``
+    ``[partials, heads, dim]``, values that nothing is divided by yet, and to ``peaks``
+    ``[partials, heads, 2]``: the largest score and the sum of the weights, in powers of two.
     """
-    tile = tl.program_id(0)
-    kv_head = tl.program_id(1)
-    split = tl.program_id(2)
+    program = tl.program_id(0)
+    kv_head = program % KV_HEADS
+    entry = entries + (program // KV_HEADS).to(tl.int64) * 8
     plane: tl.constexpr = PAGE_TOKENS * KV_HEADS * HEAD_DIM
     heads: tl.constexpr = KV_HEADS * GROUP
-    queries: tl.constexpr = ROWS // GROUP
-    part = tl.load(tiles + 2 * tile)
-    first = tl.load(tiles + 2 * tile + 1).to(tl.int32)
-    begin = tl.load(parts + 4 * part)
-    start = tl.load(parts + 4 * part + 1).to(tl.int32)
-    end = tl.load(parts + 4 * part + 2).to(tl.int32)
-    table = pages + tl.load(parts + 4 * part + 3)
+    first_token = tl.load(entry)
+    start = tl.load(entry + 1).to(tl.int32)
+    count = tl.load(entry + 2).to(tl.int32)
+    table = pages + tl.load(entry + 3)
+    begin = tl.load(entry + 4).to(tl.int32)
+    end = tl.load(entry + 5).to(tl.int32)
 
     row = tl.arange(0, ROWS)
     dim = tl.arange(0, DIMS)
-    position = start + first + row // GROUP
-    is_query = (row < queries * GROUP) & (position < end)
-    token = begin + first + row // GROUP
+    position = start + row // GROUP
+    is_query = row < count * GROUP
+    token = first_token + row // GROUP
     head = kv_head * GROUP + row % GROUP
     own = token[:, None] * query_token_stride + head[:, None] * query_head_stride + dim[None, :]
     used = is_query[:, None] & (dim < HEAD_DIM)[None, :]
@@ -123,21 +121,16 @@ def attend_pages(
     largest = tl.full([ROWS], float("-inf"), tl.float32)
     weight = tl.zeros([ROWS], tl.float32)
     if HAS_SINKS:
-        # A sink is one more score, without a value; the first split counts it.
+        # A sink is one more score, without a value; the first share of the keys counts it.
+        is_first = tl.load(entry + 7) == 1
         sink = tl.load(sinks + head, mask=is_query, other=0.0).to(tl.float32) * LOG2_E
-        largest = tl.where(split == 0, sink, largest)
-        weight = tl.where(split == 0, 1.0, weight)
+        largest = tl.where(is_first, sink, largest)
+        weight = tl.where(is_first, 1.0, weight)
     total = tl.zeros([ROWS, DIMS], tl.float32)
 
-    behind = tl.minimum(start + first + queries, end)
-    lowest = 0
-    if HAS_WINDOW:
-        lowest = tl.maximum(start + first - window + 1, 0) // KEYS * KEYS
-    share = tl.cdiv(tl.cdiv(behind - lowest, KEYS), split_count) * KEYS
-    since = lowest + split * share
-    for key in range(since, tl.minimum(since + share, behind), KEYS):
+    for key in range(begin, end, KEYS):
         at = key + tl.arange(0, KEYS)
-        there = at < behind
+        there = at < end
         page = tl.load(table + at // PAGE_TOKENS, mask=there, other=0)
         place = page * UNIT + layer.to(tl.int64) * (2 * plane)
         place += (at % PAGE_TOKENS) * (KV_HEADS * HEAD_DIM) + kv_head * HEAD_DIM
@@ -169,8 +162,9 @@ def attend_pages(
         total = tl.dot(share_of.to(values.dtype), values, total, input_precision=PRECISION)
         largest = now
 
-    if IS_SPLIT:
-        line = (split.to(tl.int64) * token_count + token) * heads + head
+    slot = tl.load(entry + 6)
+    if slot >= 0:
+        line = (slot + row // GROUP) * heads + head
         tl.store(sums + line[:, None] * HEAD_DIM + dim[None, :], total, mask=used)
         tl.store(peaks + 2 * line, largest, mask=is_query)
         tl.store(peaks + 2 * line + 1, weight, mask=is_query)
@@ -181,33 +175,52 @@ def attend_pages(
         tl.store(out, total.to(answer.dtype.element_ty), mask=used)
 
 
-@triton.jit(do_not_specialize=["split_count", "line_count"])
+@triton.jit(do_not_specialize_on_alignment=["merges"])
 def merge_splits(
     answer,
     sums,
     peaks,
-    split_count,
-    line_count,
+    merges,
+    HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     DIMS: tl.constexpr,
+    SPLITS: tl.constexpr,
 ):
-    """Put the splits' sums together: grid ``(tokens * heads,)``, one line of values each."""
-    line = tl.program_id(0).to(tl.int64)
+    """Merge the partial results of one head of one token: grid ``(merges * heads,)``.
+
+    A merge is one of :class:`~inference_worker.work_list.WorkList`. ``SPLITS`` partial results
+    are loaded at once, all peaks as one vector; their number is not compiled for.
+    """
+    program = tl.program_id(0)
+    head = program % HEADS
+    merge = merges + (program // HEADS).to(tl.int64) * 4
+    token = tl.load(merge)
+    first = tl.load(merge + 1)
+    stride = tl.load(merge + 2)
+    count = tl.load(merge + 3).to(tl.int32)
     dim = tl.arange(0, DIMS)
     used = dim < HEAD_DIM
     largest = tl.full([], float("-inf"), tl.float32)
     weight = tl.zeros([], tl.float32)
     total = tl.zeros([DIMS], tl.float32)
-    for split in range(split_count):
-        found = split * line_count + line
-        its_largest = tl.load(peaks + 2 * found)
-        now = tl.maximum(largest, its_largest)
+    for merged in range(0, count, SPLITS):
+        split = merged + tl.arange(0, SPLITS)
+        there = split < count
+        line = (first + split * stride) * HEADS + head
+        its_largest = tl.load(peaks + 2 * line, mask=there, other=float("-inf"))
+        its_weight = tl.load(peaks + 2 * line + 1, mask=there, other=0.0)
+        values = tl.load(
+            sums + line[:, None] * HEAD_DIM + dim[None, :],
+            mask=there[:, None] & used[None, :],
+            other=0.0,
+        )
+        now = tl.maximum(largest, tl.max(its_largest, 0))
         shift = tl.where(now == float("-inf"), 0.0, now)
         kept = tl.exp2(largest - shift)
         its_share = tl.exp2(its_largest - shift)
-        weight = weight * kept + tl.load(peaks + 2 * found + 1) * its_share
-        values = tl.load(sums + found * HEAD_DIM + dim, mask=used, other=0.0)
-        total = total * kept + values * its_share
+        weight = weight * kept + tl.sum(its_weight * its_share, 0)
+        total = total * kept + tl.sum(values * its_share[:, None], 0)
         largest = now
     total = total / tl.where(weight == 0.0, 1.0, weight)
-    tl.store(answer + line * HEAD_DIM + dim, total.to(answer.dtype.element_ty), mask=used)
+    out = answer + (token * HEADS + head) * HEAD_DIM + dim
+    tl.store(out, total.to(answer.dtype.element_ty), mask=used)

@@ -6,9 +6,11 @@ from typing import Final
 import torch
 
 from inference_worker.block_table import BlockTable, PageRef
-from inference_worker.errors import LayoutMismatchError, UnknownExtentError
+from inference_worker.errors import LayoutMismatchError
 from inference_worker.extent_rows import ExtentRows, find_rows
+from inference_worker.page_distances import PageDistances
 from inference_worker.page_layout import PageLayout
+from inference_worker.pool_extents import PoolExtents
 
 KV_FACTOR: Final = 2
 
@@ -31,8 +33,8 @@ class PagePool:
         # With its number, which a device may be named without.
         self._device = torch.empty(0, device=device).device
         self._dtype: torch.dtype = getattr(torch, layout.dtype)
-        self._extents: dict[int, torch.Tensor] = {}
-        self._uses: dict[int, int] = {}
+        self._extents = PoolExtents(layout, self._device)
+        self._distances: PageDistances | None = None
 
     @property
     def layout(self) -> PageLayout:
@@ -52,7 +54,14 @@ class PagePool:
     @property
     def extents(self) -> frozenset[int]:
         """The keys of the extents there are now."""
-        return frozenset(self._extents)
+        return self._extents.keys
+
+    @property
+    def distances(self) -> PageDistances:
+        """Where the pages of block tables lie, on the device; made when first asked for."""
+        if self._distances is None:
+            self._distances = PageDistances(self._layout, self._extents, self._device)
+        return self._distances
 
     def add_extent(self, key: int, pages: torch.Tensor) -> None:
         """Make an extent's slots usable; its memory must stay mapped until it is removed.
@@ -60,15 +69,7 @@ class PagePool:
         Raises ``LayoutMismatchError`` if the tensor is not contiguous pages of this layout on
         this device, and ``ValueError`` if the key is taken.
         """
-        if key in self._extents:
-            msg = f"extent {key} is in this page pool already"
-            raise ValueError(msg)
-        found = (tuple(pages.shape[1:]), pages.dtype, pages.device, pages.is_contiguous())
-        wanted = (self._layout.page_shape, self._dtype, self._device, True)
-        if found != wanted:
-            msg = f"extent {key} is (page shape, dtype, device, contiguous) {found}, not {wanted}"
-            raise LayoutMismatchError(msg)
-        self._extents[key] = pages
+        self._extents.add(key, pages)
 
     def remove_extent(self, key: int) -> None:
         """Drop the view of an extent, so that its memory can be unmapped.
@@ -76,8 +77,7 @@ class PagePool:
         No block table may be used with a page of it any more.
         Raises ``UnknownExtentError``.
         """
-        self._pages(key)
-        del self._extents[key]
+        self._extents.remove(key)
 
     def use_extent(self, key: int, pages: torch.Tensor) -> None:
         """Add an extent, or use it once more; it is removed when all have left it.
@@ -85,23 +85,15 @@ class PagePool:
         Raises what :meth:`add_extent` raises, and ``LayoutMismatchError`` where the key is used
         for other memory, such as that of a store before it restarted.
         """
-        if key not in self._uses:
-            self.add_extent(key, pages)
-        elif self._extents[key].data_ptr() != pages.data_ptr():
-            msg = f"extent {key} is still used at another place"
-            raise LayoutMismatchError(msg)
-        self._uses[key] = self._uses.get(key, 0) + 1
+        self._extents.use(key, pages)
 
     def leave_extent(self, key: int) -> None:
         """End one use of an extent; raises ``KeyError`` where there is none."""
-        self._uses[key] -= 1
-        if not self._uses[key]:
-            del self._uses[key]
-            self.remove_extent(key)
+        self._extents.leave(key)
 
     def page(self, ref: PageRef) -> torch.Tensor:
         """View one page, in the layout's shape; raises ``UnknownExtentError``."""
-        return self._pages(ref.extent)[ref.slot]
+        return self._extents.pages(ref.extent)[ref.slot]
 
     def rows(self, extent: int) -> torch.Tensor:
         """View an extent as ``[slots * layers * kv_factor, page_tokens * kv_heads * head_dim]``.
@@ -110,7 +102,9 @@ class PagePool:
         ``(slot * layers + layer) * kv_factor + kv``.
         Raises ``UnknownExtentError``.
         """
-        return self._pages(extent).view(-1, self._layout.page_tokens * self._layout.token_values)
+        return self._extents.pages(extent).view(
+            -1, self._layout.page_tokens * self._layout.token_values
+        )
 
     def page_rows(self, extents: torch.Tensor, slots: torch.Tensor) -> ExtentRows:
         """Look up pages, to be gathered: int64 ``[pages]`` each, as a block table names them."""
@@ -149,7 +143,7 @@ class PagePool:
             rows = source.reshape(-1, layout.token_values)
             offset = (layer * layout.kv_factor + kv) * layout.page_tokens
             for extent, places, ours in tokens.shares:
-                into = self._pages(extent).view(-1, layout.token_values)
+                into = self._extents.pages(extent).view(-1, layout.token_values)
                 into.index_copy_(0, places + offset, rows[ours])
 
     def gather(self, layer: int, pages: ExtentRows) -> tuple[torch.Tensor, torch.Tensor]:
@@ -171,26 +165,6 @@ class PagePool:
                 taken.index_copy_(0, places, self.rows(extent).index_select(0, rows + offset))
         return taken.view(-1, layout.kv_head_count, layout.head_dim)
 
-    def addresses(self, table: BlockTable) -> torch.Tensor:
-        """Give each page's first byte in the device's memory: int64 ``[pages]``, on the CPU.
-
-        Valid while the extents stay. Raises ``UnknownExtentError``.
-        """
-        distinct = table.extents.unique().tolist()
-        begins = torch.tensor(
-            [self._pages(each).data_ptr() for each in distinct], dtype=torch.int64
-        )
-        keys = torch.tensor(distinct, dtype=torch.int64)
-        return (
-            begins[torch.searchsorted(keys, table.extents)] + table.slots * self._layout.page_bytes
-        )
-
     def copy_page(self, source: PageRef, target: PageRef) -> None:
         """Copy a whole page to another slot, in any extent; raises ``UnknownExtentError``."""
         self.page(target).copy_(self.page(source))
-
-    def _pages(self, extent: int) -> torch.Tensor:
-        pages = self._extents.get(extent)
-        if pages is None:
-            raise UnknownExtentError(extent)
-        return pages

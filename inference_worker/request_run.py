@@ -139,9 +139,9 @@ class RequestRun:
         self.generation.computed_tokens += count
 
     def require_current(self) -> None:
-        """Wait for the device, then look whether the pages that were read are what they were.
+        """Raise ``PageRecycled`` if the store gave some of the pages that were read away.
 
-        Raises ``PageRecycled`` where the store gave some away.
+        Call it after the device's work on the pages is done.
         """
         assert self.pages is not None  # it runs
         self.pages.require_current()

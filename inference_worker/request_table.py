@@ -15,17 +15,24 @@ _logger = logging.getLogger(__name__)
 class RequestTable:
     """The requests that have not ended, by number. One engine thread uses it.
 
-    A failure of one of them, its listener's included, ends that one and never another.
+    A failure of one of them, its listener's included, ends that one and never another. If the
+    device itself failed, ``check_error`` raises ``DeviceLostError``, which ends the engine: nothing
+    is released or told then.
     """
 
-    def __init__(self, on_gone: Callable[[int], None]) -> None:
-        """Tell ``on_gone`` the number of each that ended."""
+    def __init__(
+        self,
+        on_gone: Callable[[int], None],
+        check_error: Callable[[Exception], None] = lambda _: None,
+    ) -> None:
+        """Tell ``on_gone`` the number of each that ended, and ``check_error`` each failure."""
         self.runs: dict[int, RequestRun] = {}
         self.totals = dict.fromkeys(("prompt", "matched", "copied", "prefilled", "computed"), 0)
         # Requests that are to end as soon as a step can do without them; none is told a token.
         self.aborted: set[int] = set()
         self.yielded_count = 0
         self._on_gone = on_gone
+        self._check_error = check_error
 
     def opened(self, run: RequestRun, pages: SequencePages) -> None:
         """Hand a request its pages, and count what the first ones had of it."""
@@ -56,15 +63,18 @@ class RequestTable:
         try:
             self.release(run, publish=True)
         except Exception as error:  # noqa: BLE001 - it is this request's own
+            self._check_error(error)
             _tell(partial(run.listener.on_failure, error))
         else:
             _tell(partial(run.listener.on_end, run.generation, reason))
 
     def fail(self, run: RequestRun, error: Exception) -> None:
         """Release all that a request holds, and tell why."""
+        self._check_error(error)
         try:
             self.release(run, publish=False)
-        except Exception:
+        except Exception as failure:
+            self._check_error(failure)
             _logger.exception("release_failed")
         _tell(partial(run.listener.on_failure, error))
 

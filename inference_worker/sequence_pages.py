@@ -181,13 +181,13 @@ class SequencePages:
             self.table.append(*pages)
 
     def require_current(self) -> None:
-        """Wait for the device, then look whether the store's pages are what they were.
+        """Raise ``PageRecycled`` if the store, by a bug, gave one of its pages away.
 
-        Raises ``PageRecycled`` where, by a bug, it gave one of them away: what was computed since
-        the last look is to be dropped. Nothing of it is published then, nor anything after it.
+        Call it after the device's work on the pages is done. What was computed since the last
+        call is then invalid: nothing of it is published, nor anything after it.
         """
         if self._acquired is not None:
-            self._acquired.require_current()
+            self._acquired.require_current(wait=False)
 
     def publish(
         self, ids: Sequence[int], computed: int, next_token: int | None = None

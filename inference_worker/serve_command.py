@@ -1,13 +1,8 @@
-"""``kvstore-worker serve``."""
+"""``kvstore-worker serve``: its options."""
 
-import asyncio
 import logging
-import signal
-import socket
-from collections.abc import Coroutine
-from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -25,24 +20,13 @@ from inference_worker.command_line import (
 )
 from inference_worker.device_name import CPU
 from inference_worker.engine_settings import EngineSettings
-from inference_worker.fleet import Fleet
 from inference_worker.http.api_keys import read_api_keys
-from inference_worker.http.app import build_app
-from inference_worker.http.served_model import served_model
-from inference_worker.http.server import GRACE_SECONDS, listening_socket, serve_app
-from inference_worker.http.settings import HttpSettings
+from inference_worker.http.settings import GRACE_SECONDS, HttpSettings
 from inference_worker.log_lines import log_to_stderr
 from inference_worker.model_names import GEMMA
 from inference_worker.prefix_cache_backend import check_backend
-from inference_worker.scheduler import MAX_RUNNING, MAX_STEP_TOKENS
-from inference_worker.serve_store import ServeStore, StoreOptions
-from inference_worker.tokenizer import load_tokenizer
-
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# As a shell shows an end by a signal.
-SIGNAL_STATUS = 128
-T = TypeVar("T")
-log = logging.getLogger(__name__)
+from inference_worker.scheduler import MAX_RUNNING
+from inference_worker.serve_store import StoreOptions
 
 
 def serve(  # noqa: PLR0913 - each is an option
@@ -72,8 +56,13 @@ def serve(  # noqa: PLR0913 - each is an option
     ] = None,
     longest: Longest = None,
     max_step_tokens: Annotated[
-        int, typer.Option(help="Tokens of prompts that an engine computes in a step.", min=1)
-    ] = MAX_STEP_TOKENS,
+        int | None,
+        typer.Option(
+            help="Tokens of prompts that an engine computes in a step; default: 512 on a CPU, "
+            "4096 on a GPU.",
+            min=1,
+        ),
+    ] = None,
     max_running: Annotated[
         int, typer.Option(help="Requests of an engine that have pages at a time.", min=1)
     ] = MAX_RUNNING,
@@ -128,52 +117,7 @@ def serve(  # noqa: PLR0913 - each is an option
             for number in range(workers)
         ]
         http = HttpSettings(api_keys=None if api_keys is None else read_api_keys(api_keys))
-        with listening_socket(host, port) as listening:
-            asyncio.run(_serve(engines, store, http, listening, grace))
+        # Imports starlette and uvicorn, which no other command of the program needs.
+        from inference_worker.engine_server import serve_engines  # noqa: PLC0415
 
-
-async def _serve(
-    engines: list[EngineSettings],
-    store_options: StoreOptions,
-    http: HttpSettings,
-    listening: socket.socket,
-    grace: float,
-) -> None:
-    async with AsyncExitStack() as stack:
-        store = ServeStore(store_options)
-        stack.push_async_callback(store.close)
-        fleet = Fleet(engines, store.find)
-        stack.push_async_callback(fleet.close)
-        loaded = await unless_signalled(fleet.start())
-        tokenizer = load_tokenizer(Path(loaded.folder))
-        if store_options.used and not (await fleet.stats()).engines_attached:
-            log.warning("no store at %s: computing without", store.path)
-        if store_options.used and store_options.start:
-            log.info("to look at its store: KVSTORE_RUNTIME_DIR=%s kvstore-ctl top", store.path)
-        name = engines[0].model
-        model = served_model(name, tokenizer, frozenset(loaded.end_ids), loaded.longest)
-        where = listening.getsockname()
-        shown = f"[{where[0]}]" if ":" in where[0] else where[0]
-        log.info("serving %s at http://%s:%d", name, shown, where[1])
-        await serve_app(build_app(fleet, model, http), listening, grace=grace)
-
-
-async def unless_signalled(starting: Coroutine[Any, Any, T]) -> T:
-    """Await a start that a signal to stop ends, with the status that a shell shows for it."""
-    loop, task = asyncio.get_running_loop(), asyncio.ensure_future(starting)
-    status = 0
-
-    def stop(number: signal.Signals) -> None:
-        nonlocal status
-        status = SIGNAL_STATUS + number
-        task.cancel()
-
-    for each in STOP_SIGNALS:
-        loop.add_signal_handler(each, stop, each)
-    try:
-        return await task
-    except asyncio.CancelledError:
-        raise typer.Exit(status) from None
-    finally:
-        for each in STOP_SIGNALS:
-            loop.remove_signal_handler(each)
+        serve_engines(engines, store, http, host=host, port=port, grace=grace)

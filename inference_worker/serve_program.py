@@ -2,6 +2,8 @@
 
 import typer
 
+# Imported here so that a missing starlette or uvicorn is named before the command runs.
+import inference_worker.engine_server  # noqa: F401
 from inference_worker.serve_command import serve
 
 app = typer.Typer(name="kvstore-worker", add_completion=False)

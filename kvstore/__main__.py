@@ -166,6 +166,7 @@ def serve(
             heartbeat=manager.alive,
         )
         stack.callback(health.close)
+        store.device.on_lost(health.fail)
         sockets = Sockets(
             runtime_dir.grpc_socket,
             runtime_dir.attach_socket,

@@ -6,7 +6,7 @@ from pydantic import ByteSize, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from kvstore.config_about import Shown
-from kvstore.config_types import FilePath, OptionalTierSize
+from kvstore.config_types import FilePath, NumaNode, OptionalTierSize
 from kvstore.core.pool.tier_policy import TierPolicy, WritePolicy
 
 
@@ -58,6 +58,43 @@ class TierSettings(BaseSettings):
     waits for it; what finds no room there is handed out in place by a store of host memory,
     and not at all by one of a GPU. Absent: promote on a GPU, else in-place, which is
     refused on a GPU. Start with: absent.
+    """
+
+    tier2_numa_node: Annotated[
+        NumaNode, Shown(metrics="kvstore_move_seconds_total", log="numa_node_unusable")
+    ] = "auto"
+    """The NUMA node whose memory tier 2 is taken from first: `auto`, a node's number, or `off`.
+
+    `auto`: the node that the GPU of tier 1 is attached to; on a machine with one node, without
+    a GPU, or where the kernel does not know the node, as `off`. Copies between tier 1 and
+    tier 2 then do not cross from one processor socket to another. What that node has no room
+    for is taken from the others. A number that the machine does not have is refused.
+    Wrong when the log has `numa_node_unusable`: a container then needs the capability
+    SYS_NICE. Start with: auto.
+    """
+
+    @property
+    def named_numa_node(self) -> int | None:
+        """The node that ``tier2_numa_node`` names, or None for auto and off."""
+        return int(self.tier2_numa_node) if self.tier2_numa_node.isdigit() else None
+
+    hugepages: Annotated[
+        Literal["off", "transparent", "2MiB"],
+        Shown(
+            metrics="kvstore_extents",
+            stats="extent_count",
+            log="transparent_hugepages_off extent_refused tier1_bytes_beyond_memory",
+        ),
+    ] = "off"
+    """Which pages of the kernel's host memory is made of: 4 KiB, or large ones of 2 MiB.
+
+    `2MiB`: from the pool that `vm.nr_hugepages` reserves, and from nowhere else. Extents are
+    filled in a third of the time, and processes that map them need less memory for page
+    tables. Too few pages in the pool make `extent_refused`, which says how many to reserve.
+    `transparent`: large pages as far as the kernel finds some, if
+    /sys/kernel/mm/transparent_hugepage/shmem_enabled is `advise`, `within_size` or `always`;
+    else the log has `transparent_hugepages_off`. `off`: as the kernel is set up.
+    Start with: off, and 2MiB for tiers of 64 GiB or more.
     """
 
     tier3_path: Annotated[

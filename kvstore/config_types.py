@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     ByteSize,
     Field,
     ValidationError,
@@ -18,6 +19,7 @@ from kvstore.config_about import Values
 # A page of the machine's own memory: who sets less has forgotten the unit. Not more, since
 # tests fill stores of some pages of small models.
 SMALLEST_TIER = 4 << 10
+NUMA_NODE = re.compile(r"auto|off|\d{1,4}", re.ASCII)
 DEVICE = re.compile(r"cpu|cuda:\d+")
 # As gRPC takes it, and as people write it: an IPv6 address stands in brackets.
 ADDRESS = re.compile(r"(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.%]+\]):(?P<port>\d{1,5})")
@@ -52,6 +54,12 @@ def _device(value: str) -> str:
     return value
 
 
+def _numa_node(value: str) -> str:
+    if not NUMA_NODE.fullmatch(value):
+        raise ValueError(f"has to be auto, off or a node's number such as 0, and is {value!r}")
+    return value
+
+
 def _address(value: str) -> str:
     found = ADDRESS.fullmatch(value)
     if found is None or int(found["port"]) > MOST_PORT:
@@ -82,6 +90,12 @@ Grace = Annotated[float, Field(ge=0, allow_inf_nan=False), Values(SECONDS, "0 or
 Share = Annotated[float, Field(ge=0, le=1), Values("of one", "from 0 to 1", "SHARE")]
 Device = Annotated[
     str, AfterValidator(_device), Values("", "cpu, or cuda:N with N from 0", "DEVICE")
+]
+NumaNode = Annotated[
+    str,
+    BeforeValidator(str),
+    AfterValidator(_numa_node),
+    Values("", "auto, off, or the number of a node from 0", "NODE"),
 ]
 ListenAddress = Annotated[
     str,

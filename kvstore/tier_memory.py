@@ -2,16 +2,20 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import structlog
 
 from kvstore.config import Config
 from kvstore.service.disk import Disk
 from kvstore.signals import Signals
+from kvstore.storage import numa
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.cuda_arena import CudaDevice
+from kvstore.storage.errors import CudaFailed, DeviceUnavailable
 from kvstore.storage.extent import MemorySource
 from kvstore.storage.host_arena import HostMemory
+from kvstore.storage.hugepages import Hugepages
 from kvstore.storage.slab import SlabConfig
 from kvstore.storage.slab_layout import ALIGNMENT
 
@@ -25,6 +29,8 @@ SMALL_TIER = 1 << 20
 # Of a slab where its size allows: so large that each is written in large runs.
 LARGEST_SEGMENT = 256 << 20
 SEGMENTS_IN_A_SLAB = 4
+# NUMA nodes among which there is a choice.
+SEVERAL = 2
 # Bytes on their way to tier 3 at most, and as many on their way back.
 MOST_QUEUED = 256 << 20
 
@@ -37,16 +43,20 @@ def tier_1_source(config: Config, stack: ExitStack, signals: Signals) -> MemoryS
     if config.tier1_bytes < SMALL_TIER:
         log.warning("tier1_bytes_small", tier1_bytes=config.tier1_bytes)
     if config.cuda_device is None:
-        host = HostMemory()
+        host = HostMemory(hugepages=Hugepages(config.hugepages))
         host.warn_beyond(config.tier1_bytes)
         return host
     device = CudaDevice(config.cuda_device)
     stack.callback(device.close)
     looks = iter(range(ROOM_LOOKS))
-    device.require(
-        config.tier1_bytes,
-        lambda: next(looks, None) is not None and not signals.came(ROOM_LOOK_SECONDS),
-    )
+
+    def pause() -> bool:
+        return next(looks, None) is not None and not signals.came(ROOM_LOOK_SECONDS)
+
+    if config.tier1_reserve == "all":
+        device.reserve(config.tier1_bytes, config.bytes_of_an_extent, pause)
+    else:
+        device.require(config.tier1_bytes, pause)
     return device
 
 
@@ -73,11 +83,18 @@ def slab_config(config: Config) -> SlabConfig | None:
 
 
 def tier_2(config: Config, extent_ids: Iterator[int], nearest: MemorySource) -> Arenas | None:
-    """Return the memory of tier 2, if there is to be one; registered where ``nearest`` is a GPU."""
+    """Return the memory of tier 2, or None without one; registered if ``nearest`` is a GPU.
+
+    Raises ``DeviceUnavailable`` for a NUMA node that the machine does not have.
+    """
     if not config.tier2_bytes:
         return None
-    register = nearest.copier.register if isinstance(nearest, CudaDevice) else None
-    host = HostMemory(register=register)
+    device = nearest if isinstance(nearest, CudaDevice) else None
+    host = HostMemory(
+        register=None if device is None else device.copier.register,
+        hugepages=Hugepages(config.hugepages),
+        numa_node=tier_2_node(config, device),
+    )
     host.warn_beyond(config.tier2_bytes, tier=2)
     return Arenas(
         budget_bytes=config.tier2_bytes,
@@ -86,3 +103,27 @@ def tier_2(config: Config, extent_ids: Iterator[int], nearest: MemorySource) -> 
         extent_ids=extent_ids,
         tier=2,
     )
+
+
+def tier_2_node(config: Config, device: CudaDevice | None, root: Path = Path("/")) -> int | None:
+    """Return the NUMA node that tier 2 is to be on, or None for no preference.
+
+    Raises ``DeviceUnavailable`` for a node without memory. ``root`` is where the machine's
+    nodes are read.
+    """
+    present, named = numa.nodes(root), config.named_numa_node
+    if named is not None:
+        if named not in present:
+            there = ", ".join(map(str, present)) or "none that the kernel names"
+            raise DeviceUnavailable(
+                f"tier2_numa_node is {named}, but the nodes with memory are: {there}"
+            )
+        return named
+    if config.tier2_numa_node == "off" or device is None or len(present) < SEVERAL:
+        return None
+    try:
+        found = numa.node_of_pci(device.pci_bus_id(), root)
+    except CudaFailed as error:
+        log.warning("numa_node_unusable", why=str(error))
+        return None
+    return found if found in present else None

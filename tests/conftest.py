@@ -16,10 +16,10 @@ from xdist.workermanage import WorkerController
 
 TESTS = Path(__file__).parent
 # Folders whose tests carry a marker of the folder's name.
-MARKED = frozenset({"chaos", "e2e", "gpu", "integration", "property", "static"})
+MARKED = frozenset({"chaos", "e2e", "gpu", "integration", "kernels", "property", "static"})
 MEASURED = ("tests/unit/core/", "tests/unit/service/")
 # Folders whose tests start processes: `make test` has two workers, for they need the cores.
-STARTING_PROCESSES = frozenset({"chaos", "e2e", "gpu", "integration"})
+STARTING_PROCESSES = frozenset({"chaos", "e2e", "gpu", "integration", "kernels"})
 
 # Tests of how programs begin: theirs are started as a user's are, by an exec.
 OF_BEGINNINGS = frozenset(
@@ -89,11 +89,11 @@ def pytest_report_header() -> str:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print what tests recorded under "summary": how often each rule of a machine ran."""
+    """Print what tests recorded under "summary": counts, rates."""
     reports = [each for kind in ("passed", "failed") for each in terminalreporter.getreports(kind)]
     lines = [text for each in reports for key, text in each.user_properties if key == "summary"]
     if lines:
-        terminalreporter.section("what the property tests did")
+        terminalreporter.section("what the tests recorded")
         for line in lines:
             terminalreporter.write_line(str(line))
 
@@ -112,8 +112,13 @@ def forked_programs() -> Iterator[ForkedPrograms]:
 
 @pytest.fixture(scope="module", autouse=True)
 def programs(request: pytest.FixtureRequest, forked_programs: ForkedPrograms) -> Iterator[None]:
-    """Have programs begin as forks, except where it is tested how they begin."""
-    forked_programs.on = request.path.stem not in OF_BEGINNINGS
+    """Have programs begin as forks, except where it is tested how they begin, and on a GPU.
+
+    A process that was forked shares with its parent what a library did as it was imported, and
+    CUDA cannot be used after a fork: tests/gpu starts programs as users do.
+    """
+    is_gpu = folder_of(request.node.nodeid) == "gpu"
+    forked_programs.on = not is_gpu and request.path.stem not in OF_BEGINNINGS
     yield
     forked_programs.on = False
 
@@ -154,13 +159,19 @@ def folder_of(nodeid: str) -> str:
     return parts[1] if parts[0] == TESTS.name and len(parts) > 1 else ""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark each test by its folder, and skip what needs a GPU where there is none.
+
+    Leaves out the tests of a release, without a skip, unless $KVSTORE_DIST names one.
 
     Unit tests of core and service alone are measured for coverage: what others run through
     says little of what was looked at, and measuring takes up to twice the time.
     """
     reason = why_no_gpu()
+    if "KVSTORE_DIST" not in os.environ:
+        left_out = [item for item in items if item.get_closest_marker("dist") is not None]
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)
     for item in items:
         folder = folder_of(item.nodeid)
         if not item.nodeid.startswith(MEASURED):

@@ -1,12 +1,15 @@
 """What it costs a process to open the store's memory, by its size.
 
-Run as a program it is such a process: its arguments are the store's folder and a device, and it
-prints the seconds from its first call to the first extent in its hands.
+Run as a program it is such a process: its arguments are a device and the folders of stores. It
+opens one store after another, and prints a list of the seconds from its first call to a store to
+the first extent in its hands.
 """
 
+import json
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -27,28 +30,31 @@ PATIENCE = 60.0
 
 def measure_open(plan: Plan) -> list[dict[str, Any]]:
     """Return a row for each size: the first process's milliseconds, and the others' median."""
-    rows = []
-    for size in plan.open_bytes:
-        arguments = ("--tier1-bytes", str(size), "--extent-bytes", str(size))
-        with running_store(*plan.store_device, *arguments) as store:
-            # The first has the store allocate and clear what the others only map.
-            first, *others = (
-                _in_a_process(store.runtime_dir, plan.device)
-                for _ in range(plan.open_processes + 1)
-            )
-        rows.append(
-            {
-                "bytes": size,
-                "processes": plan.open_processes,
-                "first_ms": first * 1e3,
-                "again_ms": median(others) * 1e3,
-            }
+    with ExitStack() as stack:
+        # All at once: a process begins in seconds, and opens in milliseconds.
+        folders = [
+            stack.enter_context(
+                running_store(*plan.store_device, "--tier1-bytes", each, "--extent-bytes", each)
+            ).runtime_dir
+            for each in map(str, plan.open_bytes)
+        ]
+        # The first has the stores allocate and clear what the others only map.
+        first, *others = (
+            _in_a_process(folders, plan.device) for _ in range(plan.open_processes + 1)
         )
-    return rows
+    return [
+        {
+            "bytes": size,
+            "processes": plan.open_processes,
+            "first_ms": first[number] * 1e3,
+            "again_ms": median(each[number] for each in others) * 1e3,
+        }
+        for number, size in enumerate(plan.open_bytes)
+    ]
 
 
-def _in_a_process(runtime_dir: Path, device: str) -> float:
-    command = [sys.executable, "-m", "support.gpu_open", str(runtime_dir), device]
+def _in_a_process(folders: list[Path], device: str) -> list[float]:
+    command = [sys.executable, "-m", "support.gpu_open", device, *map(str, folders)]
     folder = Path(__file__).parents[1]
     # In the folder of the benchmarks, where `support` is found.
     answer = subprocess.run(  # noqa: S603 - our own program, our own arguments
@@ -56,7 +62,8 @@ def _in_a_process(runtime_dir: Path, device: str) -> float:
     )
     if answer.returncode != 0:
         raise RuntimeError(answer.stderr)
-    return float(answer.stdout)
+    seconds: list[float] = json.loads(answer.stdout)
+    return seconds
 
 
 def open_once(runtime_dir: Path, device: str) -> float:
@@ -85,4 +92,5 @@ def open_once(runtime_dir: Path, device: str) -> float:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"{open_once(Path(sys.argv[1]), sys.argv[2])}\n")
+    asked, *stores = sys.argv[1:]
+    sys.stdout.write(json.dumps([open_once(Path(each), asked) for each in stores]) + "\n")

@@ -53,8 +53,8 @@ def make_plan(device: str, model: str | None, *, quick: bool) -> Plan:
     return Plan(
         device=device,
         model=model or ("1.7b" if quick else "8b"),
-        open_bytes=tuple(MIB << n for n in ((8, 12) if quick else (6, 8, 10, 12, 14))),
-        open_processes=1 if quick else 3,
+        open_bytes=tuple(MIB << n for n in ((8, 12) if quick else (8, 10, 12))),
+        open_processes=1,
         gather_tokens=16_384,
         shared_tokens=(2048, 16_384),
         suffix_tokens=128,

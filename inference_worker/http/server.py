@@ -12,8 +12,8 @@ from starlette.applications import Starlette
 
 from inference_worker.http.drain import Drain
 from inference_worker.http.request_deadline import RequestDeadline
+from inference_worker.http.settings import GRACE_SECONDS
 
-GRACE_SECONDS: Final = 30.0
 # For connections that nobody uses, once all that ran has ended.
 CLOSE_SECONDS: Final = 2
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)

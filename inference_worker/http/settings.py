@@ -1,8 +1,12 @@
 """The HTTP server's bounds."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from inference_worker.http.api_keys import ApiKeys
+
+# Seconds that running requests get after SIGTERM.
+GRACE_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

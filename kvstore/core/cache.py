@@ -85,6 +85,7 @@ class PrefixCache:
         self.inspect = verifying.inspect
         self.remove_corrupt = verifying.remove_corrupt
         self.settle = verifying.settle
+        self.withdraw = verifying.withdraw
         # Namespaces, and named pins in them.
         self.namespace = state.namespace
         self.visible_namespaces = state.visible_namespaces

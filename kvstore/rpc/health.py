@@ -41,7 +41,7 @@ class Health:
     Ready: NOT_SERVING from the start, until ``begin_serving``; while one of
     ``threads``, by name, ended or did not tick for ``stale_after`` seconds; and for
     good after ``begin_draining``. Alive: SERVING from the start to the end, but for
-    threads that ended or were silent for ``dead_after`` seconds.
+    threads that ended or were silent for ``dead_after`` seconds. Neither after ``fail``.
 
     ``looks`` are called before each look at the threads; they may wait for a
     fraction of a second. ``servicer`` is what a gRPC server registers. Thread-safe.
@@ -71,6 +71,7 @@ class Health:
         self._closing = Event()
         self._thread = Thread(target=self._run, name="kvstore-health", daemon=True)
         self._failing: list[str] | None = None
+        self._failed = False
         self._looked_at = clock()
 
     def watch(self, name: str, thread: Ticking) -> None:
@@ -96,6 +97,16 @@ class Health:
         """Say that it is not ready, from now on and for good; it lives on."""
         self.servicer.set(NOT_SERVING, final=True)
 
+    def fail(self) -> None:
+        """Say that it is neither ready nor alive, from now on and for good.
+
+        For what only another process can cure, such as a device that failed for good in this one:
+        without heartbeats, and by liveness, its supervisor replaces it.
+        """
+        self._failed = True
+        self.servicer.set(NOT_SERVING, final=True)
+        self.servicer.set(NOT_SERVING, LIVENESS, final=True)
+
     def close(self) -> None:
         """Stop looking, and wait until that is so; watchers are told nothing more."""
         self.begin_draining()
@@ -117,12 +128,16 @@ class Health:
         late = now - self._looked_at > self._stale_after
         self._looked_at = now
         if late:
-            self._heartbeat()
+            self._beat()
             return
         self._say_ready(self._silent_for(self._stale_after, now))
         dead = self._silent_for(self._dead_after, now)
         self.servicer.set(NOT_SERVING if dead else SERVING, LIVENESS)
         if not dead:
+            self._beat()
+
+    def _beat(self) -> None:
+        if not self._failed:
             self._heartbeat()
 
     def _silent_for(self, seconds: float, now: float) -> list[str]:

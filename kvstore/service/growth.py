@@ -85,7 +85,7 @@ class Growth:
         return since is not None and self._clock() - since < ALLOCATION_LIMIT
 
     def begin(self, arena: Arena) -> None:
-        """Give an arena its first extent, if it has none; takes milliseconds then.
+        """Give an arena its first extent, if it has none; takes up to half a second a GiB then.
 
         Raises :class:`PoolExhausted` where no memory can be had; another tenant may
         be asked for some then. Called without the store's mutex.
@@ -128,7 +128,7 @@ class Growth:
     def step(self) -> None:
         """Go on with what is on its way back; then add an extent to an arena, or retire one.
 
-        Takes milliseconds where it does. Sets ``due`` again while another step is
+        Takes up to half a second a GiB where it does. Sets ``due`` again while another step is
         wanted. A refusal is logged once and ends the growing for a while: the cache
         goes on with what it has.
         """

@@ -165,7 +165,8 @@ class Keeper:
                         self._admission.touch(each.page.key.digest)
                         done(False)  # noqa: FBT003 - as the slab tells
         except CudaFailed as error:
-            self._lines.write(log.warning, "pages_not_kept", why=str(error))
+            if not self._memory.device.is_lost(error):
+                self._lines.write(log.warning, "pages_not_kept", why=str(error))
         finally:
             writes.end()
 

@@ -23,6 +23,7 @@ from kvstore.service.clock import Clock
 from kvstore.service.disk import Disk
 from kvstore.service.load_terms import LoadTerms
 from kvstore.service.log_budget import LogBudget
+from kvstore.storage.errors import CudaFailed
 from kvstore.storage.slab import Slab
 from kvstore.storage.slab_header import PageKey
 from kvstore.storage.slab_reader import PageRead, ReadAnswer
@@ -214,7 +215,8 @@ class Loader:
         for number, each in enumerate(targets):
             failure = next(outcomes) if each.staged else None
             if failure is not None:
-                self._tell(failure)
+                if not (isinstance(failure, CudaFailed) and self._memory.device.is_lost(failure)):
+                    self._tell(failure)
                 return number
         return len(targets)
 

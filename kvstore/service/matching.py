@@ -4,7 +4,7 @@ from contextlib import suppress
 
 from kvstore.core import Caller, Grant, Match, MatchOptions, Sequence
 from kvstore.core.tiers.moves import Move
-from kvstore.errors import KVStoreError, StoreDraining
+from kvstore.errors import KVStoreError
 from kvstore.service.growth import Growth
 from kvstore.service.load_terms import NO_TERMS, LoadTerms
 from kvstore.service.members import Members
@@ -105,13 +105,14 @@ class Matching(Members):
 
         Raises StoreDraining.
         """
-        if self._draining:
-            raise StoreDraining
+        self._require_open()
         on_disk = 0
         if self._cache.state.disk is not None:
             on_disk = self.tier3.loader.load(caller, namespace_id, sequence, options, terms)
         if self._cache.state.wanted is not None:
             self._promote(caller, namespace_id, sequence, options)
+        # The device may have failed for good on the way.
+        self._require_open()
         return on_disk
 
     def _promote(

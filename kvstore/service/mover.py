@@ -67,8 +67,10 @@ class Mover:
         """Move what is to be moved, until there is nothing, or for a good while.
 
         Where no copy succeeds it is left to the next time: nothing says that the device
-        is better at once.
+        is better at once. Once the device failed for good nothing is moved.
         """
+        if self._memory.device.lost:
+            return
         for _ in range(ROUNDS):
             with self._mutex:
                 before = self._cache.moves_wanted()
@@ -132,7 +134,7 @@ class Mover:
     def _whole(self, move: Move, outcomes: Items[Outcome]) -> bool:
         """Return whether all pages of a move were copied."""
         failed = next((each for each in outcomes if isinstance(each, CudaFailed)), None)
-        if failed is not None:
+        if failed is not None and not self._memory.device.is_lost(failed):
             with self._writing:
                 self._lines.write(log.warning, "move_failed", tier=move.tier, why=str(failed))
         return not any(outcomes)

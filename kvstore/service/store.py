@@ -77,16 +77,16 @@ class KVStore(Matching):
         admission: WriteAdmission | None = None,
         prefix_cache_backend: str = "radix",
     ) -> None:
-        """Without ``sampler`` no page is looked at before it is handed out.
+        """``lower`` is tier 2's memory and ``disk`` is tier 3, if ``cache`` has these tiers.
 
-        ``lower`` has tier 2's memory, where ``cache`` has a tier 2, and ``disk`` is tier 3,
-        where it has that; ``admission`` says what is written there. ``prefix_cache_backend``
-        is the name of the index that ``cache`` was made with.
+        Without ``sampler`` no page is verified. ``prefix_cache_backend`` names the index.
         """
         super().__init__(cache, Lock(), clock)
         self.prefix_cache_backend = prefix_cache_backend
         self.limits: Limits = cache.limits
         self._memory = Tiers(arenas) if lower is None else Tiers(arenas, lower)
+        self.device = self._memory.device
+        self.device.on_lost(self.begin_draining)
         self.started_at = clock()
         self.growths = [
             Growth(

@@ -15,6 +15,7 @@ from kvstore import tracing
 from kvstore.core import Caller, MatchOptions, PrefixCache
 from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK
 from kvstore.core.verbs.verify import Inspection, PageCheck
+from kvstore.errors import StoreDraining
 from kvstore.service.clock import Clock
 from kvstore.service.log_budget import LogBudget
 from kvstore.storage.errors import CudaFailed
@@ -92,8 +93,8 @@ class Verifier:
         """Return what ``ask`` answers, a match ``to_verify``, asked again while pages are bad.
 
         ``ask`` is called under the mutex. Each time that it is called again a page of
-        the answer before had left the index. Raises what ``ask`` raises, and what
-        ``Verifying.settle`` does.
+        the answer before had left the index. Raises what ``ask`` raises, what
+        ``Verifying.settle`` does, and StoreDraining if the pages' device failed for good.
         """
         while True:
             with self._mutex:
@@ -105,6 +106,10 @@ class Verifier:
     def _passes(self, inspection: Inspection) -> bool:
         with tracing.span("verify", pages=len(inspection.pages)):
             corrupt, read_count = self._read(inspection)
+        if self._arenas.device.lost:
+            with self._mutex:
+                self._cache.withdraw(inspection)
+            raise StoreDraining
         removed: list[PageCheck] = []
         try:
             with self._mutex:
@@ -119,8 +124,8 @@ class Verifier:
     def _read(self, inspection: Inspection) -> tuple[list[PageCheck], int]:
         """Return which pages cannot be trusted, and how many were looked at.
 
-        Those are pages that are not what was written, and pages that cannot be read: what
-        the store's own device refuses to show is handed to nobody.
+        Those are pages that are not what was written, and pages that a device which works cannot
+        read. If the device failed for good, that says nothing of its pages.
         """
         corrupt, read_count = [], 0
         extent_id, reader = -1, None
@@ -134,6 +139,8 @@ class Verifier:
             try:
                 content = reader(slot & INDEX_MASK)
             except CudaFailed as error:
+                if self._arenas.device.is_lost(error):
+                    return [], 0
                 read_count += 1
                 corrupt.append(page)
                 self._log(log.warning, "page_unreadable", inspection, page, why=str(error))

@@ -102,7 +102,7 @@ class Arenas:
         return min(max(self.extent_bytes // slot_bytes, 1), MAX_SLOTS)
 
     def allocate(self, arena_id: int, slot_bytes: int, *, max_slots: int | None = None) -> Extent:
-        """Allocate the next extent of an arena; takes milliseconds, and holds nobody else up.
+        """Allocate the next extent of an arena. Takes up to half a second a GiB.
 
         It has ``max_slots`` at most. Raises :class:`BudgetExhausted` or
         :class:`NotEnoughMemory`; the budget is

@@ -8,6 +8,7 @@ import structlog
 
 from kvstore.storage.copies import DeviceBytes
 from kvstore.storage.cuda_copier import CudaCopier
+from kvstore.storage.cuda_reserve import DeviceReserve
 from kvstore.storage.cuda_runtime import CudaRuntime, CupyRuntime
 from kvstore.storage.errors import CudaFailed, DeviceUnavailable, NotEnoughMemory
 from kvstore.storage.extent import CudaIpcExport, ExtentDescription, ExtentShape, SlotReader
@@ -91,24 +92,27 @@ class CudaExtent:
 class CudaDevice:
     """One device's memory as a source of extents. Thread-safe.
 
-    CUDA is called on one thread of its own, which has the context, and by ``copier``
-    on another. Raises :class:`DeviceUnavailable` where cupy, the driver or the device
-    is missing.
+    CUDA is called on one thread of its own, with a stream of its own, and by ``copier`` on
+    others. The context exists once this is made. Raises :class:`DeviceUnavailable` where
+    cupy, the driver or the device is missing.
     """
 
     granularity = GRANULARITY
 
     def __init__(self, number: int, load: Callable[[], CudaRuntime] = CupyRuntime) -> None:
         """Select the device, which takes up to a second; ``load`` brings CUDA."""
+        self._number = number
         self._name = f"cuda:{number}"
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="kvstore-cuda")
         try:
             self._runtime = self._run(load)
             self._uuid = self._run(lambda: self._runtime.select(number))
+            self._stream = self._run(self._make_stream)
         except BaseException:
             self._thread.shutdown()
             raise
         self.copier = CudaCopier(number, self._runtime)
+        self._reserve: DeviceReserve | None = None
 
     def require(self, budget_bytes: int, pause: Callable[[], bool]) -> None:
         """Wait until the device has that much left, looking again after each ``pause``.
@@ -117,6 +121,25 @@ class CudaDevice:
         returns False is the last. Raises :class:`DeviceUnavailable` then, and at once
         where the device has not that much in all.
         """
+        self._await(budget_bytes, pause, lambda: None)
+
+    def reserve(self, budget_bytes: int, piece_bytes: int, pause: Callable[[], bool]) -> None:
+        """Allocate the whole budget, in pieces of that size, after waiting as ``require`` does.
+
+        Extents are made of it from then on. Rounds the budget down and pieces up to
+        ``granularity``.
+        """
+        whole, piece = budget_bytes // GRANULARITY * GRANULARITY, _rounded_up(piece_bytes)
+
+        def fill() -> None:
+            self._reserve = DeviceReserve(self._runtime, whole, piece, GRANULARITY)
+
+        self._await(budget_bytes, pause, lambda: self._run(fill))
+
+    def _await(
+        self, budget_bytes: int, pause: Callable[[], bool], take: Callable[[], None]
+    ) -> None:
+        """Call ``take`` once the device has room, until it does not raise ``CudaFailed``."""
         awaited = False
         while True:
             try:
@@ -124,7 +147,10 @@ class CudaDevice:
             except CudaFailed as error:
                 raise DeviceUnavailable(f"{self._name} cannot be used: {error}") from error
             if budget_bytes <= room.available_bytes:
-                return
+                try:
+                    return take()
+                except CudaFailed as error:
+                    log.warning("device_memory_refused", device=self._name, why=str(error))
             hopeless = budget_bytes > room.total_bytes
             if not (hopeless or awaited):
                 log.warning("device_memory_awaited", device=self._name, **room._asdict())
@@ -135,30 +161,60 @@ class CudaDevice:
                     f"bytes left of {room.total_bytes}: set less, or end what else uses the device"
                 )
 
+    def answers(self) -> bool:
+        """Return whether the device still works for this process; False after a permanent error.
+
+        Waits for the work that this process gave it. An illegal address or an ECC error makes
+        every later call of CUDA fail, in this process and until it ends.
+        """
+        try:
+            self._run(self._runtime.synchronize)
+        except CudaFailed as error:
+            log.warning("device_does_not_answer", device=self._name, why=str(error))
+            return False
+        return True
+
     def allocate(self, shape: ExtentShape) -> CudaExtent:
         """Allocate an extent, clear and export it; raises :class:`NotEnoughMemory`."""
         return self._run(lambda: self._allocate(shape))
 
+    def pci_bus_id(self) -> str:
+        """Return where the device is attached, such as ``0000:3B:00.0``; raises ``CudaFailed``."""
+        return self._run(lambda: self._runtime.pci_bus_id(self._number))
+
     def close(self) -> None:
-        """End the threads. Extents not closed by then are left to the end of the process."""
+        """Free the reserve and end the threads. Idempotent.
+
+        Extents not closed by then are left to the end of the process.
+        """
         self.copier.close()
+        reserve, self._reserve = self._reserve, None
+        if reserve is not None:
+            self._run(reserve.close)
         self._thread.shutdown()
 
     def _run(self, work: Callable[[], T]) -> T:
         return self._thread.submit(work).result()
 
-    def _allocate(self, shape: ExtentShape) -> CudaExtent:
-        size = -(-shape.size_bytes // GRANULARITY) * GRANULARITY
+    def _make_stream(self) -> int:
         try:
-            address = self._runtime.allocate(size)
+            return self._runtime.make_stream()
+        except CudaFailed as error:
+            raise DeviceUnavailable(f"{self._name} cannot be used: {error}") from error
+
+    def _allocate(self, shape: ExtentShape) -> CudaExtent:
+        size = _rounded_up(shape.size_bytes)
+        take = self._runtime.allocate if self._reserve is None else self._reserve.take
+        try:
+            address = take(size)
         except CudaFailed as error:
             raise self._refusal(size, error) from error
         try:
             # Whoever had this memory before, perhaps of another tenant, left its bytes there.
-            self._runtime.fill(address, size, 0)
+            self._runtime.fill(address, size, 0, self._stream)
             exported = self._runtime.export(address)
         except CudaFailed as error:
-            self._give_back(address)
+            self._give_back(address, size)
             raise self._refusal(size, error) from error
         export = CudaIpcExport(exported.ipc_handle, self._uuid, exported.offset + size)
         return CudaExtent(
@@ -166,22 +222,25 @@ class CudaDevice:
             export,
             exported.offset,
             self._access_to(address, shape.slot_bytes),
-            lambda: self._run(lambda: self._give_back(address)),
+            lambda: self._run(lambda: self._give_back(address, size)),
         )
 
     def _access_to(self, address: int, size: int) -> SlotAccess:
-        runtime = self._runtime
+        runtime, stream = self._runtime, self._stream
         return SlotAccess(
-            lambda index: self._run(lambda: runtime.read(address + index * size, size)),
+            lambda index: self._run(lambda: runtime.read(address + index * size, size, stream)),
             lambda index, value: self._run(
-                lambda: runtime.fill(address + index * size, size, value)
+                lambda: runtime.fill(address + index * size, size, value, stream)
             ),
             lambda index: DeviceBytes(self.copier, address + index * size),
         )
 
-    def _give_back(self, address: int) -> bool:
+    def _give_back(self, address: int, size_bytes: int) -> bool:
         try:
-            self._runtime.give_back(address)
+            if self._reserve is None:
+                self._runtime.give_back(address)
+            else:
+                self._reserve.give_back(address, size_bytes)
         except CudaFailed as error:
             log.warning("device_memory_kept", device=self._name, why=str(error))
             return False
@@ -192,8 +251,14 @@ class CudaDevice:
             available = self._runtime.room().available_bytes
         except CudaFailed:
             available = 0
+        if self._reserve is not None:
+            available += self._reserve.size_bytes
         return NotEnoughMemory(
             f"{self._name} refused the memory ({error})",
             requested_bytes=size_bytes,
             available_bytes=available,
         )
+
+
+def _rounded_up(size_bytes: int) -> int:
+    return -(-size_bytes // GRANULARITY) * GRANULARITY

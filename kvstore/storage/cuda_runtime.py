@@ -1,11 +1,13 @@
 """What the server asks of CUDA, and cupy, which does it."""
 
 import ctypes
+from collections.abc import Sequence as Items
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from kvstore.storage.cuda_driver import CudaDriver
+from kvstore.storage.copies import DeviceCopy
+from kvstore.storage.cuda_driver import CudaDriver, PlainCopy
 from kvstore.storage.errors import CudaFailed, DeviceUnavailable
 
 # cudaMemcpyHostToDevice and cudaMemcpyDeviceToHost, of the runtime's enum cudaMemcpyKind.
@@ -13,6 +15,8 @@ HOST_TO_DEVICE = 1
 DEVICE_TO_HOST = 2
 # cudaStreamNonBlocking: no order between this stream and the legacy default one.
 STREAM_NON_BLOCKING = 1
+# cudaEventBlockingSync and cudaEventDisableTiming: a waiting thread sleeps, and no time is kept.
+EVENT_FLAGS = 1 | 2
 # cudaHostRegisterPortable: pinned to all contexts, whichever thread's.
 HOST_REGISTER_PORTABLE = 1
 HOW_TO_INSTALL = "install it with: pip install cupy-cuda13x, or cupy-cuda12x for CUDA 12"
@@ -36,7 +40,15 @@ class CudaRuntime(Protocol):
     """Calls on one device, from threads that selected it. Each raises CudaFailed."""
 
     def select(self, device: int) -> bytes:
-        """Make a device this thread's own, and return its UUID; raises DeviceUnavailable."""
+        """Create a device's context, ``use`` it, and return its UUID; raises DeviceUnavailable."""
+        ...
+
+    def use(self, device: int) -> None:
+        """Make a device that was selected this thread's own."""
+        ...
+
+    def pci_bus_id(self, device: int) -> str:
+        """Return where a device is attached, such as ``0000:3B:00.0``."""
         ...
 
     def room(self) -> DeviceRoom:
@@ -47,16 +59,26 @@ class CudaRuntime(Protocol):
         """Return the address of fresh memory, whatever is in it."""
         ...
 
-    def fill(self, address: int, size_bytes: int, value: int) -> None:
-        """Write one value into all bytes of memory, and wait until it is done."""
+    def fill(self, address: int, size_bytes: int, value: int, stream: int) -> None:
+        """Write one value into all bytes of memory, and wait for the stream."""
         ...
 
-    def read(self, address: int, size_bytes: int) -> memoryview:
-        """Return a copy of memory's bytes, made in the device's order of its work."""
+    def read(self, address: int, size_bytes: int, stream: int) -> memoryview:
+        """Return a copy of memory's bytes, after waiting for the stream.
+
+        Other streams' writes are in it if they were waited for before this call.
+        """
         ...
 
     def make_stream(self) -> int:
         """Return a stream that waits for none of the others."""
+        ...
+
+    def begin_batch(self, copies: Items[DeviceCopy], stream: int) -> bool:
+        """Begin all copies by one call, in any order. Returns False if the driver has no such call.
+
+        If it raises, any of them may have begun.
+        """
         ...
 
     def begin_write(self, address: int, content: memoryview, stream: int) -> None:
@@ -69,6 +91,18 @@ class CudaRuntime(Protocol):
 
     def wait(self, stream: int) -> None:
         """Wait until all that was begun on a stream is done."""
+        ...
+
+    def record_event(self, stream: int) -> int:
+        """Return an event that happens when all that was begun on a stream so far is done."""
+        ...
+
+    def wait_for_event(self, event: int) -> None:
+        """Wait for an event, once: it is destroyed."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until the device did all work of this process."""
         ...
 
     def register(self, address: int, size_bytes: int) -> None:
@@ -104,17 +138,25 @@ class CupyRuntime:
         self._driver = CudaDriver()
 
     def select(self, device: int) -> bytes:
-        """Make a device this thread's own, and return its UUID; raises DeviceUnavailable."""
+        """Create a device's context, ``use`` it, and return its UUID; raises DeviceUnavailable."""
         try:
             count = self._call("getDeviceCount")
             if device >= count:
                 raise DeviceUnavailable(f"there is no cuda:{device}: {count} devices are visible")
-            self._call("setDevice", device)
-            # Makes the context, which the driver's own calls need.
-            self._call("deviceSynchronize")
+            # cupy's setDevice holds the GIL, so it must not be the call that creates the context.
+            self._driver.retain(device)
+            self.use(device)
             return self._driver.uuid(device)
         except CudaFailed as error:
             raise DeviceUnavailable(f"cuda:{device} cannot be used: {error}") from error
+
+    def use(self, device: int) -> None:
+        """Make a device that was selected this thread's own, by ``cudaSetDevice``."""
+        self._call("setDevice", device)
+
+    def pci_bus_id(self, device: int) -> str:
+        """Return where a device is attached, such as ``0000:3B:00.0``."""
+        return self._driver.pci_bus_id(device)
 
     def room(self) -> DeviceRoom:
         """Return what the device has left."""
@@ -125,16 +167,20 @@ class CupyRuntime:
         address: int = self._call("malloc", size_bytes)
         return address
 
-    def fill(self, address: int, size_bytes: int, value: int) -> None:
-        """Write one value into all bytes of memory, and wait until it is done."""
-        self._call("memset", address, value, size_bytes)
-        self._call("deviceSynchronize")
+    def fill(self, address: int, size_bytes: int, value: int, stream: int) -> None:
+        """Write one value into all bytes of memory, and wait for the stream."""
+        self._call("memsetAsync", address, value, size_bytes, stream)
+        self.wait(stream)
 
-    def read(self, address: int, size_bytes: int) -> memoryview:
-        """Return a copy of memory's bytes: the call returns when the copy is there."""
-        copy = (ctypes.c_ubyte * size_bytes)()
-        self._call("memcpy", ctypes.addressof(copy), address, size_bytes, DEVICE_TO_HOST)
-        return memoryview(copy).cast("B")
+    def read(self, address: int, size_bytes: int, stream: int) -> memoryview:
+        """Return a copy of memory's bytes, after waiting for the stream."""
+        copy = memoryview((ctypes.c_ubyte * size_bytes)()).cast("B")
+        try:
+            self.begin_read(address, copy, stream)
+        finally:
+            # Whatever was begun writes to memory that is given back otherwise.
+            self.wait(stream)
+        return copy
 
     def make_stream(self) -> int:
         """Return a stream of ``cudaStreamCreateWithFlags``."""
@@ -154,9 +200,42 @@ class CupyRuntime:
         kind = DEVICE_TO_HOST
         self._call("memcpyAsync", address_of(into), address, into.nbytes, kind, stream)
 
+    def begin_batch(self, copies: Items[DeviceCopy], stream: int) -> bool:
+        """Begin copies by ``cuMemcpyBatchAsync``, if the driver has it: CUDA 12.8 and later."""
+        if not self._driver.copies_batches:
+            return False
+        plain = []
+        for address, content, inwards in copies:
+            host = address_of(content)
+            ends = (address, host) if inwards else (host, address)
+            plain.append(PlainCopy(*ends, content.nbytes))
+        self._driver.begin_batch(plain, stream)
+        return True
+
     def wait(self, stream: int) -> None:
         """Wait by ``cudaStreamSynchronize``, which raises what went wrong meanwhile too."""
         self._call("streamSynchronize", stream)
+
+    def record_event(self, stream: int) -> int:
+        """Return an event of ``cudaEventRecord``, one for each call."""
+        event: int = self._call("eventCreateWithFlags", EVENT_FLAGS)
+        try:
+            self._call("eventRecord", event, stream)
+        except CudaFailed:
+            self._call("eventDestroy", event)
+            raise
+        return event
+
+    def wait_for_event(self, event: int) -> None:
+        """Wait by ``cudaEventSynchronize``, asleep; it raises what went wrong meanwhile too."""
+        try:
+            self._call("eventSynchronize", event)
+        finally:
+            self._call("eventDestroy", event)
+
+    def synchronize(self) -> None:
+        """Wait by ``cudaDeviceSynchronize``. After an error that stays it raises that each time."""
+        self._call("deviceSynchronize")
 
     def register(self, address: int, size_bytes: int) -> None:
         """Register by ``cudaHostRegister``, portable; a tenth of a second a GB.
@@ -172,8 +251,10 @@ class CupyRuntime:
 
     def export(self, address: int) -> Exported:
         """Return what lets other processes map the memory."""
-        handle: bytes = self._call("ipcGetMemHandle", address)
-        return Exported(handle, address - self._driver.allocation(address).base)
+        base = self._driver.allocation(address).base
+        # CUDA documents this call for an allocation's first byte only.
+        handle: bytes = self._call("ipcGetMemHandle", base)
+        return Exported(handle, address - base)
 
     def give_back(self, address: int) -> None:
         """Give memory back that no other process maps."""

@@ -120,6 +120,10 @@ class MemorySource(Protocol):
         """Bytes that an allocation is rounded up to a multiple of."""
         ...
 
+    def answers(self) -> bool:
+        """Return whether it works at all; False after an error that stays. May wait for work."""
+        ...
+
     def allocate(self, shape: ExtentShape) -> ExtentMemory:
         """Allocate an extent. Raises ``NotEnoughMemory``; nothing is allocated then."""
         ...

@@ -1,69 +1,82 @@
 """Host memory that workers map: a sealed memfd for each extent."""
 
-import fcntl
 import mmap
 import os
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeAlias
 
 import structlog
 
-from kvstore.storage import memory
-from kvstore.storage.errors import NotEnoughMemory
+from kvstore.storage import numa
 from kvstore.storage.extent import ExtentDescription, ExtentShape, HostExport, SlotReader
+from kvstore.storage.host_mapping import PLAIN, HostTerms, allocate, fill, make_memfd, map_memfd
+from kvstore.storage.hugepages import Hugepages, transparent_allowed
+from kvstore.storage.populate import MOST_THREADS
+from kvstore.storage.processors import processor_count
+from kvstore.storage.registration import Register, Registration, pieces
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-# A worker that maps a sealed extent cannot be made to fault by anybody's truncation.
-SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-# fallocate starts over when a signal comes, so it goes in steps of some milliseconds.
-STEP_BYTES = 64 << 20
-
-# Tells a device of memory that is cut into slots of so many bytes; returns what undoes it,
-# which is called before the memory goes.
-Register: TypeAlias = Callable[[memoryview, int], Callable[[], None]]
+ADVICE = "set /sys/kernel/mm/transparent_hugepage/shmem_enabled to advise"
 
 
 class HostExtent:
     """One extent of host memory: allocated whole, zero, mapped by this process too.
 
-    Memory that is granted is there: it was prefaulted, so that no write to a slot
-    can fail later. It is left out of core dumps and of forked children.
+    Every page is allocated before the extent is used, so no write to a slot can fail
+    later. The memory is left out of core dumps and of forked children.
     """
 
     def __init__(
-        self, shape: ExtentShape, root: Path = Path("/"), register: Register | None = None
+        self,
+        shape: ExtentShape,
+        terms: HostTerms = PLAIN,
+        register: Register | None = None,
     ) -> None:
         """Allocate. Raises :class:`NotEnoughMemory`, before allocating where it can be known.
 
-        ``root`` is where the bounds of memory are read; ``register`` is told of the memory.
+        ``register`` is called for each piece of the memory while the next one is filled.
         """
-        memory.require(shape.size_bytes, root)
+        terms.require(shape.size_bytes)
         self.shape = shape
+        self._registration: Registration | None = None
+        self._mapped_bytes = terms.rounded(shape.size_bytes)
+        name = f"kvstore-extent-{shape.extent_id}"
         try:
-            self._descriptor = os.memfd_create(
-                f"kvstore-extent-{shape.extent_id}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
-            )
+            self._descriptor = make_memfd(name, self._mapped_bytes, terms)
             try:
-                self._mapping: mmap.mmap | None = _map(self._descriptor, shape.size_bytes)
+                mapping = map_memfd(self._descriptor, self._mapped_bytes, terms)
             except BaseException:
                 os.close(self._descriptor)
                 raise
-        except OSError as error:
-            raise _refusal(shape.size_bytes, error, root) from error
-        self._unregister: Callable[[], None] | None = None
-        if register is not None:
+            self._mapping: mmap.mmap | None = mapping
             try:
-                self._unregister = register(memoryview(self._mapping), shape.slot_bytes)
+                self._fill(mapping, terms, register)
             except BaseException:
                 self.close()
                 raise
+        except OSError as error:
+            raise terms.refusal(shape.size_bytes, error) from error
+
+    def _fill(self, mapping: mmap.mmap, terms: HostTerms, register: Register | None) -> None:
+        if not terms.populates(registered=register is not None):
+            allocate(self._descriptor, 0, self._mapped_bytes)
+            return
+        if register is None:
+            fill(self._descriptor, mapping, 0, self._mapped_bytes, terms.threads)
+            return
+        self._registration = Registration(register)
+        start = 0
+        with memoryview(mapping) as memory:
+            for size in pieces(self.shape.size_bytes, self.shape.slot_bytes):
+                fill(self._descriptor, mapping, start, size, terms.threads)
+                self._registration.begin(memory[start : start + size])
+                start += size
+        self._registration.finish()
 
     def describe(self) -> ExtentDescription:
         """Return what another process needs to map the memory, until ``close``."""
-        export = HostExport(self._descriptor, self.shape.size_bytes)
+        export = HostExport(self._descriptor, self._mapped_bytes)
         return ExtentDescription(self.shape, 0, export)
 
     def read(self, index: int) -> memoryview | None:
@@ -112,55 +125,59 @@ class HostExtent:
         mapping, self._mapping = self._mapping, None
         if mapping is None:
             return
-        if self._unregister is not None:
-            self._unregister()
+        if self._registration is not None:
+            self._registration.undo()
         with suppress(BufferError):
             mapping.close()
         os.close(self._descriptor)
 
 
 class HostMemory:
-    """The machine's memory as a source of extents. ``root`` is where its bounds are read.
+    """The machine's memory as a source of extents.
 
-    ``register`` is told of each extent's memory, and gives back what undoes that.
+    ``register`` is as in :class:`HostExtent`. An unset ``threads`` is the number of
+    processors that the process may use, at most :data:`MOST_THREADS`. A ``numa_node`` that
+    the kernel refuses is logged and not used. ``root`` is where bounds are read.
     """
 
-    granularity = 1
-
-    def __init__(self, root: Path = Path("/"), register: Register | None = None) -> None:
-        self._root = root
+    def __init__(
+        self,
+        root: Path = Path("/"),
+        register: Register | None = None,
+        *,
+        hugepages: Hugepages = Hugepages.OFF,
+        numa_node: int | None = None,
+        threads: int | None = None,
+    ) -> None:
         self._register = register
+        if numa_node is not None:
+            try:
+                numa.try_node(numa_node)
+            except OSError as error:
+                log.warning("numa_node_unusable", numa_node=numa_node, why=error.strerror)
+                numa_node = None
+        if hugepages is Hugepages.TRANSPARENT and not transparent_allowed(root):
+            log.warning("transparent_hugepages_off", advice=ADVICE)
+        count = threads or min(processor_count(root), MOST_THREADS)
+        self._terms = HostTerms(root, hugepages, numa_node, count)
+
+    @property
+    def granularity(self) -> int:
+        """Bytes that an allocation is rounded up to a multiple of."""
+        return self._terms.hugepages.granularity
 
     def warn_beyond(self, budget_bytes: int, tier: int = 1) -> None:
-        """Log each bound that has less than a tier's budget now; what is refused then may come."""
-        for bound in memory.bounds(self._root):
+        """Log each bound that is less than a tier's budget now. More may be available later."""
+        for bound in self._terms.bounds():
             if budget_bytes > bound.available_bytes:
                 event = "tier1_bytes_beyond_memory" if tier == 1 else "tier2_bytes_beyond_memory"
                 fields = {f"tier{tier}_bytes": budget_bytes} | bound._asdict()
                 log.warning(event, **fields)
 
+    def answers(self) -> bool:
+        """Return True."""
+        return True
+
     def allocate(self, shape: ExtentShape) -> HostExtent:
         """Allocate an extent; raises :class:`NotEnoughMemory`."""
-        return HostExtent(shape, self._root, self._register)
-
-
-def _map(descriptor: int, size_bytes: int) -> mmap.mmap:
-    """Give the file its size and all its memory, seal it, and map it."""
-    os.ftruncate(descriptor, size_bytes)
-    for start in range(0, size_bytes, STEP_BYTES):
-        os.posix_fallocate(descriptor, start, min(STEP_BYTES, size_bytes - start))
-    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
-    mapping = mmap.mmap(descriptor, size_bytes)
-    mapping.madvise(mmap.MADV_DONTFORK)
-    mapping.madvise(mmap.MADV_DONTDUMP)
-    return mapping
-
-
-def _refusal(size_bytes: int, error: OSError, root: Path) -> NotEnoughMemory:
-    """Say that the kernel refused, however much there seemed to be a moment ago."""
-    available = min((each.available_bytes for each in memory.bounds(root)), default=0)
-    return NotEnoughMemory(
-        f"the kernel refused the memory ({error.strerror})",
-        requested_bytes=size_bytes,
-        available_bytes=available,
-    )
+        return HostExtent(shape, self._terms, self._register)

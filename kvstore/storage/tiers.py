@@ -5,17 +5,20 @@ from contextlib import suppress
 
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.copies import Ending, Outcome, SlotBytes, begin_all, copy_all
+from kvstore.storage.device_watch import DeviceWatch
 from kvstore.storage.extent import ExtentDescription, SlotReader
 
 
 class Tiers:
     """The owners of each tier's memory, the nearest first. Thread-safe.
 
-    Extents are named alike in all, and none twice.
+    Extents are named alike in all, and none twice. ``device`` knows whether the device that some
+    of the memory is on failed for good.
     """
 
     def __init__(self, *arenas: Arenas) -> None:
         self.arenas = arenas
+        self.device = DeviceWatch(lambda: all(each.source.answers() for each in arenas))
 
     @property
     def nearest(self) -> Arenas:

@@ -3,8 +3,10 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
+from device_process import StartMethod
 
 # In a process of its own, which a CUDA that is broken may take with it. Of cupy it asks what
 # pages need: kernels of its own would need CUDA's headers.
@@ -36,3 +38,12 @@ def cuda() -> None:
     reason = why_no_cuda()
     if reason is not None:
         pytest.skip(reason)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def executed_workers(cuda: None) -> Iterator[None]:
+    """Start workers by an exec, as users do, and not as forks of a process that imported torch."""
+    del cuda
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StartMethod, "name", "spawn")
+        yield

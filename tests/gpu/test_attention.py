@@ -1,10 +1,12 @@
 """The kernels themselves, beside attention that gathers, on the device."""
 
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from far_pages import FAR_BYTES, FAR_CASES, GIB, attend_within, far_memory, near_memory
 from kernel_cases import CASES, Case, assert_same, attend
 
 from inference_worker.device_work import DeviceWork
@@ -14,7 +16,9 @@ if TYPE_CHECKING:
     from inference_worker.kernel_attention import KernelAttention
 else:
     KernelAttention = pytest.importorskip(
-        "inference_worker.kernel_attention", reason="needs Triton", exc_type=ImportError
+        "inference_worker.kernel_attention",
+        reason="needs a CUDA device, with whose torch Triton comes",
+        exc_type=ImportError,
     ).KernelAttention
 
 # As long as a model's are, and as wide.
@@ -39,6 +43,28 @@ def test_kernels_write_and_attend_as_gathering_does(
     asked = case._replace(dtype=dtype)
     how = partial(KernelAttention, programs=programs)
     assert_same(attend(asked, how, "cuda"), attend(asked, GatheredAttention, "cuda"))
+
+
+@pytest.fixture(scope="module")
+def far() -> Iterator[torch.Tensor]:
+    """Memory of 36 GiB, which goes back to the device at the end."""
+    available, _ = torch.cuda.mem_get_info()
+    if available < FAR_BYTES + GIB:
+        pytest.skip(f"needs 37 GiB on the device, which has {available >> 30} GiB left")
+    memory = [far_memory("cuda")]
+    yield memory[0]
+    memory.clear()
+    torch.cuda.empty_cache()
+
+
+@pytest.mark.parametrize("way", ["gathered", "whole", "split"])
+@pytest.mark.parametrize("case", FAR_CASES.values(), ids=FAR_CASES)
+def test_pages_may_lie_far_apart(case: Case, way: str, far: torch.Tensor) -> None:
+    """More than 2^31 units of 16 bytes, and more than 2^32 numbers within one extent."""
+    ways = {"whole": partial(KernelAttention, programs=1)}
+    ways |= {"split": partial(KernelAttention, programs=64), "gathered": GatheredAttention}
+    got = attend_within(case, ways[way], far)
+    assert_same(got, attend_within(case, GatheredAttention, near_memory(case, "cuda")))
 
 
 def test_a_wait_ends_when_the_work_is_done() -> None:

@@ -3,20 +3,17 @@
 from collections.abc import Callable
 
 import pytest
-from device_pages import page_count, prompt
+from device_kills import KILLS, a_killed_worker_s_kernels_write_nothing_more
+from device_orders import ORDERS
 from device_scenarios import (
     SCENARIOS,
     TOKENS,
     memory_goes_with_its_last_user,
-    slots,
     store_and_workers,
 )
 from device_tiers import pages_go_down_and_come_back
 
-from kvstore_client.testing import wait_until
-
 GIB = 1 << 30
-OTHERS = prompt(4, 5)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda each: each.__name__)
@@ -43,18 +40,13 @@ def test_a_release_waits_for_the_device() -> None:
         assert worker.ask("release_with_work_under_way")
 
 
-def test_a_killed_worker_s_kernels_write_nothing_more() -> None:
-    """Slots that a killed worker's kernels wrote are another's, and stay as that one wrote them."""
-    with store_and_workers(2) as (store, (one, two)):
-        one.ask("acquire", TOKENS)
-        theirs = set(one.ask("reserved"))
-        one.ask("write_without_end")
-        one.kill()
-        assert wait_until(lambda: slots(store, "reserved") == 0)
-        assert two.ask("acquire", OTHERS) == 0
-        assert theirs & set(two.ask("reserved"))
-        assert len(two.ask("insert")) == page_count(OTHERS)
-        two.ask("give_up")
-        assert two.ask("hold", OTHERS) == len(OTHERS) - 1
-        assert all(two.ask("reads_right") for _ in range(500))
-        two.ask("release")
+@pytest.mark.parametrize("with_child", [False, True], ids=["alone", "with a forked child"])
+def test_a_killed_worker_s_kernels_write_nothing_more(*, with_child: bool) -> None:
+    """Its slots are another's once its kernels have ended, also where a child of it lives on."""
+    a_killed_worker_s_kernels_write_nothing_more("cuda", with_child=with_child)
+
+
+@pytest.mark.parametrize("scenario", [*KILLS, *ORDERS], ids=lambda each: each.__name__)
+def test_device_orders(scenario: Callable[[str], None]) -> None:
+    """Each of these holds on the device too."""
+    scenario("cuda")

@@ -11,6 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from device_kills import KILLS, a_killed_worker_s_kernels_write_nothing_more
+from device_orders import ORDERS
 from device_scenarios import (
     SCENARIOS,
     a_view_outlives_its_store,
@@ -36,10 +38,16 @@ def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(folders[0])
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("scenario", [*SCENARIOS, *KILLS, *ORDERS], ids=lambda each: each.__name__)
 def test_device_pages(scenario: Callable[[str], None]) -> None:
     """What has to hold on a device holds in all of our code beneath which CUDA lies."""
     scenario("cpu")
+
+
+@pytest.mark.parametrize("with_child", [False, True], ids=["alone", "with a forked child"])
+def test_a_killed_worker_writes_nothing_more(*, with_child: bool) -> None:
+    """Its slots are another's once it is dead, also where a child of it lives on."""
+    a_killed_worker_s_kernels_write_nothing_more("cpu", with_child=with_child)
 
 
 def test_pages_go_down_and_come_back() -> None:
@@ -97,6 +105,16 @@ def test_a_server_that_waits_can_be_stopped(
     os.kill(store.pid, signal.SIGTERM)
     with pytest.raises(RuntimeError, match=r"status 1(.|\n)*33554432 bytes left of 67108864"):
         started.result(LIMIT)
+
+
+@pytest.mark.parametrize(("reserve", "at_once"), [("all", 40 * MIB), ("grow", 0)])
+def test_a_server_has_its_budget_before_it_serves(
+    tmp_path: Path, reserve: str, at_once: int
+) -> None:
+    """With --tier1-reserve all, so that the order of start does not decide who gets memory."""
+    arguments = ("--device", "cuda:0", "--tier1-bytes", "40MiB", "--tier1-reserve", reserve)
+    with running_store(*arguments):
+        assert sum(each.stat().st_size for each in tmp_path.iterdir()) == at_once
 
 
 def test_memory_goes_with_its_last_user() -> None:

@@ -66,7 +66,7 @@ def test_the_wheel_alone_serves(wheel: Path, folder: Path) -> None:
     assert installed.run("python", "-c", look).strip() == "None"
 
 
-@pytest.mark.skipif(DIST is None, reason="make dist-test: it installs torch")
+@pytest.mark.dist
 @pytest.mark.timeout(900)
 def test_the_wheel_alone_runs_a_model(
     wheel: Path, folder: Path, record_property: Callable[[str, object], None]

@@ -13,6 +13,10 @@ STARTS = {
 }
 
 
+SERVE = ["kvstore-worker", "serve", "--help"]
+DEMO = ["kvstore-worker", "demo", "--help"]
+
+
 def start(code: str) -> "subprocess.CompletedProcess[str]":
     """Run some Python to its end."""
     command = [sys.executable, "-c", code]
@@ -31,6 +35,20 @@ def test_a_missing_extra_is_named(how: str) -> None:
         assert "Traceback" not in done.stderr
         assert f"needs {missing}," in line
         assert "pip install '.[worker]'" in line
+
+
+def test_only_serve_needs_an_http_server() -> None:
+    """Without starlette and uvicorn `serve` names what is missing, and the others run."""
+    for missing in ("starlette", "uvicorn"):
+        code = BLOCKED.format(missing=missing, start=f"sys.argv = {SERVE}; {STARTS['module']}")
+        done = start(code)
+        assert done.returncode == 2
+        assert f"needs {missing}," in done.stderr
+        assert "Traceback" not in done.stderr
+        code = BLOCKED.format(missing=missing, start=f"sys.argv = {DEMO}; {STARTS['module']}")
+        done = start(code)
+        assert done.returncode == 0, done.stderr
+        assert "--device" in done.stdout
 
 
 def test_a_module_of_ours_that_is_missing_is_no_extra() -> None:

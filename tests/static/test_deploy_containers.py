@@ -175,3 +175,29 @@ def test_the_dockerfile_installs_the_extras_that_there_are() -> None:
 def test_the_linter_has_nothing_to_say(command: tuple[str, ...]) -> None:
     """The Dockerfile is to hadolint's taste, and what has a published schema fits it."""
     run(*command)
+
+
+@pytest.mark.parametrize("name", ["compose.yaml", "compose.vllm.yaml"])
+def test_no_container_dies_with_the_store(name: str) -> None:
+    """None is in another one's process namespace: with its first process all others end."""
+    spaces = {each.get("pid", "host") for each in read_compose(name)["services"].values()}
+    assert spaces == {"host"}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "docs/gpu.md",
+        "docs/how-to-containers.md",
+        "deploy/Dockerfile",
+        "deploy/compose.yaml",
+        "clients/python/kvstore_client/cuda_runtime.py",
+        "clients/python/kvstore_client/ctl_checks_device.py",
+    ],
+)
+def test_a_gpu_s_containers_share_what_its_handles_need(path: str) -> None:
+    """Wherever it is said what they share, it is the process namespace as well as IPC."""
+    text = (ROOT / path).read_text(encoding="utf-8")
+    assert "pid: host" in text
+    assert "IPC" in text or "ipc" in text
+    assert "--ipc=host` or" not in text

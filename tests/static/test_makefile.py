@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 ALL = "server,worker,demo,dev"
 TINY = "ARGS=--model tiny"
+KERNELS_NEED = "tests/kernels/requirements.txt"
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 
 
@@ -19,14 +20,16 @@ def clone(tmp_path: Path) -> Path:
     """A folder with what the Makefile looks at, and no environment."""
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / KERNELS_NEED).parent.mkdir(parents=True)
+    shutil.copy(ROOT / KERNELS_NEED, tmp_path / KERNELS_NEED)
     (tmp_path / ".venv").mkdir()
     return tmp_path
 
 
-def set_up(clone: Path, *arguments: str) -> list[str]:
-    """Return the extras of each installation that make would do."""
+def said(clone: Path, *arguments: str) -> str:
+    """Return the commands that make would run."""
     environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-    said = subprocess.run(
+    result = subprocess.run(
         ["make", "--dry-run", *arguments],
         cwd=clone,
         env=environment,
@@ -34,7 +37,12 @@ def set_up(clone: Path, *arguments: str) -> list[str]:
         text=True,
         check=True,
     )
-    return re.findall(r"--editable '\.\[(.*)\]'", said.stdout)
+    return result.stdout
+
+
+def set_up(clone: Path, *arguments: str) -> list[str]:
+    """Return the extras of each installation that make would do."""
+    return re.findall(r"--editable '\.\[(.*)\]'", said(clone, *arguments))
 
 
 @pytest.mark.parametrize(
@@ -76,8 +84,52 @@ def test_a_demo_has_no_more_than_it_needs(
     assert set_up(clone, "demo", *arguments) == extras
 
 
+@pytest.mark.parametrize("target", ["gpu-bundle", "gpu-dry-run"])
+def test_a_bundle_needs_no_environment(clone: Path, target: str) -> None:
+    """What travels to a GPU machine is packed by the standard library and pip."""
+    assert set_up(clone, target) == []
+
+
+def test_clean_removes_what_is_made(clone: Path) -> None:
+    """Each folder at the root that git ignores, and nothing that it does not."""
+    ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
+    folders = {line.strip("/") for line in ignored if line.startswith("/") and "*" not in line}
+    for name in folders:
+        (clone / name).mkdir(exist_ok=True)
+    subprocess.run(["make", "clean"], cwd=clone, check=True)
+    assert sorted(path.name for path in clone.iterdir()) == [
+        *("Makefile", "constraints.txt", "pyproject.toml", "tests"),
+    ]
+
+
 def test_what_changed_is_set_up_again(clone: Path) -> None:
     """As whole as it was."""
     (clone / ".venv" / ".installed").touch()
     os.utime(clone / ".venv" / ".installed", (0, 0))
     assert set_up(clone, "demo") == [ALL]
+
+
+def test_kernels_have_an_environment_of_their_own(clone: Path) -> None:
+    """Triton is installed there and nowhere else; a change of its pin sets it up again."""
+    commands = said(clone, "kernels")
+    assert set_up(clone, "kernels") == ["worker,cuda,kernels"]
+    installed = (
+        f"&& .venv-kernels/bin/python -m pip install [^&]*--no-deps --requirement {KERNELS_NEED}"
+    )
+    assert len(re.findall(installed, commands)) == 1
+    assert ".venv/" not in commands
+    assert KERNELS_NEED not in said(clone, "test")
+    stamp = clone / ".venv-kernels" / ".installed"
+    stamp.parent.mkdir()
+    stamp.touch()
+    assert set_up(clone, "kernels") == []
+    os.utime(clone / KERNELS_NEED, (2**31, 2**31))
+    assert set_up(clone, "kernels") == ["worker,cuda,kernels"]
+
+
+def test_clean_removes_every_environment() -> None:
+    """Each folder that git ignores as an environment is one that `make clean` removes."""
+    ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
+    environments = {line.strip("/") for line in ignored if line.startswith("/.venv")}
+    assert ".venv-kernels" in environments
+    assert environments <= set(said(ROOT, "clean").split())

@@ -2,11 +2,16 @@
 
 import ctypes
 from collections import Counter
+from collections.abc import Callable
+from collections.abc import Sequence as Items
 from hashlib import shake_256
 from threading import get_ident
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
+from cuda_driver_stand_in import driver_library as driver_library  # noqa: PLC0414  # given on
+from cuda_streams import Streams
+
+from kvstore.storage.copies import DeviceCopy
 from kvstore.storage.cuda_runtime import DeviceRoom, Exported, address_of
 from kvstore.storage.errors import CudaFailed
 from kvstore_client.errors import DeviceUnavailable
@@ -16,34 +21,53 @@ if TYPE_CHECKING:
 
 # With a zero byte inside, as one device in sixteen has it.
 UUID = bytes([7, 0, *range(1, 15)])
+PCI_BUS_ID = "0000:3B:00.0"
 # What memory holds that nobody cleared.
 DIRT = 0xDD
+# What a device refuses that failed for good.
+EVERY_CALL = "every call"
 
 
 class Card:
     """One device of ``size_bytes``. ``calls`` are the calls so far, ``threads`` whose they were.
 
-    ``fail`` names the call that is refused from now on. ``mapped`` counts the
-    mappings of each address. A copy that was begun happens when its stream is waited
-    for, and not before. ``registered`` has the size of each registration by its address.
+    ``fail`` names the call that is refused from now on, or is EVERY_CALL. ``mapped`` counts the
+    mappings of each address. What was begun on a stream happens when the stream, or a
+    later event of it, is waited for, and not before. ``registered`` has the size of each
+    registration by its address. ``batches`` says whether copies can be begun by one call. Handles
+    are of ``own_process`` where process ids are equal. While a stream is ``capturing``, calls of
+    threads whose mode is not relaxed are refused, and so is waiting for the device: the capture
+    is ``capture_broken`` then.
     """
 
     def __init__(self, size_bytes: int = 64 << 20, uuid: bytes = UUID) -> None:
         self.size_bytes = size_bytes
         self.uuid = uuid
+        self.pci_bus_id = PCI_BUS_ID
         self.memory: dict[int, ctypes.Array[ctypes.c_ubyte]] = {}
         self.mapped: Counter[int] = Counter()
         self.calls: list[str] = []
         self.threads: set[int] = set()
         self.fail = ""
-        self.begun: dict[int, list[tuple[int, int, int]]] = {}
+        self.streams = Streams()
+        self.batches = True
         self.registered: dict[int, int] = {}
+        self.own_process = self.capturing = self.capture_broken = False
+        self.relaxed: set[int] = set()
 
     def note(self, call: str) -> bool:
         """Count a call; returns whether it is to be refused."""
         self.calls.append(call)
         self.threads.add(get_ident())
-        return call == self.fail
+        if self.capturing and (get_ident() not in self.relaxed or "ynchronize" in call):
+            self.capture_broken = True
+            return True
+        return self.fail in (call, EVERY_CALL)
+
+    @property
+    def begun(self) -> dict[int, list[Callable[[], object]]]:
+        """What was begun on each stream and is not done."""
+        return self.streams.begun
 
     @property
     def available_bytes(self) -> int:
@@ -71,17 +95,6 @@ class Card:
                 self.mapped[address] += 1
                 return address
         return None
-
-    def make_stream(self) -> int:
-        """Return the number of a stream."""
-        stream = len(self.begun) + 1
-        self.begun[stream] = []
-        return stream
-
-    def wait(self, stream: int) -> None:
-        """Carry out what was begun on a stream."""
-        while self.begun[stream]:
-            ctypes.memmove(*self.begun[stream].pop(0))
 
     def register(self, address: int, size_bytes: int) -> bool:
         """Register memory of the host; False where some of it is already."""
@@ -112,6 +125,17 @@ class ServerCuda:
         self._note("select")
         return self._card.uuid
 
+    def use(self, device: int) -> None:
+        """Select the one device."""
+        assert device == 0
+        self._note("use")
+
+    def pci_bus_id(self, device: int) -> str:
+        """Return where the one device is attached."""
+        assert device == 0
+        self._note("pci_bus_id")
+        return self._card.pci_bus_id
+
     def room(self) -> DeviceRoom:
         """Return what is left."""
         self._note("room")
@@ -125,39 +149,76 @@ class ServerCuda:
             raise CudaFailed("allocate: out of memory")
         return address
 
-    def fill(self, address: int, size_bytes: int, value: int) -> None:
+    def fill(self, address: int, size_bytes: int, value: int, stream: int) -> None:
         """Write one value into all bytes."""
         self._note("fill")
-        ctypes.memset(address, value, size_bytes)
+        self._card.streams.begin_fill(address, value, size_bytes, stream)
+        self._card.streams.wait(stream)
 
-    def read(self, address: int, size_bytes: int) -> memoryview:
+    def read(self, address: int, size_bytes: int, stream: int) -> memoryview:
         """Copy."""
         self._note("read")
+        self._card.streams.wait(stream)
         return memoryview(ctypes.string_at(address, size_bytes))
 
     def make_stream(self) -> int:
         """Return a stream."""
         self._note("make_stream")
-        return self._card.make_stream()
+        return self._card.streams.make_stream()
 
     def begin_write(self, address: int, content: memoryview, stream: int) -> None:
         """Begin to copy to the device."""
         self._note("begin_write")
-        self._card.begun[stream].append((address, address_of(content), content.nbytes))
+        self._card.streams.begin_copy(address, address_of(content), content.nbytes, stream)
 
     def begin_read(self, address: int, into: memoryview, stream: int) -> None:
         """Begin to copy to the host."""
         self._note("begin_read")
-        self._card.begun[stream].append((address_of(into), address, into.nbytes))
+        self._card.streams.begin_copy(address_of(into), address, into.nbytes, stream)
+
+    def begin_batch(self, copies: Items[DeviceCopy], stream: int) -> bool:
+        """Begin copies by one call, the last first; half of them where it is refused."""
+        if not self._card.batches:
+            return False
+        refused = self._card.note("begin_batch")
+        begun = copies[: len(copies) // 2] if refused else copies
+        for address, content, inwards in reversed(begun):
+            ends = (address, address_of(content)) if inwards else (address_of(content), address)
+            self._card.streams.begin_copy(*ends, content.nbytes, stream)
+        if refused:
+            raise CudaFailed("begin_batch: refused")
+        return True
 
     def wait(self, stream: int) -> None:
-        """Copy what was begun; where it fails, nothing of that is under way either."""
+        """Do what was begun; where it fails, nothing of that is under way either."""
         try:
             self._note("wait")
         except CudaFailed:
-            self._card.begun[stream].clear()
+            self._card.streams.lose_all(stream)
             raise
-        self._card.wait(stream)
+        self._card.streams.wait(stream)
+
+    def record_event(self, stream: int) -> int:
+        """Return an event after what was begun."""
+        self._note("record_event")
+        event = self._card.streams.make_event()
+        self._card.streams.record(event, stream)
+        return event
+
+    def wait_for_event(self, event: int) -> None:
+        """Copy what was begun before it; where it fails, nothing of that is under way either."""
+        try:
+            self._note("wait_for_event")
+        except CudaFailed:
+            self._card.streams.lose(event)
+            raise
+        self._card.streams.wait_for(event)
+
+    def synchronize(self) -> None:
+        """Do all that was begun."""
+        self._note("synchronize")
+        for stream in self._card.begun:
+            self._card.streams.wait(stream)
 
     def register(self, address: int, size_bytes: int) -> None:
         """Register what is not registered yet."""
@@ -199,6 +260,11 @@ class ClientCuda:
                 return device
         raise DeviceUnavailable("no such device")
 
+    def relax_capture(self) -> None:
+        """Let the calling thread be."""
+        for card in self._cards:
+            card.relaxed.add(get_ident())
+
     def open(self, device: int, ipc_handle: bytes) -> int:
         """Map."""
         self._note(device, "open")
@@ -226,45 +292,3 @@ class ClientCuda:
     def _note(self, device: int, call: str) -> None:
         if self._cards[device].note(call):
             raise DeviceUnavailable(f"CUDA refused {call}")
-
-
-def driver_library(card: Card) -> SimpleNamespace:
-    """Return the driver's functions on a card, called as C functions are."""
-    int_p, byte_p = ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.c_ubyte * 16)
-    size_p, address_p = ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_ulonglong)
-    function = ctypes.CFUNCTYPE
-
-    @function(ctypes.c_int, ctypes.c_uint)
-    def init(flags: int) -> int:
-        assert flags == 0
-        return 100 if card.note("cuInit") else 0
-
-    @function(ctypes.c_int, int_p, ctypes.c_int)
-    def device_get(device: "ctypes._Pointer[ctypes.c_int]", ordinal: int) -> int:
-        device[0] = ordinal + 40  # type: ignore[call-overload]
-        return 0 if ordinal == 0 else 101
-
-    @function(ctypes.c_int, byte_p, ctypes.c_int)
-    def get_uuid(uuid: "ctypes._Pointer[ctypes.Array[ctypes.c_ubyte]]", device: int) -> int:
-        assert device == 40
-        uuid[0][:] = list(card.uuid)
-        return 0
-
-    @function(ctypes.c_int, address_p, size_p, ctypes.c_ulonglong)
-    def address_range(
-        base: "ctypes._Pointer[ctypes.c_ulonglong]",
-        size: "ctypes._Pointer[ctypes.c_size_t]",
-        address: int,
-    ) -> int:
-        for start, memory in card.memory.items():
-            if start <= address < start + len(memory):
-                base[0], size[0] = start, len(memory)  # type: ignore[call-overload]
-                return 0
-        return 1
-
-    return SimpleNamespace(
-        cuInit=init,
-        cuDeviceGet=device_get,
-        cuDeviceGetUuid_v2=get_uuid,
-        cuMemGetAddressRange_v2=address_range,
-    )

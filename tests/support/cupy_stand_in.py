@@ -1,6 +1,5 @@
 """As much of cupy as both sides call, with cupy's signatures, on a card of this process."""
 
-import ctypes
 from types import ModuleType, SimpleNamespace, TracebackType
 from typing import Any, NamedTuple
 
@@ -9,7 +8,11 @@ from cuda_card import Card
 
 
 class CUDARuntimeError(RuntimeError):
-    """cupy's error of a call that CUDA refused."""
+    """cupy's error of a call that CUDA refused, with CUDA's number of it."""
+
+    def __init__(self, message: str, status: int = 1) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class UnownedMemory(NamedTuple):
@@ -59,10 +62,12 @@ class Runtime:
 
     def __init__(self, card: Card) -> None:
         self._card = card
+        # Events that were created and not destroyed.
+        self.events: set[int] = set()
 
     def __getattribute__(self, name: str) -> Any:  # noqa: ANN401  # whatever a module has
         """Note each function as it is called."""
-        if name.startswith("_") or name == "CUDARuntimeError":
+        if name.startswith("_") or name in {"CUDARuntimeError", "events"}:
             return object.__getattribute__(self, name)
         function = object.__getattribute__(self, name)
 
@@ -94,19 +99,14 @@ class Runtime:
         assert address is not None
         return address
 
-    def memset(self, pointer: int, value: int, size: int) -> None:
-        """Fill memory."""
-        ctypes.memset(pointer, value, size)
-
-    def memcpy(self, target: int, source: int, size: int, kind: int) -> None:
-        """Copy to the host."""
-        assert kind == 2
-        ctypes.memmove(target, source, size)
+    def memsetAsync(self, pointer: int, value: int, size: int, stream: int) -> None:  # noqa: N802
+        """Begin to fill memory."""
+        self._card.streams.begin_fill(pointer, value, size, stream)
 
     def streamCreateWithFlags(self, flags: int) -> int:  # noqa: N802
         """Return a stream, which does not block."""
         assert flags == 1
-        return self._card.make_stream()
+        return self._card.streams.make_stream()
 
     def memcpyAsync(  # noqa: N802
         self,
@@ -123,11 +123,30 @@ class Runtime:
             start <= device and device + size <= start + len(memory)
             for start, memory in self._card.memory.items()
         )
-        self._card.begun[stream].append((target, source, size))
+        self._card.streams.begin_copy(target, source, size, stream)
 
     def streamSynchronize(self, stream: int) -> None:  # noqa: N802
         """Carry out what was begun."""
-        self._card.wait(stream)
+        self._card.streams.wait(stream)
+
+    def eventCreateWithFlags(self, flags: int) -> int:  # noqa: N802
+        """Return an event that blocks who waits for it, and keeps no time."""
+        assert flags == 3
+        event = self._card.streams.make_event()
+        self.events.add(event)
+        return event
+
+    def eventRecord(self, event: int, stream: int) -> None:  # noqa: N802
+        """Have an event happen after what was begun."""
+        self._card.streams.record(event, stream)
+
+    def eventSynchronize(self, event: int) -> None:  # noqa: N802
+        """Carry out what was begun before an event."""
+        self._card.streams.wait_for(event)
+
+    def eventDestroy(self, event: int) -> None:  # noqa: N802
+        """Forget an event."""
+        self.events.remove(event)
 
     def hostRegister(self, pointer: int, size: int, flags: int) -> None:  # noqa: N802
         """Register memory of the host, portable."""
@@ -143,11 +162,14 @@ class Runtime:
         del self._card.memory[pointer]
 
     def ipcGetMemHandle(self, pointer: int) -> bytes:  # noqa: N802
-        """Return the handle of the whole allocation."""
+        """Return the handle of an allocation, which is named by its first byte alone."""
+        _check(pointer not in self._card.memory)
         return self._card.handle(pointer)
 
     def ipcOpenMemHandle(self, ipc_handle: bytes) -> int:  # noqa: N802
         """Map."""
+        if self._card.own_process:
+            raise CUDARuntimeError("cudaErrorDeviceUninitialized: invalid device context", 201)
         address = self._card.open(ipc_handle)
         _check(address is None)
         assert address is not None

@@ -1,8 +1,11 @@
 """How tests read files of deploy/: sizes as each format spells them, and tools of others."""
 
+import os
 import re
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from pydantic import ByteSize, TypeAdapter
@@ -18,9 +21,14 @@ def size(text: str) -> int:
 
 
 def run(*command: str) -> str:
-    """Run a tool and return what it said; skip where this machine has not got it."""
-    if shutil.which(command[0]) is None:
+    """Runs a tool and returns its output; skips the test if the tool is not installed.
+
+    A tool of this Python's environment is found too, whether or not that one is activated.
+    """
+    own = str(Path(sys.executable).parent)
+    program = shutil.which(command[0], path=os.pathsep.join([own, os.environ.get("PATH", "")]))
+    if program is None:
         pytest.skip(f"needs {command[0]}")
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    result = subprocess.run([program, *command[1:]], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout + result.stderr

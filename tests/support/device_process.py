@@ -6,19 +6,38 @@ from collections.abc import Mapping
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 LIMIT = 120.0
-# What takes seconds to import, and looks at no device as it is.
+# These take seconds to import. Importing them does not initialise CUDA.
 IMPORTED = ["grpc", "numpy", "torch", "kvstore_client", "kvstore_client.cuda_memory"]
+# A worker sends this just before it asks CUDA to open a handle, if it was told to announce that.
+OPENING = "opening"
+
+
+class StartMethod:
+    """How worker processes begin: "forkserver" is fast, "spawn" begins them as users do."""
+
+    name = "forkserver"
+
+
+class WorkerStart(NamedTuple):
+    """What a worker process is started with, as ``DeviceProcess`` takes it."""
+
+    runtime_dir: Path
+    environment: dict[str, str]
+    wait_open: bool
+    config: dict[str, Any]
+    announces_open: bool
 
 
 class DeviceProcess:
     """Starts a process with a client and a ``DeviceWorker``; kills it at the end of its block.
 
-    It is forked from one that imported torch, unless somebody is to see its environment, which
+    It begins as ``StartMethod`` says, unless somebody is to see its environment, which
     is the one that a process was begun with. ``environment`` is added to its own before it looks
-    for a device. Its namespace is open unless ``wait_open`` is false.
+    for a device. Its namespace is open unless ``wait_open`` is false. ``config`` has settings of
+    its client. With ``announces_open`` it sends ``OPENING`` before it opens a handle.
     """
 
     def __init__(
@@ -27,19 +46,23 @@ class DeviceProcess:
         *,
         environment: Mapping[str, str] | None = None,
         wait_open: bool = True,
+        config: Mapping[str, Any] | None = None,
+        announces_open: bool = False,
     ) -> None:
         # The process itself does without the server that is imported with it.
         from uid_by_environment import VARIABLE  # noqa: PLC0415
 
-        forked = get_context("forkserver")
-        forked.set_forkserver_preload(IMPORTED)
-        context = get_context("spawn") if VARIABLE in os.environ else forked
-        self._pipe, remote = context.Pipe()
-        self._process = context.Process(
-            target=_serve,
-            args=(remote, runtime_dir, {**os.environ, **(environment or {})}, wait_open),
-            daemon=True,
+        context = get_context("spawn" if VARIABLE in os.environ else StartMethod.name)
+        context.set_forkserver_preload(IMPORTED)
+        start = WorkerStart(
+            runtime_dir,
+            {**os.environ, **(environment or {})},
+            wait_open,
+            dict(config or {}),
+            announces_open,
         )
+        self._pipe, remote = context.Pipe()
+        self._process = context.Process(target=_serve, args=(remote, start), daemon=True)
         self._process.start()
         remote.close()
 
@@ -60,6 +83,11 @@ class DeviceProcess:
             raise answer
         return answer
 
+    def await_opening(self) -> None:
+        """Return when the process is about to open its first handle."""
+        assert self._pipe.poll(LIMIT), "no handle is opened"
+        assert self._pipe.recv() == OPENING
+
     def kill(self) -> None:
         """Send SIGKILL and wait for the end."""
         self._process.kill()
@@ -73,24 +101,26 @@ class DeviceProcess:
         self._pipe.close()
 
 
-def _serve(
-    pipe: Connection,
-    runtime_dir: Path,
-    environment: dict[str, str],
-    wait_open: bool,  # noqa: FBT001
-) -> None:
-    os.environ.update(environment)
+def _serve(pipe: Connection, start: WorkerStart) -> None:
+    os.environ.update(start.environment)
     # After the environment is set: these may look for a device.
+    from device_launches import StreamWait  # noqa: PLC0415
     from device_pages import IDENTITY, LAYOUT  # noqa: PLC0415
     from device_worker import DeviceWorker  # noqa: PLC0415
 
     from kvstore_client import Client, ClientConfig  # noqa: PLC0415
 
-    client = Client(runtime_dir, ClientConfig(call_timeout=LIMIT / 4, ttl=300.0))
+    if start.announces_open:
+        _announce_open(pipe)
+    wait = StreamWait()
+    if start.config.pop("waits_for_stream", False):
+        start.config["wait_for_device"] = wait.wait
+    config = ClientConfig(call_timeout=LIMIT / 4, ttl=300.0, **start.config)
+    client = Client(start.runtime_dir, config)
     client.start()
     namespace = client.namespace(IDENTITY, LAYOUT)
-    assert not wait_open or namespace.wait_open(LIMIT), namespace.failure
-    worker = DeviceWorker(client, namespace)
+    assert not start.wait_open or namespace.wait_open(LIMIT), namespace.failure
+    worker = DeviceWorker(client, namespace, wait)
     while True:
         try:
             command, args, named = pipe.recv()
@@ -103,3 +133,16 @@ def _serve(
             answer = error
         pipe.send(answer)
     client.close()
+
+
+def _announce_open(pipe: Connection) -> None:
+    """Make the client send ``OPENING`` right before each call that opens a handle."""
+    from kvstore_client.cuda_runtime import CupyRuntime  # noqa: PLC0415  # as above
+
+    opens = CupyRuntime.open
+
+    def announced(runtime: CupyRuntime, device: int, ipc_handle: bytes) -> int:
+        pipe.send(OPENING)
+        return opens(runtime, device, ipc_handle)
+
+    CupyRuntime.open = announced  # type: ignore[method-assign]

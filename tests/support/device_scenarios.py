@@ -4,7 +4,7 @@ Each scenario starts a store on ``cuda:0`` and workers on it. ``torch_device`` i
 torch calls the device there: "cuda", or "cpu" where files stand in for one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -26,13 +26,21 @@ OTHERS = prompt(4, 5)
 
 @contextmanager
 def store_and_workers(
-    count: int, *settings: str, extent_bytes: int = EXTENT_BYTES
+    count: int,
+    *settings: str,
+    extent_bytes: int = EXTENT_BYTES,
+    config: Mapping[str, Any] | None = None,
 ) -> Iterator[tuple[RunningStore, list[DeviceProcess]]]:
-    """Run a store of two extents, with further settings, and workers whose namespaces are open."""
+    """Run a store of two extents, and workers whose namespaces are open.
+
+    ``settings`` are further ones of the store, ``config`` has settings of the workers' clients.
+    """
     sizes = ("--extent-bytes", str(extent_bytes), "--tier1-bytes", str(2 * extent_bytes))
     with ExitStack() as stack:
         store = stack.enter_context(running_store("--device", "cuda:0", *sizes, *settings))
-        workers = [DeviceProcess(store.runtime_dir, wait_open=False) for _ in range(count)]
+        workers = [
+            DeviceProcess(store.runtime_dir, wait_open=False, config=config) for _ in range(count)
+        ]
         for each in workers:
             stack.enter_context(each)
         for each in workers:
@@ -251,7 +259,9 @@ def memory_moves_between_tenants(torch_device: str) -> None:
 
 def memory_goes_with_its_last_user(extent_bytes: int, slack_bytes: int) -> None:
     """A dead store's memory stays as long as a worker maps it, and then returns to the device."""
-    with store_and_workers(2, extent_bytes=extent_bytes) as (store, (worker, witness)):
+    # What the store reserved beyond its extents would return at once.
+    grow = ("--tier1-reserve", "grow")
+    with store_and_workers(2, *grow, extent_bytes=extent_bytes) as (store, (worker, witness)):
         worker.ask("write", TOKENS)
         worker.ask("hold", TOKENS)
         with_store: int = witness.ask("available_bytes")

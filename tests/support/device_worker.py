@@ -1,11 +1,14 @@
 """What a worker process of the tests on a device can be asked for."""
 
 import os
+import signal
 from functools import partial
 
 import torch
+from device_launches import LAUNCHES, EndlessWrites, StreamWait
 from device_pages import IDENTITY, LAYOUT, holds, page_count, write_page
 
+from inference_worker.device_work import DeviceWork
 from kvstore_client import Acquired, Client, ClientConfig, Match, Namespace, PageRef, errors
 from kvstore_client.cuda_memory import cuda_memory
 from kvstore_client.testing import wait_until
@@ -13,20 +16,20 @@ from kvstore_client.testing import wait_until
 LIMIT = 60.0
 # A tenth of a second of a device's clock.
 CYCLES = 200_000_000
-# A million small kernels take a second or more.
-KERNELS = 1000
 
 
 class DeviceWorker:
     """Holds one match and one acquired sequence at a time, and perhaps a view of a page."""
 
-    def __init__(self, client: Client, namespace: Namespace) -> None:
+    def __init__(self, client: Client, namespace: Namespace, stream_wait: StreamWait) -> None:
         self._client = client
         self._namespace = namespace
+        self._stream_wait = stream_wait
         self._match = Match()
         self._acquired = Acquired(Match())
         self._tokens: list[int] = []
         self._view: torch.Tensor | None = None
+        self._views: list[torch.Tensor] = []
 
     # The whole of a request.
 
@@ -48,8 +51,7 @@ class DeviceWorker:
         self._tokens = tokens
         self._acquired = self._namespace.acquire(tokens, total_page_count=page_count(tokens))
         assert self._acquired.failure is None, self._acquired.failure
-        for number, page in enumerate(self.reserved(), self._acquired.match.page_count):
-            write_page(self._namespace, tokens, number, page)
+        self._write_reserved(tokens)
         return self._acquired.match.token_count
 
     def reserved(self) -> list[PageRef]:
@@ -110,6 +112,18 @@ class DeviceWorker:
         """Drop the view that is kept."""
         self._view = None
 
+    def keep_views(self, pages: list[PageRef]) -> None:
+        """Keep views of pages that are not held."""
+        self._views = [self._numbers(page) for page in pages]
+
+    def view_sums(self) -> list[int]:
+        """Return the sum of each kept view's numbers."""
+        return [int(view.to(torch.int64).sum()) for view in self._views]
+
+    def drop_views(self) -> None:
+        """Drop all views that are kept."""
+        self._views = []
+
     def release_with_work_under_way(self) -> bool:
         """Release while the device works, and tell whether it was done by then."""
         stream = torch.cuda.Stream()
@@ -119,16 +133,58 @@ class DeviceWorker:
         self._match.release()
         return busy and stream.query()
 
-    def write_without_end(self) -> None:
-        """Have the device write a reserved page for seconds; returns at the beginning."""
-        page = self._namespace.page_tensor(self.reserved()[0])
-        page.add_(1)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for _ in range(KERNELS):
-                page.add_(1)
-        for _ in range(KERNELS):
-            graph.replay()
+    def write_without_end(self) -> bool:
+        """Write a reserved page for ever; returns, once enough is queued, whether that is so."""
+        # As integers: adding one to a large number of bfloat16 leaves it as it is.
+        numbers = self._numbers(self.reserved()[0])
+        writes = EndlessWrites(numbers)
+        return wait_until(lambda: writes.unfinished >= LAUNCHES, LIMIT)
+
+    def page_changes(self, page: PageRef) -> bool:
+        """Tell whether anybody writes a page: wait for ten changes of its first number."""
+        return all(self._changes(page) for _ in range(10))
+
+    def page_stays(self, page: PageRef) -> bool:
+        """Tell whether a page has the same first number in a hundred readings."""
+        return len({int(self._numbers(page)[0]) for _ in range(100)}) == 1
+
+    def overwrite(self, number: int) -> None:
+        """Write over a page of the match that is kept, which no worker may do."""
+        self._numbers(self._match.pages[number]).add_(1)
+        self._wait_for_device()
+
+    def insert_beside_busy_stream(self, tokens: list[int]) -> bool:
+        """Write and insert pages by a stream of their own, while the default one works on.
+
+        Tells whether the default one still works when the insert has returned. The client waits
+        for the other stream alone. A CPU has no streams.
+        """
+        self._tokens = tokens
+        self._acquired = self._namespace.acquire(tokens, total_page_count=page_count(tokens))
+        device = self._numbers(self.reserved()[0]).device
+        if device.type == "cpu":
+            self._write_reserved(tokens)
+            self.insert()
+            return True
+        side, default = torch.cuda.Stream(device), torch.cuda.default_stream(device)
+        with torch.cuda.stream(side):
+            self._stream_wait.work = DeviceWork(device)
+            # Loads the kernels and fills torch's pool of the stream: either may wait for a device.
+            self._write_reserved([token + 1 for token in tokens])
+            self._wait_for_device()
+            with torch.cuda.stream(default):
+                torch.cuda._sleep(20 * CYCLES)
+            torch.cuda._sleep(CYCLES)
+            self._write_reserved(tokens)
+            self.insert()
+            return not default.query()
+
+    def reads_right_by_stream(self) -> bool:
+        """As ``reads_right``, by a stream that is not the default one."""
+        if self.device_type() == "cpu":
+            return self.reads_right()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            return self.reads_right()
 
     def device_type(self) -> str:
         """Return the kind of device that torch says the kept match is on."""
@@ -196,12 +252,36 @@ class DeviceWorker:
             assert namespace.wait_open(LIMIT), namespace.failure
             return self.opened()
 
+    def fork_sleeper(self) -> int:
+        """Fork a child that sleeps until it is killed; return its process id."""
+        pid = os.fork()
+        if pid == 0:
+            while True:
+                signal.pause()
+        return pid
+
     def fork(self) -> tuple[int, bool]:
         """Fork; return the child's exit status, zero where its calls raise, and our own reading."""
         pid = os.fork()
         if pid == 0:
             os._exit(_raising(partial(self._namespace.match, [1]), partial(self.release)))
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), self.reads_right()
+
+    def _write_reserved(self, tokens: list[int]) -> None:
+        for number, page in enumerate(self.reserved(), self._acquired.match.page_count):
+            write_page(self._namespace, tokens, number, page)
+
+    def _numbers(self, page: PageRef) -> torch.Tensor:
+        """View a page, of anybody, as one row of int16."""
+        return self._namespace.page_tensor(page).view(torch.int16).view(-1)
+
+    def _changes(self, page: PageRef) -> bool:
+        first = int(self._numbers(page)[0])
+        return wait_until(lambda: int(self._numbers(page)[0]) != first, LIMIT)
+
+    def _wait_for_device(self) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
 
 
 def _raising(*calls: partial[object]) -> int:

@@ -72,7 +72,7 @@ MUTANTS = [
         "generations-not-compared",
         (RECYCLED,),
         "sequence_pages.py",
-        "            self._acquired.require_current()\n",
+        "            self._acquired.require_current(wait=False)\n",
         "            pass\n",
     ),
     Mutant(

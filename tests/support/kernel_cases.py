@@ -45,6 +45,8 @@ CASES = {
     "sinks": Case(16, 2, 4, 32, [(700, 1), (600, 3)], has_sinks=True),
     "sinks and a window": Case(16, 2, 4, 32, [(700, 1), (620, 3)], 500, has_sinks=True),
     "a window of three": Case(16, 2, 5, 32, [(700, 1), (0, 30)], 3),
+    "one long among short": Case(16, 1, 4, 32, [(9100, 1), (5, 1), (30, 1), (4100, 2)]),
+    "a chunk behind a long prefix": Case(16, 1, 2, 32, [(2000, 70), (300, 1)], has_sinks=True),
     "one kv head for many": Case(16, 1, 24, 32, [(30, 9)]),
     "float16": Case(16, 2, 4, 64, [(70, 1), (60, 30)], dtype="float16"),
 }

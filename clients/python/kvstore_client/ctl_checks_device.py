@@ -77,7 +77,11 @@ def ipc_check(
         return failed(name, "processes here are clients of MPS, which the store refuses", advice)
     if pid is None:
         return skipped(name, "the server's process is not seen from here")
-    for kind, flag in (("ipc", "docker --ipc, pod: hostIPC"), ("pid", "docker --pid, hostPID")):
+    flags = {
+        "ipc": "docker --ipc, compose `ipc: service:store`, or one pod",
+        "pid": "docker --pid=host, compose `pid: host`, or one pod with shareProcessNamespace",
+    }
+    for kind, flag in flags.items():
         own, theirs = facts.namespace(kind), facts.namespace(kind, pid)
         if own and theirs and own != theirs:
             found = f"this process and the server are in different {kind} namespaces"

@@ -1,7 +1,8 @@
-"""What only the CUDA driver tells: a device's UUID.
+"""Calls of the CUDA driver by ctypes, which lets other threads of Python run meanwhile.
 
-cupy and torch hand it out as a C string, which ends at its first zero byte: one
-device in sixteen has such a byte.
+cupy and torch return a device's UUID as a C string, which ends at its first zero byte: one
+device in sixteen has such a byte. cupy holds the interpreter while it creates a context, for
+0.3 to 2 s. Neither has a call for a thread's mode beside captures.
 """
 
 import ctypes
@@ -11,6 +12,8 @@ from kvstore_client.errors import DeviceUnavailable
 
 LIBRARY = "libcuda.so.1"
 UUID_BYTES = 16
+# CU_STREAM_CAPTURE_MODE_RELAXED, of the enum CUstreamCaptureMode.
+CAPTURE_RELAXED = 2
 
 
 class CudaDriver:
@@ -30,6 +33,24 @@ class CudaDriver:
         self._call("cuDeviceGet", ctypes.byref(ordinal), ctypes.c_int(device))
         self._call("cuDeviceGetUuid_v2", ctypes.byref(uuid), ordinal)
         return bytes(uuid)
+
+    def create_context(self, device: int) -> None:
+        """Create a device's primary context if there is none, and keep it until the process ends.
+
+        cupy, torch and all that uses the runtime work in this one context.
+        """
+        ordinal, context = ctypes.c_int(), ctypes.c_void_p()
+        self._call("cuDeviceGet", ctypes.byref(ordinal), ctypes.c_int(device))
+        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), ordinal)
+
+    def relax_capture(self) -> None:
+        """Allow the calling thread to use CUDA while another one captures a graph.
+
+        By default a call such as ``cudaIpcOpenMemHandle`` fails then, with error 900, and ends
+        the capture too. Calls that wait for the whole device do so in any mode.
+        """
+        mode = ctypes.c_int(CAPTURE_RELAXED)
+        self._call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
 
     def _call(self, name: str, *arguments: object) -> None:
         result = getattr(self._library, name)(*arguments)

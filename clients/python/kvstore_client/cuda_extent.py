@@ -33,8 +33,9 @@ class CudaExtent(MappedExtent):
         store_epoch: int,
         unmapped: Callable[[int], None] | None = None,
         memory: CudaMemory | None = None,
+        wait: Callable[[], None] | None = None,
     ) -> None:
-        """``memory`` is this process's, if not another is given."""
+        """``memory`` is this process's, if not another is given; ``wait`` as in its ``map``."""
         described = extent.cuda_ipc
         super().__init__(extent, described.size_bytes)
         if (len(described.ipc_handle), len(described.device_uuid)) != (HANDLE_BYTES, UUID_BYTES):
@@ -42,7 +43,7 @@ class CudaExtent(MappedExtent):
             raise UntrustedExtent(msg)
         self._memory = memory or cuda_memory()
         self._mapping = self._memory.map(
-            described, store_epoch, partial(unmapped, self.extent_id) if unmapped else None
+            described, store_epoch, partial(unmapped, self.extent_id) if unmapped else None, wait
         )
 
     @property

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kvstore.v1 import types_pb2
 from kvstore_client.cuda_runtime import CudaRuntime, CupyRuntime
+from kvstore_client.device_files import leave_device_files
 from kvstore_client.device_thread import DeviceThread
-from kvstore_client.errors import DeviceUnavailable, StoreUnavailable
+from kvstore_client.errors import StoreUnavailable
 
 if TYPE_CHECKING:
     import torch
@@ -46,7 +47,8 @@ class CudaMemory:
 
     CUDA opens and closes on one thread of its own, which has the contexts; the
     opened handles are known there alone. ``load`` brings CUDA, there, when it is
-    first needed. Any thread may use it.
+    first needed. The thread breaks no capture of a CUDA graph by another one, except where it
+    has to wait for a whole device. Any thread may use it.
     """
 
     def __init__(self, load: Callable[[], CudaRuntime] = CupyRuntime) -> None:
@@ -56,16 +58,21 @@ class CudaMemory:
         self._opened: dict[bytes, _Opened] = {}
 
     def map(
-        self, handle: types_pb2.CudaIpcHandle, store_epoch: int, unmapped: Callable[[], None] | None
+        self,
+        handle: types_pb2.CudaIpcHandle,
+        store_epoch: int,
+        unmapped: Callable[[], None] | None,
+        wait: Callable[[], None] | None = None,
     ) -> CudaMapping:
         """Map what a handle of a store of this epoch reaches; takes seconds the first time.
 
-        ``unmapped`` is called on the device thread, once, after the last view of
-        the result is gone and the memory unmapped, for this mapping's part.
+        After the last view of the result is gone, ``wait`` is called on the device thread, which
+        waits for all work on the memory; by default for the whole device. Then the memory is
+        unmapped, and ``unmapped`` is called there, once, for this mapping's part.
         Raises :class:`DeviceUnavailable`, and :class:`StoreUnavailable` while views
         are kept of an earlier store's memory under an equal handle.
         """
-        return self._thread.run(partial(self._map, handle, store_epoch, unmapped))
+        return self._thread.run(partial(self._map, handle, store_epoch, unmapped, wait))
 
     def synchronize(self, device: int) -> None:
         """Wait, on this thread, until a device that memory is mapped of has no work left."""
@@ -74,10 +81,19 @@ class CudaMemory:
 
     # On the device thread.
 
+    def _begin(self) -> CudaRuntime:
+        runtime = self._load()
+        runtime.relax_capture()
+        return runtime
+
     def _map(
-        self, handle: types_pb2.CudaIpcHandle, store_epoch: int, unmapped: Callable[[], None] | None
+        self,
+        handle: types_pb2.CudaIpcHandle,
+        store_epoch: int,
+        unmapped: Callable[[], None] | None,
+        wait: Callable[[], None] | None,
     ) -> CudaMapping:
-        runtime = self._runtime = self._runtime or self._load()
+        runtime = self._runtime = self._runtime or self._begin()
         key = handle.ipc_handle
         opened = self._opened.get(key)
         if opened is None:
@@ -92,33 +108,46 @@ class CudaMemory:
         try:
             whole = runtime.tensor(opened.device, opened.address, handle.size_bytes, owner)
         except BaseException:
-            self._unmap(key, None)
+            self._close(key)
             raise
-        end = weakref.finalize(owner, self._dropped, os.getpid(), key, unmapped)
+        wait = wait or partial(runtime.synchronize, opened.device)
+        end = weakref.finalize(owner, self._dropped, os.getpid(), key, unmapped, wait)
         # At exit the driver unmaps, after the last thread that may still read.
         end.atexit = False
         return CudaMapping(opened.device, whole)
 
-    def _unmap(self, key: bytes, unmapped: Callable[[], None] | None) -> None:
+    def _unmap(
+        self, key: bytes, unmapped: Callable[[], None] | None, wait: Callable[[], None]
+    ) -> None:
+        try:
+            wait()
+            self._close(key)
+        except Exception as error:  # noqa: BLE001  # `wait` may be the caller's
+            # Nobody is told: the store counts on this process having it until it ends.
+            _logger.warning("device_memory_kept", extra={"reason": str(error)})
+            return
+        if unmapped is not None:
+            unmapped()
+
+    def _close(self, key: bytes) -> None:
         opened = self._opened[key]
         opened.count -= 1
         if opened.count == 0:
             assert self._runtime is not None
-            try:
-                self._runtime.close(opened.device, opened.address)
-            except DeviceUnavailable as error:
-                # Nobody is told: the store counts on this process having it until it ends.
-                _logger.warning("device_memory_kept", extra={"reason": str(error)})
-                return
+            self._runtime.close(opened.device, opened.address)
             del self._opened[key]
-        if unmapped is not None:
-            unmapped()
 
     # On any thread, in the middle of anything.
 
-    def _dropped(self, pid: int, key: bytes, unmapped: Callable[[], None] | None) -> None:
+    def _dropped(
+        self,
+        pid: int,
+        key: bytes,
+        unmapped: Callable[[], None] | None,
+        wait: Callable[[], None],
+    ) -> None:
         if os.getpid() == pid:
-            self._thread.post(partial(self._unmap, key, unmapped))
+            self._thread.post(partial(self._unmap, key, unmapped, wait))
 
 
 _lock = Lock()
@@ -136,7 +165,10 @@ def cuda_memory() -> CudaMemory:
 
 def _forget_parent() -> None:
     global _of_process, _lock  # as above
+    parent_had_memory = _of_process is not None
     _lock, _of_process = Lock(), None
+    if parent_had_memory:
+        leave_device_files()
 
 
 os.register_at_fork(after_in_child=_forget_parent)

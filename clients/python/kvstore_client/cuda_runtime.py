@@ -10,6 +10,14 @@ if TYPE_CHECKING:
     import torch
 
 HOW_TO_INSTALL = "install it with: pip install cupy-cuda13x, or cupy-cuda12x for CUDA 12"
+# cudaErrorDeviceUninitialized, "invalid device context".
+INVALID_CONTEXT = 201
+# CUDA refuses a handle whose process has the caller's own id, as the first ones of two containers
+# have, and handles do not cross namespaces of process ids (UCX, pull request 11514).
+OTHER_NAMESPACE = (
+    "the store and this process have to share a namespace of process ids and one of IPC: run both "
+    "containers with `pid: host` and a shared `ipc`, or in one pod with shareProcessNamespace"
+)
 
 
 class CudaRuntime(Protocol):
@@ -17,6 +25,10 @@ class CudaRuntime(Protocol):
 
     Each raises :class:`DeviceUnavailable` but ``synchronize``.
     """
+
+    def relax_capture(self) -> None:
+        """Allow the calling thread its calls while another thread captures a graph."""
+        ...
 
     def device_of(self, uuid: bytes) -> int:
         """Return the number that a device has in this process."""
@@ -31,7 +43,7 @@ class CudaRuntime(Protocol):
         ...
 
     def close(self, device: int, address: int) -> None:
-        """Wait until the device has no work left, and unmap."""
+        """Unmap memory that no work of this process uses any more."""
         ...
 
     def synchronize(self, device: int) -> None:
@@ -77,8 +89,16 @@ class CupyRuntime:
             "look at CUDA_VISIBLE_DEVICES"
         )
 
+    def relax_capture(self) -> None:
+        """Allow the calling thread its calls while another thread captures a graph."""
+        self._driver.relax_capture()
+
     def open(self, device: int, ipc_handle: bytes) -> int:
-        """Map another process's memory, and return its address."""
+        """Map another process's memory, and return its address.
+
+        Creates the context first, in a call that other threads of Python do not wait for.
+        """
+        self._driver.create_context(device)
         self._call("setDevice", device)
         address: int = self._call("ipcOpenMemHandle", ipc_handle)
         return address
@@ -93,9 +113,8 @@ class CupyRuntime:
             return self._from_dlpack(array)
 
     def close(self, device: int, address: int) -> None:
-        """Wait until the device has no work left, and unmap."""
+        """Unmap memory that no work of this process uses any more."""
         self._call("setDevice", device)
-        self._call("deviceSynchronize")
         self._call("ipcCloseMemHandle", address)
 
     def synchronize(self, device: int) -> None:
@@ -106,4 +125,5 @@ class CupyRuntime:
         try:
             return getattr(self._runtime, name)(*arguments)
         except self._runtime.CUDARuntimeError as error:
-            raise DeviceUnavailable(f"CUDA refused {name}: {error}") from error
+            advice = f": {OTHER_NAMESPACE}" if error.status == INVALID_CONTEXT else ""
+            raise DeviceUnavailable(f"CUDA refused {name}: {error}{advice}") from error

@@ -18,7 +18,7 @@ class DeviceThread:
     def __init__(self) -> None:
         # Its put may interrupt itself, so memory's last view may be dropped anywhere.
         self._queue: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        Thread(target=self._run, name="kvstore-cuda", daemon=True).start()
+        Thread(target=self._run, name="kvstore-client-cuda", daemon=True).start()
 
     def run(self, work: Callable[[], T]) -> T:
         """Have work done, and return or raise what came of it. Not on the thread itself."""

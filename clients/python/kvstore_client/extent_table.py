@@ -40,10 +40,13 @@ class ExtentTable:
         numbers: Iterator[int],
         unmapped: Callable[[int], None],
         store_epoch: int,
+        wait: Callable[[], None] | None = None,
     ) -> None:
+        """``wait`` waits for all work on the extents of a device, before one is unmapped."""
         self._monitor = monitor
         self._numbers = numbers
         self._store_epoch = store_epoch
+        self._wait = wait
         self._mapped: dict[int, MappedExtent] = {}
         self._acknowledged: set[int] = set()
         self._refused: dict[int, StoreError] = {}
@@ -74,7 +77,11 @@ class ExtentTable:
         if extent.extent_id in self._mapped:
             return True
         mapped = map_extent(
-            extent, descriptors, store_epoch=self._store_epoch, unmapped=self._lingering.end
+            extent,
+            descriptors,
+            store_epoch=self._store_epoch,
+            unmapped=self._lingering.end,
+            wait=self._wait,
         )
         with self._monitor:
             if self._closed:

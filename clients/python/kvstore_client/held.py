@@ -35,14 +35,16 @@ class Held(ABC):
         """
         return not any(hold.recycled() for hold in self.holds)
 
-    def require_current(self) -> None:
+    def require_current(self, *, wait: bool = True) -> None:
         """Wait for the device, once, then raise ``PageRecycled`` unless :attr:`current`.
 
         Call it after pages were copied, or read in place: what was made of them
         holds if it returns, and is to be dropped if it raises. Raises what
         ``ClientConfig.wait_for_device`` raises too.
+        An engine that waits for its device once for several sequences passes
+        ``wait=False`` after that wait.
         """
-        require_current(*self.holds)
+        require_current(*self.holds, wait=wait)
 
     def __enter__(self) -> Self:
         return self

@@ -83,9 +83,10 @@ def end_holds(*holds: Hold) -> None:
         session.leave()
 
 
-def require_current(*holds: Hold) -> None:
+def require_current(*holds: Hold, wait: bool = True) -> None:
     """Wait for the device once, then compare the generations of all pages that are still held.
 
+    Without ``wait`` the caller has waited since its last device work on the pages.
     Raises :class:`~kvstore_client.errors.PageRecycled`, what the wait raises, and
     :class:`~kvstore_client.errors.ForkedClient`.
     """
@@ -94,7 +95,8 @@ def require_current(*holds: Hold) -> None:
         return
     session = still_open[0].session
     session.check_process()
-    session.wait_for_device()
+    if wait:
+        session.wait_for_device()
     recycled = [page for hold in still_open for page in hold.recycled()]
     if recycled:
         _logger.error("pages_recycled", extra={"page_count": len(recycled)})

@@ -16,17 +16,19 @@ def map_extent(
     *,
     store_epoch: int,
     unmapped: Callable[[int], None],
+    wait: Callable[[], None] | None = None,
 ) -> MappedExtent:
     """Map an extent of a store, and its generations.
 
     ``descriptors``, which stay the caller's, came with it. ``unmapped`` is called with
-    its id after it is unmapped, in the middle of anything: it MUST NOT wait. Raises
+    its id after it is unmapped, in the middle of anything: it MUST NOT wait. Memory of a
+    device is unmapped after ``wait``, by default once the whole device is done. Raises
     :class:`UntrustedExtent`, ``OSError`` for host memory that cannot be mapped,
     ``DeviceUnavailable`` for any other, and ``StoreUnavailable`` where it can be only
     once an earlier store's views are gone.
     """
     generations = map_generations(extent, descriptors)
-    mapped = _map(extent, descriptors, store_epoch, unmapped)
+    mapped = _map(extent, descriptors, store_epoch, unmapped, wait)
     mapped.generations = generations
     return mapped
 
@@ -36,10 +38,11 @@ def _map(
     descriptors: Sequence[int],
     store_epoch: int,
     unmapped: Callable[[int], None],
+    wait: Callable[[], None] | None,
 ) -> MappedExtent:
     kind = extent.WhichOneof("handle")
     if kind == "cuda_ipc":
-        return CudaExtent(extent, store_epoch, unmapped)
+        return CudaExtent(extent, store_epoch, unmapped, wait=wait)
     if kind != "host":
         raise DeviceUnavailable(f"this client cannot map memory by {kind or 'no handle'}")
     if extent.host.descriptor_index >= len(descriptors):

@@ -83,7 +83,9 @@ class Session:
         )
         # Has the store told, without waiting for it, that something is not used any more.
         self.give_back = sender.give_back
-        self.extents = ExtentTable(monitor, numbers, self._sender.unmapped, self.store_epoch)
+        self.extents = ExtentTable(
+            monitor, numbers, sender.unmapped, self.store_epoch, config.wait_for_device
+        )
         self._gate = StoreGate(
             CircuitBreaker(
                 first_open=self.call_timeout,

@@ -13,7 +13,7 @@ from kvstore_vllm.block_copier import BlockCopier, planes_of
 from kvstore_vllm.engine_facts import EngineFacts
 from kvstore_vllm.identity import layout_of
 from kvstore_vllm.settings import ConnectorSettings
-from kvstore_vllm.store_access import ENGINES_HERE
+from kvstore_vllm.store_access import ENGINES_HERE, copies_are_done
 from kvstore_vllm.transfer import StepPlan, WorkerReport
 from kvstore_vllm.worker_half import WorkerHalf
 
@@ -118,7 +118,9 @@ class RankSide:
         if self._client is not None:
             # It waits for a store that may be gone, and the step for nothing.
             Thread(target=self._client.close, name="kvstore-vllm-leave", daemon=True).start()
-        config = ClientConfig(call_timeout=self._settings.lookup_timeout)
+        config = ClientConfig(
+            call_timeout=self._settings.lookup_timeout, wait_for_device=copies_are_done
+        )
         self._lease, self._told = lease, False
         self._client = Client(self._settings.runtime_dir, config, join=lease)
         self._client.start()

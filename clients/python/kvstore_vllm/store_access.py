@@ -13,6 +13,14 @@ from kvstore_client.runtime_dir import RuntimeDir
 MOST_NAMESPACES: Final = 64
 
 
+def copies_are_done() -> None:
+    """Return at once, for ``ClientConfig.wait_for_device``: no device work is left to wait for.
+
+    A rank waits for each copy by its stream before it reports the copy, and keeps the store's
+    memory mapped until then. Waiting for the whole device would end vLLM's captures of graphs.
+    """
+
+
 class StoreAccess:
     """A client with the namespaces of one model. Any thread may use it."""
 
@@ -26,7 +34,9 @@ class StoreAccess:
         call_timeout: float,
     ) -> None:
         """``name`` is the lease's."""
-        config = ClientConfig(call_timeout=call_timeout, display_name=name)
+        config = ClientConfig(
+            call_timeout=call_timeout, display_name=name, wait_for_device=copies_are_done
+        )
         self.layout = layout
         self._folder = RuntimeDir(runtime_dir).path
         self._client = Client(self._folder, config)

@@ -13,6 +13,8 @@ from typing import Final, NamedTuple, Protocol
 import torch
 
 from kvstore_client import DatedRun, PageRef
+from kvstore_client.cuda_driver import CudaDriver
+from kvstore_client.errors import DeviceUnavailable
 from kvstore_vllm.block_copier import BlockCopier, ExtentTensors
 from kvstore_vllm.transfer import StepPlan, Transfer, WorkerReport
 
@@ -27,6 +29,19 @@ class MappedPages(ExtentTensors, Protocol):
 
     def recycled(self, runs: Sequence[DatedRun]) -> list[PageRef]:
         """Return the pages whose slots were given away since ``runs`` named them."""
+
+
+class _Held:
+    """The store's memory, whose extents stay mapped while this is alive, once they are used."""
+
+    def __init__(self, memory: ExtentTensors) -> None:
+        self._memory = memory
+        self._used: list[torch.Tensor] = []
+
+    def extent_tensor(self, extent_id: int) -> torch.Tensor:
+        """Return all slots of an extent."""
+        self._used.append(self._memory.extent_tensor(extent_id))
+        return self._used[-1]
 
 
 class Copied(NamedTuple):
@@ -55,7 +70,11 @@ class WorkerHalf:
         self._on_cuda = copier is not None and copier.device.type == "cuda"
         self._fault_fraction = fault_fraction
         self._chance = random.Random()  # noqa: S311  # which load a test fails is no secret
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="kvstore-vllm-load")
+        self._thread = ThreadPoolExecutor(
+            1,
+            thread_name_prefix="kvstore-vllm-load",
+            initializer=_relax_capture if self._on_cuda else None,
+        )
         self._loaded: deque[tuple[Transfer, Copied]] = deque()
         self._news = Condition()
         self._under_way = 0
@@ -173,9 +192,13 @@ class WorkerHalf:
         copy = load if to_blocks else self._copier.save
         begin = time.monotonic()
         try:
-            byte_count = copy(memory, transfer)
-            if self._on_cuda:
-                torch.cuda.current_stream().synchronize()
+            held = _Held(memory)
+            try:
+                byte_count = copy(held, transfer)
+            finally:
+                # Copies that were begun before one failed use slots that are given back next.
+                if self._on_cuda:
+                    torch.cuda.current_stream().synchronize()
             recycled = memory.recycled(transfer.runs)
         except Exception:
             _logger.exception("blocks_not_copied")
@@ -188,3 +211,11 @@ class WorkerHalf:
             byte_count=byte_count,
             microseconds=round((time.monotonic() - begin) * MICROSECONDS),
         )
+
+
+def _relax_capture() -> None:
+    """Allow the calling thread its copies while vLLM captures a graph on another."""
+    try:
+        CudaDriver().relax_capture()
+    except DeviceUnavailable as error:
+        _logger.warning("capture_not_relaxed", extra={"reason": str(error)})

@@ -140,17 +140,31 @@ class Verifying:
                 raise PageCorrupt(page_position=corrupt[0].page_position)
             return True
         source = lease.pins.get(pin.source_id or 0)
-        holds = [pin] if source is None else [pin, source]
         anchors = pin.anchors if source is None else [*pin.anchors, *source.anchors]
         if True not in [anchor.node.detached for anchor in anchors]:
             self._matching.tell(lease, pin.hold_id)
             return True
+        self.withdraw(inspection)
+        return False
+
+    def withdraw(self, inspection: Inspection) -> None:
+        """Drops the holds of a match that is not answered, without a tombstone.
+
+        Does nothing if the lease or the pin is gone, or a repeated call was answered. Raises
+        nothing.
+        """
+        lease, pin = inspection.lease, inspection.pin
+        if not self._state.table.has(lease) or lease.pins.get(pin.hold_id) is not pin:
+            return
+        if pin.unanswered is None:
+            return
+        source = lease.pins.get(pin.source_id or 0)
+        holds = [pin] if source is None else [pin, source]
         for hold in holds:
             lease.drop_pin(hold)
         reservation = lease.reservations.get(pin.unanswered.reservation_id or 0)
         if reservation is not None:
             lease.drop_reservation(reservation)
-        return False
 
     def _forbid(self, lease: Lease, pin: Pin, page: PageCheck) -> None:
         """Records that nothing computed on a page that left the index may return from the disk."""

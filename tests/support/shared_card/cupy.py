@@ -2,9 +2,9 @@
 
 ``KVSTORE_TEST_CARD`` names the folder. Memory behaves as a device's does, as far as
 that is known: a handle reaches a whole allocation and cannot be opened where it was
-made, opening twice counts, memory is dirty, it stays while anybody maps it, whoever
-dies lets go, and what touches unmapped memory dies of it. Importing this makes the
-driver's functions and torch's version fit.
+made, opening twice counts, memory is dirty, it stays while anybody maps it, whoever dies
+lets go, what touches unmapped memory dies of it, and a process may lose it for good.
+Importing this makes the driver's functions, torch's version and an engine's waits fit.
 """
 
 import ctypes
@@ -20,6 +20,8 @@ from types import SimpleNamespace, TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
+from cuda_streams import Streams
+from lost_device import ILLEGAL, Losable, wait_on_card
 
 FOLDER = Path(os.environ["KVSTORE_TEST_CARD"])
 # What handles begin with: a process by its id, which in containers may be its successor's too.
@@ -28,7 +30,6 @@ TOTAL_BYTES = 64 << 20
 # With a zero byte inside, as one device in sixteen has it.
 UUID = bytes([7, 0, *range(1, 15)])
 DIRT = 0xDD
-HANDLE_BYTES = 64
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.mmap.restype = ctypes.c_void_p
@@ -39,7 +40,11 @@ _numbers = itertools.count(1)
 
 
 class CUDARuntimeError(RuntimeError):
-    """cupy's error of a call that CUDA refused."""
+    """cupy's error of a call that CUDA refused, with CUDA's number of it."""
+
+    def __init__(self, message: str, status: int = 1) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 @dataclass
@@ -54,8 +59,7 @@ class Mapped:
 
 
 _mapped: dict[int, Mapped] = {}
-# Copies that were begun, as (to, from, bytes), by their stream.
-_begun: dict[int, list[tuple[int, int, int]]] = {}
+_streams = Streams()
 # Bytes of the host's memory that are registered, by their address.
 _registered: dict[int, int] = {}
 
@@ -89,20 +93,14 @@ class Runtime:
         (FOLDER / name).write_bytes(bytes([DIRT]) * size)
         return _map(name)
 
-    def memset(self, pointer: int, value: int, size: int) -> None:
-        """Fill memory."""
-        ctypes.memset(pointer, value, size)
-
-    def memcpy(self, target: int, source: int, size: int, kind: int) -> None:
-        """Copy to the host, or from it."""
-        assert kind in (1, 2)
-        ctypes.memmove(target, source, size)
+    def memsetAsync(self, pointer: int, value: int, size: int, stream: int) -> None:  # noqa: N802
+        """Begin to fill memory."""
+        _streams.begin_fill(pointer, value, size, stream)
 
     def streamCreateWithFlags(self, flags: int) -> int:  # noqa: N802
         """Return a stream, which does not block."""
         assert flags == 1
-        _begun[len(_begun) + 1] = []
-        return len(_begun)
+        return _streams.make_stream()
 
     def memcpyAsync(  # noqa: N802
         self,
@@ -112,14 +110,29 @@ class Runtime:
         kind: int,
         stream: int,
     ) -> None:
-        """Begin to copy: it happens when the stream is waited for, and not before."""
+        """Begin to copy: it happens when it is waited for, and not before."""
         assert kind in (1, 2)
-        _begun[stream].append((target, source, size))
+        _streams.begin_copy(target, source, size, stream)
 
     def streamSynchronize(self, stream: int) -> None:  # noqa: N802
-        """Copy what was begun."""
-        while _begun[stream]:
-            ctypes.memmove(*_begun[stream].pop(0))
+        """Do what was begun."""
+        _streams.wait(stream)
+
+    def eventCreateWithFlags(self, flags: int) -> int:  # noqa: N802
+        """Return an event that blocks who waits for it, and keeps no time."""
+        assert flags == 3
+        return _streams.make_event()
+
+    def eventRecord(self, event: int, stream: int) -> None:  # noqa: N802
+        """Have an event happen after what was begun on a stream."""
+        _streams.record(event, stream)
+
+    def eventSynchronize(self, event: int) -> None:  # noqa: N802
+        """Do what was begun before an event."""
+        _streams.wait_for(event)
+
+    def eventDestroy(self, event: int) -> None:  # noqa: N802
+        """Leave an event, which costs nothing here."""
 
     def hostRegister(self, pointer: int, size: int, flags: int) -> None:  # noqa: N802
         """Remember what is registered, once."""
@@ -139,12 +152,13 @@ class Runtime:
 
     def ipcGetMemHandle(self, pointer: int) -> bytes:  # noqa: N802
         """Return the name of the file."""
-        return _mapped[pointer].name.encode().ljust(HANDLE_BYTES, b"\0")
+        return _mapped[pointer].name.encode().ljust(64, b"\0")
 
     def ipcOpenMemHandle(self, ipc_handle: bytes) -> int:  # noqa: N802
         """Map, or count once more what is mapped."""
         name = ipc_handle.rstrip(b"\0").decode()
-        _check(not name.startswith(f"{os.getpid()}-"), "cudaErrorDeviceUninitialized: own handle")
+        if name.startswith(f"{os.getpid()}-"):
+            raise CUDARuntimeError("cudaErrorDeviceUninitialized: invalid device context", 201)
         for each in _mapped.values():
             if each.name == name:
                 each.count += 1
@@ -167,6 +181,7 @@ class Device:
 
     def synchronize(self) -> None:
         """Wait for nothing."""
+        cuda.runtime.deviceSynchronize()
 
     def __enter__(self) -> None:
         """Select."""
@@ -205,11 +220,14 @@ def ndarray(shape: tuple[int], dtype: type, pointer: MemoryPointer) -> Any:  # n
 
 uint8 = np.uint8
 cuda = SimpleNamespace(
-    runtime=Runtime(), Device=Device, UnownedMemory=UnownedMemory, MemoryPointer=MemoryPointer
+    runtime=Losable(Runtime(), CUDARuntimeError(f"cudaErrorIllegalAddress: {ILLEGAL}", 700)),
+    Device=Device,
+    UnownedMemory=UnownedMemory,
+    MemoryPointer=MemoryPointer,
 )
 
 
-def _check(fine: bool, message: str) -> None:  # noqa: FBT001  # a condition, as assert takes it
+def _check(fine: object, message: str) -> None:
     if not fine:
         raise CUDARuntimeError(message)
 
@@ -249,10 +267,10 @@ def _sizes_in_use() -> list[int]:
 
 
 def _driver() -> SimpleNamespace:
-    from cuda_card import Card, driver_library  # noqa: PLC0415  # of tests/support
+    from client_driver import client_driver  # noqa: PLC0415  # of tests/support
+    from cuda_card import Card  # noqa: PLC0415  # as above
 
-    card = Card(uuid=UUID)
-    library = driver_library(card)
+    library = client_driver(Card(uuid=UUID))
 
     def init(flags: ctypes.c_uint) -> int:
         return 0 if Runtime().getDeviceCount() else 100 + flags.value
@@ -264,8 +282,14 @@ def _driver() -> SimpleNamespace:
                 return 0
         return 1
 
-    library.cuInit, library.cuMemGetAddressRange_v2 = init, address_range
-    return library
+    def batch(*arguments: Any) -> int:  # noqa: ANN401
+        targets, sources, sizes, *_, stream = arguments
+        for copy in zip(targets, sources, sizes, strict=True):
+            _streams.begin_copy(*copy, stream.value)
+        return 0
+
+    fitting = {"cuInit": init, "cuMemGetAddressRange_v2": address_range}
+    return SimpleNamespace(**{**vars(library), **fitting, "cuMemcpyBatchAsync_v2": batch})
 
 
 for _module in ("kvstore.storage.cuda_driver", "kvstore_client.cuda_driver"):
@@ -273,3 +297,4 @@ for _module in ("kvstore.storage.cuda_driver", "kvstore_client.cuda_driver"):
         sys.modules[_module]._load = _driver  # type: ignore[attr-defined]
 if "torch" in sys.modules:
     sys.modules["torch"].version.cuda = "stand-in"  # type: ignore[attr-defined]
+wait_on_card()

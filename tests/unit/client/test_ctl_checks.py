@@ -254,6 +254,11 @@ def test_what_shares_a_device_s_memory_is_looked_for(
     other.unlink()
     other.symlink_to("ipc:[2]")
     assert says(check(facts, DEVICE, SERVER, tmp_path), Outcome.FAILED, "docker --ipc")
+    (other.parent / "pid").unlink()
+    (other.parent / "pid").symlink_to("pid:[2]")
+    other.unlink()
+    other.symlink_to("ipc:[1]")
+    assert says(check(facts, DEVICE, SERVER, tmp_path), Outcome.FAILED, "compose `pid: host`")
     (tmp_path / "control").touch()
     assert says(check(facts, DEVICE, SERVER, tmp_path), Outcome.FAILED, "MPS")
 

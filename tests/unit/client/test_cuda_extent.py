@@ -110,7 +110,7 @@ def test_the_last_view_unmaps_and_then_tells(rig: Rig) -> None:
     extent_id, thread = rig.gone.get(timeout=30)
     assert (extent_id, rig.mapped_count, rig.gone.empty()) == (7, 0, True)
     assert {thread} == rig.card.threads != {get_ident()}
-    assert rig.card.calls == ["open", "tensor", "close"]
+    assert rig.card.calls == ["open", "tensor", "synchronize", "close"]
 
 
 def test_one_process_opens_a_handle_once(rig: Rig) -> None:

@@ -5,7 +5,8 @@ from importlib.util import find_spec
 
 import pytest
 import torch
-from cuda_card import UUID, Card, driver_library
+from client_driver import client_driver
+from cuda_card import UUID, Card
 from cupy_stand_in import CUDARuntimeError, cupy_on
 
 from kvstore.v1 import types_pb2
@@ -28,12 +29,12 @@ def runtime(card: Card, monkeypatch: pytest.MonkeyPatch) -> CupyRuntime:
     """The runtime on stand-ins of cupy and the driver, with a torch that says it has CUDA."""
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setitem(sys.modules, "cupy", cupy_on(card))
-    monkeypatch.setattr(cuda_driver, "_load", lambda: driver_library(card))
+    monkeypatch.setattr(cuda_driver, "_load", lambda: client_driver(card))
     return CupyRuntime()
 
 
 def test_memory_is_opened_viewed_waited_for_and_closed(card: Card, runtime: CupyRuntime) -> None:
-    """Each step is CUDA's plain call; nothing is unmapped while the device works."""
+    """Each step is CUDA's plain call; the context is there before the first one of cupy's."""
     address = card.malloc(SIZE)
     assert address is not None
     device = runtime.device_of(UUID)
@@ -44,8 +45,9 @@ def test_memory_is_opened_viewed_waited_for_and_closed(card: Card, runtime: Cupy
     assert bytes(card.memory[address]) == bytes([7]) * SIZE
     runtime.synchronize(device)
     runtime.close(device, address)
-    wanted = ["cuInit", "getDeviceCount", "setDevice", "ipcOpenMemHandle", "enter 0", "exit 0"]
-    wanted += ["synchronize 0", "setDevice", "deviceSynchronize", "ipcCloseMemHandle"]
+    wanted = ["cuInit", "getDeviceCount", "cuDevicePrimaryCtxRetain", "setDevice"]
+    wanted += ["ipcOpenMemHandle", "enter 0", "exit 0"]
+    wanted += ["synchronize 0", "setDevice", "ipcCloseMemHandle"]
     assert (card.calls, card.mapped[address]) == (wanted, 0)
 
 
@@ -82,6 +84,34 @@ def test_a_refused_call_is_named(card: Card, runtime: CupyRuntime) -> None:
     card.fail = "cuInit"
     with pytest.raises(DeviceUnavailable, match="cuInit: CUresult 100"):
         cuda_driver.CudaDriver()
+
+
+def test_equal_process_ids_are_told_as_what_they_are(card: Card, runtime: CupyRuntime) -> None:
+    """CUDA's error 201 says how containers have to be run."""
+    card.own_process = True
+    with pytest.raises(DeviceUnavailable, match=r"invalid device context: .*`pid: host`.*one pod"):
+        runtime.open(0, bytes(64))
+
+
+def test_the_device_thread_breaks_no_capture(card: Card, runtime: CupyRuntime) -> None:
+    """It maps and unmaps while another thread captures a graph, if the caller's wait allows it."""
+    addresses = [card.malloc(SIZE) for _ in range(2)]
+    handles = [
+        types_pb2.CudaIpcHandle(ipc_handle=card.handle(each), device_uuid=UUID, size_bytes=SIZE)
+        for each in addresses
+        if each is not None
+    ]
+    memory, waits = CudaMemory(lambda: runtime), list[str]()
+    card.capturing = True
+    view = memory.map(handles[0], 1, None, lambda: waits.append("waited")).whole
+    del view
+    memory._thread.run(lambda: None)
+    assert (waits, card.mapped[addresses[0] or 0], card.capture_broken) == (["waited"], 0, False)
+    # By default it waits for the device, which no capture outlives: the memory is kept.
+    view = memory.map(handles[1], 1, None).whole
+    del view
+    memory._thread.run(lambda: None)
+    assert (card.mapped[addresses[1] or 0], card.capture_broken) == (1, True)
 
 
 def test_work_that_failed_is_raised_as_it_is(card: Card, runtime: CupyRuntime) -> None:

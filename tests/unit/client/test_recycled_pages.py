@@ -71,6 +71,15 @@ def test_pages_that_stay_are_current(held: Held) -> None:
     assert held.waits == 1
 
 
+def test_a_caller_that_has_waited_does_not_wait_again(held: Held) -> None:
+    """Pages are compared all the same."""
+    held.acquired.require_current(wait=False)
+    held.attached.recycle(0)
+    with pytest.raises(PageRecycled):
+        held.acquired.require_current(wait=False)
+    assert held.waits == 0
+
+
 @pytest.mark.parametrize("slot", [0, 1, 2])
 def test_a_page_that_was_recycled_is_not_current(held: Held, slot: int) -> None:
     """A matched page, a source and a reserved one: each is looked at, and named."""

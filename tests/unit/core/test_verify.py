@@ -128,6 +128,23 @@ def test_holders_read_on_and_insert_no_more() -> None:
     assert world.states() == {"FREE": 7, "CACHED": 1}
 
 
+def test_an_answer_that_is_withdrawn_holds_nothing() -> None:
+    """Its pin goes without a tombstone; one that was answered meanwhile, or is gone, is left."""
+    world = CoreWorld()
+    publish(world.worker, "ab")
+    _, inspection = ask(world.worker, "ab")
+    world.cache.withdraw(inspection)
+    assert not world.worker.lease.pins
+    world.cache.withdraw(inspection)
+    _, again = ask(world.worker, "ab")
+    world.cache.withdraw(inspection)
+    assert conclude(world.worker, again)
+    world.cache.withdraw(again)
+    assert list(world.worker.lease.pins) == [1]
+    world.worker.release(1)
+    world.laws.check()
+
+
 def test_a_named_pin_on_a_bad_page_ends() -> None:
     """As where an operator removes a page."""
     world = CoreWorld()

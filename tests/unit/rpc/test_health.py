@@ -85,6 +85,19 @@ def test_with_threads_that_tick_it_serves(world: World) -> None:
     assert world.shown() == {SERVING}
 
 
+def test_what_failed_for_good_never_serves_again(world: World) -> None:
+    """Neither ready nor alive, whatever the threads show, and no heartbeat keeps it running."""
+    world.health.check()
+    assert (world.shown(), world.said(LIVENESS), world.heartbeats) == ({SERVING}, SERVING, 1)
+    world.health.fail()
+    for _ in range(2):
+        assert (world.shown(), world.said(LIVENESS)) == ({NOT_SERVING}, NOT_SERVING)
+        world.health.check()
+        world.now += 2 * STALE_AFTER
+        world.health.check()
+    assert world.heartbeats == 1
+
+
 @pytest.mark.parametrize("name", ["reaper", "attach"])
 def test_a_silent_thread_ends_serving_until_it_ticks(world: World, name: str) -> None:
     """A thread that did not tick for too long makes all NOT_SERVING, until its next tick."""

@@ -57,7 +57,7 @@ def test_a_device_that_fails_keeps_and_loads_nothing(
     store.settle()
     assert store.on_disk(0) == PAGES
     later = stores.reopen(store, device=device)
-    failing.fail = "wait"
+    failing.fail = "wait_for_event"
     with capture_logs() as logs:
         assert page_count(later.ask(0)) == 0
     assert "pages_not_loaded" in [each["event"] for each in logs]

@@ -4,6 +4,7 @@ import ctypes
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from threading import enumerate as enumerate_threads
 from threading import get_ident
 
 import pytest
@@ -149,6 +150,18 @@ def test_memory_that_is_not_taken_back_is_logged(card: Card, device: CudaDevice)
     assert [line["event"] for line in lines].count("device_memory_kept") == 1
 
 
+def test_a_device_answers_until_it_fails(card: Card, device: CudaDevice) -> None:
+    """One call of CUDA, on the thread with the context; a failure is logged."""
+    threads = set(card.threads)
+    card.calls.clear()
+    assert device.answers()
+    assert (card.calls, card.threads) == (["synchronize"], threads)
+    card.fail = "synchronize"
+    with capture_logs() as lines:
+        assert not device.answers()
+    assert [line["event"] for line in lines] == ["device_does_not_answer"]
+
+
 def test_a_budget_that_is_left_is_not_waited_for(card: Card, device: CudaDevice) -> None:
     """With enough room the server starts at once."""
     device.require(card.size_bytes, lambda: pytest.fail("no need to wait"))
@@ -190,6 +203,10 @@ def test_a_device_that_cannot_be_selected_leaves_no_thread(card: Card) -> None:
         CudaDevice(0, missing)
     with pytest.raises(AssertionError):
         CudaDevice(1, lambda: runtime)
+    card.fail = "make_stream"
+    with pytest.raises(DeviceUnavailable, match="cuda:0 cannot be used: make_stream"):
+        CudaDevice(0, lambda: runtime)
+    assert not [each for each in enumerate_threads() if each.name.startswith("kvstore-cuda")]
 
 
 def test_the_budget_counts_what_the_driver_takes(card: Card, device: CudaDevice) -> None:

@@ -1,95 +1,86 @@
 """Copies between a device's slots and the host's: begun together, waited for once."""
 
+import ctypes
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from itertools import count
-from mmap import PAGESIZE
 from threading import get_ident
 
 import pytest
+from copier_rig import COUNT, SLOT, Rig, turned
 from cuda_card import Card, ServerCuda
 from structlog.testing import capture_logs
 
-from kvstore.storage import cuda_copier
-from kvstore.storage.arenas import Arenas
+from kvstore.storage import cuda_copy_stream
 from kvstore.storage.copies import DeviceCopy, copy_all
-from kvstore.storage.cuda_arena import GRANULARITY, CudaDevice
-from kvstore.storage.cuda_copier import PIECE_BYTES, CudaCopier, pieces
-from kvstore.storage.errors import CudaFailed, DeviceUnavailable, SlotGone
-from kvstore.storage.host_arena import HostMemory
-from kvstore.storage.tiers import Tiers
-
-SLOT = 1000
-COUNT = 5
-GIB = 1 << 30
-
-
-class Rig:
-    """An extent of five slots on a device, and one in memory that is registered for it."""
-
-    def __init__(self, stack: ExitStack) -> None:
-        self.card = Card(8 * GRANULARITY)
-        self.cuda = ServerCuda(self.card)
-        self.device = stack.enter_context(closing(CudaDevice(0, lambda: self.cuda)))
-        numbers = count(1)
-        self.upper = Arenas(
-            budget_bytes=8 * GRANULARITY,
-            extent_bytes=COUNT * SLOT,
-            source=self.device,
-            extent_ids=numbers,
-        )
-        self.lower = Arenas(
-            budget_bytes=10 * SLOT,
-            extent_bytes=COUNT * SLOT,
-            source=HostMemory(register=self.device.copier.register),
-            extent_ids=numbers,
-            tier=2,
-        )
-        self.tiers = Tiers(self.upper, self.lower)
-        stack.callback(self.tiers.close)
-        self.first = self.upper.allocate(1, SLOT).shape.extent_id << 32
-        self.second = self.lower.allocate(1, SLOT).shape.extent_id << 32
-        self.card.calls.clear()
-
-    def fill(self, first: int, offset: int = 0) -> list[bytes]:
-        """Write another content into each slot of an extent; return them."""
-        contents = [bytes([offset + n + 1]) * SLOT for n in range(COUNT)]
-        pages = [(first + n, memoryview(each)) for n, each in enumerate(contents)]
-        assert self.tiers.write_all(pages) == [None] * COUNT
-        self.card.calls.clear()
-        return contents
-
-    def read(self, first: int) -> list[bytes]:
-        """Return the content of each slot of an extent."""
-        return [bytes(self.tiers.read(first + n) or b"") for n in range(COUNT)]
-
-    def pairs(self, source: int, target: int) -> list[tuple[int, int]]:
-        """Return each slot of an extent with its place in another, in another order."""
-        return [(source + n, target + (n + 2) % COUNT) for n in range(COUNT)]
+from kvstore.storage.cuda_arena import GRANULARITY
+from kvstore.storage.cuda_copier import CudaCopier
+from kvstore.storage.errors import CudaFailed, SlotGone
 
 
 @pytest.fixture
 def rig() -> Iterator[Rig]:
-    """Both extents, for one test."""
+    """Both extents, for one test, beneath a driver without batched copies."""
     with ExitStack() as stack:
-        yield Rig(stack)
+        rig = Rig(stack)
+        rig.card.batches = False
+        yield rig
 
 
-def turned(contents: list[bytes]) -> list[bytes]:
-    """Return contents in the order that ``Rig.pairs`` gives them."""
-    return contents[-2:] + contents[:-2]
-
-
-def test_a_batch_goes_down_and_up_and_is_waited_for_once(rig: Rig) -> None:
-    """Each page is one copy; all are begun before the one wait, and done when it is over."""
+@pytest.mark.parametrize("batches", [False, True])
+def test_a_batch_goes_down_and_up_and_is_waited_for_once(rig: Rig, *, batches: bool) -> None:
+    """All copies are begun before the one wait, by one call if the driver can."""
+    rig.card.batches = batches
     contents = rig.fill(rig.first)
+    ends = ["record_event", "wait_for_event"]
     assert rig.tiers.begin_all(rig.pairs(rig.first, rig.second))() == [None] * COUNT
-    assert rig.card.calls == ["begin_read"] * COUNT + ["wait"]
+    assert rig.card.calls == (["begin_batch"] if batches else ["begin_read"] * COUNT) + ends
     assert rig.read(rig.second) == turned(contents)
     contents = rig.fill(rig.second, 100)
     assert rig.tiers.begin_all(rig.pairs(rig.second, rig.first))() == [None] * COUNT
-    assert rig.card.calls == ["begin_write"] * COUNT + ["wait"]
+    assert rig.card.calls == (["begin_batch"] if batches else ["begin_write"] * COUNT) + ends
     assert rig.read(rig.first) == turned(contents)
+
+
+def test_a_refused_batch_is_begun_one_by_one(rig: Rig) -> None:
+    """Also what the refused call began; one line in the log says so."""
+    rig.card.batches = True
+    contents = rig.fill(rig.first)
+    rig.card.fail = "begin_batch"
+    with capture_logs() as lines:
+        for _ in range(2):
+            assert rig.tiers.begin_all(rig.pairs(rig.first, rig.second))() == [None] * COUNT
+    assert rig.card.calls.count("begin_read") == 2 * COUNT
+    assert [line["event"] for line in lines] == ["batched_copies_refused"]
+    assert rig.read(rig.second) == turned(contents)
+
+
+def test_large_pages_are_begun_one_by_one(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches are for pages that are copied in less time than a call takes."""
+    rig.card.batches = True
+    contents = rig.fill(rig.first)
+    monkeypatch.setattr(cuda_copy_stream, "BATCHED_BELOW_BYTES", SLOT)
+    assert rig.tiers.begin_all(rig.pairs(rig.first, rig.second))() == [None] * COUNT
+    assert "begin_batch" not in rig.card.calls
+    assert rig.read(rig.second) == turned(contents)
+    monkeypatch.setattr(cuda_copy_stream, "BATCHED_BELOW_BYTES", SLOT + 1)
+    assert rig.tiers.begin_all([(rig.first, rig.second)])() == [None]
+    assert "begin_batch" not in rig.card.calls, "one page is no batch"
+
+
+def test_both_directions_go_in_one_call(rig: Rig) -> None:
+    """Each outcome is its own copy's, whichever direction ended first."""
+    contents = rig.fill(rig.first)
+    rig.fill(rig.second, 50)
+    pairs = [(rig.second + 3, rig.first + 4), (rig.first, rig.second), (99 << 32, rig.first)]
+    pairs.append((rig.first + 1, rig.second + 1))
+    rig.card.fail = "begin_write"
+    outcomes = rig.tiers.begin_all(pairs)()
+    assert [type(each) for each in outcomes] == [CudaFailed, type(None), SlotGone, type(None)]
+    assert rig.read(rig.second)[:2] == contents[:2]
+    rig.card.fail = ""
+    assert rig.tiers.begin_all(pairs[:2])() == [None, None]
+    assert rig.read(rig.first)[4] == bytes([54]) * SLOT
 
 
 def test_the_stand_in_copies_nothing_before_it_is_waited_for(rig: Rig) -> None:
@@ -103,17 +94,23 @@ def test_the_stand_in_copies_nothing_before_it_is_waited_for(rig: Rig) -> None:
     assert all(before)
 
 
-def test_copies_have_a_thread_of_their_own(rig: Rig) -> None:
-    """Who reads a page waits for no batch: neither the thread that allocates nor ours copies."""
-    threads = set(rig.card.threads)
-    rig.card.threads.clear()
-    rig.upper.allocate(1, SLOT)
-    allocating = set(rig.card.threads)
-    rig.card.threads.clear()
-    rig.fill(rig.first)
-    assert len(rig.card.threads) == 1
-    assert rig.card.threads.isdisjoint({get_ident(), *allocating})
-    assert threads == {*rig.card.threads, *allocating}
+def test_each_direction_has_threads_of_its_own(rig: Rig) -> None:
+    """One begins batches, one waits; another reads and allocates, and another registers."""
+    contents = memoryview(bytearray(SLOT))
+    works = [
+        lambda: rig.upper.allocate(1, SLOT),
+        lambda: rig.tiers.write_all([(rig.first, contents)]),
+        lambda: copy_all([(rig.upper.place(rig.first), contents)]),
+        lambda: rig.device.copier.register(contents),
+    ]
+    threads = []
+    for work in works:
+        rig.card.threads.clear()
+        work()
+        threads.append(set(rig.card.threads))
+    assert [len(each) for each in threads] == [1, 2, 2, 1]
+    assert len(set.union(*threads)) == 6
+    assert get_ident() not in set.union(*threads)
 
 
 @pytest.mark.parametrize("failing", range(COUNT))
@@ -130,7 +127,7 @@ def test_a_refused_copy_is_its_own(rig: Rig, failing: int, monkeypatch: pytest.M
     monkeypatch.setattr(rig.cuda, "begin_read", refuse_one)
     outcomes = rig.tiers.begin_all(rig.pairs(rig.first, rig.second))()
     wrong = [number for number, each in enumerate(outcomes) if each is not None]
-    assert (wrong, rig.card.calls[-1]) == ([failing], "wait")
+    assert (wrong, rig.card.calls[-1]) == ([failing], "wait_for_event")
     contents[failing] = bytes(SLOT)
     assert rig.read(rig.second) == turned(contents)
 
@@ -139,7 +136,7 @@ def test_what_goes_wrong_as_it_is_waited_for_is_of_all(rig: Rig) -> None:
     """CUDA does not say which of them it was; and the next batch is another."""
     contents = rig.fill(rig.first)
     pairs = rig.pairs(rig.first, rig.second)
-    rig.card.fail = "wait"
+    rig.card.fail = "wait_for_event"
     assert [type(each) for each in rig.tiers.begin_all(pairs)()] == [CudaFailed] * COUNT
     rig.card.fail = ""
     assert rig.tiers.begin_all(pairs)() == [None] * COUNT
@@ -165,7 +162,7 @@ def test_nothing_is_under_way_after_an_error_that_nobody_foresaw(
     assert rig.read(rig.second)[2:4] == contents[:2]
 
 
-@pytest.mark.parametrize("call", ["select", "make_stream"])
+@pytest.mark.parametrize("call", ["use", "make_stream", "record_event"])
 def test_a_thread_that_cannot_begin_copies_nothing_and_tries_again(call: str) -> None:
     """Each copy says so, as it does of a device that is not there for this thread."""
     card = Card(8 * GRANULARITY)
@@ -176,22 +173,10 @@ def test_a_thread_that_cannot_begin_copies_nothing_and_tries_again(call: str) ->
         copies = [DeviceCopy(address, content, inwards=True)] * 2
         card.fail = call
         assert [type(each) for each in copier.begin_all(copies)()] == [CudaFailed] * 2
+        assert not any(card.begun.values())
         card.fail = ""
         assert copier.begin_all(copies)() == [None] * 2
-        assert bytes(cuda.read(address, SLOT)) == content
-
-
-def test_a_device_that_went_copies_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What selecting it says is what each copy says."""
-    cuda = ServerCuda(Card())
-
-    def select(device: int) -> bytes:
-        raise DeviceUnavailable(f"there is no cuda:{device}")
-
-    monkeypatch.setattr(cuda, "select", select)
-    with closing(CudaCopier(3, cuda)) as copier:
-        (failure,) = copier.begin_all([DeviceCopy(0, memoryview(b""), inwards=True)])()
-        assert str(failure) == "there is no cuda:3"
+        assert ctypes.string_at(address, SLOT) == content
 
 
 def test_a_slot_whose_extent_is_gone_is_not_copied(rig: Rig) -> None:
@@ -219,74 +204,3 @@ def test_what_is_on_a_device_at_both_ends_is_refused(rig: Rig) -> None:
     """There is no such copy between tiers."""
     with pytest.raises(TypeError):
         copy_all([(rig.upper.place(rig.first), rig.upper.place(rig.first + 1))])
-
-
-def test_memory_is_registered_until_it_goes(rig: Rig) -> None:
-    """Each extent of tier 2 for itself, and no longer than it is there."""
-    assert list(rig.card.registered.values()) == [COUNT * SLOT]
-    extent_id = rig.lower.allocate(1, SLOT).shape.extent_id
-    assert list(rig.card.registered.values()) == [COUNT * SLOT] * 2
-    rig.lower.destroy(extent_id)
-    assert list(rig.card.registered.values()) == [COUNT * SLOT]
-    rig.lower.close()
-    assert rig.card.registered == {}
-
-
-def test_large_memory_is_registered_in_pieces(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Piece after piece, all of it; and where one is refused none of them stays."""
-    monkeypatch.setattr(cuda_copier, "PIECE_BYTES", 2 * PAGESIZE)
-    memory = memoryview(bytearray(5 * PAGESIZE))
-    before = dict(rig.card.registered)
-    unregister = rig.device.copier.register(memory, PAGESIZE // 2)
-    added = {each: size for each, size in rig.card.registered.items() if each not in before}
-    assert list(added.values()) == [2 * PAGESIZE, 2 * PAGESIZE, PAGESIZE]
-    assert sorted(added) == [min(added) + n * 2 * PAGESIZE for n in range(3)]
-    unregister()
-    assert rig.card.registered == before
-    rig.card.register(max(added), 1)
-    with capture_logs() as lines:
-        rig.device.copier.register(memory, PAGESIZE // 2)()
-    assert [line["event"] for line in lines].count("host_memory_not_registered") == 1
-    assert rig.card.registered == {**before, max(added): 1}
-
-
-def test_what_is_not_registered_is_copied_all_the_same(rig: Rig) -> None:
-    """It is said once, and nothing is given back that was not had."""
-    rig.card.fail = "register"
-    with capture_logs() as lines:
-        extent = rig.lower.allocate(1, SLOT)
-    told = [line for line in lines if line["event"] == "host_memory_not_registered"]
-    assert [line["size_bytes"] for line in told] == [COUNT * SLOT]
-    slot = extent.shape.extent_id << 32
-    contents = rig.fill(rig.first)
-    assert rig.tiers.begin_all([(rig.first, slot)])() == [None]
-    assert bytes(rig.tiers.read(slot) or b"") == contents[0]
-    rig.lower.destroy(extent.shape.extent_id)
-    assert "unregister" not in rig.card.calls
-
-
-def test_a_registration_that_cuda_keeps_is_logged(rig: Rig) -> None:
-    """The memory goes all the same."""
-    rig.card.fail = "unregister"
-    with capture_logs() as lines:
-        rig.lower.close()
-    assert [line["event"] for line in lines].count("host_memory_still_registered") == 1
-
-
-@pytest.mark.parametrize(
-    ("size", "slot", "wanted"),
-    [
-        (GIB, 1000, [GIB]),
-        (PIECE_BYTES, 3, [PIECE_BYTES]),
-        (150 * GIB, 2 << 20, [64 * GIB, 64 * GIB, 22 * GIB]),
-        (66 * 3 * GIB // 3, 3 << 20, [65_535 // 3 * 3 << 20, (66 << 10) - 65_535 << 20]),
-        # Slots that end with a page of the kernel's only after more than a piece.
-        (128 * ((16 << 20) + 1) * 64, (16 << 20) + 1, [128 * ((16 << 20) + 1) * 64]),
-    ],
-)
-def test_pieces_end_between_slots_and_pages(size: int, slot: int, wanted: list[int]) -> None:
-    """So that no copy is of two registrations, which CUDA refuses."""
-    found = pieces(size, slot)
-    assert found == wanted
-    assert sum(found) == size
-    assert all(each % slot == each % PAGESIZE == 0 for each in found[:-1])

@@ -9,7 +9,9 @@ from cuda_card import UUID, Card, driver_library
 from cupy_stand_in import cupy_on
 
 from kvstore.storage import cuda_driver
+from kvstore.storage.copies import DeviceCopy
 from kvstore.storage.cuda_arena import CudaDevice
+from kvstore.storage.cuda_driver import CopyAttributes
 from kvstore.storage.cuda_runtime import CupyRuntime
 from kvstore.storage.errors import CudaFailed, DeviceUnavailable
 
@@ -22,12 +24,17 @@ def card() -> Card:
     return Card(4 * SIZE)
 
 
+def runtime_on(card: Card, monkeypatch: pytest.MonkeyPatch, batched: str) -> CupyRuntime:
+    """Return the runtime on a stand-in of cupy, and of a driver with that batched copy."""
+    monkeypatch.setitem(sys.modules, "cupy", cupy_on(card))
+    monkeypatch.setattr(cuda_driver, "_load", lambda: driver_library(card, batched))
+    return CupyRuntime()
+
+
 @pytest.fixture
 def runtime(card: Card, monkeypatch: pytest.MonkeyPatch) -> CupyRuntime:
-    """The runtime on a stand-in of cupy and of the driver."""
-    monkeypatch.setitem(sys.modules, "cupy", cupy_on(card))
-    monkeypatch.setattr(cuda_driver, "_load", lambda: driver_library(card))
-    return CupyRuntime()
+    """The runtime on a stand-in of cupy and of the newest driver."""
+    return runtime_on(card, monkeypatch, "cuMemcpyBatchAsync_v2")
 
 
 def test_memory_is_allocated_cleared_exported_and_given_back(
@@ -36,29 +43,51 @@ def test_memory_is_allocated_cleared_exported_and_given_back(
     """Each step is the plain call of CUDA's, on a device that was selected first."""
     assert runtime.select(0) == UUID
     address = runtime.allocate(SIZE)
-    runtime.fill(address, SIZE, 0)
+    runtime.fill(address, SIZE, 0, runtime.make_stream())
     assert ctypes.string_at(address, SIZE) == bytes(SIZE)
     assert runtime.export(address) == (card.handle(address), 0)
     assert runtime.room() == (3 * SIZE, 4 * SIZE)
     runtime.give_back(address)
-    wanted = ["cuInit", "getDeviceCount", "setDevice", "deviceSynchronize", "malloc", "memset"]
-    wanted += ["deviceSynchronize", "ipcGetMemHandle", "memGetInfo", "free"]
+    wanted = ["cuInit", "getDeviceCount", "cuDevicePrimaryCtxRetain", "setDevice", "malloc"]
+    wanted += ["streamCreateWithFlags", "memsetAsync", "streamSynchronize"]
+    wanted += ["ipcGetMemHandle", "memGetInfo", "free"]
     assert card.calls == wanted
     assert card.memory == {}
 
 
+@pytest.mark.parametrize("bus_id", ["0000:3B:00.0", "10000000:3B:00.0"])
+def test_a_device_tells_where_it_is_attached(card: Card, runtime: CupyRuntime, bus_id: str) -> None:
+    """By the driver, in its own words."""
+    card.pci_bus_id = bus_id
+    assert runtime.pci_bus_id(0) == bus_id
+    with pytest.raises(CudaFailed, match="cuDeviceGet: CUresult 101"):
+        runtime.pci_bus_id(1)
+
+
 def test_memory_is_filled_and_read(card: Card, runtime: CupyRuntime) -> None:
     """A piece of an allocation is written and copied to the host, and its neighbours are not."""
-    address = runtime.allocate(SIZE)
-    runtime.fill(address, SIZE, 1)
-    runtime.fill(address + 512, 512, 7)
-    copy = runtime.read(address + 256, 512)
+    address, stream = runtime.allocate(SIZE), runtime.make_stream()
+    runtime.fill(address, SIZE, 1, stream)
+    runtime.fill(address + 512, 512, 7, stream)
+    copy = runtime.read(address + 256, 512, stream)
     assert bytes(copy) == bytes([1]) * 256 + bytes([7]) * 256
-    runtime.fill(address, SIZE, 0)
+    runtime.fill(address, SIZE, 0, stream)
     assert copy[0] == 1
-    card.fail = "memcpy"
-    with pytest.raises(CudaFailed, match="memcpy"):
-        runtime.read(address, 1)
+    for call in ("memcpyAsync", "streamSynchronize"):
+        card.fail = call
+        with pytest.raises(CudaFailed, match=call):
+            runtime.read(address, 1, stream)
+
+
+def test_filling_and_reading_wait_for_no_other_stream(card: Card, runtime: CupyRuntime) -> None:
+    """What copiers have under way stays under way."""
+    address, stream, other = runtime.allocate(SIZE), runtime.make_stream(), runtime.make_stream()
+    into = bytearray(SIZE)
+    runtime.begin_read(address, memoryview(into), other)
+    runtime.fill(address, SIZE, 5, stream)
+    assert bytes(runtime.read(address, SIZE, stream)) == bytes([5]) * SIZE
+    assert (len(card.begun[other]), any(into)) == (1, False)
+    assert "deviceSynchronize" not in card.calls
 
 
 def test_copies_are_begun_on_a_stream_and_waited_for(card: Card, runtime: CupyRuntime) -> None:
@@ -84,6 +113,73 @@ def test_copies_are_begun_on_a_stream_and_waited_for(card: Card, runtime: CupyRu
             failing()
 
 
+def test_an_event_ends_what_was_begun_before_it(card: Card, runtime: CupyRuntime) -> None:
+    """And nothing that was begun after it; it is destroyed, also where CUDA refuses."""
+    address, stream = runtime.allocate(SIZE), runtime.make_stream()
+    runtime.fill(address, SIZE, 3, stream)
+    contents = [bytearray(8), bytearray(8)]
+    events = []
+    for each in contents:
+        runtime.begin_read(address, memoryview(each), stream)
+        events.append(runtime.record_event(stream))
+    assert not any(map(any, contents))
+    runtime.wait_for_event(events[0])
+    assert [any(each) for each in contents] == [True, False]
+    card.fail = "eventSynchronize"
+    with pytest.raises(CudaFailed, match="eventSynchronize"):
+        runtime.wait_for_event(events[1])
+    card.fail = "eventRecord"
+    with pytest.raises(CudaFailed, match="eventRecord"):
+        runtime.record_event(stream)
+    assert card.calls.count("eventCreateWithFlags") == card.calls.count("eventDestroy") == 3
+    assert runtime._runtime.events == set()
+
+
+@pytest.mark.parametrize("batched", ["cuMemcpyBatchAsync", "cuMemcpyBatchAsync_v2"])
+def test_many_copies_are_begun_by_one_call(
+    card: Card, monkeypatch: pytest.MonkeyPatch, batched: str
+) -> None:
+    """By that of CUDA 12.8, with the index of a failure, and that of CUDA 13, without one."""
+    runtime = runtime_on(card, monkeypatch, batched)
+    address, stream = runtime.allocate(SIZE), runtime.make_stream()
+    contents = [memoryview(bytes([n + 1]) * (100 + n)) for n in range(3)]
+    places = range(address, address + SIZE, 512)
+    read = [memoryview(bytearray(each.nbytes)) for each in contents]
+    inwards = [DeviceCopy(*each, inwards=True) for each in zip(places, contents, strict=False)]
+    outwards = [DeviceCopy(*each, inwards=False) for each in zip(places, read, strict=False)]
+    for copies in (inwards, outwards):
+        assert runtime.begin_batch(copies, stream)
+        assert len(card.begun[stream]) == 3, "nothing is copied before it is waited for"
+        runtime.wait(stream)
+    assert read == contents
+    assert card.calls.count(batched) == 2
+    assert "memcpyAsync" not in card.calls
+    card.fail = batched
+    with pytest.raises(CudaFailed, match=f"{batched}: CUresult 1"):
+        runtime.begin_batch(inwards, stream)
+
+
+def test_an_older_driver_begins_no_batch(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before CUDA 12.8 there is no such call, which is no error."""
+    runtime = runtime_on(card, monkeypatch, "")
+    assert not runtime.begin_batch([], runtime.make_stream())
+
+
+def test_a_batch_s_attributes_are_laid_out_as_in_cuda_h() -> None:
+    """24 bytes: the order of access, two locations of type and id, flags."""
+    offsets = [getattr(CopyAttributes, name).offset for name, _ in CopyAttributes._fields_]
+    assert (ctypes.sizeof(CopyAttributes), offsets) == (24, [0, 4, 12, 20])
+
+
+def test_the_device_is_waited_for(card: Card, runtime: CupyRuntime) -> None:
+    """What CUDA says then is one error of ours."""
+    runtime.synchronize()
+    assert card.calls[-1] == "deviceSynchronize"
+    card.fail = "deviceSynchronize"
+    with pytest.raises(CudaFailed, match="deviceSynchronize"):
+        runtime.synchronize()
+
+
 def test_memory_of_the_host_is_registered_once(card: Card, runtime: CupyRuntime) -> None:
     """A second time is refused, by name, until it was undone."""
     runtime.register(SIZE, SIZE)
@@ -96,27 +192,29 @@ def test_memory_of_the_host_is_registered_once(card: Card, runtime: CupyRuntime)
 
 
 def test_an_address_inside_an_allocation_has_an_offset(card: Card, runtime: CupyRuntime) -> None:
-    """A handle reaches the whole allocation, so the export says where the memory begins in it."""
+    """CUDA gives a handle for an allocation's first byte only; the export says how far in."""
     address = runtime.allocate(SIZE)
-    assert runtime.export(address + 512) == (card.handle(address + 512), 512)
+    assert runtime.export(address + 512) == (card.handle(address), 512)
 
 
 def test_a_device_that_is_not_there_is_named(card: Card, runtime: CupyRuntime) -> None:
     """A number beyond the visible devices, and CUDA that refuses, say which device it is about."""
     with pytest.raises(DeviceUnavailable, match="no cuda:1: 1 devices are visible"):
         runtime.select(1)
-    card.fail = "setDevice"
-    with pytest.raises(DeviceUnavailable, match="cuda:0 cannot be used: setDevice"):
-        runtime.select(0)
+    for call in ("setDevice", "cuDevicePrimaryCtxRetain"):
+        card.fail = call
+        with pytest.raises(DeviceUnavailable, match=f"cuda:0 cannot be used: {call}"):
+            runtime.select(0)
 
 
 @pytest.mark.parametrize("call", ["malloc", "ipcGetMemHandle", "memGetInfo"])
 def test_a_refused_call_is_named(card: Card, runtime: CupyRuntime, call: str) -> None:
     """What CUDA refuses comes as one error of ours, with the call's name."""
+    address = runtime.allocate(SIZE)
     card.fail = call
     calls = {
         "malloc": lambda: runtime.allocate(SIZE),
-        "ipcGetMemHandle": lambda: runtime.export(0),
+        "ipcGetMemHandle": lambda: runtime.export(address),
         "memGetInfo": runtime.room,
     }
     with pytest.raises(CudaFailed, match=call):

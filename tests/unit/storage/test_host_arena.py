@@ -10,11 +10,19 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from mapping_flags import mapping_flags
 from open_descriptors import open_descriptors
+from structlog.testing import capture_logs
 
 from kvstore.storage.errors import NotEnoughMemory
 from kvstore.storage.extent import ExtentShape
-from kvstore.storage.host_arena import HostExtent
+from kvstore.storage.host_arena import HostExtent, HostMemory
+from kvstore.storage.host_mapping import HostTerms
+from kvstore.storage.hugepages import (
+    HUGEPAGE_BYTES,
+    SHMEM_ENABLED,
+    Hugepages,
+)
 
 SHAPE = ExtentShape(extent_id=7, arena_id=1, tier=1, slot_count=4, slot_bytes=1000)
 
@@ -31,15 +39,6 @@ def read(extent: HostExtent, index: int) -> memoryview:
     page = extent.read(index)
     assert page is not None
     return page
-
-
-def mapping_flags(extent_id: int) -> set[str]:
-    """Return the kernel's flags of this process's mapping of an extent."""
-    lines = iter(Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines())
-    for line in lines:
-        if f"memfd:kvstore-extent-{extent_id} " in line:
-            return set(next(each for each in lines if each.startswith("VmFlags:")).split()[1:])
-    return set()
 
 
 def test_another_mapping_of_the_descriptor_sees_the_same_bytes(extent: HostExtent) -> None:
@@ -144,7 +143,7 @@ def test_more_than_there_is_is_refused_before_allocating(tmp_path: Path) -> None
     (tmp_path / "proc/meminfo").write_text("MemAvailable: 3 kB\n", encoding="utf-8")
     before = open_descriptors("memfd:")
     with pytest.raises(NotEnoughMemory) as refused:
-        HostExtent(SHAPE, tmp_path)
+        HostExtent(SHAPE, HostTerms(tmp_path))
     assert (refused.value.requested_bytes, refused.value.available_bytes) == (4000, 3072)
     assert open_descriptors("memfd:") <= before
 
@@ -164,7 +163,7 @@ def test_a_refusal_of_the_kernel_is_the_same_error(tmp_path: Path) -> None:
     """What the kernel refuses, though it seemed to be there, is NotEnoughMemory too."""
     before = open_descriptors("memfd:")
     with file_size_limit(1000), pytest.raises(NotEnoughMemory, match="kernel refused"):
-        HostExtent(SHAPE, tmp_path)
+        HostExtent(SHAPE, HostTerms(tmp_path))
     assert open_descriptors("memfd:") <= before
 
 
@@ -175,26 +174,59 @@ def test_who_comes_to_read_as_it_is_closed_reads_nothing(extent: HostExtent) -> 
     assert extent.read(0) is None
 
 
+@pytest.mark.parametrize(("word", "lines"), [("[never]", 1), ("[advise]", 0)])
+def test_a_machine_without_transparent_pages_is_logged(
+    tmp_path: Path, word: str, lines: int
+) -> None:
+    """Once, with what to set."""
+    path = tmp_path / SHMEM_ENABLED
+    path.parent.mkdir(parents=True)
+    path.write_text(f"always {word} force\n", encoding="ascii")
+    with capture_logs() as logged:
+        HostMemory(tmp_path, hugepages=Hugepages.TRANSPARENT)
+    assert [line["event"] for line in logged] == ["transparent_hugepages_off"] * lines
+    assert all("shmem_enabled" in line["advice"] for line in logged)
+
+
+def test_a_node_that_the_kernel_refuses_is_logged_and_not_used() -> None:
+    """Memory comes from any node then, as it would without the setting."""
+    with capture_logs() as logged:
+        source = HostMemory(numa_node=1023)
+    assert [(line["event"], line["numa_node"]) for line in logged] == [("numa_node_unusable", 1023)]
+    source.allocate(SHAPE).close()
+
+
+def test_a_budget_beyond_the_pool_is_foretold(tmp_path: Path) -> None:
+    """By the bound that counts then, which is not the machine's memory."""
+    source = HostMemory(tmp_path, hugepages=Hugepages.RESERVED)
+    assert source.granularity == HUGEPAGE_BYTES
+    with capture_logs() as logged:
+        source.warn_beyond(1 << 30, tier=2)
+    assert [(line["event"], line["source"], line["available_bytes"]) for line in logged] == [
+        ("tier2_bytes_beyond_memory", "vm.nr_hugepages", 0)
+    ]
+
+
 def test_memory_is_unregistered_before_it_goes() -> None:
     """A device that was told of it is told first, once."""
     told: list[object] = []
 
-    def register(memory: memoryview, slot_bytes: int) -> Callable[[], None]:
-        told.append((memory.nbytes, slot_bytes))
+    def register(memory: memoryview) -> Callable[[], None]:
+        told.append(memory.nbytes)
         return lambda: told.append(mapping_flags(SHAPE.extent_id) != set())
 
     extent = HostExtent(SHAPE, register=register)
     extent.close()
     extent.close()
-    assert told == [(SHAPE.size_bytes, SHAPE.slot_bytes), True]
+    assert told == [SHAPE.size_bytes, True]
     assert mapping_flags(SHAPE.extent_id) == set()
 
 
 def test_who_cannot_be_told_of_memory_leaves_none() -> None:
     """What that raises is raised, and neither a descriptor nor a mapping is left."""
 
-    def register(memory: memoryview, slot_bytes: int) -> Callable[[], None]:
-        raise RuntimeError(f"{memory.nbytes} {slot_bytes}")
+    def register(memory: memoryview) -> Callable[[], None]:
+        raise RuntimeError(f"{memory.nbytes}")
 
     before = open_descriptors("memfd:")
     with pytest.raises(RuntimeError):

@@ -1,16 +1,20 @@
 """The half at a rank: what it copies, and what it says of what failed."""
 
+import weakref
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Event
+from threading import Event, get_ident
+from types import SimpleNamespace
 
 import pytest
 import torch
+from client_driver import client_driver
+from cuda_card import Card
 
-from kvstore_client import DatedRun, PageRef
+from kvstore_client import DatedRun, PageRef, cuda_driver
 from kvstore_client.testing import wait_until
 from kvstore_vllm.block_copier import BlockCopier, Plane
 from kvstore_vllm.transfer import StepPlan, Transfer
@@ -177,4 +181,66 @@ def test_loads_are_made_to_fail_as_often_as_is_said(rig: Rig) -> None:
     assert half.take_failed_blocks() == {2, 3}
     assert half.take_report().failed == {1}
     assert rig.blocks[2, 0, 0] == 7
+    half.close()
+
+
+class Stream:
+    """A stream of a device that is none; it says what each wait for it saw."""
+
+    def __init__(self, look: Callable[[], object]) -> None:
+        self.seen: list[object] = []
+        self._look = look
+
+    def synchronize(self) -> None:
+        """Look."""
+        self.seen.append(self._look())
+
+
+class OneUse:
+    """The store's memory, which is gone with the last view of it."""
+
+    def __init__(self) -> None:
+        self.memory: Memory | None = Memory()
+        self.slots = weakref.ref(self.memory.slots)
+
+    def extent_tensor(self, extent_id: int) -> torch.Tensor:
+        """Return the extent, and keep it no longer."""
+        assert self.memory is not None
+        memory, self.memory = self.memory, None
+        return memory.extent_tensor(extent_id)
+
+    def recycled(self, runs: Sequence[DatedRun]) -> list[PageRef]:
+        """Return none."""
+        del runs
+        return []
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.filterwarnings("ignore")
+def test_copies_on_a_device_are_waited_for_on_mapped_memory(
+    monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    """The wait comes also where a copy failed midway, and before the last view of the store's."""
+    memory, card = OneUse(), Card()
+    stream = Stream(lambda: memory.slots() is not None)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    monkeypatch.setattr(cuda_driver, "_load", lambda: client_driver(card))
+
+    def copy(memory: OneUse, transfer: Transfer, **_: object) -> int:
+        view = memory.extent_tensor(0)[transfer.block_ids[0]]
+        if fails:
+            raise RuntimeError("CUDA error")
+        return int(view.numel())
+
+    copier = SimpleNamespace(device=SimpleNamespace(type="cuda"), load=copy, save=copy)
+    half = WorkerHalf(copier)  # type: ignore[arg-type]
+    plan = StepPlan("e", load_async=False, loads=[Transfer(1, "r", (2,), (DatedRun(0, [0]),))])
+    half.load(plan, memory)
+    assert stream.seen == [True]
+    # The log that pytest keeps has the frames of an error.
+    assert fails or memory.slots() is None
+    assert half.take_report().failed == ({1} if fails else set())
+    # And the thread of loads beside a step breaks no capture of a graph.
+    assert half._thread.submit(get_ident).result() in card.relaxed
     half.close()

@@ -117,16 +117,6 @@ def test_a_copied_page_is_the_same_and_apart(pool: PagePool) -> None:
     assert torch.equal(copied, pool.page(PAGES[3]))
 
 
-def test_addresses_are_those_of_the_pages(pool: PagePool) -> None:
-    """Each page of a table, in whatever extent, is where its view is."""
-    table = BlockTable(4, PAGES)
-    wanted = [pool.page(page).data_ptr() for page in PAGES]
-    assert pool.addresses(table).tolist() == wanted
-    # Asking changes nothing that the table keeps.
-    assert pool.addresses(table).tolist() == wanted
-    assert pool.addresses(BlockTable(4)).tolist() == []
-
-
 def test_an_extent_is_a_view_of_its_owners_memory(pool: PagePool) -> None:
     """What another writes into the memory is seen, and the other way round."""
     memory = bytearray(2 * LAYOUT.page_bytes)

@@ -9,6 +9,7 @@ from broken_store import program
 from engine_world import LIMIT, EngineWorld
 from heard import Heard
 
+from inference_worker import engine
 from inference_worker.engine import PAGE_TOKENS
 from inference_worker.generation import Generation
 from inference_worker.model import PagedModel
@@ -174,3 +175,60 @@ def test_pages_recycled_under_a_batch_change_no_token(
     assert min(found[1:]) >= 20
     for prompt, each in zip(prompts, heard, strict=True):
         assert each.tokens == world.generate(prompt, OUTPUT, use_store=False).output_ids
+
+
+class SlowDevice:
+    """A device whose work ends some time after it was queued, when it is waited for."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.waits = 0
+        self.during: Callable[[], None] = lambda: None
+        monkeypatch.setattr(engine, "DeviceWork", lambda _: self)
+
+    def wait(self) -> None:
+        """End the work, and what happens meanwhile, once."""
+        self.waits += 1
+        during, self.during = self.during, lambda: None
+        during()
+
+
+def test_pages_recycled_before_the_device_is_done_change_no_token(
+    world: EngineWorld, thief: Thief, text_ids: Ids, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages are compared after the wait: until then the device may read them."""
+    ids = text_ids(20 * PAGE_TOKENS, 12)
+    world.generate(ids, 2)
+    longer = [*ids, *text_ids(20, 13)]
+    alone = world.generate(longer, OUTPUT, use_store=False)
+    device = SlowDevice(monkeypatch)
+
+    def steal() -> None:
+        device.during = thief.take_all
+
+    found = interrupted(world, longer, SAID, steal)
+    assert found.output_ids == alone.output_ids
+    assert found.recycled_pages >= 20
+
+
+def test_a_batch_waits_for_the_device_once(
+    world: EngineWorld, text_ids: Ids, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many requests decode in it; a failure of the wait fails them all."""
+    device = SlowDevice(monkeypatch)
+    heard = [Heard() for _ in range(3)]
+    for seed, each in enumerate(heard):
+        world.engine.add(Request(prompt_ids=text_ids(20, 20 + seed), max_tokens=OUTPUT), each)
+    while any(len(each.tokens) < SAID for each in heard):
+        world.engine.step()
+    before = device.waits
+    world.engine.step()
+    assert [len(each.tokens) for each in heard] == [SAID + 1] * 3
+    assert device.waits == before + 1
+
+    def lost() -> None:
+        raise RuntimeError("the device is lost")
+
+    device.during = lost
+    world.engine.step()
+    assert [str(each.error) for each in heard] == ["the device is lost"] * 3
+    assert not world.engine.has_work

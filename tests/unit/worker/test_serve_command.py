@@ -11,10 +11,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from inference_worker.engine_server import unless_signalled
 from inference_worker.errors import StoreOptionsError
 from inference_worker.model_source import GEMMA
 from inference_worker.prefix_cache_backend import PrefixCacheBackend
-from inference_worker.serve_command import unless_signalled
 from inference_worker.serve_program import app
 from inference_worker.serve_store import StoreOptions
 

@@ -1,33 +1,22 @@
-"""Kernels attend as gathered attention does: here in Triton's interpreter, on numpy.
+"""Kernels attend as gathered attention does: here in Triton's interpreter, on NumPy.
 
 tests/gpu has the same cases for the compiled kernels.
 """
 
-import os
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from far_pages import FAR_CASES, attend_within, far_memory, near_memory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_cases import CASES, Case, assert_same, attend
 from transformers import PreTrainedModel
 
 from inference_worker.gathered_attention import GatheredAttention
+from inference_worker.kernel_attention import KernelAttention
 from inference_worker.model import page_model
 from inference_worker.tiny_models import TINY_MODELS
-
-if torch.cuda.is_available():
-    pytest.skip("tests/gpu runs the kernels themselves", allow_module_level=True)
-# Read where Triton is imported first, and by each kernel's decorator.
-os.environ["TRITON_INTERPRET"] = "1"
-# The interpreter of those before fails with the NumPy of constraints.txt.
-pytest.importorskip("triton", "3.8", reason="needs Triton 3.8, for its interpreter")
-if TYPE_CHECKING:
-    from inference_worker.kernel_attention import KernelAttention
-else:
-    KernelAttention = pytest.importorskip("inference_worker.kernel_attention").KernelAttention
 
 
 @pytest.mark.parametrize("programs", [1, 64], ids=["whole", "split"])
@@ -38,15 +27,34 @@ def test_kernels_write_and_attend_as_gathering_does(case: Case, programs: int) -
     assert_same(attend(case, how), attend(case, GatheredAttention))
 
 
+@pytest.fixture(scope="module")
+def far() -> torch.Tensor:
+    """36 GiB of addresses."""
+    return far_memory("cpu")
+
+
+@pytest.mark.parametrize("programs", [1, 64], ids=["whole", "split"])
+@pytest.mark.parametrize("case", FAR_CASES.values(), ids=FAR_CASES)
+def test_pages_may_lie_far_apart(case: Case, programs: int, far: torch.Tensor) -> None:
+    """More than 2^31 units of 16 bytes, which is the kernels' unit of distance."""
+    got = attend_within(case, partial(KernelAttention, programs=programs), far)
+    assert_same(got, attend_within(case, GatheredAttention, near_memory(case, "cpu")))
+
+
 @settings(max_examples=25, deadline=None)
 @given(
     page_tokens=st.integers(1, 64),
     kv_heads=st.integers(1, 3),
     group=st.integers(1, 9),
     head_dim=st.sampled_from([4, 16, 20, 64]),
-    parts=st.lists(st.tuples(st.integers(0, 90), st.integers(1, 40)), min_size=1, max_size=3),
+    parts=st.lists(
+        st.tuples(st.integers(0, 90) | st.integers(0, 1500), st.integers(1, 40)),
+        min_size=1,
+        max_size=3,
+    ),
     window=st.none() | st.integers(1, 80),
     softcap=st.none() | st.just(1.5),
+    programs=st.sampled_from([None, 1, 600]),
     seed=st.integers(0, 9),
 )
 def test_any_ragged_step(
@@ -57,11 +65,13 @@ def test_any_ragged_step(
     parts: list[tuple[int, int]],
     window: int | None,
     softcap: float | None,
+    programs: int | None,
     seed: int,
 ) -> None:
     """Whatever the sizes are, both ways agree."""
     case = Case(page_tokens, kv_heads, group, head_dim, parts, window, softcap, seed=seed)
-    assert_same(attend(case, KernelAttention), attend(case, GatheredAttention))
+    how = partial(KernelAttention, programs=programs)
+    assert_same(attend(case, how), attend(case, GatheredAttention))
 
 
 @pytest.mark.parametrize("name", sorted(TINY_MODELS))

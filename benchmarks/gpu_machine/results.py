@@ -1,0 +1,86 @@
+"""The results of a script: files that are complete at any moment, whatever ends the script."""
+
+import json
+import tarfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final
+
+# What a machine may take back: files of at most 16 MiB.
+MOST_BYTES: Final = 16 << 20
+# Of the log of one step, so that a step that never stops talking leaves room for the others.
+MOST_STEP_BYTES: Final = 2 << 20
+TRITON: Final = "triton-cache.tar.gz"
+
+
+class Results:
+    """``SCRIPT.jsonl`` and ``SCRIPT.log`` in a folder. Thread-safe."""
+
+    def __init__(self, folder: Path, script: str) -> None:
+        """Begin both files anew; ``folder`` is made if it is missing."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.records = folder / f"{script}.jsonl"
+        self._log = folder / f"{script}.log"
+        self.records.write_text("", encoding="utf-8")
+        self._log.write_text("", encoding="utf-8")
+        self._written: dict[str, int] = {}
+        self._mutex = Lock()
+
+    def record(self, entry: Mapping[str, Any]) -> None:
+        """Append one line of JSON."""
+        with self._mutex, self.records.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+
+    def log(self, step: str, line: str) -> None:
+        """Append a line of a step's output, up to ``MOST_STEP_BYTES`` a step."""
+        text = f"[{step}] {line.rstrip()}\n"
+        with self._mutex:
+            written = self._written.get(step, 0)
+            if written > MOST_STEP_BYTES:
+                return
+            self._written[step] = written + len(text)
+            if self._written[step] > MOST_STEP_BYTES:
+                text = f"[{step}] (more than {MOST_STEP_BYTES >> 20} MiB: the rest is left out)\n"
+            with self._log.open("a", encoding="utf-8") as file:
+                file.write(text)
+
+
+def entries(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield the lines of all ``.jsonl`` files in a folder, the oldest file first.
+
+    A line that was cut off is left out. Yields nothing if the folder is missing.
+    """
+    paths = sorted(folder.glob("*.jsonl"), key=lambda path: path.stat().st_mtime)
+    for path in paths:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                yield json.loads(line)
+            except ValueError:
+                continue
+
+
+def save_triton(cache: Path, folder: Path) -> str:
+    """Pack Triton's cache into the results and return what was done, in one line."""
+    if not cache.is_dir() or not any(cache.iterdir()):
+        return "Triton compiled nothing"
+    packed = folder / TRITON
+    with tarfile.open(packed, "w:gz") as archive:
+        archive.add(cache, arcname=".")
+    size = packed.stat().st_size
+    if size > MOST_BYTES:
+        packed.unlink()
+        return f"Triton's cache is left out: {size >> 20} MiB packed, at most {MOST_BYTES >> 20}"
+    return f"{TRITON}: {size / (1 << 20):.1f} MiB"
+
+
+def load_triton(cache: Path, folder: Path) -> str:
+    """Unpack the cache that an earlier script saved and return what was done, in one line."""
+    packed = folder / TRITON
+    if not packed.exists():
+        return "no Triton cache of an earlier run"
+    cache.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(packed) as archive:
+        archive.extractall(cache, filter="data")
+    return f"{TRITON} of an earlier run is used"

@@ -1,0 +1,74 @@
+"""The device files of a parent's CUDA, which a forked child leaves.
+
+A fork inherits the descriptors of ``/dev/nvidia*`` and the mappings of these files, which the
+driver does not exclude (nv-mmap.c of NVIDIA's open-gpu-kernel-modules). The driver ends a process's
+channels at the last close of its files. As long as a child keeps one, kernels that a killed parent
+had queued may go on, and write into slots that the store has given to others since.
+"""
+
+import ctypes
+import mmap
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+
+# Of the devices themselves, their control, unified memory and capabilities.
+PREFIX = "/dev/nvidia"
+# Of linux/mman.h; the mmap of Python 3.11 has no names for them.
+MAP_FIXED = 0x10
+MAP_NORESERVE = 0x4000
+MAP_FAILED = ctypes.c_void_p(-1).value
+_LINE = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (?:\S+ +){4}(.*)")
+
+
+def leave_device_files(prefix: str | None = None) -> None:
+    """Put harmless things in the place of all descriptors and mappings of the device files.
+
+    For a child that has just been forked, whose CUDA is of no use. Descriptors become ones of
+    ``/dev/null`` and mappings become zeros, so that what CUDA's library still does with their
+    numbers and addresses, at the child's end, harms nothing of the child's. ``prefix`` is what
+    the files' paths begin with, by default ``PREFIX``.
+    """
+    prefix = prefix or PREFIX
+    for descriptor in _descriptors(prefix):
+        _close(descriptor)
+    for start, size in _mappings(prefix):
+        _replace(start, size)
+
+
+def _descriptors(prefix: str) -> list[int]:
+    found = []
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the folder's own
+            if str(link.readlink()).startswith(prefix):
+                found.append(int(link.name))
+    return found
+
+
+def _close(descriptor: int) -> None:
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.dup2(null, descriptor, inheritable=False)
+    finally:
+        os.close(null)
+
+
+def _mappings(prefix: str) -> list[tuple[int, int]]:
+    found = []
+    for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
+        match = _LINE.fullmatch(line)
+        if match is not None and match[3].startswith(prefix):
+            start, end = int(match[1], 16), int(match[2], 16)
+            found.append((start, end - start))
+    return found
+
+
+def _replace(start: int, size: int) -> None:
+    """Map zeros, which take no memory until they are written, over a range of addresses."""
+    call = ctypes.CDLL(None).mmap
+    call.restype = ctypes.c_void_p
+    call.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_long)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED
+    done = call(start, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
+    assert done not in (None, MAP_FAILED)

@@ -1,0 +1,102 @@
+"""A device's memory that is allocated before it is needed, so that no other program gets it."""
+
+import structlog
+
+from kvstore.storage.cuda_runtime import CudaRuntime
+from kvstore.storage.errors import CudaFailed
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+class DeviceReserve:
+    """The part of a budget that no extent has yet, as allocations of the device.
+
+    An extent has to be an allocation of its own: its IPC handle gives a process the whole
+    allocation, for as long as that exists. So memory that was ever exported is freed, never
+    reused. The reserve hands out a piece that has exactly the size asked for. Otherwise it
+    frees pieces, allocates the extent in their place, and reserves what is left over.
+
+    Between the two calls another process can take the memory. The extent is then refused,
+    and the reserve allocates again as much as the device has left.
+
+    Not thread-safe: used on the thread that CUDA is called on. All sizes are multiples of
+    ``granularity``.
+    """
+
+    def __init__(
+        self, runtime: CudaRuntime, budget_bytes: int, piece_bytes: int, granularity: int
+    ) -> None:
+        """Allocate the budget in pieces. Raises :class:`CudaFailed` with nothing allocated."""
+        self._runtime = runtime
+        self._granularity = granularity
+        self._pieces: list[tuple[int, int]] = []
+        # Bytes of the budget that neither a piece nor an extent has.
+        self._missing_bytes = budget_bytes
+        try:
+            while self._missing_bytes:
+                self._allocate(min(piece_bytes, self._missing_bytes))
+        except CudaFailed:
+            self.close()
+            raise
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that are allocated and that no extent has."""
+        return sum(size for _, size in self._pieces)
+
+    def take(self, size_bytes: int) -> int:
+        """Return the address of an allocation of that size. Raises :class:`CudaFailed`."""
+        for number, (address, size) in enumerate(self._pieces):
+            if size == size_bytes:
+                del self._pieces[number]
+                return address
+        try:
+            freed = 0
+            # The latest first: these are what earlier extents left over.
+            while self._pieces and freed < size_bytes:
+                freed += self._free()
+            address = self._runtime.allocate(size_bytes)
+            self._missing_bytes = max(self._missing_bytes - size_bytes, 0)
+            return address
+        finally:
+            self._fill_up()
+
+    def give_back(self, address: int, size_bytes: int) -> None:
+        """Free an extent and reserve its bytes. Raises :class:`CudaFailed` if it is not freed."""
+        self._runtime.give_back(address)
+        self._missing_bytes += size_bytes
+        self._fill_up()
+
+    def close(self) -> None:
+        """Free all pieces. What the device does not take back is left to the process's end."""
+        try:
+            while self._pieces:
+                self._free()
+        except CudaFailed as error:
+            log.warning("device_reserve_kept", size_bytes=self.size_bytes, why=str(error))
+
+    def _allocate(self, size_bytes: int) -> None:
+        address = self._runtime.allocate(size_bytes)
+        self._pieces.append((address, size_bytes))
+        self._missing_bytes -= size_bytes
+
+    def _free(self) -> int:
+        """Free the latest piece and return its size. It stays a piece if that fails."""
+        address, size = self._pieces[-1]
+        self._runtime.give_back(address)
+        del self._pieces[-1]
+        self._missing_bytes += size
+        return size
+
+    def _fill_up(self) -> None:
+        """Reserve what is missing, or as much of it as the device has, by halves."""
+        why, size = "", self._missing_bytes
+        while size:
+            try:
+                self._allocate(size)
+            except CudaFailed as error:
+                why = str(error)
+                size = size // 2 // self._granularity * self._granularity
+            size = min(size, self._missing_bytes)
+        if self._missing_bytes:
+            log.warning("device_reserve_short", missing_bytes=self._missing_bytes, why=why)

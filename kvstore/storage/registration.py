@@ -1,0 +1,82 @@
+"""Host memory registered with a device, piece by piece, while the next piece is filled."""
+
+import math
+import mmap
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeAlias
+
+import structlog
+
+from kvstore.storage.errors import CudaFailed
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+# Registers memory with a device. Returns what undoes that, which is called before the memory
+# goes. Raises CudaFailed if the device refuses.
+Register: TypeAlias = Callable[[memoryview], Callable[[], None]]
+
+# So large that a call's own cost does not count, and so small that an extent of 4 GiB has some.
+# One registration beyond 512 GiB fails on drivers since R580, however much memory there is.
+PIECE_BYTES = 512 << 20
+
+
+class Registration:
+    """An extent's registration: all of its pieces, or none.
+
+    ``register`` is called on a thread of its own, for one piece at a time.
+    """
+
+    def __init__(self, register: Register) -> None:
+        self._register = register
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="kvstore-registration")
+        self._begun: list[Future[None]] = []
+        self._undos: list[Callable[[], None]] = []
+        self._refusal: CudaFailed | None = None
+        self._size_bytes = 0
+
+    def begin(self, piece: memoryview) -> None:
+        """Register one more piece, after those before it. Does not wait."""
+        self._size_bytes += piece.nbytes
+        self._begun.append(self._thread.submit(self._add, piece))
+
+    def finish(self) -> None:
+        """Wait for all pieces. A refusal is logged, and no piece stays registered then.
+
+        Pages of memory that is not registered are copied all the same: the driver takes
+        them through memory of its own, at a fraction of the speed.
+        """
+        for each in self._begun:
+            each.result()
+        self._thread.shutdown()
+        if self._refusal is not None:
+            why = str(self._refusal)
+            log.warning("host_memory_not_registered", size_bytes=self._size_bytes, why=why)
+            self.undo()
+
+    def undo(self) -> None:
+        """Unregister every piece, the last one first. Waits for the one under way; idempotent."""
+        self._thread.shutdown(cancel_futures=True)
+        while self._undos:
+            self._undos.pop()()
+
+    def _add(self, piece: memoryview) -> None:
+        # Released at the end, so that nothing here keeps the mapping.
+        with piece:
+            if self._refusal is None:
+                try:
+                    self._undos.append(self._register(piece))
+                except CudaFailed as error:
+                    self._refusal = error
+
+
+def pieces(size_bytes: int, slot_bytes: int) -> list[int]:
+    """Return the sizes of the pieces that an extent is filled and registered in.
+
+    A piece has about PIECE_BYTES, or the least that ends between slots and between the
+    kernel's pages: CUDA refuses a copy that is partly of one registration and partly of
+    another. The last one has the rest.
+    """
+    unit = math.lcm(slot_bytes, mmap.PAGESIZE)
+    step = max(PIECE_BYTES // unit, 1) * unit
+    return [min(step, size_bytes - start) for start in range(0, size_bytes, step)]

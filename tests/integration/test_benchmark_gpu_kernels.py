@@ -1,0 +1,38 @@
+"""benchmarks/gpu_kernels.py on a CPU, where its figures mean nothing and its code is the same."""
+
+import json
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+import torch
+from benchmark_process import run_benchmark
+
+ARGUMENTS = ("gpu_kernels", "--device", "cpu", "--quick", "--json")
+
+
+def measured(part: str) -> dict[str, Any]:
+    """Return what a run of one part printed."""
+    found: dict[str, Any] = json.loads(run_benchmark(*ARGUMENTS, "--only", part))
+    assert found["note"].startswith("no measurement")
+    return found
+
+
+def test_the_engine_decodes() -> None:
+    """Each batch has its rate; no profiler sees a GPU's time here."""
+    rows = measured("engine")["engine"]
+    assert [row["batch"] for row in rows] == [1, 3]
+    assert all(row["tokens_s"] > 0 and row["gpu_busy_share"] is None for row in rows)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_without_a_device_it_says_so() -> None:
+    """No figures, no error."""
+    assert run_benchmark("gpu_kernels", "--quick").strip() == "skipped: no CUDA device"
+
+
+@pytest.mark.skipif(find_spec("triton") is not None, reason="Triton is here")
+def test_without_triton_it_says_so() -> None:
+    """As JSON too."""
+    said = json.loads(run_benchmark(*ARGUMENTS))
+    assert said == {"benchmark": "gpu_kernels", "skipped": "skipped: no Triton"}

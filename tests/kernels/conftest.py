@@ -1,0 +1,42 @@
+"""Tests of Triton's kernels and of cupy's calls, in `.venv-kernels` alone: by `make kernels`.
+
+A run is known by $TRITON_INTERPRET, which has to be set before anything imports Triton: torch and
+transformers import it too. Elsewhere these tests are not collected. Nothing is skipped here: what
+cannot run has failed.
+"""
+
+import os
+from collections.abc import Generator
+
+import pytest
+
+IS_KERNEL_RUN = os.environ.get("TRITON_INTERPRET") == "1"
+collect_ignore_glob = [] if IS_KERNEL_RUN else ["test_*.py"]
+if IS_KERNEL_RUN:
+    # With a driver, calls that should be refused would be carried out on a real device.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+Reports = Generator[None, pytest.TestReport, pytest.TestReport]
+Collections = Generator[None, pytest.CollectReport, pytest.CollectReport]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Reports:
+    """Turns a skip into a failure."""
+    report = yield
+    _refuse_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Collections:
+    """Turns a skip of a whole file into a failure."""
+    report = yield
+    _refuse_skip(report)
+    return report
+
+
+def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    if report.skipped:
+        report.outcome = "failed"
+        report.longrepr = f"make kernels skips nothing, and this was skipped: {report.longrepr}"

@@ -1,0 +1,146 @@
+"""The four scripts of a GPU run, and what travels for them."""
+
+import gzip
+import json
+import os
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_machine import bundle
+from gpu_machine.plans import MINUTES, PLANS, Place, again
+from gpu_machine.probes.__main__ import ON_THE_DEVICE
+from gpu_machine.steps import Stage, Step
+
+ROOT = Path(__file__).parents[3]
+# What a lender of GPU machines allows: files that come back, and minutes of one command.
+MOST_FILES = 8
+MOST_MINUTES = 10
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    """This checkout, with no earlier results."""
+    return Place(checkout=ROOT, work=tmp_path / "work", earlier=tmp_path / "earlier")
+
+
+def steps(stages: list[Stage]) -> list[Step]:
+    """Return all steps of a script."""
+    return [step for stage in stages for lane in stage.lanes for step in lane]
+
+
+def earlier(place: Place, *lines: dict[str, Any]) -> Place:
+    """Write results of an earlier script."""
+    place.earlier.mkdir()
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (place.earlier / "look.jsonl").write_text(text + '{"kind": "te', encoding="utf-8")
+    return place
+
+
+@pytest.mark.parametrize("script", PLANS)
+def test_a_script_fits_into_one_command(place: Place, script: str) -> None:
+    """Its steps have names of their own, its files come back, its time is less than a command's."""
+    found = steps(PLANS[script](place))
+    names = [step.name for step in found]
+    assert len(set(names)) == len(names)
+    # Beside them the records, the log and Triton's cache.
+    assert len([step for step in found if step.output]) + 3 <= MOST_FILES
+    assert MINUTES[script] < MOST_MINUTES
+
+
+def test_every_probe_and_every_test_is_run_once(place: Place) -> None:
+    """By look and prove together, whichever files tests/gpu has."""
+    found = steps([*PLANS["look"](place), *PLANS["prove"](place)])
+    assert {f"probe {name}" for name in ON_THE_DEVICE} <= {step.name for step in found}
+    files = [each for step in found for each in step.command if each.startswith("tests/gpu/")]
+    there = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tests/gpu").glob("test_*.py")}
+    assert set(files) == there
+    # Attention is compiled in three processes.
+    assert len(files) == len(there) + 2
+
+
+def test_again_repeats_what_failed(place: Place) -> None:
+    """The tests by their ids, one that never ended too, and the probes that could not answer."""
+    earlier(
+        place,
+        {"kind": "test", "test": "tests/gpu/test_a.py::test_x[a b]", "outcome": "started"},
+        {"kind": "test", "test": "tests/gpu/test_a.py::test_x[a b]", "outcome": "failed"},
+        {"kind": "test", "test": "tests/gpu/test_a.py::test_y", "outcome": "started"},
+        {"kind": "test", "test": "tests/gpu/test_a.py::test_z", "outcome": "started"},
+        {"kind": "test", "test": "tests/gpu/test_a.py::test_z", "outcome": "passed"},
+        {"kind": "step", "step": "probe mapped", "verdict": "timed out"},
+        {"kind": "step", "step": "probe killed", "verdict": "no"},
+        {"kind": "step", "step": "test_device", "verdict": "failed"},
+    )
+    found = {step.name: step for step in steps(again(place))}
+    assert set(found) == {"probe mapped", "tests again", "gpu --json"}
+    ids = [each for each in found["tests again"].command if "::" in each]
+    assert ids == ["tests/gpu/test_a.py::test_x[a b]", "tests/gpu/test_a.py::test_y"]
+
+
+def test_again_runs_everything_if_nothing_is_known(place: Place) -> None:
+    """So it is of use where the results of the others were lost."""
+    found = {step.name: step for step in steps(again(place))}
+    assert found["tests again"].command[-1] == "tests/gpu"
+
+
+def test_again_measures_if_nothing_failed(place: Place) -> None:
+    """No test is repeated."""
+    earlier(place, {"kind": "test", "test": "tests/gpu/test_a.py::test_x", "outcome": "passed"})
+    assert [step.name for step in steps(again(place))] == ["gpu --json"]
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted", "python", "expected"),
+    [
+        ("xxhash-4.1.0-cp312-cp312-manylinux2014_x86_64", "xxhash", "3.12", True),
+        ("xxhash-4.1.0-cp311-cp311-manylinux2014_x86_64", "xxhash", "3.12", False),
+        ("xxhash-4.0.0-cp312-cp312-manylinux2014_x86_64", "xxhash", "3.12", False),
+        ("xxhash-4.1.0-cp310-abi3-manylinux2014_x86_64", "xxhash", "3.12", True),
+        ("xxhash-4.1.0-py3-none-any", "xxhash", "3.13", True),
+        ("xxhash-4.1.0-py2.py3-none-any", "xxhash", "3.11", True),
+        ("python_dotenv-4.1.0-py3-none-any", "python-dotenv", "3.12", True),
+    ],
+)
+def test_a_wheel_that_fits_is_not_downloaded_again(
+    name: str, wanted: str, python: str, *, expected: bool
+) -> None:
+    """It is of the version and for the machine's Python."""
+    assert bundle.fits(Path(f"{name}.whl"), wanted, "4.1.0", python) is expected
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs a checkout of git")
+def test_what_is_packed_is_what_is_tracked(tmp_path: Path) -> None:
+    """As it lies there; twice the same bytes; nothing that git ignores."""
+    one, two = tmp_path / "one.tar.gz", tmp_path / "two.tar.gz"
+    bundle.pack(one)
+    bundle.pack(two)
+    with tarfile.open(one) as archive:
+        names = set(archive.getnames())
+    assert {"Makefile", "benchmarks/gpu_machine/run.py", "tests/gpu/test_device.py"} <= names
+    assert not [name for name in names if name.startswith((".venv", "gpu-bundle", ".git/"))]
+    assert _content(one) == _content(two)
+
+
+def test_too_large_a_bundle_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With its size, and status 1; the scripts in it can be run."""
+    out = tmp_path / "out"
+    monkeypatch.setattr("sys.argv", ["bundle.py", "--out", str(out)])
+    monkeypatch.setattr(bundle, "fetch", lambda *_: [])
+    monkeypatch.setattr(bundle, "pack", lambda path: path.write_bytes(b"") and 0)
+    monkeypatch.setattr(bundle, "git", lambda *_: "0123456789abcdef")
+    assert bundle.main() == 0
+    for script in PLANS:
+        assert os.access(out / script, os.X_OK)
+    monkeypatch.setattr(bundle, "MOST_BYTES", 100)
+    assert bundle.main() == 1
+    assert "too large" in capsys.readouterr().out
+
+
+def _content(path: Path) -> bytes:
+    """Return what was compressed, without the file's name, which gzip notes."""
+    return gzip.decompress(path.read_bytes())

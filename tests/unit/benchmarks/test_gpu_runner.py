@@ -1,0 +1,241 @@
+"""Steps of a GPU run: bounded, recorded as they end, and none stops another."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_machine.results import MOST_STEP_BYTES, Results, entries, load_triton, save_triton
+from gpu_machine.runner import LEAST_SECONDS, Runner
+from gpu_machine.steps import (
+    FAILED,
+    LEFT_OUT,
+    MISSING,
+    NO_DEVICE,
+    PASSED,
+    SKIPPED,
+    TIMED_OUT,
+    Outcome,
+    Stage,
+    Step,
+)
+
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+PATIENCE = 60.0
+# Steps are programs that begin as a user's do.
+pytestmark = pytest.mark.usefixtures("executed")
+NO_DRIVER = "libcuda.so.1 is missing"
+RECORDED = ("-p", "gpu_machine.pytest_record", "-p", "no:cacheprovider", "-W", "default")
+
+
+def python(name: str, code: str, **settings: Any) -> Step:  # noqa: ANN401 - those of Step
+    """Return a step that runs some Python."""
+    return Step(
+        name=name, command=(sys.executable, "-c", code), **{"seconds": PATIENCE, **settings}
+    )
+
+
+def run(
+    folder: Path, *lanes: tuple[Step, ...], no_device: str | None = None, seconds: float = PATIENCE
+) -> list[Outcome]:
+    """Run lanes at once as one stage of a script named "try"."""
+    runner = Runner(
+        Results(folder, "try"),
+        folder=folder,
+        environment={**os.environ, "PYTHONPATH": str(BENCHMARKS)},
+        deadline=time.monotonic() + seconds,
+        no_device=no_device,
+    )
+    return runner.run([Stage(PATIENCE, lanes)])
+
+
+def verdicts(outcomes: list[Outcome]) -> dict[str, str]:
+    """Return the verdicts by the steps."""
+    return {each.step: each.verdict for each in outcomes}
+
+
+def test_a_failing_step_stops_no_other(tmp_path: Path) -> None:
+    """One that fails, hangs or is missing: those after it run, and the records say all."""
+    steps = (
+        python("fails", "raise SystemExit(3)"),
+        python("hangs", "print('began', flush=True); import time; time.sleep(600)", seconds=4.0),
+        Step(name="missing", command=("no-such-program",), seconds=PATIENCE),
+        python("passes", "print('fine')"),
+    )
+    outcomes = run(tmp_path, steps)
+    assert verdicts(outcomes) == {
+        "fails": FAILED,
+        "hangs": TIMED_OUT,
+        "missing": MISSING,
+        "passes": PASSED,
+    }
+    assert [each["verdict"] for each in entries(tmp_path)] == [*verdicts(outcomes).values()]
+    assert "began" in outcomes[1].why
+    log = (tmp_path / "try.log").read_text(encoding="utf-8")
+    assert "[hangs] began" in log
+    assert "[passes] fine" in log
+
+
+def test_what_a_step_left_running_ends_with_it(tmp_path: Path) -> None:
+    """A step that is timed out takes its children along, and holds nobody up."""
+    child = "import subprocess, sys, time; p = subprocess.Popen(['sleep', '600'])"
+    step = python("parent", f"{child}; print(p.pid, flush=True); time.sleep(600)", seconds=4.0)
+    (outcome,) = run(tmp_path, (step,))
+    assert outcome.verdict == TIMED_OUT
+    pid = int(outcome.why.rpartition(" ")[2])
+    status = Path(f"/proc/{pid}/stat")
+    # Dead, if not yet reaped by the machine's first process.
+    assert not status.exists() or ") Z " in status.read_text(encoding="utf-8")
+
+
+def test_lanes_run_at_once(tmp_path: Path) -> None:
+    """Each of two steps waits for what the other one makes."""
+    waits = (
+        "import time; from pathlib import Path\n"
+        "Path({!r}).touch()\n"
+        "while not Path({!r}).exists(): time.sleep(0.01)"
+    )
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    outcomes = run(
+        tmp_path, (python("a", waits.format(one, two)),), (python("b", waits.format(two, one)),)
+    )
+    assert verdicts(outcomes) == {"a": PASSED, "b": PASSED}
+
+
+def test_what_has_no_time_is_left_out(tmp_path: Path) -> None:
+    """It is recorded as such, and not begun."""
+    (outcome,) = run(tmp_path, (python("late", "print(1)"),), seconds=LEAST_SECONDS / 2)
+    assert outcome.verdict == LEFT_OUT
+
+
+@pytest.mark.parametrize(
+    ("code", "with_device", "without_device"),
+    [
+        ("print('cuda:0 is not there'); raise SystemExit(1)", FAILED, NO_DEVICE),
+        ("raise SystemExit(77)", NO_DEVICE, NO_DEVICE),
+        ("print('no such option'); raise SystemExit(2)", FAILED, FAILED),
+        ("print('skipped: no CUDA device')", NO_DEVICE, NO_DEVICE),
+        ("import no_such_package", FAILED, FAILED),
+        ("raise ValueError", FAILED, FAILED),
+        ("print('the log says no CUDA device was lost')", PASSED, PASSED),
+    ],
+)
+def test_only_a_step_that_says_so_needs_a_device(
+    tmp_path: Path, code: str, with_device: str, without_device: str
+) -> None:
+    """What falls over has failed, wherever it does."""
+    (there,) = run(tmp_path, (python("step", code),))
+    (missing,) = run(tmp_path, (python("step", code),), no_device=NO_DRIVER)
+    assert (there.verdict, missing.verdict) == (with_device, without_device)
+
+
+def test_a_program_that_is_missing_beside_a_device_is_no_failure(tmp_path: Path) -> None:
+    """Where there is no device, its tools are not there either."""
+    step = Step(name="nvidia-smi", command=("no-such-program",), seconds=PATIENCE)
+    (outcome,) = run(tmp_path, (step,), no_device=NO_DRIVER)
+    assert outcome.verdict == NO_DEVICE
+
+
+def test_an_answer_is_the_verdict(tmp_path: Path) -> None:
+    """The last line of JSON says it, with the reason."""
+    answer = json.dumps({"answer": "no", "why": "refused", "pids": [1, 1]})
+    (outcome,) = run(tmp_path, (python("probe", f"print('{answer}')"),))
+    assert (outcome.verdict, outcome.why, outcome.facts["pids"]) == ("no", "refused", [1, 1])
+
+
+def test_output_appears_whole_or_not(tmp_path: Path) -> None:
+    """A file among the results is that of a program that ended well; its errors are in the log."""
+    says = "import sys; print('{}', file=sys.stderr); print(1); raise SystemExit({})"
+    steps = (
+        python("good", says.format("fine", 0), output="good.json"),
+        python("bad", says.format("broken", 1), output="bad.json"),
+    )
+    run(tmp_path, steps)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["good.json", "try.jsonl", "try.log"]
+    assert (tmp_path / "good.json").read_text(encoding="utf-8") == "1\n"
+    assert "[bad] broken" in (tmp_path / "try.log").read_text(encoding="utf-8")
+
+
+def test_a_step_that_never_stops_talking_fills_no_disk(tmp_path: Path) -> None:
+    """The log keeps the beginning, and says that it is one."""
+    results = Results(tmp_path, "try")
+    for _ in range(3):
+        results.log("loud", "x" * (MOST_STEP_BYTES // 2))
+    results.log("other", "heard")
+    log = (tmp_path / "try.log").read_text(encoding="utf-8")
+    assert len(log) < MOST_STEP_BYTES + 200
+    assert "the rest is left out" in log
+    assert log.endswith("[other] heard\n")
+
+
+TESTS = """
+import os, pytest
+
+def test_passes(): pass
+
+@pytest.mark.parametrize("case", ["a long name"])
+def test_fails(case): assert case == "another"
+
+@pytest.mark.skip(reason="not today")
+def test_is_skipped(): pass
+"""
+
+
+def running(tmp_path: Path, name: str, source: str) -> Step:
+    """Return a step that runs tests out of a file."""
+    (tmp_path / f"test_{name}.py").write_text(source, encoding="utf-8")
+    (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+    command = (sys.executable, "-m", "pytest", *RECORDED, f"test_{name}.py")
+    return Step(name=name, command=command, seconds=PATIENCE, tests=True)
+
+
+def test_each_test_is_recorded(tmp_path: Path) -> None:
+    """With its id, as `again` asks for it, and the reason."""
+    (outcome,) = run(tmp_path, (running(tmp_path, "some", TESTS),))
+    assert outcome.verdict == FAILED
+    assert {k: v for k, v in outcome.facts.items() if k != "why"} == {
+        "passed": 1,
+        "failed": 1,
+        "skipped": 1,
+    }
+    last = {each["test"]: each for each in entries(tmp_path) if each["kind"] == "test"}
+    failed = last["test_some.py::test_fails[a long name]"]
+    assert (failed["step"], failed["outcome"]) == ("some", "failed")
+    assert "assert" in failed["why"]
+    assert last["test_some.py::test_is_skipped"]["why"] == "not today"
+
+
+def test_a_test_that_ends_its_process_is_found(tmp_path: Path) -> None:
+    """It began, and never ended."""
+    source = "import os\ndef test_first(): pass\ndef test_dies(): os._exit(9)\n"
+    (outcome,) = run(tmp_path, (running(tmp_path, "dying", source),))
+    assert outcome.verdict == FAILED
+    assert outcome.facts["started"] == 1
+    assert outcome.why == "test_dying.py::test_dies: it never ended"
+
+
+@pytest.mark.parametrize(
+    ("reason", "verdict"),
+    [("needs a CUDA device: no driver", NO_DEVICE), ("needs another moon", SKIPPED)],
+)
+def test_tests_that_all_skip_have_passed_nothing(tmp_path: Path, reason: str, verdict: str) -> None:
+    """Whether for a device or for something else."""
+    source = f"import pytest\n@pytest.mark.skip(reason={reason!r})\ndef test_it(): pass\n"
+    (outcome,) = run(tmp_path, (running(tmp_path, "idle", source),))
+    assert outcome.verdict == verdict
+
+
+def test_what_triton_compiled_travels(tmp_path: Path) -> None:
+    """What one machine compiled another one need not."""
+    results, first, second = tmp_path / "results", tmp_path / "first", tmp_path / "second"
+    results.mkdir()
+    assert "compiled nothing" in save_triton(first, results)
+    (first / "kernel").mkdir(parents=True)
+    (first / "kernel" / "attend.cubin").write_bytes(b"code")
+    assert "MiB" in save_triton(first, results)
+    assert "is used" in load_triton(second, results)
+    assert (second / "kernel" / "attend.cubin").read_bytes() == b"code"

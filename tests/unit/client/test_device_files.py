@@ -1,0 +1,92 @@
+"""A forked child leaves the device's files: descriptors and mappings. Files stand in for them."""
+
+import json
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kvstore_client import cuda_memory, device_files
+
+BYTES = b"of the parent" + bytes(3 * mmap.PAGESIZE)
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+
+
+class Opened:
+    """A file whose path begins as a device's, open and mapped, and one that does not."""
+
+    def __init__(self, folder: Path) -> None:
+        self.prefix = str(folder / "nvidia")
+        (folder / "nvidia-uvm").write_bytes(BYTES)
+        (folder / "another").write_bytes(BYTES)
+        self.device = (folder / "nvidia-uvm").open("r+b")
+        self.other = (folder / "another").open("r+b")
+        self.mapped = mmap.mmap(self.device.fileno(), len(BYTES))
+
+    def left(self) -> dict[str, object]:
+        """Return what this process has of them."""
+        links = [
+            Path(f"/proc/self/fd/{each.fileno()}").readlink() for each in (self.device, self.other)
+        ]
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8")
+        return {
+            "device": links[0].name,
+            "other": links[1].name,
+            "mapped": maps.count(self.prefix),
+            "content": self.mapped[:13].decode(),
+        }
+
+    def left_in_child(self) -> dict[str, object]:
+        """Fork, and return what the child has."""
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            with os.fdopen(writing, "w") as answer:
+                self.mapped[-1] = 0  # a write reaches nothing of the device, and kills nobody
+                answer.write(json.dumps(self.left()))
+            os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading) as answer:
+            found: dict[str, object] = json.load(answer)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        return found
+
+
+@pytest.fixture
+def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
+    """Provide the files, which take the place of a device's."""
+    files = Opened(tmp_path)
+    monkeypatch.setattr(device_files, "PREFIX", files.prefix)
+    yield files
+    files.device.close()
+    files.other.close()
+
+
+KEPT = {"device": "nvidia-uvm", "other": "another", "mapped": 1, "content": "of the parent"}
+
+
+def test_a_child_of_a_process_with_device_memory_has_none_of_its_files(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its descriptor is of nothing and its memory is zeros; the parent keeps both."""
+    monkeypatch.setattr(cuda_memory, "_of_process", None)
+    cuda_memory.cuda_memory()
+    assert opened.left_in_child() == {
+        "device": "null",
+        "other": "another",
+        "mapped": 0,
+        "content": "\0" * 13,
+    }
+    assert opened.left() == KEPT
+
+
+def test_a_process_without_device_memory_is_left_alone(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its fork is none of the client's business: the store has no pages that it could write."""
+    monkeypatch.setattr(cuda_memory, "_of_process", None)
+    assert opened.left_in_child() == KEPT
+    assert opened.left() == KEPT

@@ -1,0 +1,49 @@
+"""Registration of the host's memory: what is registered, in which pieces, until when."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+from copier_rig import COUNT, SLOT, Rig
+from structlog.testing import capture_logs
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    """Both extents, for one test."""
+    with ExitStack() as stack:
+        yield Rig(stack)
+
+
+def test_memory_is_registered_until_it_goes(rig: Rig) -> None:
+    """Each extent of tier 2 for itself, and no longer than it is there."""
+    assert list(rig.card.registered.values()) == [COUNT * SLOT]
+    extent_id = rig.lower.allocate(1, SLOT).shape.extent_id
+    assert list(rig.card.registered.values()) == [COUNT * SLOT] * 2
+    rig.lower.destroy(extent_id)
+    assert list(rig.card.registered.values()) == [COUNT * SLOT]
+    rig.lower.close()
+    assert rig.card.registered == {}
+
+
+def test_what_is_not_registered_is_copied_all_the_same(rig: Rig) -> None:
+    """It is said once, and nothing is given back that was not had."""
+    rig.card.fail = "register"
+    with capture_logs() as lines:
+        extent = rig.lower.allocate(1, SLOT)
+    told = [line for line in lines if line["event"] == "host_memory_not_registered"]
+    assert [line["size_bytes"] for line in told] == [COUNT * SLOT]
+    slot = extent.shape.extent_id << 32
+    contents = rig.fill(rig.first)
+    assert rig.tiers.begin_all([(rig.first, slot)])() == [None]
+    assert bytes(rig.tiers.read(slot) or b"") == contents[0]
+    rig.lower.destroy(extent.shape.extent_id)
+    assert "unregister" not in rig.card.calls
+
+
+def test_a_registration_that_cuda_keeps_is_logged(rig: Rig) -> None:
+    """The memory goes all the same."""
+    rig.card.fail = "unregister"
+    with capture_logs() as lines:
+        rig.lower.close()
+    assert [line["event"] for line in lines].count("host_memory_still_registered") == 1

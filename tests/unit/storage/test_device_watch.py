@@ -1,0 +1,50 @@
+"""A device is asked after an error, until it is found to have failed for good."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+from structlog.testing import capture_logs
+
+from kvstore.storage.device_watch import DeviceWatch
+from kvstore.storage.errors import CudaFailed
+
+ERROR = CudaFailed("memcpy: cudaErrorIllegalAddress")
+
+
+class Rig:
+    """A watch, what its device answers, and how often anybody was told."""
+
+    def __init__(self) -> None:
+        self.answers = True
+        self.asked = 0
+        self.told = 0
+        self.watch = DeviceWatch(self.ask)
+        self.watch.on_lost(self.tell)
+
+    def ask(self) -> bool:
+        """Answer as the device."""
+        self.asked += 1
+        return self.answers
+
+    def tell(self) -> None:
+        """Count."""
+        assert self.watch.lost
+        self.told += 1
+
+
+def test_an_error_that_passes_is_none_of_the_device() -> None:
+    """The device is asked at each of them."""
+    rig = Rig()
+    assert [rig.watch.is_lost(ERROR) for _ in range(2)] == [False, False]
+    assert (rig.asked, rig.told, rig.watch.lost) == (2, 0, False)
+
+
+def test_a_device_is_lost_once() -> None:
+    """Whoever finds it, and however many do at once: one line, one call, no question after it."""
+    rig = Rig()
+    rig.answers = False
+    with capture_logs() as logs, ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(rig.watch.is_lost, [ERROR] * 8))
+    assert (rig.asked, rig.told) == (1, 1)
+    assert [(each["event"], each["log_level"], each["why"]) for each in logs] == [
+        ("device_lost", "critical", str(ERROR))
+    ]

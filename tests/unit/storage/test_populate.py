@@ -1,0 +1,98 @@
+"""Pages of a mapped memfd, allocated by several threads."""
+
+import errno
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Barrier, active_count, get_ident
+
+import pytest
+from resident_bytes import resident_bytes
+
+from kvstore.storage import populate as module
+from kvstore.storage.host_mapping import address_of
+from kvstore.storage.hugepages import HUGEPAGE_BYTES, Hugepages, available_bytes
+from kvstore.storage.populate import STEP_BYTES, populate
+
+NAME = "kvstore-test-populate"
+# Of Linux: map a file's pages without setting them aside.
+MAP_NORESERVE = 0x4000
+
+
+@contextmanager
+def mapped(size: int, flags: int = 0, map_flags: int = mmap.MAP_SHARED) -> Iterator[mmap.mmap]:
+    """Provide a memfd that is mapped, and none of its pages."""
+    descriptor = os.memfd_create(NAME, flags)
+    try:
+        os.ftruncate(descriptor, size)
+        with mmap.mmap(descriptor, size, flags=map_flags) as mapping:
+            yield mapping
+    finally:
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_every_page_is_there_and_keeps_its_bytes(threads: int) -> None:
+    """Also those of the last step, which is a short one; the rest is zero."""
+    size = 2 * STEP_BYTES + 3 * mmap.PAGESIZE
+    with mapped(size) as mapping:
+        mapping[STEP_BYTES - 1 : STEP_BYTES + 1] = b"ab"
+        before = active_count()
+        populate(address_of(mapping), size, threads)
+        assert resident_bytes(NAME) == size
+        assert mapping[STEP_BYTES - 1 : STEP_BYTES + 1] == b"ab"
+        assert mapping.find(b"a") == STEP_BYTES - 1
+        assert mapping[STEP_BYTES + 1 :].count(0) == size - STEP_BYTES - 1
+        assert active_count() == before
+
+
+def test_only_what_was_asked_for_is_allocated() -> None:
+    """Neither the page before nor the one after it."""
+    with mapped(4 * mmap.PAGESIZE) as mapping:
+        populate(address_of(mapping) + mmap.PAGESIZE, 2 * mmap.PAGESIZE, 2)
+        assert resident_bytes(NAME) == 2 * mmap.PAGESIZE
+
+
+def test_the_threads_work_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is in a call of the kernel while the others are in theirs."""
+    barrier, threads, plain = Barrier(3), set[int](), module._populate
+
+    def meet(address: int, size: int) -> None:
+        threads.add(get_ident())
+        barrier.wait(30)
+        plain(address, size)
+
+    monkeypatch.setattr(module, "_populate", meet)
+    with mapped(6 * STEP_BYTES) as mapping:
+        populate(address_of(mapping), 6 * STEP_BYTES, 3)
+        assert resident_bytes(NAME) == 6 * STEP_BYTES
+    assert len(threads) == 3
+    assert get_ident() not in threads
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_page_that_the_kernel_refuses_is_an_error_and_no_signal(threads: int) -> None:
+    """Of a pool that has not so many, where touching the page would end the process."""
+    flags = Hugepages.RESERVED.memfd_flags
+    size = (available_bytes() // HUGEPAGE_BYTES + 8) * HUGEPAGE_BYTES
+    with (
+        mapped(size, flags, mmap.MAP_SHARED | MAP_NORESERVE) as mapping,
+        pytest.raises(OSError, match="memory") as refused,
+    ):
+        populate(address_of(mapping), size, threads)
+    assert refused.value.errno == errno.ENOMEM
+
+
+def test_no_step_is_begun_after_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first refusal ends the work of all threads."""
+    begun: list[int] = []
+
+    def refuse(address: int, size: int) -> None:
+        begun.append(size)
+        raise OSError(errno.ENOMEM, f"{address}")
+
+    monkeypatch.setattr(module, "_populate", refuse)
+    with pytest.raises(OSError, match="4096"):
+        populate(4096, 100 * STEP_BYTES, 1)
+    assert begun == [STEP_BYTES]

@@ -1,0 +1,24 @@
+"""Attention on pages that lie tens of GiB apart, gathered.
+
+test_kernel_attention.py has the kernels on these pages, tests/gpu both in a GPU's memory.
+"""
+
+import pytest
+import torch
+from far_pages import FAR_CASES, attend_within, far_memory, near_memory
+from kernel_cases import Case, assert_same
+
+from inference_worker.gathered_attention import GatheredAttention
+
+
+@pytest.fixture(scope="module")
+def far() -> torch.Tensor:
+    """36 GiB of addresses."""
+    return far_memory("cpu")
+
+
+@pytest.mark.parametrize("case", FAR_CASES.values(), ids=FAR_CASES)
+def test_gathering_reads_and_writes_pages_far_apart(case: Case, far: torch.Tensor) -> None:
+    """The same step gives the same pages and the same answer as on pages side by side."""
+    got = attend_within(case, GatheredAttention, far)
+    assert_same(got, attend_within(case, GatheredAttention, near_memory(case, "cpu")))

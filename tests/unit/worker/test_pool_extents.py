@@ -1,0 +1,50 @@
+"""Extents come, are used by several, and go."""
+
+import pytest
+import torch
+
+from inference_worker.errors import LayoutMismatchError, UnknownExtentError
+from inference_worker.page_layout import PageLayout
+from inference_worker.pool_extents import PoolExtents
+
+LAYOUT = PageLayout(1, 1, 4, "float32", 4)
+
+
+def memory() -> torch.Tensor:
+    """Return the memory of an extent."""
+    return torch.zeros(2, *LAYOUT.page_shape)
+
+
+def test_an_extent_stays_until_all_have_left_it() -> None:
+    """The last to leave removes it, and it is unknown from then on."""
+    extents, pages = PoolExtents(LAYOUT, torch.device("cpu")), memory()
+    extents.use(3, pages)
+    extents.use(3, pages)
+    extents.leave(3)
+    assert (extents.keys, extents.removed_count) == ({3}, 0)
+    assert extents.pages(3) is pages
+    extents.leave(3)
+    assert (extents.keys, extents.removed_count) == (frozenset(), 1)
+    with pytest.raises(UnknownExtentError):
+        extents.pages(3)
+
+
+def test_an_extent_in_use_is_at_one_place() -> None:
+    """Other memory under a key that is used is refused, and the first stays."""
+    extents, pages = PoolExtents(LAYOUT, torch.device("cpu")), memory()
+    extents.use(3, pages)
+    with pytest.raises(LayoutMismatchError, match="another place"):
+        extents.use(3, memory())
+    assert extents.pages(3) is pages
+
+
+def test_each_mapping_has_a_number_of_its_own() -> None:
+    """What was found out about an extent is not taken for true of the next one of its key."""
+    extents = PoolExtents(LAYOUT, torch.device("cpu"))
+    extents.add(3, memory())
+    first = extents.mapping(3)
+    extents.add(4, memory())
+    extents.remove(3)
+    assert extents.mapping(3) is None
+    extents.add(3, memory())
+    assert len({first, extents.mapping(3), extents.mapping(4)}) == 3
