@@ -1,4 +1,4 @@
-"""The cgroups that this process is in. All functions read files below ``root`` alone."""
+"""The cgroups of this process. All functions read only files below ``root``."""
 
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -13,7 +13,7 @@ class Cgroup(NamedTuple):
 
 
 class Mount(NamedTuple):
-    """A cgroup hierarchy: the cgroup that is mounted, and where. ``version`` is 1 or 2."""
+    """A mounted cgroup hierarchy: the cgroup at its root, and its path. ``version`` is 1 or 2."""
 
     version: int
     cgroup: PurePosixPath
@@ -53,8 +53,8 @@ def _own_cgroup(controller: str, root: Path, mount: Mount) -> PurePosixPath:
 def _mounts(controller: str, root: Path) -> Iterator[Mount]:
     """Yield the mounts of cgroup v2, and those of the v1 hierarchy of ``controller``.
 
-    A line of mountinfo is: ids, device, the mount's root, its path, options,
-    then after a lone dash the file system's type, source and options.
+    A line of mountinfo has ids, device, the mount's root, its path and options. After a lone dash
+    it has the file system's type, source and options.
     """
     for line in read(root / "proc/self/mountinfo").splitlines():
         place, _, filesystem = line.partition(" - ")

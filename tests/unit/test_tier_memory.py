@@ -109,7 +109,7 @@ def test_without_a_device_there_is_nothing_to_be_near(tmp_path: Path) -> None:
 def test_a_node_that_the_machine_lacks_is_refused(tmp_path: Path) -> None:
     """With those that it has."""
     config = load_config(["--tier2-numa-node", "5"])
-    with pytest.raises(DeviceUnavailable, match=r"tier2_numa_node is 5.*: 0, 1$"):
+    with pytest.raises(DeviceUnavailable, match=r"tier2_numa_node is 5.*: 0, 1\. Set one"):
         tier_2_node(config, None, machine(tmp_path, "0-1\n"))
 
 
