@@ -1,4 +1,4 @@
-"""How many programs of a kernel one multiprocessor holds at a time, by what each of them needs."""
+"""How many programs of a kernel fit into one multiprocessor at a time, by their resources."""
 
 from typing import Final, NamedTuple
 

@@ -1,4 +1,4 @@
-"""How many processors a process may use, as files of a machine say it."""
+"""The number of processors that a process may use, read from files of a machine."""
 
 import os
 from pathlib import Path
@@ -48,7 +48,7 @@ def test_a_quota_is_rounded_down_to_one_at_least(tmp_path: Path, quota: str, wan
 
 
 def test_a_quota_of_version_1_counts_and_minus_one_is_none(tmp_path: Path) -> None:
-    """Each of the hierarchy's cgroups may have one."""
+    """Each cgroup of the hierarchy may have one."""
     files = {"proc/self/mountinfo": V1_MOUNT, "proc/self/cgroup": "4:cpu,cpuacct:/pod\n"}
     files |= {f"sys/fs/cgroup/cpu/cpu.cfs_{each}_us": "-1" for each in ("quota", "period")}
     assert processor_count(machine(tmp_path, files)) == ALL

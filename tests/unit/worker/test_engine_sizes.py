@@ -34,7 +34,7 @@ def test_a_gpu_bounds_the_longest_sequence(
 
 
 def test_a_step_is_longer_on_a_gpu() -> None:
-    """There, a step of few tokens would be shorter than launching it."""
+    """On a GPU a step of few tokens would be shorter than its launches."""
     assert (step_tokens(torch.device("cpu")), step_tokens(torch.device("cuda", 0))) == (512, 4096)
 
 
