@@ -44,8 +44,8 @@ Longest = Annotated[
     int | None,
     typer.Option(
         help="Longest sequence in tokens; the engine keeps private memory for one. Default: the "
-        "model's. On a GPU the default is bounded: its memory takes at most 4 GiB, and at most a "
-        "sixteenth of the GPU.",
+        "model's. On a GPU the default is bounded: its memory is at most 4 GiB, and at most a "
+        "sixteenth of the GPU's.",
         min=1,
     ),
 ]

@@ -9,7 +9,7 @@ from inference_worker.errors import DEVICE_LOST_STATUS, DeviceLostError
 
 
 def end_process(error: DeviceLostError) -> NoReturn:
-    """Write one line to standard error and end with ``DEVICE_LOST_STATUS``, at once.
+    """Writes one line to standard error and ends with ``DEVICE_LOST_STATUS``, at once.
 
     Python's ordinary exit would call CUDA once more. CUDA's error there would abort the process
     with another status.

@@ -19,12 +19,12 @@ PRIVATE_BYTES: Final = 4 << 30
 
 
 def step_tokens(device: torch.device) -> int:
-    """Return the tokens of a step: 512 on a CPU, 4,096 on a GPU."""
+    """Returns the tokens of a step: 512 on a CPU, 4,096 on a GPU."""
     return CUDA_STEP_TOKENS if device.type == "cuda" else MAX_STEP_TOKENS
 
 
 def longest_sequence(model: PagedModel, page_tokens: int) -> int:
-    """Return the longest sequence in tokens that an engine accepts.
+    """Returns the longest sequence in tokens that an engine accepts.
 
     On a CPU, whose memory is allocated when it is touched, the model's longest. On a GPU at most as
     many tokens as fit into the private arena.
@@ -36,6 +36,6 @@ def longest_sequence(model: PagedModel, page_tokens: int) -> int:
 
 
 def longest_within(most_tokens: int, layout: PageLayout, device_bytes: int) -> int:
-    """Return ``most_tokens``, or fewer: whole pages in the private share of a GPU's memory."""
+    """Returns ``most_tokens``, or fewer: whole pages in the private share of a GPU's memory."""
     room = min(PRIVATE_BYTES, device_bytes // PRIVATE_SHARE)
     return min(most_tokens, max(1, room // layout.page_bytes) * layout.page_tokens)

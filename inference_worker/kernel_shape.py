@@ -32,11 +32,11 @@ class LaunchShape:
     stages: int = 3
 
     def keys_of(self, head_bytes: int) -> int:
-        """Return how many keys of ``head_bytes`` bytes, a power of two, are read at once."""
+        """Returns how many keys of ``head_bytes`` bytes, a power of two, are read at once."""
         return max(FEWEST_KEYS, min(self.keys, self.keys_bytes // head_bytes))
 
     def warps_of(self, rows: int) -> int:
-        """Return the number of warps of a program with so many rows."""
+        """Returns the number of warps of a program with so many rows."""
         return max(self.least_warps, min(MOST_WARPS, rows // FEWEST_ROWS))
 
 
@@ -56,12 +56,12 @@ class KernelShape:
 
 
 def decode_rows(group: int) -> int:
-    """Return the rows of a decode's tile, for ``group`` query heads a kv head."""
+    """Returns the rows of a decode's tile, for ``group`` query heads a kv head."""
     return max(FEWEST_ROWS, _power_of_two(group))
 
 
 def prefill_rows(group: int, dims: int, value_bytes: int) -> int:
-    """Return the rows of a prefill's tile, for heads of ``dims`` values, padded.
+    """Returns the rows of a prefill's tile, for heads of ``dims`` values, padded.
 
     In float32 it has half as many: tensor cores split each value into three parts, and with more
     rows a kernel for sm_89 needs more than its 99 KiB of shared memory.
@@ -73,7 +73,7 @@ def prefill_rows(group: int, dims: int, value_bytes: int) -> int:
 
 
 def padded_dims(head_dim: int) -> int:
-    """Return the values of a head as kernels compute with them: a power of two, at least 16."""
+    """Returns the values of a head as kernels compute with them: a power of two, at least 16."""
     return max(16, _power_of_two(head_dim))
 
 

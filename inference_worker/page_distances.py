@@ -38,7 +38,7 @@ class _Row:
         self.forget()
 
     def forget(self) -> None:
-        """Mark all places as not filled."""
+        """Marks all places as not filled."""
         self.count = self.replaced = 0
         self.version = self.checked = -1
         self.mappings: dict[int, int | None] = {}
@@ -69,7 +69,7 @@ class PageDistances:
     """
 
     def __init__(self, layout: PageLayout, extents: PoolExtents, device: torch.device) -> None:
-        """Take the extents of a pool; the array grows when tables come."""
+        """Takes the extents of a pool; the array grows when tables come."""
         dtype: torch.dtype = getattr(torch, layout.dtype)
         self._extents = extents
         self._page_units = layout.page_bytes // UNIT_BYTES
@@ -95,7 +95,7 @@ class PageDistances:
         return self._array
 
     def update(self, tables: Sequence[BlockTable]) -> Update:
-        """Return the changes of ``tables``; counts nothing as written before :meth:`write`.
+        """Returns the changes of ``tables``; counts nothing as written before :meth:`write`.
 
         Raises ``UnknownExtentError`` for a page of an extent that is not mapped.
         """
@@ -121,7 +121,7 @@ class PageDistances:
         )
 
     def write(self, update: Update, places: torch.Tensor, distances: torch.Tensor) -> None:
-        """Write an update; ``places`` and ``distances`` are the update's, on the device.
+        """Writes an update; ``places`` and ``distances`` are the update's, on the device.
 
         The tables must not have changed since the update was made.
         """
@@ -142,7 +142,7 @@ class PageDistances:
             row.version, row.checked = table.version, self._extents.removed_count
 
     def _row_for(self, table: BlockTable, row: _Row | None) -> _Row:
-        """Return the table's row, with room for its pages and without outdated entries."""
+        """Returns the table's row, with room for its pages and without outdated entries."""
         if row is None:
             row = self._new_row(len(table))
             self._rows[table] = row
@@ -171,12 +171,12 @@ class PageDistances:
         return row
 
     def _new_in(self, table: BlockTable, row: _Row) -> list[int]:
-        """Return the indexes of the table's pages that the row lacks."""
+        """Returns the indexes of the table's pages that the row lacks."""
         replaced = {index for index in table.replaced[row.replaced :] if index < row.count}
         return [*replaced, *range(row.count, len(table))]
 
     def _distances_of(self, pages: list[PageRef]) -> list[int]:
-        """Return how far each page is from the base; raises ``UnknownExtentError``."""
+        """Returns how far each page is from the base; raises ``UnknownExtentError``."""
         begins = {
             key: (self._extents.pages(key).data_ptr() - self._base_address) // UNIT_BYTES
             for key in {page.extent for page in pages}

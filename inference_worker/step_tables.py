@@ -43,7 +43,7 @@ class StepTables:
     """
 
     def __init__(self, step: Step, shape: KernelShape, room: Room) -> None:
-        """Take a step; sends nothing before the first :meth:`work`."""
+        """Takes a step; sends nothing before the first :meth:`work`."""
         self._step = step
         self._shape = shape
         self._room = room
@@ -53,7 +53,7 @@ class StepTables:
         self.pages: torch.Tensor
 
     def work(self, group: int, window: int | None) -> StepWork:
-        """Return the work of layers with this window, for ``group`` query heads a kv head.
+        """Returns the work of layers with this window, for ``group`` query heads a kv head.
 
         Raises ``UnknownExtentError`` for a page of an extent that is not mapped.
         """
@@ -82,7 +82,7 @@ class StepTables:
     def _send_work(
         self, parts: Parts, group: int, window: int | None, before: list[Numbers]
     ) -> tuple[StepWork, list[torch.Tensor]]:
-        """Send ``before`` and the work in one array; return both on the device."""
+        """Sends ``before`` and the work in one array; returns both on the device."""
         decodes, prefills = self._plan(parts, group, window)
         arrays = [*before, decodes.entries, prefills.entries, decodes.merges, prefills.merges]
         numbers = np.concatenate([each.reshape(-1) for each in arrays], dtype=np.int64)
@@ -99,7 +99,7 @@ class StepTables:
         return work, found
 
     def _plan(self, parts: Parts, group: int, window: int | None) -> tuple[WorkList, WorkList]:
-        """Plan two lists: the parts that fit into one tile of a decode, and the others."""
+        """Plans two lists: the parts that fit into one tile of a decode, and the others."""
         pool = self._step.pool
         layout, shape = pool.layout, self._shape
         dims, value_bytes = padded_dims(layout.head_dim), pool.dtype.itemsize

@@ -33,7 +33,7 @@ class Parts(NamedTuple):
     table: Numbers
 
     def where(self, chosen: npt.NDArray[np.bool_]) -> "Parts":
-        """Return the chosen parts."""
+        """Returns the chosen parts."""
         return Parts(*(each[chosen] for each in self))
 
 
@@ -69,7 +69,7 @@ def plan_work(
     programs: int,
     first_partial: int = 0,
 ) -> WorkList:
-    """Cut parts into tiles of ``queries`` queries, and the keys of long tiles into shares.
+    """Cuts parts into tiles of ``queries`` queries, and the keys of long tiles into shares.
 
     A program reads ``keys`` keys at a time; shares begin at multiples of that. Keys outside the
     ``window`` are not read. ``programs`` run at once. A share has at most twice the mean number of
@@ -117,7 +117,7 @@ def plan_work(
 
 
 def _most_blocks(blocks: Numbers, programs: int, least: int) -> int:
-    """Choose how many key blocks a share has at most.
+    """Chooses how many key blocks a share has at most.
 
     Chooses the fewest with which all shares run at once. If that is more than twice the mean,
     chooses the mean over n shares, n being the larger of the programs and the tiles. With most =
@@ -139,7 +139,7 @@ def _most_blocks(blocks: Numbers, programs: int, least: int) -> int:
 
 
 def _counted_within(counts: Numbers) -> Numbers:
-    """Count from zero within each group: 0 1 2, 0 1 for groups of three and two."""
+    """Counts from zero within each group: 0 1 2, 0 1 for groups of three and two."""
     ends = counts.cumsum()
     total = int(ends[-1]) if len(ends) else 0
     counted: Numbers = np.arange(total) - np.repeat(ends - counts, counts)

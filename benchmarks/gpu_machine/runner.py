@@ -42,7 +42,7 @@ SKIP_OF_DEVICE: Final = "CUDA device"
 GRACE_SECONDS: Final = 5.0
 # With less time left, no step is started.
 LEAST_SECONDS: Final = 3.0
-# Where a program writes its records, and for which step: pytest_record.py.
+# Variables that tell a program its file of records, and its step: pytest_record.py.
 RECORDS: Final = "KVSTORE_RECORDS"
 RECORDED_STEP: Final = "KVSTORE_RECORDED_STEP"
 TAIL_LINES: Final = 400

@@ -43,7 +43,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a step ended: one of the words above, or the answer of a probe.
+    """The end of a step: one of the words above, or the answer of a probe.
 
     ``why`` is one line, ``facts`` the last JSON object that the program printed, or the counts of
     tests.

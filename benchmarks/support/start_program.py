@@ -12,7 +12,7 @@ import kvstore.__main__ as program
 
 VARIABLE = "KVSTORE_BENCH_FILL"
 FALLOCATE = "fallocate"
-# Of ENOUGH_THREADS: more than any machine has.
+# A value for ENOUGH_THREADS: more threads than any machine has.
 NEVER = 1 << 20
 
 

@@ -29,7 +29,7 @@ class CopyStream:
     """
 
     def __init__(self, number: int, runtime: CudaRuntime, name: str) -> None:
-        """Prepare for device ``number``. Threads and stream are made with the first batch."""
+        """Prepares for device ``number``. Threads and stream are made with the first batch."""
         self._number = number
         self._runtime = runtime
         self._beginning = ThreadPoolExecutor(1, thread_name_prefix=f"kvstore-cuda-{name}")

@@ -26,7 +26,7 @@ class DeviceReserve:
     def __init__(
         self, runtime: CudaRuntime, budget_bytes: int, piece_bytes: int, granularity: int
     ) -> None:
-        """Allocate the budget in pieces. Raises :class:`CudaFailed` with nothing allocated."""
+        """Allocates the budget in pieces. Raises :class:`CudaFailed` with nothing allocated."""
         self._runtime = runtime
         self._granularity = granularity
         self._pieces: list[tuple[int, int]] = []
@@ -62,7 +62,7 @@ class DeviceReserve:
             self._fill_up()
 
     def give_back(self, address: int, size_bytes: int) -> None:
-        """Free an extent and reserve its bytes. Raises :class:`CudaFailed` if it is not freed."""
+        """Frees an extent and reserves its bytes. Raises :class:`CudaFailed` if it is not freed."""
         self._runtime.give_back(address)
         self._missing_bytes += size_bytes
         self._fill_up()

@@ -1,4 +1,4 @@
-"""Whether the device of the store's pages has failed for good, so that the process must end."""
+"""Finds out that the device of the store's pages has failed for good."""
 
 from collections.abc import Callable
 from threading import Lock

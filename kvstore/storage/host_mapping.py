@@ -26,7 +26,7 @@ STEP_BYTES = 64 << 20
 
 
 class HostTerms(NamedTuple):
-    """How host memory is allocated: page size, preferred node and number of threads.
+    """Terms of an allocation of host memory: page size, preferred node, number of threads.
 
     Bounds of memory are read below ``root``.
     """
@@ -43,14 +43,14 @@ class HostTerms(NamedTuple):
         return memory.bounds(self.root)
 
     def require(self, size_bytes: int) -> None:
-        """Raise :class:`NotEnoughMemory` unless ``size_bytes`` fit all bounds."""
+        """Raises :class:`NotEnoughMemory` unless ``size_bytes`` fit all bounds."""
         if self.hugepages is Hugepages.RESERVED:
             hugepages.require(self.rounded(size_bytes), self.root)
         else:
             memory.require(size_bytes, self.root)
 
     def rounded(self, size_bytes: int) -> int:
-        """Return the size of a memfd for ``size_bytes``."""
+        """Returns the size of a memfd for ``size_bytes``."""
         unit = self.hugepages.granularity
         return -(-size_bytes // unit) * unit
 

@@ -45,13 +45,13 @@ def available_bytes(root: Path = Path("/")) -> int:
 
 
 def needed_pages(size_bytes: int, root: Path = Path("/")) -> int:
-    """Return the ``vm.nr_hugepages`` with which ``size_bytes`` more would be available."""
+    """Returns the ``vm.nr_hugepages`` with which ``size_bytes`` more would be available."""
     missing = -(-(size_bytes - available_bytes(root)) // HUGEPAGE_BYTES)
     return _count("nr", root) + max(missing, 0)
 
 
 def require(size_bytes: int, root: Path = Path("/")) -> None:
-    """Raise :class:`NotEnoughMemory`, saying what to set, unless the pool has ``size_bytes``."""
+    """Raises :class:`NotEnoughMemory`, saying what to set, unless the pool has ``size_bytes``."""
     available = available_bytes(root)
     if size_bytes > available:
         raise NotEnoughMemory(

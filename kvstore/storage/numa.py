@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kvstore.storage.cgroups import read
 
-# Of linux/mempolicy.h. With a bound policy (MPOL_BIND) the kernel would kill a process once the
+# From linux/mempolicy.h. With a bound policy (MPOL_BIND) the kernel would kill a process once the
 # node is full; with a preferred one it uses the other nodes for the rest.
 MPOL_PREFERRED = 1
 # mbind's number in the kernel's tables for 64-bit processes of these machines.
@@ -36,7 +36,7 @@ def nodes(root: Path = Path("/")) -> list[int]:
 
 
 def node_of_pci(bus_id: str, root: Path = Path("/")) -> int | None:
-    """Return the node that a PCI device is attached to; None if the kernel knows none.
+    """Returns the node that a PCI device is attached to; None if the kernel knows none.
 
     ``bus_id`` is as CUDA writes it, such as ``0000:3B:00.0``. The domain may have more
     digits than the four or more of sysfs.
@@ -78,6 +78,6 @@ def prefer(address: int, size: int, node: int) -> None:
 
 
 def try_node(node: int) -> None:
-    """Prefer a node for one page of this process; raises ``OSError`` as ``prefer`` does."""
+    """Prefers a node for one page of this process; raises ``OSError`` as ``prefer`` does."""
     page = mmap.mmap(-1, mmap.PAGESIZE)
     prefer(ctypes.addressof(ctypes.c_ubyte.from_buffer(page)), mmap.PAGESIZE, node)

@@ -11,7 +11,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 
-# Of Linux 5.14; Python's mmap has no name for it.
+# Since Linux 5.14; Python's mmap has no name for it.
 MADV_POPULATE_WRITE = 23
 # Python's mmap.madvise holds the GIL during the call; ctypes releases it.
 _LIBC = ctypes.CDLL(None, use_errno=True)

@@ -1,4 +1,4 @@
-"""How many processors this process may use."""
+"""The number of processors that this process may use."""
 
 import os
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ def processor_count(root: Path = Path("/")) -> int:
 
 
 def _quota(cgroup: Cgroup) -> Iterator[float]:
-    """Yield how many processors a cgroup may use, if it has a limit."""
+    """Yields how many processors a cgroup may use, if it has a limit."""
     if cgroup.version == 1:
         names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
         words = [read(cgroup.path / name).strip() for name in names]

@@ -36,7 +36,7 @@ class Registration:
         self._size_bytes = 0
 
     def begin(self, piece: memoryview) -> None:
-        """Register one more piece, after those before it. Does not wait."""
+        """Registers one more piece, after those before it. Does not wait."""
         self._size_bytes += piece.nbytes
         self._begun.append(self._thread.submit(self._add, piece))
 
@@ -55,7 +55,7 @@ class Registration:
             self.undo()
 
     def undo(self) -> None:
-        """Unregister every piece, the last one first. Waits for the one under way; idempotent."""
+        """Unregisters every piece, the last one first. Waits for the one under way; idempotent."""
         self._thread.shutdown(cancel_futures=True)
         while self._undos:
             self._undos.pop()()

@@ -1,4 +1,4 @@
-"""How many programs of a kernel fit into one multiprocessor at a time, by their resources."""
+"""The number of a kernel's programs that fit into one multiprocessor, by their resources."""
 
 from typing import Final, NamedTuple
 

@@ -1,4 +1,4 @@
-"""Whether the kernels of a process that was killed have ended when it is reaped."""
+"""Checks that a killed process's kernels have ended when the process is reaped."""
 
 import os
 import signal

@@ -23,7 +23,7 @@ _LINE = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (?:\S+ +){4}(.*)")
 
 
 def leave_device_files(prefix: str | None = None) -> None:
-    """Replace all descriptors and mappings of the device files with harmless ones.
+    """Replaces all descriptors and mappings of the device files with harmless ones.
 
     For a child that was just forked and cannot use CUDA. Descriptors become those of ``/dev/null``
     and mappings become zeros. CUDA's library still uses their numbers and addresses at the child's
@@ -65,7 +65,7 @@ def _mappings(prefix: str) -> list[tuple[int, int]]:
 
 
 def _replace(start: int, size: int) -> None:
-    """Map zeros over a range of addresses; they use no memory until they are written."""
+    """Maps zeros over a range of addresses; they use no memory until they are written."""
     call = ctypes.CDLL(None).mmap
     call.restype = ctypes.c_void_p
     call.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_long)

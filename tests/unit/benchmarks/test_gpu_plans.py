@@ -62,7 +62,7 @@ def test_every_probe_and_every_test_is_run_once(place: Place) -> None:
 
 
 def test_again_repeats_what_failed(place: Place) -> None:
-    """The tests by their ids, one that never ended too, and the probes that could not answer."""
+    """The failed tests by their ids, also one that never ended, and probes without an answer."""
     earlier(
         place,
         {"kind": "test", "test": "tests/gpu/test_a.py::test_x[a b]", "outcome": "started"},

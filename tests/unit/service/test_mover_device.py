@@ -153,7 +153,7 @@ def test_a_slot_that_is_read_is_given_to_nobody(
 def test_a_match_s_promotion_does_not_wait_for_a_demotion(
     worlds: Worlds, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is answered while pages on their way down are stuck, from slots that none of them has."""
+    """The match is answered while pages on their way down are stuck, and uses other slots."""
     store = OnDevice(worlds, stack, write=WritePolicy.THROUGH).tiered
     for number in range(3):
         store.write(number)

@@ -41,7 +41,7 @@ def test_an_affinity_mask_of_one_is_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("quota", "wanted"), [("150000 100000", 1), ("50000 100000", 1)])
 def test_a_quota_is_rounded_down_to_one_at_least(tmp_path: Path, quota: str, wanted: int) -> None:
-    """More threads than the quota has processors would be throttled, and requests with them."""
+    """More threads than the quota's processors would be throttled, and requests with them."""
     files = {"proc/self/mountinfo": V2_MOUNT, "proc/self/cgroup": "0::/pod/store\n"}
     files["sys/fs/cgroup/pod/cpu.max"] = quota
     assert processor_count(machine(tmp_path, files)) == wanted

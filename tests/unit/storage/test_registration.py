@@ -21,7 +21,7 @@ from kvstore.storage.registration import PIECE_BYTES, Registration, pieces
 from kvstore_client.testing import wait_until
 
 MIB, GIB = 1 << 20, 1 << 30
-# Of three pieces, the last one short.
+# Three pieces, the last one short.
 SHAPE = ExtentShape(extent_id=707, arena_id=1, tier=2, slot_count=5, slot_bytes=PAGESIZE)
 PIECE, SIZES = 2 * PAGESIZE, [2 * PAGESIZE, 2 * PAGESIZE, PAGESIZE]
 

@@ -220,7 +220,7 @@ class OneUse:
 def test_copies_on_a_device_are_waited_for_on_mapped_memory(
     monkeypatch: pytest.MonkeyPatch, *, fails: bool
 ) -> None:
-    """The wait comes also where a copy failed midway, and before the last view of the store's."""
+    """The wait also comes if a copy failed midway, and before the last view is dropped."""
     memory, card = OneUse(), Card()
     stream = Stream(lambda: memory.slots() is not None)
     monkeypatch.setattr(torch.cuda, "Stream", lambda: stream)

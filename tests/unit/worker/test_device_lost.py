@@ -104,7 +104,7 @@ def test_a_release_that_the_device_fails_ends_the_engine(
 def test_a_thread_without_its_device_is_not_ready(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It ends, refuses all, and says so to whoever waits for its failure; the log has no trace."""
+    """It ends, refuses all, and wakes the waiters for its failure; the log has no trace."""
 
     async def test() -> None:
         async with asyncio.timeout(LIMIT):
