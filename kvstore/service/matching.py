@@ -111,7 +111,7 @@ class Matching(Members):
             on_disk = self.tier3.loader.load(caller, namespace_id, sequence, options, terms)
         if self._cache.state.wanted is not None:
             self._promote(caller, namespace_id, sequence, options)
-        # The device may have failed for good on the way.
+        # The device may have failed for good since the match began.
         self._require_open()
         return on_disk
 

@@ -1,7 +1,7 @@
 """Calls of the CUDA driver that cupy does not wrap, or wraps while it holds Python's GIL.
 
-cupy returns a device's UUID as a C string, which ends at its first zero byte: one device
-in sixteen has such a byte. ctypes releases the GIL during each call.
+cupy returns a device's UUID as a C string, which ends at its first zero byte: one device in sixteen
+has such a byte. ctypes releases the GIL during each call.
 """
 
 import ctypes
@@ -14,8 +14,8 @@ LIBRARY = "libcuda.so.1"
 UUID_BYTES = 16
 # CU_MEMCPY_SRC_ACCESS_ORDER_STREAM of cuda.h: a source is read in the stream's order.
 SOURCE_IN_STREAM_ORDER = 1
-# The batched copy of CUDA 13, and that of CUDA 12.8, which has one argument more, failIdx.
-# cuda.h of CUDA 13 calls the first by the second's name; the driver's symbols differ.
+# The batched copies of CUDA 13 and of CUDA 12.8; the latter has one more argument, failIdx. cuda.h
+# of CUDA 13 calls the first by the second's name; the driver's symbols differ.
 BATCHED = "cuMemcpyBatchAsync_v2"
 BATCHED_12_8 = "cuMemcpyBatchAsync"
 # CUDA asks for 13 at least; the domain may have more digits than four.
@@ -76,7 +76,7 @@ class CudaDriver:
     def retain(self, device: int) -> None:
         """Create the device's primary context, which all threads of the process share.
 
-        Takes up to seconds. The context stays until the process ends.
+        Takes up to two seconds. The context stays until the process ends.
         """
         context = ctypes.c_void_p()
         self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._device(device))
@@ -101,14 +101,15 @@ class CudaDriver:
 
     @property
     def copies_batches(self) -> bool:
-        """Whether the driver has ``begin_batch``: those of CUDA 12.8 (R570) and later."""
+        """Whether the driver has ``begin_batch``: CUDA 12.8 (R570) and later."""
         return hasattr(self._library, BATCHED) or hasattr(self._library, BATCHED_12_8)
 
     def begin_batch(self, copies: Items[PlainCopy], stream: int) -> None:
         """Begin copies by one call, in any order among themselves.
 
-        The stream must not be the legacy one. An error does not say how many copies were
-        begun: wait for the stream before their memory is used again.
+        The stream must not be the legacy one. An error does not say how many copies began: wait for
+        the stream before you use their memory again.
+
         Source: ``cuMemcpyBatchAsync`` in cuda.h of CUDA 12.8.1 and of CUDA 13.5.
         """
         count = len(copies)
@@ -118,7 +119,7 @@ class CudaDriver:
         attributes = CopyAttributes(srcAccessOrder=SOURCE_IN_STREAM_ORDER)
         first = ctypes.c_size_t(0)
         arguments = [targets, sources, sizes, ctypes.c_size_t(count)]
-        # One set of attributes, which holds from the copy of number `first` on.
+        # One set of attributes, valid from copy number `first` on.
         arguments += [ctypes.byref(attributes), ctypes.byref(first), ctypes.c_size_t(1)]
         name = BATCHED
         if not hasattr(self._library, BATCHED):

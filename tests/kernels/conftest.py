@@ -1,8 +1,7 @@
 """Tests of Triton's kernels and of cupy's calls, in `.venv-kernels` alone: by `make kernels`.
 
-A run is known by $TRITON_INTERPRET, which has to be set before anything imports Triton: torch and
-transformers import it too. Elsewhere these tests are not collected. Nothing is skipped here: what
-cannot run has failed.
+A run sets $TRITON_INTERPRET before anything imports Triton; torch and transformers import it too.
+Other runs do not collect these tests. A skipped test counts as a failure.
 """
 
 import os
