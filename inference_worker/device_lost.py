@@ -14,10 +14,13 @@ def end_process(error: DeviceLostError) -> NoReturn:
     The ordinary end of Python would call CUDA once more, and CUDA's error there aborts the
     process under another status.
     """
-    with suppress(OSError, ValueError):  # nobody reads it any more
-        sys.stdout.flush()
-    sys.stderr.write(
-        f"device_lost: {error}; the process ends, and the store takes back what it held\n"
-    )
-    sys.stderr.flush()
-    os._exit(DEVICE_LOST_STATUS)
+    try:
+        with suppress(OSError, ValueError):  # nobody reads it any more
+            sys.stdout.flush()
+        sys.stderr.write(
+            f"device_lost: {error}; the process ends, and the store takes back what it held\n"
+        )
+        sys.stderr.flush()
+    finally:
+        # Also if nobody reads standard error: the status says the same.
+        os._exit(DEVICE_LOST_STATUS)
