@@ -3,13 +3,22 @@
 import json
 import os
 import sys
+import tarfile
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpu_machine.results import MOST_STEP_BYTES, Results, entries, load_triton, save_triton
+from gpu_machine.results import (
+    MOST_BYTES,
+    MOST_STEP_BYTES,
+    TRITON,
+    Results,
+    entries,
+    load_triton,
+    save_triton,
+)
 from gpu_machine.runner import LEAST_SECONDS, Runner
 from gpu_machine.steps import (
     FAILED,
@@ -89,6 +98,17 @@ def test_what_a_step_left_running_ends_with_it(tmp_path: Path) -> None:
     pid = int(outcome.why.rpartition(" ")[2])
     status = Path(f"/proc/{pid}/stat")
     # Dead, if not yet reaped by the machine's first process.
+    assert not status.exists() or ") Z " in status.read_text(encoding="utf-8")
+
+
+def test_what_a_step_left_running_ends_also_where_the_step_ended_first(tmp_path: Path) -> None:
+    """A test process that dies leaves its stores, which have the device's memory."""
+    child = "import os, subprocess; p = subprocess.Popen(['sleep', '600'])"
+    begin = time.monotonic()
+    (outcome,) = run(tmp_path, (python("dies", f"{child}; print(p.pid, flush=True); os._exit(9)"),))
+    assert time.monotonic() - begin < PATIENCE
+    assert outcome.verdict == FAILED
+    status = Path(f"/proc/{int(outcome.why)}/stat")
     assert not status.exists() or ") Z " in status.read_text(encoding="utf-8")
 
 
@@ -172,6 +192,15 @@ def test_a_step_that_never_stops_talking_fills_no_disk(tmp_path: Path) -> None:
     assert log.endswith("[other] heard\n")
 
 
+def test_a_log_is_as_large_as_may_come_back(tmp_path: Path) -> None:
+    """In bytes, of which a character may take three, and however many steps there are."""
+    results = Results(tmp_path, "try")
+    for step in range(3 * MOST_BYTES // MOST_STEP_BYTES):
+        for _ in range(MOST_STEP_BYTES // (3 * 4096)):
+            results.log(f"step {step}", "\u2501" * 4096)
+    assert (tmp_path / "try.log").stat().st_size <= MOST_BYTES
+
+
 TESTS = """
 import os, pytest
 
@@ -239,3 +268,31 @@ def test_what_triton_compiled_travels(tmp_path: Path) -> None:
     assert "MiB" in save_triton(first, results)
     assert "is used" in load_triton(second, results)
     assert (second / "kernel" / "attend.cubin").read_bytes() == b"code"
+
+
+def test_a_cache_that_came_back_broken_stops_no_script(tmp_path: Path) -> None:
+    """The kernels are compiled anew, and the reason is said."""
+    cache = tmp_path / "cache"
+    (cache / "kernel").mkdir(parents=True)
+    (cache / "kernel" / "attend.cubin").write_bytes(os.urandom(1 << 16))
+    save_triton(cache, tmp_path)
+    packed = tmp_path / TRITON
+    packed.write_bytes(packed.read_bytes()[: packed.stat().st_size // 2])
+    other = tmp_path / "other"
+    assert "cannot be unpacked" in load_triton(other, tmp_path)
+    assert not other.exists()
+
+
+def test_a_cache_appears_whole_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiler that still runs removes its temporary files: that costs the cache alone."""
+    cache, results = tmp_path / "cache", tmp_path / "results"
+    results.mkdir()
+    (cache / "kernel").mkdir(parents=True)
+
+    def vanished(*_: object, **__: object) -> None:
+        assert not (results / TRITON).exists()
+        raise FileNotFoundError("tmp.pid_1")
+
+    monkeypatch.setattr(tarfile.TarFile, "add", vanished)
+    assert "tmp.pid_1" in save_triton(cache, results)
+    assert [*results.iterdir()] == []
