@@ -123,7 +123,7 @@ class Runner:
         reader = Thread(target=self._follow, args=(step.name, stream, tail), daemon=True)
         reader.start()
         timed_out = _wait(process, limit)
-        # A grandchild that lives on may keep the pipe open.
+        # A grandchild in a session of its own may keep the pipe open.
         reader.join(GRACE_SECONDS)
         if not reader.is_alive():
             stream.close()
@@ -184,18 +184,26 @@ class Runner:
 
 
 def _wait(process: "subprocess.Popen[bytes]", limit: float) -> bool:
-    """Wait for a process, ending it and its group after ``limit`` seconds; tell if that was so."""
+    """Wait for a process, ending it after ``limit`` seconds; tell if that was so.
+
+    Whatever is left of its group ends too: stores of tests that died would keep device memory.
+    """
+    timed_out = False
     try:
         process.wait(limit)
     except subprocess.TimeoutExpired:
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(GRACE_SECONDS)
-        process.wait()
-        return True
-    return False
+        timed_out = True
+        _signal(process.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_SECONDS)
+    _signal(process.pid, signal.SIGKILL)
+    process.wait()
+    return timed_out
+
+
+def _signal(group: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(group, number)
 
 
 def _last_json(said: str) -> dict[str, Any]:
