@@ -128,7 +128,7 @@ def test_namespaces_of_processes_are_told_apart() -> None:
     assert apart["answer"] == "yes"
     assert apart["pids"][1] == 1
     assert equal["answer"] == "no"
-    assert "own handle" in equal["why"]
+    assert "invalid device context" in equal["why"]
     assert equal["pids"] == (1, 1)
 
 
