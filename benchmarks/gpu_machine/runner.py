@@ -116,14 +116,15 @@ class Runner:
                 stdin=subprocess.DEVNULL,
                 stdout=stack.enter_context(partial.open("wb")) if partial else subprocess.PIPE,
                 stderr=subprocess.PIPE if partial else subprocess.STDOUT,
-                start_new_session=True,
+                # Of the same session: whoever ends that ends the step.
+                process_group=0,
             )
         stream = process.stderr if partial else process.stdout
         assert stream is not None
         reader = Thread(target=self._follow, args=(step.name, stream, tail), daemon=True)
         reader.start()
         timed_out = _wait(process, limit)
-        # A grandchild in a session of its own may keep the pipe open.
+        # A grandchild in a group of its own may keep the pipe open.
         reader.join(GRACE_SECONDS)
         if not reader.is_alive():
             stream.close()

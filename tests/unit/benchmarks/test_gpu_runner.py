@@ -112,6 +112,14 @@ def test_what_a_step_left_running_ends_also_where_the_step_ended_first(tmp_path:
     assert not status.exists() or ") Z " in status.read_text(encoding="utf-8")
 
 
+def test_a_step_ends_with_the_session_of_its_script(tmp_path: Path) -> None:
+    """Whoever runs a script ends its session with it: a step has a group of its own and no more."""
+    (outcome,) = run(
+        tmp_path, (python("which", "import os; print(os.getsid(0), os.getpgid(0) == os.getpid())"),)
+    )
+    assert outcome.why == f"{os.getsid(0)} True"
+
+
 def test_lanes_run_at_once(tmp_path: Path) -> None:
     """Each of two steps waits for what the other one makes."""
     waits = (
