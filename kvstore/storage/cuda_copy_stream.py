@@ -17,6 +17,9 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 # Pages below this size are begun by one call of the driver. A call for each takes some 8 us,
 # in which PCIe 5 moves about 400 KB (an estimate; not measured).
 BATCHED_BELOW_BYTES = 512 << 10
+# Far below the 51,828 copies with which a driver crashed (R580, vllm-project/vllm issue 49276). A
+# batch of the mover has 64 or few more; pages from the disk come by the thousand if they are small.
+MOST_IN_A_CALL = 512
 
 Failures: TypeAlias = list[CudaFailed | None]
 
@@ -76,9 +79,12 @@ class CopyStream:
         return self._stream
 
     def _begin_each(self, copies: Items[DeviceCopy], stream: int) -> Failures:
-        """Begin small copies by one call if the driver can, the others one by one."""
+        """Begin small copies by as few calls as possible, the others one by one."""
         small = [each for each in copies if each.content.nbytes < BATCHED_BELOW_BYTES]
-        batched = len(small) > 1 and self._begin_batch(small, stream)
+        batched = len(small) > 1 and all(
+            self._begin_batch(small[first : first + MOST_IN_A_CALL], stream)
+            for first in range(0, len(small), MOST_IN_A_CALL)
+        )
         return [
             None
             if batched and each.content.nbytes < BATCHED_BELOW_BYTES
@@ -89,8 +95,8 @@ class CopyStream:
     def _begin_batch(self, copies: Items[DeviceCopy], stream: int) -> bool:
         """Begin copies by one call. Returns False if they have to be begun one by one.
 
-        Copies that a refused call began are begun again. That is harmless: both times they
-        write the same bytes, in the stream's order.
+        Copies that a refused call began, or a call before it, are begun again. That is harmless:
+        both times they write the same bytes, in the stream's order.
         """
         try:
             return self._runtime.begin_batch(copies, stream)

@@ -34,7 +34,8 @@ class Card:
     ``fail`` names the call that is refused from now on, or is EVERY_CALL. ``mapped`` counts the
     mappings of each address. What was begun on a stream happens when the stream, or a
     later event of it, is waited for, and not before. ``registered`` has the size of each
-    registration by its address. ``batches`` says whether copies can be begun by one call. Handles
+    registration by its address. ``batches`` says whether copies can be begun by one call,
+    ``host_addresses`` whether the device reaches registered memory by the host's addresses. Handles
     are of ``own_process`` where process ids are equal. While a stream is ``capturing``, calls of
     threads whose mode is not relaxed are refused, and so is waiting for the device: the capture
     is ``capture_broken`` then.
@@ -50,7 +51,7 @@ class Card:
         self.threads: set[int] = set()
         self.fail = ""
         self.streams = Streams()
-        self.batches = True
+        self.batches = self.host_addresses = True
         self.registered: dict[int, int] = {}
         self.own_process = self.capturing = self.capture_broken = False
         self.relaxed: set[int] = set()

@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Iterator
+from collections.abc import Sequence as Items
 from contextlib import ExitStack, closing
 from itertools import count
 from threading import get_ident
@@ -52,6 +53,26 @@ def test_a_refused_batch_is_begun_one_by_one(rig: Rig) -> None:
             assert rig.tiers.begin_all(rig.pairs(rig.first, rig.second))() == [None] * COUNT
     assert rig.card.calls.count("begin_read") == 2 * COUNT
     assert [line["event"] for line in lines] == ["batched_copies_refused"]
+    assert rig.read(rig.second) == turned(contents)
+
+
+def test_a_call_has_a_bounded_number_of_copies(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More pages are begun by more calls; if one is refused, all are begun one by one."""
+    rig.card.batches = True
+    contents = rig.fill(rig.first)
+    begin, sizes = rig.cuda.begin_batch, list[int]()
+
+    def note(copies: Items[DeviceCopy], stream: int) -> bool:
+        sizes.append(len(copies))
+        rig.card.fail = "begin_batch" if len(sizes) == 5 else ""
+        return begin(copies, stream)
+
+    monkeypatch.setattr(rig.cuda, "begin_batch", note)
+    monkeypatch.setattr(cuda_copy_stream, "MOST_IN_A_CALL", 2)
+    for _ in range(2):
+        assert rig.tiers.begin_all(rig.pairs(rig.first, rig.second))() == [None] * COUNT
+    assert sizes == [2, 2, 1, 2, 2]
+    assert rig.card.calls.count("begin_read") == COUNT
     assert rig.read(rig.second) == turned(contents)
 
 
