@@ -27,13 +27,21 @@ class DeviceWatch:
         self.lost = False
 
     def on_lost(self, tell: Callable[[], None]) -> None:
-        """Call ``tell`` once the device is found to have failed for good. Before it is used."""
-        self._told.append(tell)
+        """Call ``tell`` once the device is found to have failed for good, at once if it has.
+
+        ``tell`` must not wait, nor use this.
+        """
+        with self._asking:
+            if not self.lost:
+                self._told.append(tell)
+                return
+        tell()
 
     def is_lost(self, error: CudaFailed) -> bool:
         """Return whether ``error`` is one that stays; asks the device, at each error until then.
 
-        The first time that it is, logs one line and calls what ``on_lost`` was given.
+        The first time that it is, logs one line and calls what ``on_lost`` was given. Nobody is
+        answered True before that is done.
         """
         with self._asking:
             if self.lost:
@@ -41,7 +49,7 @@ class DeviceWatch:
             if self._answers():
                 return False
             self.lost = True
-        log.critical("device_lost", why=str(error), advice=ADVICE)
-        for tell in self._told:
-            tell()
+            log.critical("device_lost", why=str(error), advice=ADVICE)
+            for tell in self._told:
+                tell()
         return True
