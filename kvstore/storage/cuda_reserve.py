@@ -17,7 +17,8 @@ class DeviceReserve:
     frees pieces, allocates the extent in their place, and reserves what is left over.
 
     Between the two calls another process can take the memory. The extent is then refused,
-    and the reserve allocates again as much as the device has left.
+    and the reserve allocates again as much as the device has left. It frees nothing for an
+    extent that it has no room for.
 
     Not thread-safe: used on the thread that CUDA is called on. All sizes are multiples of
     ``granularity``.
@@ -32,6 +33,7 @@ class DeviceReserve:
         self._pieces: list[tuple[int, int]] = []
         # Bytes of the budget that neither a piece nor an extent has.
         self._missing_bytes = budget_bytes
+        self._logged_bytes = 0
         try:
             while self._missing_bytes:
                 self._allocate(min(piece_bytes, self._missing_bytes))
@@ -51,6 +53,7 @@ class DeviceReserve:
                 del self._pieces[number]
                 return address
         try:
+            self._require(size_bytes)
             freed = 0
             # The latest first: these are what earlier extents left over.
             while self._pieces and freed < size_bytes:
@@ -75,6 +78,12 @@ class DeviceReserve:
         except CudaFailed as error:
             log.warning("device_reserve_kept", size_bytes=self.size_bytes, why=str(error))
 
+    def _require(self, size_bytes: int) -> None:
+        """Raise :class:`CudaFailed` if the reserve and the rest of the device have less."""
+        left = self.size_bytes + self._runtime.room().available_bytes
+        if left < size_bytes:
+            raise CudaFailed(f"{left} bytes are left for it")
+
     def _allocate(self, size_bytes: int) -> None:
         address = self._runtime.allocate(size_bytes)
         self._pieces.append((address, size_bytes))
@@ -89,7 +98,10 @@ class DeviceReserve:
         return size
 
     def _fill_up(self) -> None:
-        """Reserve what is missing, or as much of it as the device has, by halves."""
+        """Reserve what is missing, or as much of it as the device has, by halves.
+
+        Logs another shortage than the last one.
+        """
         why, size = "", self._missing_bytes
         while size:
             try:
@@ -98,5 +110,6 @@ class DeviceReserve:
                 why = str(error)
                 size = size // 2 // self._granularity * self._granularity
             size = min(size, self._missing_bytes)
-        if self._missing_bytes:
+        if self._missing_bytes not in (0, self._logged_bytes):
             log.warning("device_reserve_short", missing_bytes=self._missing_bytes, why=why)
+        self._logged_bytes = self._missing_bytes

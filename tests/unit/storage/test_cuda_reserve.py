@@ -131,6 +131,36 @@ def test_memory_that_is_lost_in_between_is_a_refusal(
     assert arenas.allocate(1, BUDGET).shape.size_bytes == BUDGET
 
 
+def test_a_reserve_that_is_short_is_not_freed_for_what_it_cannot_hold(
+    card: Card, arenas: Arenas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An arena asks each second: the rest would be anybody's as often, and the log would grow."""
+    give_back = ServerCuda.give_back
+    thieves: list[int | None] = []
+
+    def lose(self: ServerCuda, address: int) -> None:
+        give_back(self, address)
+        thieves.append(card.malloc(card.available_bytes))
+
+    monkeypatch.setattr(ServerCuda, "give_back", lose)
+    with pytest.raises(NotEnoughMemory):
+        arenas.allocate(1, PIECE + GRANULARITY)
+    monkeypatch.undo()
+    card.calls.clear()
+    with capture_logs() as lines:
+        for _ in range(2):
+            with pytest.raises(NotEnoughMemory) as refused:
+                arenas.allocate(1, BUDGET)
+    assert "give_back" not in card.calls
+    assert lines == []
+    left = refused.value.available_bytes
+    assert 0 < left < BUDGET
+    # Once the other program gives its memory back, it is there for the store.
+    for thief in filter(None, thieves):
+        del card.memory[thief]
+    assert arenas.allocate(1, BUDGET).shape.size_bytes == BUDGET
+
+
 def test_a_budget_that_is_not_there_is_waited_for(card: Card) -> None:
     """With all of it or nothing, also where the device has room and refuses; then it is said."""
     taker = card.malloc(card.size_bytes)
