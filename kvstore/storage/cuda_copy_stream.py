@@ -57,17 +57,21 @@ class CopyStream:
 
     def _begin(self, copies: Items[DeviceCopy]) -> "Future[Failures]":
         """Begin copies on the first thread; the second returns the future's result."""
-        stream = None
+        try:
+            return self._submit(copies)
+        except BaseException:
+            # Copies that were begun write to memory that may be given to others next.
+            self._drain()
+            raise
+
+    def _submit(self, copies: Items[DeviceCopy]) -> "Future[Failures]":
+        """Begin copies and give their wait to the second thread."""
         try:
             stream = self._ready()
             failures = self._begin_each(copies, stream)
             event = self._runtime.record_event(stream)
         except CudaFailed as error:
-            return self._waiting.submit(self._fail, stream, copies, error)
-        except BaseException:
-            # Copies that were begun write to memory that may be given to others next.
-            self._drain(stream)
-            raise
+            return self._waiting.submit(self._fail, copies, error)
         return self._waiting.submit(self._wait, event, copies, failures)
 
     def _ready(self) -> int:
@@ -123,12 +127,13 @@ class CopyStream:
             ended = error
         return [failure or ended for _, failure in zip(copies, failures, strict=True)]
 
-    def _fail(self, stream: int | None, copies: Items[DeviceCopy], error: CudaFailed) -> Failures:
+    def _fail(self, copies: Items[DeviceCopy], error: CudaFailed) -> Failures:
         """Wait for what was begun of a batch that has no event; all of it failed."""
-        self._drain(stream)
+        self._drain()
         return [error for _ in copies]
 
-    def _drain(self, stream: int | None) -> None:
-        if stream is not None:
+    def _drain(self) -> None:
+        """Wait for all that was begun, if the stream exists."""
+        if self._stream is not None:
             with suppress(CudaFailed):
-                self._runtime.wait(stream)
+                self._runtime.wait(self._stream)

@@ -3,6 +3,7 @@
 import ctypes
 from collections.abc import Iterator
 from collections.abc import Sequence as Items
+from concurrent.futures import thread
 from contextlib import ExitStack, closing
 from itertools import count
 from threading import get_ident
@@ -181,6 +182,24 @@ def test_nothing_is_under_way_after_an_error_that_nobody_foresaw(
         rig.tiers.begin_all(rig.pairs(rig.first, rig.second))()
     assert not any(rig.card.begun.values())
     assert rig.read(rig.second)[2:4] == contents[:2]
+
+
+def test_nothing_is_under_way_if_python_ends_before_the_wait(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its threads take no work then; the batch is waited for by the one that began it."""
+    rig.fill(rig.first)
+    record = rig.cuda.record_event
+
+    def end_python(stream: int) -> int:
+        monkeypatch.setattr(thread, "_shutdown", True)
+        return record(stream)
+
+    monkeypatch.setattr(rig.cuda, "record_event", end_python)
+    with pytest.raises(RuntimeError, match="interpreter shutdown"):
+        rig.tiers.begin_all(rig.pairs(rig.first, rig.second))()
+    monkeypatch.undo()
+    assert not any(rig.card.begun.values())
 
 
 @pytest.mark.parametrize("call", ["use", "make_stream", "record_event"])
