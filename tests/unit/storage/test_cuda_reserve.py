@@ -186,6 +186,17 @@ def test_a_budget_that_is_not_there_is_waited_for(card: Card) -> None:
         assert card.memory == {}
 
 
+def test_a_budget_that_the_device_refuses_is_an_error_with_its_reason(card: Card) -> None:
+    """What the device has left would say that it has enough; it is logged once."""
+    card.fail = "allocate"
+    pauses = iter([True, True, False])
+    with closing(CudaDevice(0, lambda: ServerCuda(card))) as device, capture_logs() as lines:
+        with pytest.raises(DeviceUnavailable, match=r"left of \d+ \(allocate: refused\): set less"):
+            device.reserve(BUDGET, PIECE, lambda: next(pauses))
+        events = [line["event"] for line in lines]
+        assert events == ["device_memory_refused", "device_memory_awaited"]
+
+
 def test_a_part_of_the_budget_is_given_back(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the server waits for the rest, others can use what there is."""
     allocate, numbers = ServerCuda.allocate, count(1)
