@@ -125,6 +125,9 @@ class CopyStream:
             self._runtime.wait_for_event(event)
         except CudaFailed as error:
             ended = error
+        except BaseException:
+            self._drain()
+            raise
         return [failure or ended for _, failure in zip(copies, failures, strict=True)]
 
     def _fail(self, copies: Items[DeviceCopy], error: CudaFailed) -> Failures:

@@ -184,6 +184,22 @@ def test_nothing_is_under_way_after_an_error_that_nobody_foresaw(
     assert rig.read(rig.second)[2:4] == contents[:2]
 
 
+def test_nothing_is_under_way_after_an_unforeseen_error_of_the_wait(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wait that failed is made up for, in the thread that waits."""
+    contents = rig.fill(rig.first)
+
+    def fail(event: int) -> None:
+        raise ValueError(f"unforeseen at {event}")
+
+    monkeypatch.setattr(rig.cuda, "wait_for_event", fail)
+    with pytest.raises(ValueError, match="unforeseen"):
+        rig.tiers.begin_all(rig.pairs(rig.first, rig.second))()
+    assert not any(rig.card.begun.values())
+    assert rig.read(rig.second) == turned(contents)
+
+
 def test_nothing_is_under_way_if_python_ends_before_the_wait(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
