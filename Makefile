@@ -1,4 +1,4 @@
-# Thin on purpose: it sets up .venv and calls what lies there. All configuration is in pyproject.toml.
+# Thin on purpose: it sets up .venv and calls the programs there. All configuration is in pyproject.toml.
 #
 #   make demo        two workers, one store, a real model   (ARGS='--model tiny' for the small one)
 #   make test        every test, and the coverage of kvstore/core
@@ -6,19 +6,19 @@
 #   make docs        the documentation as a site, every link checked and every snippet run
 #   make lint        ruff and mypy
 #   make bench       every benchmark, quickly
-#   make bench-peers ours beside its peers, which it sets up in environments of their own
-#   make test-vllm   real vLLM on the store, in an environment of its own: a table of cases
-#   make kernels     the GPU kernels without a GPU, in an environment of its own with Triton:
-#                    interpreted, compiled for four GPUs, and a table of what each launch needs
-#   make promtool    Prometheus' checker, of Debian's package, into .tools: tests use it where it is
-#   make chromium    Debian's browser, as root: tests of the page use it where it is
+#   make bench-peers this store beside its peers, each in its own environment
+#   make test-vllm   real vLLM on the store, in its own environment: prints a table of cases
+#   make kernels     the GPU kernels without a GPU, in their own environment with Triton:
+#                    interpreted, and compiled for four GPUs; prints the registers and memory of each
+#   make promtool    Prometheus' checker, from Debian's package, into .tools: some tests use it
+#   make chromium    Debian's browser, as root: tests of the web page use it
 #   make dist        the sdist and the wheel of the last commit, in dist/, checked
 #   make dist-test   installs that wheel, worker and all, in an empty environment and runs it
-#   make gpu-bundle  what a GPU machine without network needs, in gpu-bundle/: see docs/gpu.md
-#   make gpu-dry-run the bundle's four scripts here, without a GPU: 5 GB, in .venv-gpu
+#   make gpu-bundle  packs gpu-bundle/ for a GPU machine without network: see docs/gpu.md
+#   make gpu-dry-run runs the bundle's four scripts here, without a GPU: 5 GB, in .venv-gpu
 #   make clean       removes .venv and the other environments, caches and build outputs
 #
-# PYTHON picks the interpreter of .venv, PIP_ARGS is handed to pip, ARGS to the demo or to pytest.
+# PYTHON is the interpreter of .venv. PIP_ARGS goes to pip, ARGS to the demo or to pytest.
 # GPU_PYTHON is the version of Python on the GPU machine.
 
 SHELL := /bin/bash
@@ -44,7 +44,7 @@ DEMO_NEEDS := $(firstword $(wildcard $(STAMP)) \
 $(STAMP): EXTRAS := server,worker,demo,dev
 $(DEMO_STAMP): EXTRAS := server,worker,demo
 $(TINY_STAMP): EXTRAS := server,worker
-# An environment of its own: with Triton beside it, torch and transformers import other code.
+# Separate from .venv: if Triton is installed, torch and transformers import other code.
 KERNELS := .venv-kernels
 KERNELS_STAMP := $(KERNELS)/.installed
 KERNELS_NEEDS := tests/kernels/requirements.txt
@@ -94,8 +94,8 @@ test-vllm:
 	@cd tests/vllm && ../../.venv-vllm/bin/python -m pytest -q
 	@.venv-vllm/bin/python tests/vllm/run.py $(ARGS)
 
-# Triton reads the variable where it is first imported. The run fails if a test is skipped, and if
-# there are none.
+# Triton reads the variable at its first import. The run fails if a test is skipped, or if no test
+# was collected.
 kernels: $(KERNELS_STAMP)
 	@TRITON_INTERPRET=1 KVSTORE_HYPOTHESIS_PROFILE=ci $(KERNELS)/bin/python -m pytest -n 2 \
 	    --durations=5 tests/kernels $(ARGS)
@@ -157,7 +157,7 @@ chromium:
 gpu-bundle:
 	@$(PYTHON) benchmarks/gpu_machine/bundle.py --python $(GPU_PYTHON) $(PIP_ARGS)
 
-# An environment of what a GPU machine has, so that what it lacks is found here.
+# The environment has only the packages of a GPU machine, so a missing package is found here.
 gpu-dry-run:
 	@$(PYTHON) benchmarks/gpu_machine/dry_run.py --python $(GPU_PYTHON) $(PIP_ARGS)
 

@@ -1,8 +1,8 @@
-"""The attention kernels on a GPU beside a plain copy, how fast the engine decodes, and a sweep.
+"""Times the attention kernels on a GPU beside a plain copy, the engine's decode, and a sweep.
 
-Without a CUDA device it says so and ends well. ``--device cpu``, with ``TRITON_INTERPRET=1``, runs
-the same code in Triton's interpreter, to try the code: its times are no measurement. README.md
-beside this says how to read the result.
+Without a CUDA device it prints so and exits with 0. ``--device cpu``, with ``TRITON_INTERPRET=1``,
+runs the same code in Triton's interpreter, to try the code: its times are no measurement. README.md
+in this folder says how to read the result.
 """
 
 import json
@@ -31,7 +31,7 @@ NO_MEASUREMENT = "no measurement: Triton's interpreter on a CPU"
 
 
 class Part(StrEnum):
-    """What can be measured by itself."""
+    """A part that can be measured by itself."""
 
     KERNELS = "kernels"
     ENGINE = "engine"
@@ -43,7 +43,7 @@ def measure(plan: KernelPlan, parts: tuple[Part, ...], console: Console) -> dict
     before = machine.load_average()
     found: dict[str, Any] = {}
     if Part.KERNELS in parts:
-        # Triton is there on machines with a GPU only; so below.
+        # Only machines with a GPU have Triton, so it is imported here.
         from support.kernel_times import measure_kernels  # noqa: PLC0415
 
         console.print("Timing the kernels ...")
@@ -72,12 +72,12 @@ def measure(plan: KernelPlan, parts: tuple[Part, ...], console: Console) -> dict
 
 
 def why_not(device: str, parts: tuple[Part, ...]) -> str | None:
-    """Return why nothing can be measured here, or None."""
+    """Return the reason why the benchmark cannot measure here, or None."""
     if device != "cpu" and not torch.cuda.is_available():
         return "no CUDA device"
     if parts != (Part.ENGINE,) and find_spec("triton") is None:
         return "no Triton"
-    # Triton reads it as it is imported, which torch may do.
+    # Triton reads the variable at its import, and torch may import Triton.
     if parts != (Part.ENGINE,) and device == "cpu" and not os.environ.get("TRITON_INTERPRET"):
         return "a CPU runs kernels in Triton's interpreter: set TRITON_INTERPRET=1"
     return None
@@ -91,7 +91,7 @@ def main(
     device: Annotated[str, typer.Option(help="cuda:N, or cpu to try the code.")] = "cuda:0",
 ) -> None:
     """Time the attention kernels and the engine's decode steps on a GPU."""
-    # As Ctrl-C: everything is left in order.
+    # As on Ctrl-C: the program cleans up.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     parts = tuple(Part) if only is None else (only,)
     reason = why_not(device, parts)

@@ -1,7 +1,7 @@
 """Memory of a store at its start: seconds a GiB to a ready extent, and calls beside growth.
 
-Beside a plain memset of as much memory, in turns in one run; README.md beside this says how
-to read the result.
+Compares them with a plain memset of as much memory, in turns in one run. README.md in this folder
+says how to read the result.
 """
 
 import json
@@ -21,7 +21,7 @@ from support.start_ways import thread_counts, ways
 from support.table_console import table_console
 
 GIB = 1 << 30
-# Of the memory that is measured: what the others on the machine are left at least.
+# A multiple of the measured memory that must stay free for other programs.
 SPARE = 2
 FIGURES = ("ready", "touch", "worker")
 
@@ -53,11 +53,13 @@ def main(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
     quick: Annotated[bool, typer.Option(help="Half a minute, rougher figures.")] = False,
-    mib: Annotated[int, typer.Option(help="Of an extent; 1024, and 256 if quick.")] = 0,
-    rounds: Annotated[int, typer.Option(help="Times that everything is measured.")] = 0,
-    threads: Annotated[list[int], typer.Option(min=1, help="1, 2, 4 ... if absent.")] = [],  # noqa: B006
+    mib: Annotated[int, typer.Option(help="Size of an extent; 1024, or 256 if quick.")] = 0,
+    rounds: Annotated[int, typer.Option(help="Rounds of each measurement.")] = 0,
+    threads: Annotated[
+        list[int], typer.Option(min=1, help="Numbers of threads; 1, 2, 4 ... if absent.")
+    ] = [],  # noqa: B006
 ) -> None:
-    """Measure how soon a store's host memory is there."""
+    """Measure how soon a store's host memory is ready."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     before = machine.load_average()
     size = (mib or (256 if quick else 1024)) << 20

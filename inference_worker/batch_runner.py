@@ -33,7 +33,7 @@ class BatchRunner:
         wait_for_device: Callable[[], None],
         on_first_token: Callable[[RequestRun], None],
     ) -> None:
-        """Call ``on_first_token`` before a request's first token is told.
+        """Call ``on_first_token`` before each request's first token is reported.
 
         ``wait_for_device`` returns when all work that the engine queued is done.
         """
@@ -86,10 +86,10 @@ class BatchRunner:
                 self._publish(run, ended.get(run.number))
 
     def _choose(self, runs: list[RequestRun], logits: torch.Tensor) -> dict[int, FinishReason]:
-        """Choose and tell the next token of each, whose rows these are; gives who ended, and why.
+        """Choose and report the next token of each row's request; return who ended, and why.
 
-        The device is waited for once; then each request's pages are compared with what they were.
-        No token is chosen from pages that the store gave away.
+        Waits for the device once, then compares each request's pages with the pages that it read.
+        Chooses no token from pages that the store gave to others.
         """
         try:
             self._wait_for_device()

@@ -23,7 +23,7 @@ class BlockTable:
         self._pages = list(pages)
         self._places: torch.Tensor | None = None
         self._replaced: list[int] = []
-        # Grows with each change: what was made of the table holds while this is the same.
+        # Grows with each change: results computed from the table are valid while it stays the same.
         self.version = 0
 
     def __len__(self) -> int:
@@ -72,7 +72,7 @@ class BlockTable:
 
     @property
     def replaced(self) -> Sequence[int]:
-        """The index of each replacement so far, the oldest first: a copy is kept up to date by it.
+        """The index of each replacement so far, the oldest first, so that a copy can follow them.
 
         Pages are appended or replaced, never removed.
         """

@@ -43,9 +43,9 @@ PageTokens = Annotated[int, typer.Option(help="Tokens in a page.", min=1)]
 Longest = Annotated[
     int | None,
     typer.Option(
-        help="Longest sequence in tokens, which the engine keeps private memory for; default: the "
-        "model's. On a GPU the default is at most what fits into 4 GiB, or into a sixteenth of "
-        "the GPU's memory.",
+        help="Longest sequence in tokens; the engine keeps private memory for one. Default: the "
+        "model's. On a GPU the default is bounded: its memory is at most 4 GiB, and at most a "
+        "sixteenth of the GPU's.",
         min=1,
     ),
 ]

@@ -9,12 +9,12 @@ from inference_worker.errors import DEVICE_LOST_STATUS, DeviceLostError
 
 
 def end_process(error: DeviceLostError) -> NoReturn:
-    """Write one line to standard error and end with ``DEVICE_LOST_STATUS``, at once.
+    """Writes one line to standard error and ends with ``DEVICE_LOST_STATUS``, at once.
 
-    The ordinary end of Python would call CUDA once more, and CUDA's error there aborts the
-    process under another status.
+    Python's ordinary exit would call CUDA once more. CUDA's error there would abort the process
+    with another status.
     """
-    with suppress(OSError, ValueError):  # nobody reads it any more
+    with suppress(OSError, ValueError):  # standard output is closed
         sys.stdout.flush()
     sys.stderr.write(
         f"device_lost: {error}; the process ends, and the store takes back what it held\n"

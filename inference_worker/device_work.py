@@ -33,7 +33,7 @@ class DeviceWork:
         done.synchronize()
 
     def answers(self) -> bool:
-        """Wait for all work on the device; return False if the device fails even then."""
+        """Wait for all work on the device; return False if the device fails once more."""
         try:
             if self._stream is not None:
                 torch.cuda.synchronize(self._device)
@@ -42,11 +42,11 @@ class DeviceWork:
         return True
 
     def check(self, error: Exception) -> None:
-        """Raise ``DeviceLostError`` if ``error`` is the device's and the device fails for good.
+        """Raise ``DeviceLostError`` if ``error`` came from a device that has failed for good.
 
-        Torch, Triton and cupy raise a ``RuntimeError`` for what CUDA refuses. Only another call
-        tells whether that stays (CUDA calls such errors sticky), so the device is asked once.
-        Memory that ran out is never such an error.
+        Torch, Triton and cupy raise a ``RuntimeError`` if CUDA refuses a call. Only another call
+        shows whether the error stays (CUDA calls such errors sticky), so this asks the device once.
+        An error about memory is never such an error.
         """
         if isinstance(error, torch.OutOfMemoryError) or not isinstance(error, RuntimeError):
             return

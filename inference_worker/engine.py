@@ -60,12 +60,12 @@ class Engine:
         max_running: int = MAX_RUNNING,
         private_tokens: int | None = None,
     ) -> None:
-        """Take sequences of ``longest`` tokens at most, by default ``longest_sequence``.
+        """Accept sequences of at most ``longest`` tokens, by default ``longest_sequence``.
 
-        A step computes ``max_step_tokens`` at most, by default ``step_tokens``, but for one of
-        each request that decodes, and ``max_running`` requests have pages at a time.
-        ``private_tokens`` is the engine's own room, by default for one of the longest sequences;
-        raises ``ValueError`` for less.
+        A step computes at most ``max_step_tokens``, by default ``step_tokens``, besides one token
+        of each request that decodes. At most ``max_running`` requests have pages at a time.
+        ``private_tokens`` is the engine's own room, by default for one sequence of the longest
+        length; raises ``ValueError`` for less.
         """
         self._model = model
         self._speed = PrefillSpeed()
@@ -90,7 +90,7 @@ class Engine:
             self._pool,
             self._scheduler,
             self._table,
-            # Of the stream that is current where the engine computes.
+            # An event on the stream that is current where the engine computes.
             wait_for_device=lambda: DeviceWork(model.device).wait(),
             on_first_token=self._note_speed,
         )
@@ -193,9 +193,9 @@ class Engine:
             self._end_aborted()
 
     def step(self) -> bool:
-        """Run one batch, at most; False where nothing could be done now.
+        """Run at most one batch; return False if the engine cannot do anything now.
 
-        Raises ``DeviceLostError`` if the device fails for good: this process has to end then.
+        Raises ``DeviceLostError`` if the device has failed for good: this process has to end then.
         """
         known = self._scheduler.running_count, len(self._table.runs)
         self._in_step = True
@@ -222,11 +222,10 @@ class Engine:
     ) -> Generation:
         """Continue a prompt by ``max_tokens`` ids, or to the first of ``stop_ids``.
 
-        It ends sooner where ``stopped``, asked after each id, says so.
-
-        ``on_token`` is called with each id as soon as it is chosen, and ``on_published`` as by
-        :meth:`add`. Everything held is given back at the end, also when this raises: what
-        ``add`` raises, and what made the request fail. ``DeviceLostError`` gives nothing back.
+        Calls ``stopped`` after each id, and ends sooner if it returns True. ``on_token`` is
+        called with each id as soon as it is chosen, and ``on_published`` as in :meth:`add`. Gives
+        everything back at the end, also if it raises: the errors of ``add``, and the error that
+        made the request fail. ``DeviceLostError`` gives nothing back.
         """
         request = Request(
             prompt_ids=prompt_ids,

@@ -36,9 +36,9 @@ from inference_worker.threads import threads_for, use_threads
 
 
 async def main(sock: socket.socket) -> int:
-    """Load, begin when told where the store is, and answer; returns the status to end with.
+    """Load, start once the store's place is known, and answer; return the exit status.
 
-    Raises ``DeviceLostError`` if the device fails for good.
+    Raises ``DeviceLostError`` if the device has failed for good.
     """
     reader, writer = await asyncio.open_unix_connection(sock=sock)
     try:

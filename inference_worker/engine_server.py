@@ -21,7 +21,7 @@ from inference_worker.serve_store import ServeStore, StoreOptions
 from inference_worker.tokenizer import load_tokenizer
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# As a shell shows an end by a signal.
+# As a shell reports that a signal ended a process.
 SIGNAL_STATUS = 128
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -38,8 +38,8 @@ def serve_engines(
 ) -> None:
     """Serve engines at a host and port until SIGTERM or SIGINT; for the main thread.
 
-    ``grace`` is the seconds that running requests get after the signal. Raises ``OSError`` if
-    the address cannot be listened on.
+    Running requests get ``grace`` seconds after the signal. Raises ``OSError`` if the server cannot
+    listen on the address.
     """
     with listening_socket(host, port) as listening:
         asyncio.run(_serve(engines, store, http, listening, grace))
@@ -72,7 +72,7 @@ async def _serve(
 
 
 async def unless_signalled(starting: Coroutine[Any, Any, T]) -> T:
-    """Await a start that a signal to stop ends, with the status that a shell shows for it."""
+    """Await a start, unless a signal to stop ends it first; return a shell's status for it."""
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(starting)
     status = 0
 

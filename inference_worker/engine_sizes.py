@@ -1,4 +1,4 @@
-"""How large an engine's steps and its private memory are, unless a setting says: by its device."""
+"""The size of an engine's steps and of its private memory by its device, if no setting says it."""
 
 from typing import Final
 
@@ -8,26 +8,26 @@ from inference_worker.model import PagedModel
 from inference_worker.page_layout import PageLayout
 from inference_worker.scheduler import MAX_STEP_TOKENS
 
-# A step of an 8B model launches kernels for an estimated 15 to 25 ms; 4,096 tokens of it are
-# about 65 TFLOP, so the GPU computes for longer than that. vLLM takes 8,192 on large GPUs, at
-# twice the memory for activations.
+# The CPU needs an estimated 15 to 25 ms to launch the kernels of a step of an 8B model. 4,096
+# tokens are about 65 TFLOP, so the GPU computes for longer than that. vLLM uses 8,192 on large
+# GPUs, with twice the memory for activations.
 CUDA_STEP_TOKENS: Final = 4096
-# The private arena is memory that neither the model nor the store has: a sixteenth of the device,
-# 4 GiB at most. That is 29,120 tokens of Qwen3-8B on a GPU of 64 GiB or more.
+# Neither the model nor the store can use the private arena's memory: at most a sixteenth of the
+# device, and at most 4 GiB. That is 29,120 tokens of Qwen3-8B on a GPU of 64 GiB or more.
 PRIVATE_SHARE: Final = 16
 PRIVATE_BYTES: Final = 4 << 30
 
 
 def step_tokens(device: torch.device) -> int:
-    """Return the tokens of a step: 512 on a CPU, 4,096 on a GPU."""
+    """Returns the tokens of a step: 512 on a CPU, 4,096 on a GPU."""
     return CUDA_STEP_TOKENS if device.type == "cuda" else MAX_STEP_TOKENS
 
 
 def longest_sequence(model: PagedModel, page_tokens: int) -> int:
-    """Return the longest sequence in tokens that an engine takes.
+    """Returns the longest sequence in tokens that an engine accepts.
 
-    The model's longest on a CPU, whose memory is allocated as it is touched. On a GPU no more
-    than the private arena has room for.
+    On a CPU, whose memory is allocated when it is touched, the model's longest. On a GPU at most as
+    many tokens as fit into the private arena.
     """
     if model.device.type != "cuda":
         return model.max_tokens
@@ -36,6 +36,6 @@ def longest_sequence(model: PagedModel, page_tokens: int) -> int:
 
 
 def longest_within(most_tokens: int, layout: PageLayout, device_bytes: int) -> int:
-    """Return ``most_tokens``, or fewer: whole pages in the private share of a GPU's memory."""
+    """Returns ``most_tokens``, or fewer: whole pages in the private share of a GPU's memory."""
     room = min(PRIVATE_BYTES, device_bytes // PRIVATE_SHARE)
     return min(most_tokens, max(1, room // layout.page_bytes) * layout.page_tokens)

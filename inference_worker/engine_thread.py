@@ -100,7 +100,7 @@ class EngineThread:
             return replace(self._counts, waiting=self._counts.waiting + self._unseen)
 
     async def wait_failed(self) -> None:
-        """Wait until an error ended the thread, which :attr:`failure` is from then on."""
+        """Wait until an error has ended the thread; :attr:`failure` is that error from then on."""
         await asyncio.shield(asyncio.wrap_future(self._failed))
 
     async def close(self, grace: float = 0.0) -> None:
@@ -200,7 +200,7 @@ class EngineThread:
         return found.matched_tokens + found.copied_tokens
 
     def _fail(self, error: BaseException, streams: set[EngineStream]) -> None:
-        # Who started this process logs a lost device, as it ends the process.
+        # The process's main function logs a lost device as it ends the process.
         if not isinstance(error, DeviceLostError):
             _logger.critical("engine_failed", exc_info=error)
         with self._changed:

@@ -25,17 +25,17 @@
 
 from typing import ClassVar, Final
 
-# Of sysexits.h: EX_IOERR. A process that lost its device ends with it, and no other one does.
+# EX_IOERR of sysexits.h. Only a process that lost its device ends with it.
 DEVICE_LOST_STATUS: Final = 74
 
 
 class DeviceLostError(BaseException):
-    """The device fails for good in this process, which has to end; raised from what it said.
+    """The device has failed for good in this process, which has to end.
 
     CUDA repeats an error such as an illegal address or an ECC error at every later call of the
-    process. The process can then wait for nothing, so it can give nothing back: the store takes
-    its pins back once it is dead. As ``SystemExit`` it is no ``Exception``, so that no handler of
-    one request's errors stops it.
+    process. The process then cannot wait for its kernels, so it cannot give pages back: the store
+    takes its pins back once it is dead. Raised from the error of CUDA. Like ``SystemExit`` it is no
+    ``Exception``, so that no handler of one request's errors catches it.
     """
 
 

@@ -18,7 +18,7 @@ FORWARD_ROWS: Final = 32
 # Part of the digest: grows when a change gives other bits.
 VERSION: Final = 1
 WORKSPACE: Final = "CUBLAS_WORKSPACE_CONFIG"
-# The two of cuBLAS' documentation: 24 MiB on the device with the first, 200 KiB with the second.
+# The two of cuBLAS' documentation: they use 24 MiB and 200 KiB of the device.
 FIXED_WORKSPACES: Final = (":4096:8", ":16:8")
 EXPERT_COUNTS: Final = ("num_experts", "num_local_experts", "n_routed_experts")
 
@@ -80,24 +80,26 @@ def exact_digest(digest: str, device: torch.device) -> str:
 
 
 def fix_workspace(device: torch.device) -> None:
-    """Have cuBLAS compute the same bits each time: set its workspace, before CUDA starts.
+    """Fix cuBLAS's workspace, so that it computes the same bits each time. Call before CUDA starts.
 
-    cuBLAS chooses among workspaces as it likes unless ``CUBLAS_WORKSPACE_CONFIG`` fixes one, and
-    its results depend on it (cuBLAS documentation, "Results reproducibility"). Nothing is done
-    for a CPU. Raises ``ValueError`` if it is not fixed and CUDA has started already.
+    cuBLAS chooses among workspaces unless ``CUBLAS_WORKSPACE_CONFIG`` fixes one, and its results
+    depend on the choice (cuBLAS documentation, "Results reproducibility"). Does nothing for a CPU.
+    Raises ``ValueError`` if the variable has another value, or if CUDA has already started without
+    it.
     """
     if device.type != "cuda" or os.environ.get(WORKSPACE) in FIXED_WORKSPACES:
         return
     choices = " or ".join(f"{WORKSPACE}={each}" for each in FIXED_WORKSPACES)
     if WORKSPACE in os.environ:
-        raise ValueError(f"{WORKSPACE} is {os.environ[WORKSPACE]}: deterministic needs {choices}")
+        found = os.environ[WORKSPACE]
+        raise ValueError(f"{WORKSPACE} is {found}: for deterministic set {choices}")
     if torch.cuda.is_initialized():
-        raise ValueError(f"CUDA has started: deterministic needs {choices} before that")
+        raise ValueError(f"CUDA has started too early: for deterministic set {choices} before")
     os.environ[WORKSPACE] = FIXED_WORKSPACES[0]
 
 
 def _device_name(device: torch.device) -> str:
-    """Name a device by all that its bits depend on; a CPU's kind is torch's to say."""
+    """Name a device by all that its bits depend on; torch names the kind of a CPU."""
     if device.type != "cuda":
         return device.type
     major, minor = torch.cuda.get_device_capability(device)

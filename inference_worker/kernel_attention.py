@@ -26,11 +26,11 @@ DEFAULT_SHAPE: Final = KernelShape()
 
 
 class KernelAttention:
-    """The launches of a step's layers, over tables that are sent once a step.
+    """Launches the attention of a step's layers, over tables that are sent once a step.
 
-    A layer is up to four launches: keys and values are written, decodes attend, prefills attend,
-    and the partial results of tiles that were split are merged.
-    One engine thread uses it, on the device's current stream; the extents stay mapped meanwhile.
+    A layer has up to four launches: write keys and values, attend for decodes, attend for prefills,
+    and merge the partial results of tiles that were split. One engine thread uses it, on the
+    device's current stream; the extents must stay mapped meanwhile.
     """
 
     def __init__(
@@ -38,8 +38,8 @@ class KernelAttention:
     ) -> None:
         """Take a ``step`` whose pool is on a CUDA device, or in Triton's interpreter on a CPU.
 
-        Long reads are split as if ``programs`` ran at once, by default as many as the device's
-        multiprocessors have room for. ``why_no_kernels`` must have no reason against the layout.
+        Long reads are split for ``programs`` that run at once, by default as many as the device's
+        multiprocessors have room for. ``why_no_kernels`` must give no reason against the layout.
         """
         pool = step.pool
         self._layout, self._shape = pool.layout, shape
@@ -56,7 +56,7 @@ class KernelAttention:
         value: torch.Tensor,
         terms: Terms,
     ) -> torch.Tensor:
-        """Attend as :meth:`~inference_worker.attention.StepAttention.attend` says.
+        """Attend as :meth:`~inference_worker.attention.StepAttention.attend` does.
 
         Raises ``UnknownExtentError`` for a page of an extent that is not mapped.
         """
@@ -98,7 +98,7 @@ class KernelAttention:
         group = heads // self._layout.kv_head_count
         rows = prefill_rows(group, padded_dims(head_dim), query.element_size())
         answer = query.new_empty((tokens, heads, head_dim))
-        # Of one type whether anything is split or not: each type is compiled for.
+        # Always of one dtype, since Triton compiles the kernel again for each dtype.
         partial = (max(1, work.partial_count), heads)
         sums = query.new_empty((*partial, head_dim), dtype=torch.float32)
         peaks = query.new_empty((*partial, 2), dtype=torch.float32)

@@ -1,9 +1,9 @@
-"""How the attention kernels are cut and compiled: constants of one place, for sweeps to replace."""
+"""Tile sizes and compile options of the attention kernels, in one place for sweeps to replace."""
 
 from dataclasses import dataclass
 from typing import Final
 
-# Rows of a tile: queries times the heads that share a kv head. Tensor cores take 16 at least.
+# Rows of a tile: queries times the heads that share a kv head. Tensor cores need at least 16.
 FEWEST_ROWS: Final = 16
 MOST_ROWS: Final = 128
 # Rows of values whose sums fit into a tile's registers, in bytes of the pages' dtype, padded.
@@ -17,10 +17,10 @@ FLOAT32_BYTES: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchShape:
-    """How one launch of the attention is cut.
+    """The tile sizes of one launch of the attention.
 
-    ``programs`` fit into one multiprocessor at a time. A program has a warp for every 16 rows,
-    ``least_warps`` at least and 8 at most. ``keys`` are read at once, fewer where they are more
+    ``programs`` fit into one multiprocessor at a time. A program has a warp for every 16 rows, at
+    least ``least_warps`` and at most 8. It reads ``keys`` keys at once, or fewer if they take more
     than ``keys_bytes``. ``stages`` is Triton's ``num_stages``: how far loads of keys run ahead of
     the multiplication.
     """
@@ -32,11 +32,11 @@ class LaunchShape:
     stages: int = 3
 
     def keys_of(self, head_bytes: int) -> int:
-        """Return how many keys of ``head_bytes`` bytes, a power of two, are read at once."""
+        """Returns how many keys of ``head_bytes`` bytes, a power of two, are read at once."""
         return max(FEWEST_KEYS, min(self.keys, self.keys_bytes // head_bytes))
 
     def warps_of(self, rows: int) -> int:
-        """Return the warps of a program with so many rows."""
+        """Returns the number of warps of a program with so many rows."""
         return max(self.least_warps, min(MOST_WARPS, rows // FEWEST_ROWS))
 
 
@@ -44,11 +44,10 @@ class LaunchShape:
 class KernelShape:
     """The launches of a step, and how many partial results a merge loads at once.
 
-    The programs of a multiprocessor are those that compilations for sm_90 leave room for, with
-    heads of 128 values in bfloat16 (docs/decisions/0041), by Triton 3.6 and 3.8. A decode of four
-    warps and 32 keys spills nothing and takes at most 112 registers a thread: four programs fit,
-    or more. With eight warps and 64 keys Triton 3.6 leaves room for two. A prefill takes 190
-    registers a thread: one fits.
+    The programs of a multiprocessor are those that fit when compiled for sm_90 by Triton 3.6 and
+    3.8, with heads of 128 values in bfloat16 (docs/decisions/0041). A decode with four warps and 32
+    keys spills nothing and uses at most 112 registers a thread, so at least four programs fit. With
+    eight warps and 64 keys by Triton 3.6, two fit. A prefill uses 190 registers a thread: one fits.
     """
 
     decode: LaunchShape = LaunchShape(programs=4, least_warps=4, keys=32)
@@ -57,15 +56,15 @@ class KernelShape:
 
 
 def decode_rows(group: int) -> int:
-    """Return the rows of a decode's tile, for ``group`` query heads a kv head."""
+    """Returns the rows of a decode's tile, for ``group`` query heads a kv head."""
     return max(FEWEST_ROWS, _power_of_two(group))
 
 
 def prefill_rows(group: int, dims: int, value_bytes: int) -> int:
-    """Return the rows of a prefill's tile, for heads of ``dims`` values, padded.
+    """Returns the rows of a prefill's tile, for heads of ``dims`` values, padded.
 
-    Half as many in float32, of which tensor cores take three parts of each value: with more,
-    compilations for sm_89 take more than its 99 KiB of shared memory.
+    In float32 it has half as many: tensor cores split each value into three parts, and with more
+    rows a kernel for sm_89 needs more than its 99 KiB of shared memory.
     """
     rows = ROWS_BYTES // (dims * value_bytes)
     if value_bytes == FLOAT32_BYTES:
@@ -74,7 +73,7 @@ def prefill_rows(group: int, dims: int, value_bytes: int) -> int:
 
 
 def padded_dims(head_dim: int) -> int:
-    """Return the values of a head as kernels compute with them: a power of two, 16 at least."""
+    """Returns the values of a head as kernels compute with them: a power of two, at least 16."""
     return max(16, _power_of_two(head_dim))
 
 

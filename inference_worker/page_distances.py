@@ -1,4 +1,4 @@
-"""Where the pages of block tables lie, as kernels read it: on the device, and only appended to."""
+"""The places of block tables' pages, on the device, where kernels read them; only appended to."""
 
 import weakref
 from collections import defaultdict
@@ -14,9 +14,9 @@ from inference_worker.page_layout import PageLayout
 from inference_worker.page_ref import PageRef
 from inference_worker.pool_extents import PoolExtents
 
-# Distances are counted in this many bytes, the most that one instruction of a GPU moves.
+# Distances are counted in this many bytes, the most that one GPU instruction moves.
 UNIT_BYTES: Final = 16
-# Pages that the smallest row has room for.
+# The smallest row has room for so many pages.
 FEWEST_PAGES: Final = 64
 
 Numbers = npt.NDArray[np.int64]
@@ -25,8 +25,9 @@ Numbers = npt.NDArray[np.int64]
 class _Row:
     """A table's places in the array: ``size`` from ``offset`` on, of which ``count`` are filled.
 
-    ``version`` is the table's when it was filled, ``replaced`` how many replacements it has of
-    it, and ``checked`` how many extents had been removed when its ``mappings`` were compared.
+    ``version`` is the table's version when the row was filled, ``replaced`` the number of the
+    table's replacements in the row. ``checked`` is how many extents had been removed when the row's
+    ``mappings`` were last compared.
     """
 
     __slots__ = ("checked", "count", "mappings", "offset", "replaced", "size", "version")
@@ -37,17 +38,17 @@ class _Row:
         self.forget()
 
     def forget(self) -> None:
-        """Take all places as not filled."""
+        """Marks all places as not filled."""
         self.count = self.replaced = 0
         self.version = self.checked = -1
         self.mappings: dict[int, int | None] = {}
 
 
 class Update(NamedTuple):
-    """What to write before a step's tables can be read.
+    """The changes to write before the kernels of a step can read its tables.
 
-    ``offsets`` ``[tables]`` say where each table's row begins; ``places`` and ``distances``, both
-    ``[changes]``, are what is new in the array. All are int64 on the CPU.
+    ``offsets`` ``[tables]`` say where each table's row begins. ``places`` and ``distances``, both
+    ``[changes]``, are the new entries of the array. All are int64 on the CPU.
     """
 
     offsets: Numbers
@@ -59,20 +60,20 @@ class Update(NamedTuple):
 class PageDistances:
     """An int64 array on the device with a row for each block table: how far each page is.
 
-    A distance is counted in units of 16 bytes from :attr:`base`, which stays as long as the pool.
-    A step writes only what is new: pages that were appended or replaced. A row grows by doubling.
-    The row of an extent that was removed, or mapped again, is written anew, so a distance into
-    memory that was unmapped is never read. A row is reused once its table is no longer
-    referenced; the device's stream keeps that behind the kernels that still read it.
-    One engine thread uses it, on the device's current stream.
+    A distance is counted in units of 16 bytes from :attr:`base`, which stays as long as the pool. A
+    step writes only pages that were appended or replaced. A row grows by doubling. If an extent of
+    a row was removed, or mapped again, the row is written anew, so no kernel reads a distance into
+    unmapped memory. A row is reused once its table is no longer referenced; the order of the
+    device's stream keeps that behind the kernels that still read it. One engine thread uses this,
+    on the device's current stream.
     """
 
     def __init__(self, layout: PageLayout, extents: PoolExtents, device: torch.device) -> None:
-        """Take the extents of a pool; the array grows when tables come."""
+        """Takes the extents of a pool; the array grows when tables come."""
         dtype: torch.dtype = getattr(torch, layout.dtype)
         self._extents = extents
         self._page_units = layout.page_bytes // UNIT_BYTES
-        # Written in inference mode and outside of it.
+        # It is written both in inference mode and outside it.
         with torch.inference_mode(mode=False):
             self._base = torch.zeros(UNIT_BYTES // dtype.itemsize, dtype=dtype, device=device)
             self._array = torch.zeros(FEWEST_PAGES, dtype=torch.int64, device=device)
@@ -80,12 +81,12 @@ class PageDistances:
         self._end = 0
         self._rows: weakref.WeakKeyDictionary[BlockTable, _Row] = weakref.WeakKeyDictionary()
         self._unused: dict[int, list[_Row]] = defaultdict(list)
-        # Filled by whichever thread drops a table's last reference.
+        # Filled by any thread that drops a table's last reference.
         self._dropped: list[_Row] = []
 
     @property
     def base(self) -> torch.Tensor:
-        """What distances are counted from: 16 bytes of the pool's dtype that nobody reads."""
+        """The point that distances count from: 16 bytes of the pool's dtype, never read."""
         return self._base
 
     @property
@@ -94,7 +95,7 @@ class PageDistances:
         return self._array
 
     def update(self, tables: Sequence[BlockTable]) -> Update:
-        """Return what is new of ``tables``; nothing is known as written before :meth:`write`.
+        """Returns the changes of ``tables``; counts nothing as written before :meth:`write`.
 
         Raises ``UnknownExtentError`` for a page of an extent that is not mapped.
         """
@@ -120,9 +121,9 @@ class PageDistances:
         )
 
     def write(self, update: Update, places: torch.Tensor, distances: torch.Tensor) -> None:
-        """Write an update; ``places`` and ``distances`` are its own, on the device.
+        """Writes an update; ``places`` and ``distances`` are the update's, on the device.
 
-        The tables must be what they were when the update was made.
+        The tables must not have changed since the update was made.
         """
         if self._end > self._array.shape[0]:
             with torch.inference_mode(mode=False):
@@ -141,14 +142,14 @@ class PageDistances:
             row.version, row.checked = table.version, self._extents.removed_count
 
     def _row_for(self, table: BlockTable, row: _Row | None) -> _Row:
-        """Return the table's row, with room for its pages and nothing in it that is not so."""
+        """Returns the table's row, with room for its pages and without outdated entries."""
         if row is None:
             row = self._new_row(len(table))
             self._rows[table] = row
             weakref.finalize(table, self._dropped.append, row).atexit = False
         elif row.size < len(table):
             larger = self._new_row(len(table))
-            # The row that is given back at the table's end is this one, with other places.
+            # This row, with other places, is given back at the table's end.
             left = _Row(row.offset, row.size)
             self._unused[left.size].append(left)
             row.offset, row.size = larger.offset, larger.size
@@ -170,12 +171,12 @@ class PageDistances:
         return row
 
     def _new_in(self, table: BlockTable, row: _Row) -> list[int]:
-        """Return the indexes of the table's pages that the row does not have."""
+        """Returns the indexes of the table's pages that the row lacks."""
         replaced = {index for index in table.replaced[row.replaced :] if index < row.count}
         return [*replaced, *range(row.count, len(table))]
 
     def _distances_of(self, pages: list[PageRef]) -> list[int]:
-        """Return how far each page is from the base; raises ``UnknownExtentError``."""
+        """Returns how far each page is from the base; raises ``UnknownExtentError``."""
         begins = {
             key: (self._extents.pages(key).data_ptr() - self._base_address) // UNIT_BYTES
             for key in {page.extent for page in pages}

@@ -1,14 +1,13 @@
-"""Triton kernels that write and read keys and values where they lie, in pages of any extent.
+"""Triton kernels that write and read keys and values in place, in pages of any extent.
 
 A page's distance is an ``int64``: how far it is from ``base``, in units of 16 bytes. Extents are
-allocations of their own, so no tensor spans them, and ``base`` is any address of the same device.
-The kernel multiplies a distance by the unit, so the compiler knows that the result is a multiple
-of 16 bytes and moves 16 bytes with each instruction. It could not know that of an address that
-is read from memory.
+separate allocations, so no tensor spans them, and ``base`` is any address of the same device. The
+kernel multiplies a distance by the unit, so the compiler knows that the result is a multiple of 16
+bytes and moves 16 bytes with each instruction. An address read from memory would not tell it that.
 
-The tables are those of :mod:`~inference_worker.step_tables`. Nothing that differs from one step
-or layer to the next is compiled for, so no request waits for a compiler.
-Only for machines with a GPU: on a CPU these run in Triton's interpreter, for tests.
+:mod:`~inference_worker.step_tables` makes the tables. No value that differs between steps or layers
+is a compile-time constant, so no request waits for a compiler. For machines with a GPU; on a CPU
+these run in Triton's interpreter, for tests.
 """
 
 import triton
@@ -89,12 +88,15 @@ def attend_pages(
 ):
     """Attend causally with the queries of one entry, to its keys: grid ``(entries * kv heads,)``.
 
-    An entry (:class:`~inference_worker.work_list.WorkList`) is a tile of up to ``ROWS // GROUP``
-    neighbouring queries of one part, with all query heads that share a kv head as further rows,
-    and a share of the tile's keys. Neighbouring programs read the kv heads of the same pages.
+    An entry (:class:`~inference_worker.work_list.WorkList`) is a tile of up to ``ROWS
+
+    GROUP`` neighbouring queries of one part, and a share of the tile's keys. All query heads that
+    share a kv head are further rows of the tile. Neighbouring programs read the kv heads of the
+    same pages.
+
     A complete result goes to ``answer`` ``[tokens, heads, dim]``. A partial one goes to ``sums``
-    ``[partials, heads, dim]``, values that nothing is divided by yet, and to ``peaks``
-    ``[partials, heads, 2]``: the largest score and the sum of the weights, in powers of two.
+    ``[partials, heads, dim]``, values before the division, and to ``peaks`` ``[partials, heads,
+    2]``: the largest score and the sum of the weights, in powers of two.
     """
     program = tl.program_id(0)
     kv_head = program % KV_HEADS
@@ -121,7 +123,7 @@ def attend_pages(
     largest = tl.full([ROWS], float("-inf"), tl.float32)
     weight = tl.zeros([ROWS], tl.float32)
     if HAS_SINKS:
-        # A sink is one more score, without a value; the first share of the keys counts it.
+        # A sink is one more score, without a value; the share with the first keys counts it.
         is_first = tl.load(entry + 7) == 1
         sink = tl.load(sinks + head, mask=is_query, other=0.0).to(tl.float32) * LOG2_E
         largest = tl.where(is_first, sink, largest)
@@ -188,8 +190,9 @@ def merge_splits(
 ):
     """Merge the partial results of one head of one token: grid ``(merges * heads,)``.
 
-    A merge is one of :class:`~inference_worker.work_list.WorkList`. ``SPLITS`` partial results
-    are loaded at once, all peaks as one vector; their number is not compiled for.
+    A merge is one of :class:`~inference_worker.work_list.WorkList`. Loads ``SPLITS`` partial
+    results at once, all peaks as one vector. The number of partial results is no compile-time
+    constant.
     """
     program = tl.program_id(0)
     head = program % HEADS

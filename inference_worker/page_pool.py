@@ -58,7 +58,7 @@ class PagePool:
 
     @property
     def distances(self) -> PageDistances:
-        """Where the pages of block tables lie, on the device; made when first asked for."""
+        """The places of block tables' pages, on the device; made at the first use."""
         if self._distances is None:
             self._distances = PageDistances(self._layout, self._extents, self._device)
         return self._distances

@@ -13,7 +13,7 @@ class PoolExtents:
     """
 
     def __init__(self, layout: PageLayout, device: torch.device) -> None:
-        """Start without any extent."""
+        """Starts without any extent."""
         self._layout = layout
         self._device = device
         self._dtype: torch.dtype = getattr(torch, layout.dtype)
@@ -29,7 +29,7 @@ class PoolExtents:
         return frozenset(self._pages)
 
     def add(self, key: int, pages: torch.Tensor) -> None:
-        """Add an extent; raises as :meth:`~inference_worker.page_pool.PagePool.add_extent`."""
+        """Adds an extent; raises as :meth:`~inference_worker.page_pool.PagePool.add_extent`."""
         if key in self._pages:
             msg = f"extent {key} is in this page pool already"
             raise ValueError(msg)
@@ -43,13 +43,13 @@ class PoolExtents:
         self._mappings[key] = self._added
 
     def remove(self, key: int) -> None:
-        """Drop the view of an extent; raises ``UnknownExtentError``."""
+        """Drops the view of an extent; raises ``UnknownExtentError``."""
         self.pages(key)
         del self._pages[key], self._mappings[key]
         self.removed_count += 1
 
     def use(self, key: int, pages: torch.Tensor) -> None:
-        """Add an extent, or use it once more.
+        """Adds an extent, or uses it once more.
 
         Raises as :meth:`~inference_worker.page_pool.PagePool.use_extent`.
         """
@@ -61,21 +61,21 @@ class PoolExtents:
         self._uses[key] = self._uses.get(key, 0) + 1
 
     def leave(self, key: int) -> None:
-        """End one use of an extent, and remove it after the last; raises ``KeyError``."""
+        """Ends one use of an extent, and removes it after the last; raises ``KeyError``."""
         self._uses[key] -= 1
         if not self._uses[key]:
             del self._uses[key]
             self.remove(key)
 
     def pages(self, key: int) -> torch.Tensor:
-        """Return an extent's pages; raises ``UnknownExtentError``."""
+        """Returns an extent's pages; raises ``UnknownExtentError``."""
         pages = self._pages.get(key)
         if pages is None:
             raise UnknownExtentError(key)
         return pages
 
     def mapping(self, key: int) -> int | None:
-        """Return a number of this mapping of an extent, or None if it is not mapped.
+        """Returns a number of this mapping of an extent, or None if it is not mapped.
 
         An extent that is removed and added again has another number: its address may differ.
         """

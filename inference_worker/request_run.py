@@ -139,7 +139,7 @@ class RequestRun:
         self.generation.computed_tokens += count
 
     def require_current(self) -> None:
-        """Raise ``PageRecycled`` if the store gave some of the pages that were read away.
+        """Raise ``PageRecycled`` if the store gave some of the pages that were read to others.
 
         Call it after the device's work on the pages is done.
         """

@@ -15,9 +15,9 @@ _logger = logging.getLogger(__name__)
 class RequestTable:
     """The requests that have not ended, by number. One engine thread uses it.
 
-    A failure of one of them, its listener's included, ends that one and never another. If the
-    device itself failed, ``check_error`` raises ``DeviceLostError``, which ends the engine: nothing
-    is released or told then.
+    An error of one request, or of its listener, ends that request only. If the device itself has
+    failed, ``check_error`` raises ``DeviceLostError``, which ends the engine. It then releases and
+    reports nothing.
     """
 
     def __init__(
@@ -25,7 +25,7 @@ class RequestTable:
         on_gone: Callable[[int], None],
         check_error: Callable[[Exception], None] = lambda _: None,
     ) -> None:
-        """Tell ``on_gone`` the number of each that ended, and ``check_error`` each failure."""
+        """Call ``on_gone`` with the number of each that ended, ``check_error`` with each error."""
         self.runs: dict[int, RequestRun] = {}
         self.totals = dict.fromkeys(("prompt", "matched", "copied", "prefilled", "computed"), 0)
         # Requests that are to end as soon as a step can do without them; none is told a token.

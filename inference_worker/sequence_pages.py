@@ -181,10 +181,10 @@ class SequencePages:
             self.table.append(*pages)
 
     def require_current(self) -> None:
-        """Raise ``PageRecycled`` if the store, by a bug, gave one of its pages away.
+        """Raise ``PageRecycled`` if the store, by a bug, gave one of its pages to another.
 
-        Call it after the device's work on the pages is done. What was computed since the last
-        call is then invalid: nothing of it is published, nor anything after it.
+        Call it after the device's work on the pages is done. Everything computed since the last
+        call is then invalid: publish neither it nor anything after it.
         """
         if self._acquired is not None:
             self._acquired.require_current(wait=False)

@@ -2,7 +2,7 @@
 
 import typer
 
-# Imported here so that a missing starlette or uvicorn is named before the command runs.
+# Imported here, so that a missing starlette or uvicorn is reported before the command runs.
 import inference_worker.engine_server  # noqa: F401
 from inference_worker.serve_command import serve
 

@@ -1,4 +1,4 @@
-"""What the kernels of a step read besides keys and values: made on the host, sent at once."""
+"""The tables that a step's kernels read besides keys and values: made on the host, sent at once."""
 
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from inference_worker.work_list import (
 
 
 class Room(NamedTuple):
-    """How many programs run at once on the device, of decodes and of prefills."""
+    """The number of programs that run at once on the device, of decodes and of prefills."""
 
     decode: int
     prefill: int
@@ -37,13 +37,13 @@ class StepWork(NamedTuple):
 class StepTables:
     """One step's tables on the device.
 
-    A step sends one array: what is new of the page distances, where each token is written, and
-    the work of the first layer. Each further window of a model's layers sends its own work.
-    Valid until the next step's are sent. One engine thread uses it.
+    A step sends one array: new page distances, where each token is written, and the work of the
+    first layer. Each further window of a model's layers sends its own work. Valid until the next
+    step's are sent. One engine thread uses it.
     """
 
     def __init__(self, step: Step, shape: KernelShape, room: Room) -> None:
-        """Take a step; nothing is sent before the first :meth:`work`."""
+        """Takes a step; sends nothing before the first :meth:`work`."""
         self._step = step
         self._shape = shape
         self._room = room
@@ -53,7 +53,7 @@ class StepTables:
         self.pages: torch.Tensor
 
     def work(self, group: int, window: int | None) -> StepWork:
-        """Return the work of layers with this window, for ``group`` query heads a kv head.
+        """Returns the work of layers with this window, for ``group`` query heads a kv head.
 
         Raises ``UnknownExtentError`` for a page of an extent that is not mapped.
         """
@@ -82,7 +82,7 @@ class StepTables:
     def _send_work(
         self, parts: Parts, group: int, window: int | None, before: list[Numbers]
     ) -> tuple[StepWork, list[torch.Tensor]]:
-        """Send ``before`` and the work in one array; return both as they are on the device."""
+        """Sends ``before`` and the work in one array; returns both on the device."""
         decodes, prefills = self._plan(parts, group, window)
         arrays = [*before, decodes.entries, prefills.entries, decodes.merges, prefills.merges]
         numbers = np.concatenate([each.reshape(-1) for each in arrays], dtype=np.int64)
@@ -99,7 +99,7 @@ class StepTables:
         return work, found
 
     def _plan(self, parts: Parts, group: int, window: int | None) -> tuple[WorkList, WorkList]:
-        """Plan the parts that fit into one tile of a decode, and the others."""
+        """Plans two lists: the parts that fit into one tile of a decode, and the others."""
         pool = self._step.pool
         layout, shape = pool.layout, self._shape
         dims, value_bytes = padded_dims(layout.head_dim), pool.dtype.itemsize

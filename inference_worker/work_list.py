@@ -1,8 +1,8 @@
-"""Which keys each program of a step's attention reads.
+"""The keys that each program of a step's attention reads.
 
-As FlashInfer's plan and FlashAttention 3's scheduler metadata do, the host cuts the keys of a
-step into shares of about equal size before anything is launched: a program's time is that of its
-keys, so one long context among short ones would leave most of a GPU idle.
+As FlashInfer's plan and FlashAttention 3's scheduler metadata do, the host cuts the keys of a step
+into shares of about equal size before the launch. A program's time grows with its keys, so one long
+context among short ones would leave most of a GPU idle.
 """
 
 from bisect import bisect_left
@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-# A share of fewer keys costs more in merging than it gains.
+# Merging a share of fewer keys costs more than the share saves.
 SPLIT_KEYS: Final = 256
 # Columns of an entry, and of a merge.
 ENTRY_COLUMNS: Final = 8
@@ -23,8 +23,8 @@ Numbers = npt.NDArray[np.int64]
 class Parts(NamedTuple):
     """Some parts of a step: int64 ``[parts]`` each.
 
-    ``row`` is where a part's tokens begin in the step, ``start`` the position of the first of
-    them, ``tokens`` how many they are, and ``table`` where the part's page distances begin.
+    ``row`` is where a part's tokens begin in the step, ``start`` the position of its first token,
+    ``tokens`` the number of its tokens. ``table`` is where the part's page distances begin.
     """
 
     row: Numbers
@@ -33,19 +33,21 @@ class Parts(NamedTuple):
     table: Numbers
 
     def where(self, chosen: npt.NDArray[np.bool_]) -> "Parts":
-        """Return the chosen parts."""
+        """Returns the chosen parts."""
         return Parts(*(each[chosen] for each in self))
 
 
 class WorkList(NamedTuple):
-    """What the programs of one launch do: int64 ``[entries, 8]``, the longest first.
+    """The work of the programs of one launch: int64 ``[entries, 8]``, the longest first.
 
-    The columns of an entry: the step's row of its first query, that query's position, how many
-    queries it has, where the page distances begin, the first key, the key after the last, where
-    the partial results go (-1: the answer is complete), and 1 where no earlier share of the same
-    queries exists. ``merges`` ``[tokens, 4]`` are the tokens with partial results: the step's
-    row, the first partial result, how far the next one is, and how many there are.
-    ``partial_count`` counts the partial results.
+    The columns of an entry: the step's row of its first query, that query's position, the number of
+    queries, where the page distances begin, the first key, the key after the last, where the
+    partial results go (-1: the answer is complete), and 1 if no earlier share of the same queries
+    exists.
+
+    ``merges`` ``[tokens, 4]`` are the tokens with partial results: the step's row, the first
+    partial result, how far the next one is, and their number. ``partial_count`` counts the partial
+    results.
     """
 
     entries: Numbers
@@ -67,11 +69,11 @@ def plan_work(
     programs: int,
     first_partial: int = 0,
 ) -> WorkList:
-    """Cut parts into tiles of ``queries`` queries, and the keys of long tiles into shares.
+    """Cuts parts into tiles of ``queries`` queries, and the keys of long tiles into shares.
 
-    A program reads ``keys`` keys at a time; shares begin at multiples of that. Keys outside of
-    the ``window`` are not read. ``programs`` run at once. A share has at most twice the mean
-    number of key blocks of all shares, or ``SPLIT_KEYS`` keys. Partial results are numbered from
+    A program reads ``keys`` keys at a time; shares begin at multiples of that. Keys outside the
+    ``window`` are not read. ``programs`` run at once. A share has at most twice the mean number of
+    key blocks of all shares, or ``SPLIT_KEYS`` keys. Partial results are numbered from
     ``first_partial`` on.
     """
     if not len(parts.tokens):
@@ -104,7 +106,7 @@ def plan_work(
         entries[:, number] = column[tile]
     for number, column in enumerate((begin, behind, slot, share == 0), len(columns)):
         entries[:, number] = column
-    # The longest first: what begins last is then short.
+    # The longest first, so that the programs that start last are short.
     entries = entries[np.argsort(begin - behind, kind="stable")]
 
     split = np.flatnonzero(shares > 1)
@@ -115,11 +117,11 @@ def plan_work(
 
 
 def _most_blocks(blocks: Numbers, programs: int, least: int) -> int:
-    """Choose how many key blocks a share has at most.
+    """Chooses how many key blocks a share has at most.
 
-    The fewest with which all shares run at once. Where that is more than twice the mean, the
-    mean of as many shares as run at once, or of one a tile: with most = ceil(total / n) and n no
-    less than the tiles, shares * most <= total + tiles * (most - 1) <= 2 * total.
+    Chooses the fewest with which all shares run at once. If that is more than twice the mean,
+    chooses the mean over n shares, n being the larger of the programs and the tiles. With most =
+    ceil(total / n) and n >= tiles, shares * most <= total + tiles * (most - 1) <= 2 * total.
     """
 
     def share_count(most: int) -> int:
@@ -137,7 +139,7 @@ def _most_blocks(blocks: Numbers, programs: int, least: int) -> int:
 
 
 def _counted_within(counts: Numbers) -> Numbers:
-    """Count from zero within each group: 0 1 2, 0 1 for groups of three and two."""
+    """Counts from zero within each group: 0 1 2, 0 1 for groups of three and two."""
     ends = counts.cumsum()
     total = int(ends[-1]) if len(ends) else 0
     counted: Numbers = np.arange(total) - np.repeat(ends - counts, counts)

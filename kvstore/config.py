@@ -101,8 +101,8 @@ class StoreSettings(BaseSettings):
     ] = ByteSize(1 << 30)
     """Memory that pages may take, all tenants together, at least 4 KiB.
 
-    Taken as it is needed, on a GPU by `tier1_reserve` at the start, and given back only for
-    another tenant or model that asks.
+    The server allocates it as it is needed; on a GPU `tier1_reserve` says when. Memory moves
+    only to another tenant or model that asks for it.
     Too small when `evicted_page_count` grows with `matched_token_count` standing
     still, or `exhausted_count` grows, and for real models when the log has
     `tier1_bytes_small`; too large when it has `extent_refused`, which
@@ -119,14 +119,14 @@ class StoreSettings(BaseSettings):
             log="device_memory_awaited device_memory_refused device_reserve_short extent_refused",
         ),
     ] = "all"
-    """When the memory of `tier1_bytes` is allocated on a GPU. It changes nothing on a host.
+    """When the server allocates `tier1_bytes` on a GPU. Has no effect on host memory.
 
-    `all`: the server allocates all of it before it serves, so other programs of the GPU get
-    what is left, whichever starts first. `grow`: the server allocates each extent when it is
-    needed, and another program can take the memory before. Wrong when it is `grow` and the
-    log has `extent_refused`: the store stays small until the server restarts. With `all` the
-    log has `device_reserve_short` if another program took memory while an extent moved
-    between tenants or models. Start with: all.
+    `all`: all of it before the server serves. Other programs of the GPU get the rest, in
+    whatever order they start. `grow`: each extent when it is needed, so another program can
+    take the memory first. Wrong when it is `grow` and the log has `extent_refused`: the
+    store stays small until the server restarts. With `all` the log has
+    `device_reserve_short` if another program took memory while an extent moved between
+    tenants or models. Start with: all.
     """
 
     extent_bytes: Annotated[

@@ -63,19 +63,19 @@ class TierSettings(BaseSettings):
     tier2_numa_node: Annotated[
         NumaNode, Shown(metrics="kvstore_move_seconds_total", log="numa_node_unusable")
     ] = "auto"
-    """The NUMA node whose memory tier 2 is taken from first: `auto`, a node's number, or `off`.
+    """The NUMA node on which tier 2 is allocated first: `auto`, a node's number, or `off`.
 
-    `auto`: the node that the GPU of tier 1 is attached to; on a machine with one node, without
-    a GPU, or where the kernel does not know the node, as `off`. Copies between tier 1 and
-    tier 2 then do not cross from one processor socket to another. What that node has no room
-    for is taken from the others. A number that the machine does not have is refused.
-    Wrong when the log has `numa_node_unusable`: a container then needs the capability
-    SYS_NICE. Start with: auto.
+    `auto`: the node that the GPU of tier 1 is attached to, so that copies between tier 1 and
+    tier 2 do not cross from one processor socket to another. If the machine has one node or
+    no GPU, or the kernel does not know the node, `auto` is the same as `off`. If the node is
+    full, the server allocates the rest on other nodes. It does not start with a number that
+    the machine does not have. Wrong when the log has `numa_node_unusable`: give the container
+    the capability SYS_NICE. Start with: auto.
     """
 
     @property
     def named_numa_node(self) -> int | None:
-        """The node that ``tier2_numa_node`` names, or None for auto and off."""
+        """The NUMA node that ``tier2_numa_node`` names, or None for auto and off."""
         return int(self.tier2_numa_node) if self.tier2_numa_node.isdigit() else None
 
     hugepages: Annotated[
@@ -86,14 +86,14 @@ class TierSettings(BaseSettings):
             log="transparent_hugepages_off extent_refused tier1_bytes_beyond_memory",
         ),
     ] = "off"
-    """Which pages of the kernel's host memory is made of: 4 KiB, or large ones of 2 MiB.
+    """The size of the kernel's pages for host memory: 4 KiB, or large ones of 2 MiB.
 
-    `2MiB`: from the pool that `vm.nr_hugepages` reserves, and from nowhere else. Extents are
-    filled in a third of the time, and processes that map them need less memory for page
-    tables. Too few pages in the pool make `extent_refused`, which says how many to reserve.
-    `transparent`: large pages as far as the kernel finds some, if
-    /sys/kernel/mm/transparent_hugepage/shmem_enabled is `advise`, `within_size` or `always`;
-    else the log has `transparent_hugepages_off`. `off`: as the kernel is set up.
+    `2MiB`: only from the pool that `vm.nr_hugepages` reserves. The server fills extents in a
+    third of the time, and processes that map them need less memory for page tables. If the
+    pool has too few pages, the log has `extent_refused` with the number to reserve.
+    `transparent`: large pages as far as the kernel finds some. For that,
+    /sys/kernel/mm/transparent_hugepage/shmem_enabled must be `advise`, `within_size` or
+    `always`; else the log has `transparent_hugepages_off`. `off`: as the kernel is set up.
     Start with: off, and 2MiB for tiers of 64 GiB or more.
     """
 

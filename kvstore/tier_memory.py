@@ -29,7 +29,7 @@ SMALL_TIER = 1 << 20
 # Of a slab where its size allows: so large that each is written in large runs.
 LARGEST_SEGMENT = 256 << 20
 SEGMENTS_IN_A_SLAB = 4
-# NUMA nodes among which there is a choice.
+# With fewer NUMA nodes no node can be preferred.
 SEVERAL = 2
 # Bytes on their way to tier 3 at most, and as many on their way back.
 MOST_QUEUED = 256 << 20
@@ -106,17 +106,18 @@ def tier_2(config: Config, extent_ids: Iterator[int], nearest: MemorySource) -> 
 
 
 def tier_2_node(config: Config, device: CudaDevice | None, root: Path = Path("/")) -> int | None:
-    """Return the NUMA node that tier 2 is to be on, or None for no preference.
+    """Return the preferred NUMA node of tier 2, or None for no preference.
 
-    Raises ``DeviceUnavailable`` for a node without memory. ``root`` is where the machine's
-    nodes are read.
+    Raises ``DeviceUnavailable`` for a node without memory. The machine's nodes are read below
+    ``root``.
     """
     present, named = numa.nodes(root), config.named_numa_node
     if named is not None:
         if named not in present:
             there = ", ".join(map(str, present)) or "none that the kernel names"
             raise DeviceUnavailable(
-                f"tier2_numa_node is {named}, but the nodes with memory are: {there}"
+                f"tier2_numa_node is {named}, but the nodes with memory are: {there}. "
+                "Set one of them, auto or off"
             )
         return named
     if config.tier2_numa_node == "off" or device is None or len(present) < SEVERAL:

@@ -89,7 +89,7 @@ def pytest_report_header() -> str:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print what tests recorded under "summary": counts, rates."""
+    """Print the lines that tests recorded under "summary": counts, rates."""
     reports = [each for kind in ("passed", "failed") for each in terminalreporter.getreports(kind)]
     lines = [text for each in reports for key, text in each.user_properties if key == "summary"]
     if lines:
@@ -112,10 +112,10 @@ def forked_programs() -> Iterator[ForkedPrograms]:
 
 @pytest.fixture(scope="module", autouse=True)
 def programs(request: pytest.FixtureRequest, forked_programs: ForkedPrograms) -> Iterator[None]:
-    """Have programs begin as forks, except where it is tested how they begin, and on a GPU.
+    """Start programs as forks, except in tests of their start, and on a GPU.
 
-    A process that was forked shares with its parent what a library did as it was imported, and
-    CUDA cannot be used after a fork: tests/gpu starts programs as users do.
+    A forked process shares its parent's imported libraries, and CUDA cannot be used after a fork.
+    So tests/gpu starts programs as users do.
     """
     is_gpu = folder_of(request.node.nodeid) == "gpu"
     forked_programs.on = not is_gpu and request.path.stem not in OF_BEGINNINGS
@@ -160,12 +160,11 @@ def folder_of(nodeid: str) -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark each test by its folder, and skip what needs a GPU where there is none.
+    """Mark each test by its folder, and skip GPU tests if there is no GPU.
 
-    Leaves out the tests of a release, without a skip, unless $KVSTORE_DIST names one.
-
-    Unit tests of core and service alone are measured for coverage: what others run through
-    says little of what was looked at, and measuring takes up to twice the time.
+    Does not collect the tests of a release, unless $KVSTORE_DIST names one. Measures coverage of
+    core and service only in their unit tests: coverage by other tests says little about what was
+    checked, and measuring takes up to twice the time.
     """
     reason = why_no_gpu()
     if "KVSTORE_DIST" not in os.environ:

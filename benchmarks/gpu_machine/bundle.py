@@ -1,9 +1,9 @@
-"""Packs what travels to a GPU machine into ``gpu-bundle/``: ``make gpu-bundle``.
+"""Packs ``gpu-bundle/``, the folder that travels to a GPU machine: ``make gpu-bundle``.
 
-In it are ``checkout.tar.gz`` (the tracked files as they are, committed or not), ``wheels/`` (the
-distributions of ``wheels.txt`` in the versions of ``constraints.txt``), the scripts ``look``,
-``prove``, ``measure`` and ``again``, and ``manifest.json``. ``earlier/`` is left alone: results
-that came back go there. What is there already is not downloaded again.
+The folder has ``checkout.tar.gz`` (the tracked files as they are, committed or not), ``wheels/``
+(the distributions of ``wheels.txt`` in the versions of ``constraints.txt``), the scripts ``look``,
+``prove``, ``measure`` and ``again``, and ``manifest.json``. Results that came back go to
+``earlier/``, which this program does not change. It does not download a wheel again.
 """
 
 import argparse
@@ -22,7 +22,7 @@ ROOT: Final = HERE.parents[1]
 MOST_BYTES: Final = 40_000_000
 PYTHON: Final = "3.12"
 SCRIPTS: Final = ("look", "prove", "measure", "again")
-# pip takes the platforms that it is told, and no older ones by itself.
+# pip accepts only the platforms in its arguments, and does not add older ones.
 PLATFORMS: Final = (
     *("manylinux_2_34", "manylinux_2_31", "manylinux_2_28", "manylinux_2_27", "manylinux_2_24"),
     *("manylinux_2_17", "manylinux2014", "manylinux_2_12", "manylinux2010", "manylinux_2_5"),
@@ -51,7 +51,7 @@ def canonical(name: str) -> str:
 
 
 def names(path: Path) -> list[str]:
-    """Return the lines of a list of distributions, without comments and versions."""
+    """Return the names in a list of distributions, without comments and versions."""
     lines = path.read_text(encoding="utf-8").splitlines()
     found = (re.split(r"[=<>!~;\[ ]", line)[0] for line in lines if not line.startswith("#"))
     return [name for name in found if name]
@@ -73,9 +73,9 @@ def fits(path: Path, name: str, version: str, python: str) -> bool:
 
 
 def fetch(folder: Path, python: str, pip_arguments: list[str]) -> list[Path]:
-    """Download the wheels that are missing, remove the others, and return the paths.
+    """Download the missing wheels, remove the others, and return the paths.
 
-    Ends the process with what pip said if a wheel cannot be had.
+    Ends the process with pip's message if pip cannot download a wheel.
     """
     folder.mkdir(parents=True, exist_ok=True)
     versions = pins()
@@ -103,15 +103,15 @@ def fetch(folder: Path, python: str, pip_arguments: list[str]) -> list[Path]:
 
 
 def git(*arguments: str) -> str:
-    """Return what git says of our tree; raises ``CalledProcessError``."""
+    """Return the output of git for our tree; raises ``CalledProcessError``."""
     command = ["git", "-C", str(ROOT), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603
 
 
 def pack(path: Path) -> int:
-    """Pack the tracked files that exist and return how many untracked ones are left out."""
+    """Pack the tracked files that exist and return the number of untracked files."""
     tracked = [name for name in git("ls-files", "-z").split("\0") if name]
-    # Without the time at which it was packed: the same files have the same digest.
+    # Without the time of packing: the same files have the same digest.
     with GzipFile(path, "wb", mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
         for name in tracked:
             if (ROOT / name).exists():
@@ -149,13 +149,13 @@ def main() -> int:
     files = [path for path in out.rglob("*") if path.is_file() and "earlier" not in path.parts]
     size = sum(path.stat().st_size for path in files)
     if left_out:
-        print(f"{left_out} untracked files are left out: git add what is to travel.")
+        print(f"{left_out} untracked files are left out: git add those that should travel.")
     print(
         f"{out}: {size / 1e6:.1f} MB of at most {MOST_BYTES / 1e6:.0f}, {len(wheels)} wheels, "
         f"commit {commit[:12]}{' and changes since' if changed else ''}"
     )
     if size > MOST_BYTES:
-        print("It is too large: take files out of the tree, or names out of wheels.txt.")
+        print("It is too large: remove files from the tree, or names from wheels.txt.")
         return 1
     return 0
 

@@ -1,11 +1,11 @@
-"""Imports what the tests, the demo and the benchmarks of a GPU import; says what is missing.
+"""Imports all modules that GPU tests, demo and benchmarks import; prints the missing ones.
 
 The last line of output is JSON: ``missing`` names each module that cannot be imported, with the
-reason, ``versions`` the versions of what decides, ``files`` the project's files that were imported.
-The exit status is 1 if anything is missing.
+reason, ``versions`` the versions that matter, ``files`` the project's files that were imported. The
+exit status is 1 if anything is missing.
 
-With ``--only FILE`` the top-level names in a file, one a line, are all that can be imported besides
-the standard library and the project: so the import of anything else is found where it is installed.
+With ``--only FILE``, only the standard library, the project and the top-level names in the file,
+one a line, can be imported. So an import of another package is found even if it is installed.
 """
 
 import argparse
@@ -21,24 +21,24 @@ from types import ModuleType
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
-# Where the project's modules and those of its tests lie.
+# The folders of the project's modules and of its tests' modules.
 PATHS: Final = (".", "clients/python", "benchmarks", "tests/support")
 MODULES: Final = (
-    # What is started: the store, its control program, the worker and its engine's processes.
+    # The programs: the store, its control program, the worker and its engine's processes.
     *("kvstore.__main__", "kvstore_client.ctl", "kvstore_client.cuda_memory"),
     *("inference_worker.program", "inference_worker.serve_program", "inference_worker.reference"),
     *("inference_worker.engine_process", "inference_worker.tied_process"),
-    # What tests start, or import where it is used.
+    # Modules that tests start, or import only where they use them.
     *("device_process", "device_worker", "forked_programs", "forker", "uid_by_environment"),
-    # Qwen3 is the benchmark's model; the others have a tiny one.
+    # The benchmark's model is Qwen3; the other models have a tiny one.
     *(f"transformers.models.{name}.modeling_{name}" for name in ("gemma3", "llama", "qwen3")),
     *("gpu", "support.gpu_open", "gpu_machine.run", "gpu_machine.launch"),
     "gpu_machine.probes.__main__",
 )
-# A module, and the package without which it is not needed.
+# A module that is needed only if the package is installed.
 IF_INSTALLED: Final = {"inference_worker.kernel_attention": "triton"}
 FILES: Final = "tests/gpu/*.py", "tests/conftest.py", "benchmarks/gpu_*.py"
-# A module of the standard library whose name the platform is part of.
+# A module of the standard library with the platform in its name.
 BUILD_FACTS: Final = "_sysconfigdata_"
 SHOWN: Final = (
     *("torch", "triton", "cupy-cuda13x", "transformers", "tokenizers", "numpy", "grpcio"),
@@ -61,11 +61,11 @@ class OnlyThese:
         return PathFinder.find_spec(name, path, target) if allowed else None
 
     def find_distributions(self, context: DistributionFinder.Context) -> Iterable[Distribution]:
-        """Return what Python's finder finds: a version is asked for, and nothing imported."""
+        """Return what Python's finder finds: this only reads a version and imports nothing."""
         return PathFinder.find_distributions(context)
 
     def install(self) -> None:
-        """Take that place."""
+        """Replace Python's finder."""
         sys.meta_path[:] = [self if each is PathFinder else each for each in sys.meta_path]
 
 
@@ -108,7 +108,7 @@ def project_files() -> list[str]:
 
 
 def versions() -> dict[str, str]:
-    """Return the version of each distribution that decides, or "missing"."""
+    """Return the version of each distribution that matters, or "missing"."""
     found = {"python": sys.version.split()[0]}
     for name in SHOWN:
         try:

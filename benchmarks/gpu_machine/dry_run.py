@@ -1,8 +1,8 @@
-"""Runs the four scripts where there is no GPU: ``make gpu-dry-run``.
+"""Runs the four scripts on a machine without a GPU: ``make gpu-dry-run``.
 
-It sets up ``.venv-gpu`` with what ``machine.txt`` names and nothing else, packs the bundle for that
-Python, and runs each script out of the bundle, as it is run on the machine. The exit status is 1
-unless every step ended with its result or with "no CUDA device", and none with an ImportError or a
+It installs the packages of ``machine.txt``, and nothing else, into ``.venv-gpu``, packs the bundle
+for that Python, and runs each script out of the bundle, as on the GPU machine. The exit status is 0
+only if every step ended with its result or with "no CUDA device", and none with an ImportError or a
 traceback. The environment takes 5 GB; ``make clean`` removes it.
 """
 
@@ -34,9 +34,9 @@ FELL_OVER: Final = re.compile(
 
 
 def set_up(version: str, pip_arguments: list[str]) -> Path:
-    """Make the environment if it is not there for this list, and return its Python.
+    """Make the environment if none exists for this list, and return its Python.
 
-    Ends the process if this Python or a distribution cannot be had.
+    Ends the process if this Python or a distribution is not available.
     """
     python = ENVIRONMENT / "bin" / "python"
     stamp, wanted = ENVIRONMENT / ".installed", HERE / "machine.txt"
@@ -45,7 +45,7 @@ def set_up(version: str, pip_arguments: list[str]) -> Path:
         return python
     print(f"Setting up {ENVIRONMENT}: takes a few minutes and 5 GB, once", flush=True)
     interpreter = shutil.which(f"python{version}")
-    # pyenv's commands run the version that is asked for here.
+    # pyenv's commands run the version that this variable names.
     asked = {**os.environ, "PYENV_VERSION": version}
     made = interpreter is not None and subprocess.run(  # noqa: S603 - our own arguments
         [interpreter, "-m", "venv", "--clear", str(ENVIRONMENT)], env=asked, check=False
@@ -55,13 +55,13 @@ def set_up(version: str, pip_arguments: list[str]) -> Path:
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     command = [*pip, "--no-compile", "--requirement", str(wanted), *pip_arguments]
     if subprocess.run(command, check=False).returncode != 0:  # noqa: S603 - as above
-        sys.exit("What machine.txt names cannot be installed here.")
+        sys.exit("pip cannot install the packages of machine.txt here: see its message above.")
     stamp.write_text(made_of, encoding="utf-8")
     return python
 
 
 def faults(script: str) -> Iterator[str]:
-    """Yield a line for each thing that is wrong in the results of a script."""
+    """Yield a line for each fault in the results of a script."""
     folder = OUT / script
     steps = [each for each in entries(folder) if each["kind"] == "step"]
     if not steps:
@@ -90,11 +90,11 @@ def main() -> int:
     environment = {
         **{name: os.environ[name] for name in names if name in os.environ},
         "PATH": f"{python.parent}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
-        # Eight would be half of a small machine.
+        # The default of 8 GiB would be half of a small machine's memory.
         "KVSTORE_TOUCH_GIB": "1",
     }
     found: list[str] = []
-    # Outside of this checkout: it is another one.
+    # Outside this checkout, since the bundle has its own.
     with tempfile.TemporaryDirectory(prefix="kvstore-gpu-") as work:
         for script in SCRIPTS:
             print(f"\n== {script}", flush=True)

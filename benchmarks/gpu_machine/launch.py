@@ -1,4 +1,4 @@
-"""Launches the attention kernels of one step: what a profiler is to look at.
+"""Launches the attention kernels of one step, for a profiler.
 
 ``python -m gpu_machine.launch decode|prefill``. Exit status 77 if there is no CUDA device.
 """
@@ -19,7 +19,7 @@ CASES: Final = {
 
 
 def main(arguments: list[str]) -> int:
-    """Attend once by a case's name and return the exit status."""
+    """Run attention once for a named case and return the exit status."""
     if not torch.cuda.is_available():
         print("no CUDA device")
         return NO_DEVICE_STATUS

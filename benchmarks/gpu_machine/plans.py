@@ -1,4 +1,4 @@
-"""What each of the four scripts runs.
+"""The steps of each of the four scripts.
 
 No script needs another one's results: without any, ``again`` runs every test.
 """
@@ -13,29 +13,29 @@ from gpu_machine.probes.__main__ import ON_THE_DEVICE
 from gpu_machine.results import entries
 from gpu_machine.steps import FAILED, TIMED_OUT, Stage, Step
 
-# `-k float16` is true of bfloat16 too.
+# `-k float16` also matches bfloat16.
 DTYPES: Final = {
     "float32": "not float16 and not bfloat16",
     "float16": "float16 and not bfloat16",
     "bfloat16": "bfloat16",
 }
 SANITIZED: Final = ("cold and split and bfloat16", "decodes and whole", "wide and chosen")
-# Probes of what is free on the device, and of speed: nothing else runs beside them.
+# Probes of free device memory, and of speed: no other step runs beside them.
 ALONE: Final = ("mapped", "exporter_killed", "by_descriptor", "registration", "transfer")
-# Parts of gpu_kernels.py, of which one that takes too long costs no other its result.
+# Parts of gpu_kernels.py: if one takes too long, the others still have their results.
 KERNEL_PARTS: Final = {"kernels": 150, "engine": 90, "sweep": 120}
 TEST_SECONDS: Final = 120
 PROBE_SECONDS: Final = 60
-# Of the tests that hang or end their process.
+# Outcomes of tests to repeat. A test that stays at "started" hung or ended its process.
 UNFINISHED: Final = ("failed", "started")
 UNTIL_THE_END: Final = 3600.0
-# A server that serves for this long has found its device.
+# A server that runs for so many seconds has found its device.
 SERVED_SECONDS: Final = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a script runs: the checkout, a folder for what is made, and earlier results."""
+    """The folders of a script: the checkout, one for its files, and earlier results."""
 
     checkout: Path
     work: Path
@@ -43,7 +43,7 @@ class Place:
 
 
 def look(place: Place) -> list[Stage]:
-    """What the machine is, whether CUDA does what we need, the kernels, and pages of the store."""
+    """The machine, the CUDA behaviour that the store needs, the kernels, and pages of the store."""
     machine = (
         Step(name="nvidia-smi", command=("nvidia-smi",), seconds=20),
         _module("imports", 120, "gpu_machine.closure"),
@@ -129,7 +129,7 @@ def measure(place: Place) -> list[Stage]:
 
 
 def again(place: Place) -> list[Stage]:
-    """What failed before, and then the benchmark for the record."""
+    """The steps and tests that failed before, and then the benchmark for the record."""
     tests = {each["test"]: each["outcome"] for each in entries(place.earlier) if _is(each, "test")}
     steps = {each["step"]: each["verdict"] for each in entries(place.earlier) if _is(each, "step")}
     failed = [test for test, outcome in tests.items() if outcome in UNFINISHED]
@@ -158,7 +158,7 @@ PLANS: Final[Mapping[str, Callable[[Place], list[Stage]]]] = {
     "measure": measure,
     "again": again,
 }
-# Minutes that a script takes at most, if it is told nothing else.
+# The time limit of a script in minutes, without ``--minutes``.
 MINUTES: Final = {"look": 8.0, "prove": 8.0, "measure": 9.0, "again": 8.0}
 
 
@@ -179,7 +179,7 @@ def _probe(name: str) -> Step:
 
 
 def _pytest(*arguments: str) -> Iterator[str]:
-    # Warnings of other versions than ours are no failures.
+    # Versions other than ours may warn; that is no failure.
     settings = ("-rs", "-W", "default", f"--timeout={TEST_SECONDS}", "--durations=5")
     plugins = ("-p", "gpu_machine.pytest_record", "-p", "no:cacheprovider")
     return _python("pytest", *settings, *plugins, *arguments)

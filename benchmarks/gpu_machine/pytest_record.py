@@ -1,7 +1,7 @@
 """A plugin of pytest that records each test as it begins and as it ends.
 
-A line of JSON for each goes to the file in ``$KVSTORE_RECORDS``: so a process that is killed
-leaves behind what it found, and which test it was in.
+It writes one JSON line for each to the file in ``$KVSTORE_RECORDS``. So a killed process leaves its
+results behind, and the test that it was in.
 """
 
 import json
@@ -21,7 +21,7 @@ def pytest_runtest_logstart(nodeid: str) -> None:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Record how a test ended; a failure of its set-up or its end too."""
+    """Record how a test ended; a failure of its set-up or teardown too."""
     if report.when == "call" or report.outcome != "passed":
         _record(report.nodeid, report.outcome, report.duration, _why(report))
 

@@ -1,4 +1,4 @@
-"""The results of a script: files that are complete at any moment, whatever ends the script."""
+"""The results of a script: files that are complete at any moment, however the script ends."""
 
 import json
 import tarfile
@@ -7,9 +7,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final
 
-# What a machine may take back: files of at most 16 MiB.
+# A lender of machines may return only files of at most 16 MiB.
 MOST_BYTES: Final = 16 << 20
-# Of the log of one step, so that a step that never stops talking leaves room for the others.
+# Limit for the log of one step, so that an endless step leaves room for the others.
 MOST_STEP_BYTES: Final = 2 << 20
 TRITON: Final = "triton-cache.tar.gz"
 
@@ -18,7 +18,7 @@ class Results:
     """``SCRIPT.jsonl`` and ``SCRIPT.log`` in a folder. Thread-safe."""
 
     def __init__(self, folder: Path, script: str) -> None:
-        """Begin both files anew; ``folder`` is made if it is missing."""
+        """Begin both files anew; makes ``folder`` if it is missing."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.records = folder / f"{script}.jsonl"
@@ -50,7 +50,7 @@ class Results:
 def entries(folder: Path) -> Iterator[dict[str, Any]]:
     """Yield the lines of all ``.jsonl`` files in a folder, the oldest file first.
 
-    A line that was cut off is left out. Yields nothing if the folder is missing.
+    Leaves out a line that was cut off. Yields nothing if the folder is missing.
     """
     paths = sorted(folder.glob("*.jsonl"), key=lambda path: path.stat().st_mtime)
     for path in paths:
@@ -62,7 +62,7 @@ def entries(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def save_triton(cache: Path, folder: Path) -> str:
-    """Pack Triton's cache into the results and return what was done, in one line."""
+    """Pack Triton's cache into the results and return a line about it."""
     if not cache.is_dir() or not any(cache.iterdir()):
         return "Triton compiled nothing"
     packed = folder / TRITON
@@ -76,7 +76,7 @@ def save_triton(cache: Path, folder: Path) -> str:
 
 
 def load_triton(cache: Path, folder: Path) -> str:
-    """Unpack the cache that an earlier script saved and return what was done, in one line."""
+    """Unpack the cache that an earlier script saved and return a line about it."""
     packed = folder / TRITON
     if not packed.exists():
         return "no Triton cache of an earlier run"

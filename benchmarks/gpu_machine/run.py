@@ -1,8 +1,8 @@
 """Runs one of the four scripts on a GPU machine: look, prove, measure, again.
 
-It installs the wheels that travel, runs each step with a timeout, and writes results as it goes:
-``SCRIPT.jsonl`` has a line for each step and each test, ``SCRIPT.log`` all that they printed.
-The last thing printed is a table. The exit status is 0 whatever the steps found: read the table.
+It installs the wheels of the bundle, runs each step with a timeout, and writes results as it goes:
+``SCRIPT.jsonl`` has a line for each step and each test, ``SCRIPT.log`` all their output. At the end
+it prints a table. The exit status is 0 whatever the steps found: read the table.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-# Found where nothing is installed, too.
+# So that imports also work where the project is not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from gpu_machine.plans import MINUTES, PLANS, Place
@@ -24,7 +24,7 @@ from gpu_machine.steps import Outcome
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 PATHS: Final = (".", "clients/python", "benchmarks", "tests/support")
-# In a process of its own, which a driver that hangs may keep.
+# In its own process, since the driver may hang.
 PROBE: Final = (
     "from gpu_machine.probes.driver import why_no_device; print(why_no_device() or '', end='')"
 )
@@ -33,7 +33,7 @@ LONGEST_WHY: Final = 90
 
 
 def install(wheels: Path, site: Path) -> str:
-    """Install wheels into a folder, once, and return what was done in one line."""
+    """Install wheels into a folder, once, and return a line about it."""
     names = sorted(path.name for path in wheels.glob("*.whl"))
     if not names:
         return f"no wheels in {wheels}: what is installed is used"
@@ -62,7 +62,7 @@ def environment(site: Path, work: Path) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(paths),
         "PYTHONUNBUFFERED": "1",
         "TRITON_CACHE_DIR": str(work / "triton"),
-        # No network: do not wait for one.
+        # There is no network: do not wait for one.
         "HF_HUB_OFFLINE": "1",
     }
 
@@ -80,7 +80,7 @@ def missing_device(steps_environment: dict[str, str]) -> str | None:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        # No reason to call what fails then no failure.
+        # The check itself failed: run the steps as if there were a device.
         return None
     return done.stdout or None
 
@@ -103,8 +103,8 @@ def main() -> int:
     begin = time.monotonic()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("script", choices=[*PLANS])
-    parser.add_argument("out", type=Path, help="folder of the results")
-    parser.add_argument("--minutes", type=float, help="most minutes (default: 8, 8, 9, 8)")
+    parser.add_argument("out", type=Path, help="folder for the results")
+    parser.add_argument("--minutes", type=float, help="time limit (default: 8, 8, 9, 8)")
     parser.add_argument("--work", type=Path, default=Path("/tmp/kvstore-gpu"))  # noqa: S108 - as documented
     parser.add_argument("--wheels", type=Path, default=CHECKOUT / "gpu-bundle" / "wheels")
     parser.add_argument("--earlier", type=Path, default=CHECKOUT / "gpu-bundle" / "earlier")

@@ -30,19 +30,19 @@ from gpu_machine.steps import (
     Step,
 )
 
-# Of probes, and of automake's tests that cannot run.
+# Exit status of probes, and of automake's tests, that cannot run.
 NO_DEVICE_STATUS: Final = 77
-# A benchmark's, as text and as JSON.
+# The first line of a benchmark without a device, as text and as JSON.
 SAYS_NO_DEVICE: Final = re.compile(r'^(\{.*"skipped": ")?(skipped: )?no CUDA device', re.MULTILINE)
 TRACEBACK: Final = "Traceback (most recent call last)"
 IMPORT_FAILED: Final = re.compile(r"\b(ImportError|ModuleNotFoundError)\b")
-# What a skip says in tests/conftest.py and tests/gpu/conftest.py.
+# The reason of a skip in tests/conftest.py and tests/gpu/conftest.py.
 SKIP_OF_DEVICE: Final = "CUDA device"
-# Between SIGTERM and SIGKILL.
+# Seconds between SIGTERM and SIGKILL.
 GRACE_SECONDS: Final = 5.0
-# Less time than this is not worth a start.
+# With less time left, no step is started.
 LEAST_SECONDS: Final = 3.0
-# Where a program finds what it records, and under which step: pytest_record.py.
+# Variables that tell a program its file of records, and its step: pytest_record.py.
 RECORDS: Final = "KVSTORE_RECORDS"
 RECORDED_STEP: Final = "KVSTORE_RECORDED_STEP"
 TAIL_LINES: Final = 400
@@ -52,8 +52,8 @@ LONGEST_WHY: Final = 300
 class Runner:
     """Runs steps in a folder, with an environment, until ``time.monotonic()`` is ``deadline``.
 
-    ``no_device`` says why there is no CUDA device, or is None if there is one: a program that
-    fails without a device, and does not crash, is no failure.
+    ``no_device`` says why there is no CUDA device, or is None if there is one. Without a device, a
+    program that fails but does not crash is no failure.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Runner:
         reader = Thread(target=self._follow, args=(step.name, stream, tail), daemon=True)
         reader.start()
         timed_out = _wait(process, limit)
-        # A grandchild that lives on may keep the pipe open.
+        # A grandchild that is still alive may keep the pipe open.
         reader.join(GRACE_SECONDS)
         if not reader.is_alive():
             stream.close()
@@ -155,7 +155,7 @@ class Runner:
         elif status == NO_DEVICE_STATUS or (status == 0 and SAYS_NO_DEVICE.search(said)):
             verdict = NO_DEVICE
         elif status != 0:
-            # Without a device a program may say so and fail, but neither fall over nor be misused.
+            # Without a device a program may report that and fail, but not crash or be misused.
             crashed = TRACEBACK in said or IMPORT_FAILED.search(said) or step.tests
             expected = self._no_device is not None and status == 1 and not crashed
             verdict = NO_DEVICE if expected else FAILED
@@ -184,7 +184,7 @@ class Runner:
 
 
 def _wait(process: "subprocess.Popen[bytes]", limit: float) -> bool:
-    """Wait for a process, ending it and its group after ``limit`` seconds; tell if that was so."""
+    """Wait for a process; end its group after ``limit`` seconds, and return whether it did."""
     try:
         process.wait(limit)
     except subprocess.TimeoutExpired:
@@ -199,7 +199,7 @@ def _wait(process: "subprocess.Popen[bytes]", limit: float) -> bool:
 
 
 def _last_json(said: str) -> dict[str, Any]:
-    """Return the last line that is an object of JSON, or an empty one."""
+    """Return the last line that is a JSON object, or an empty one."""
     for line in reversed(said.splitlines()):
         if line.startswith("{"):
             with suppress(ValueError):

@@ -1,4 +1,4 @@
-"""Steps of a script: programs that are each bounded in time, in lanes that run side by side."""
+"""Steps of a script: programs with a time limit each, in lanes that run side by side."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,11 +15,11 @@ NO_DEVICE: Final = "no CUDA device"
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A program that answers something. Its failure stops no other step.
+    """A program that answers a question. Its failure stops no other step.
 
-    ``seconds`` is how long it may take. With ``output`` its standard output goes into a file of
-    that name among the results, which appears once the program ended well. ``tests`` says that it
-    is pytest, which records each test.
+    ``seconds`` is its time limit. With ``output`` its standard output goes into a file of that name
+    among the results, which appears once the program has ended with status 0. ``tests`` says that
+    it is pytest, which records each test.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Step:
 class Stage:
     """Lanes that run at once, each its steps in order; the next stage begins when all ended.
 
-    No step of a stage goes on once the stage took ``seconds``.
+    No step of a stage runs on after ``seconds`` of the stage.
     """
 
     seconds: float
@@ -43,9 +43,10 @@ class Stage:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a step ended: one of the words above, or what a probe answered.
+    """The end of a step: one of the words above, or the answer of a probe.
 
-    ``why`` is one line, ``facts`` what the program printed last as JSON, or the counts of tests.
+    ``why`` is one line, ``facts`` the last JSON object that the program printed, or the counts of
+    tests.
     """
 
     step: str

@@ -1,4 +1,4 @@
-"""The time that work takes on a device, without the time that its launches take on the host."""
+"""Times of a device's work, without the time that the host needs to launch it."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-# Cycles of ``torch.cuda._sleep`` in a second, at least: a slower clock holds for longer.
+# Cycles of ``torch.cuda._sleep`` in a second, at most; a slower clock holds for longer.
 CYCLES_PER_SECOND = 2e9
-# How often a hold that was too short is tried again, each time twice as long.
+# Number of tries after a hold that was too short, each twice as long as the one before.
 ATTEMPTS = 4
 
 
@@ -25,9 +25,9 @@ class Clock(Protocol):
         ...
 
     def hold(self, seconds: float) -> Callable[[], bool]:
-        """Keep the device busy for about so long, at least.
+        """Keep the device busy for at least about so long.
 
-        Returns a function that says whether it still is.
+        Returns a function that says whether it still is busy.
         """
         ...
 
@@ -54,9 +54,9 @@ class CudaClock:
         return milliseconds / 1e3
 
     def hold(self, seconds: float) -> Callable[[], bool]:
-        """Queue a kernel that does nothing for so long."""
+        """Queue a kernel that only passes the given time."""
         with torch.cuda.device(self._device):
-            # No other kernel of torch's takes a given time.
+            # No other kernel of torch runs for a given time.
             torch.cuda._sleep(int(seconds * CYCLES_PER_SECOND))  # noqa: SLF001
         held = self.mark()
         return lambda: not held.query()
@@ -78,12 +78,12 @@ class WallClock:
         return end - begin
 
     def hold(self, seconds: float) -> Callable[[], bool]:
-        """Hold nothing: there is no queue."""
+        """Do nothing: a CPU has no queue."""
         del seconds
         return lambda: True
 
     def synchronize(self) -> None:
-        """Wait for nothing."""
+        """Do nothing: a CPU's work is already done."""
 
 
 def device_clock(device: str) -> Clock:
@@ -105,7 +105,8 @@ class Timed(NamedTuple):
 def time_queued(clock: Clock, work: Callable[[], object], host_seconds: float) -> Timed:
     """Time work that takes the host about ``host_seconds`` to launch, as if all were queued.
 
-    The device is held until everything is launched; a launch queue takes about 1,000 entries.
+    An idle kernel occupies the device until everything is launched; a launch queue holds about
+    1,000 entries.
     """
     held = 2 * host_seconds + 1e-3
     for attempt in range(1, ATTEMPTS + 1):
@@ -124,7 +125,7 @@ def time_queued(clock: Clock, work: Callable[[], object], host_seconds: float) -
 class Launch(NamedTuple):
     """One launch of a kernel: its name, the bytes of tensors given to it, and marks around it.
 
-    Not the tensors: those that are kept could not be used again by the next launch.
+    It keeps no tensors, since the next launch could not reuse their memory.
     """
 
     kernel: str

@@ -1,4 +1,4 @@
-"""How fast the reference engine decodes, and for how much of that time its device works."""
+"""The reference engine's decode speed, and the share of the time in which its device works."""
 
 import time
 from collections.abc import Iterable
@@ -15,16 +15,16 @@ from support.gpu_models import build_model
 from support.gpu_plan import PAGE_TOKENS, synchronize
 from support.kernel_plan import KernelPlan
 
-# Steps before any is timed: kernels are compiled and loaded.
+# Untimed steps at the start, in which kernels are compiled and loaded.
 WARM_STEPS = 3
 
 
 def measure_engine(plan: KernelPlan) -> list[dict[str, Any]]:
     """Return a row for each batch: tokens a second, and the share of GPU-busy time.
 
-    The engine runs on pages of its own, without a store. The share is the GPU's time of a step,
-    as torch's profiler finds it, over the time of a step without the profiler. It is None where
-    the profiler sees no kernel, as on a CPU.
+    The engine runs on its own pages, without a store. The share is the GPU's time of a step by
+    torch's profiler, over the time of a step without the profiler. It is None if the profiler sees
+    no kernel, as on a CPU.
     """
     digest = (f"{plan.model} decode".encode().hex() + "0" * 64)[:64]
     if plan.left_out(0) is not None:
@@ -78,7 +78,7 @@ class _Decodes:
         self._engine = engine
         self._counts = [0] * batch
         for number in range(batch):
-            # Other prompts for each, of ids that every model here has.
+            # Each has its own prompt, of ids that every model here has.
             ids = [(number * 31 + each * 7) % 250 for each in range(plan.engine_context)]
             engine.add(
                 Request(prompt_ids=ids, max_tokens=max_tokens),
@@ -96,7 +96,7 @@ class _Decodes:
             self._engine.step()
 
     def run(self, steps: int) -> int:
-        """Run steps; return how many tokens came."""
+        """Run steps; return the number of new tokens."""
         before = sum(self._counts)
         for _ in range(steps):
             self._engine.step()
@@ -104,7 +104,7 @@ class _Decodes:
 
 
 def _busy_seconds(device: str, work: Any) -> float | None:  # noqa: ANN401  # any callable
-    """Return for how long the device worked, or None where the profiler sees nothing of it."""
+    """Return how long the device worked, or None if the profiler sees none of its work."""
     if device == "cpu":
         work()
         return None

@@ -1,8 +1,8 @@
-"""What it costs a process to open the store's memory, by its size.
+"""The time that a process needs to open the store's memory, by its size.
 
-Run as a program it is such a process: its arguments are a device and the folders of stores. It
-opens one store after another, and prints a list of the seconds from its first call to a store to
-the first extent in its hands.
+Run as a program, it is such a process: its arguments are a device and the folders of stores. It
+opens one store after another, and prints a list of the seconds from its first call to a store until
+it can view the first extent.
 """
 
 import json
@@ -31,14 +31,14 @@ PATIENCE = 60.0
 def measure_open(plan: Plan) -> list[dict[str, Any]]:
     """Return a row for each size: the first process's milliseconds, and the others' median."""
     with ExitStack() as stack:
-        # All at once: a process begins in seconds, and opens in milliseconds.
+        # All at once: a process needs seconds to start, and milliseconds to open.
         folders = [
             stack.enter_context(
                 running_store(*plan.store_device, "--tier1-bytes", each, "--extent-bytes", each)
             ).runtime_dir
             for each in map(str, plan.open_bytes)
         ]
-        # The first has the stores allocate and clear what the others only map.
+        # For the first process the stores allocate and clear the memory; the others only map it.
         first, *others = (
             _in_a_process(folders, plan.device) for _ in range(plan.open_processes + 1)
         )

@@ -1,4 +1,4 @@
-"""The steps that gpu_kernels.py times: how many sequences, how long, and of what mix."""
+"""The steps that gpu_kernels.py times: how many sequences, how long, and in which mix."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ EXTENT = 0
 
 @dataclass(frozen=True, kw_only=True)
 class Heads:
-    """What a model's attention is like; a head has ``head_dim`` values."""
+    """The shape of a model's attention; a head has ``head_dim`` values."""
 
     kv_heads: int
     group: int
@@ -32,13 +32,13 @@ class Heads:
         return PageLayout(layer_count, self.kv_heads, self.head_dim, self.dtype, self.page_tokens)
 
 
-# Qwen3-8B's attention, and one of no use but to run the code.
+# Qwen3-8B's attention, and a small one that only tries the code.
 QWEN3_8B = Heads(kv_heads=8, group=4, head_dim=128, dtype="bfloat16")
 TOY = Heads(kv_heads=2, group=2, head_dim=32, dtype="float32")
 
 
 class Cell(NamedTuple):
-    """A step of ``batch`` decodes. ``context`` is of all of them, or of the long one.
+    """A step of ``batch`` decodes. ``context`` is that of all of them, or of the long one.
 
     ``parts`` are (tokens before, tokens computed), ``tokens`` all tokens in pages.
     """
@@ -68,10 +68,10 @@ def cells(batches: tuple[int, ...], contexts: tuple[int, ...], chunk_tokens: int
 
 
 class CellStep:
-    """A cell's step on a device, its pages in one extent in no order, and a layer's inputs.
+    """A cell's step on a device, its pages in one extent in random order, and a layer's inputs.
 
-    The pages have ``layer_count`` layers, so that what one launch read is not in the device's
-    cache for the next.
+    The pages have ``layer_count`` layers, so that the device's cache does not hold the keys of one
+    launch for the next.
     """
 
     def __init__(self, cell: Cell, heads: Heads, layer_count: int, device: str) -> None:
@@ -105,7 +105,7 @@ class CellStep:
         )
         self.terms = Terms(scale=heads.head_dim**-0.5, window=None, softcap=None, sinks=None)
         row = layout.token_values * memory.element_size()
-        # Bytes that a layer moves at least, read and written: each key and value once.
+        # The least bytes that a layer reads and writes: each key and value once.
         self.write_bytes = 2 * 2 * tokens * row
         self.attend_bytes = 2 * cell.tokens * row + 2 * tokens * row * heads.group
 

@@ -1,4 +1,4 @@
-"""What gpu_kernels.py measures, on a GPU and, as a trial of its own code, on a CPU."""
+"""The sizes that gpu_kernels.py measures, on a GPU and, to try its code, on a CPU."""
 
 import math
 import time
@@ -10,20 +10,20 @@ import torch
 from support.kernel_cells import QWEN3_8B, TOY, Heads
 
 GIB = 1 << 30
-# What of the memory that a device has left is not used for pages.
+# The part of a device's free memory that pages do not use.
 SLACK = 0.35
-# Seconds that a part may take, quick and in full, before it begins nothing more: a run on a GPU
-# machine has minutes, and a part that is ended from outside has no result.
+# Seconds after which a part starts no new measurement, quick and in full: a run on a GPU machine
+# has minutes, and a part that is killed has no result.
 PART_SECONDS = {"kernels": (45.0, 120.0), "engine": (25.0, 55.0), "sweep": (35.0, 90.0)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class KernelPlan:
-    """What to measure: sizes in tokens and in bytes, and how often.
+    """The sizes to measure, in tokens and in bytes, and the number of rounds.
 
-    ``layers_at_once`` layers are launched together and timed as one: what they need fits into a
-    device's launch queue of about 1,000 entries. ``programs`` is ``KernelAttention``'s. Nothing
-    more is begun once ``time.monotonic()`` is past ``ends_at``.
+    ``layers_at_once`` layers are launched together and timed as one, so that their launches fit
+    into a device's launch queue of about 1,000 entries. ``programs`` is that of
+    ``KernelAttention``. No measurement starts once ``time.monotonic()`` is past ``ends_at``.
     """
 
     device: str
@@ -63,7 +63,7 @@ class KernelPlan:
         return None
 
     def room(self) -> int:
-        """Return how many bytes the pages of one cell may take now."""
+        """Return how many bytes the pages of one cell may use now."""
         if self.device == "cpu":
             return self.page_bytes
         torch.cuda.empty_cache()
@@ -118,6 +118,6 @@ def make_kernel_plan(device: str, *, quick: bool) -> KernelPlan:
         engine_batches=(1, 8) if quick else (1, 8, 32),
         engine_context=1024,
         engine_steps=16 if quick else 64,
-        # The profiler takes a second for some 10,000 kernels, about eight steps.
+        # The profiler needs a second for about 10,000 kernels, about eight steps.
         profiled_steps=4 if quick else 8,
     )

@@ -1,4 +1,4 @@
-"""The time of a decode's kernels by how they are cut and compiled. Needs Triton."""
+"""The time of a decode's kernels by tile sizes and compile options. Needs Triton."""
 
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -30,7 +30,7 @@ def sweep_shapes(plan: KernelPlan) -> list[dict[str, Any]]:
     for batch, context in plan.sweep_cells:
         cell = Cell(UNIFORM, batch, context, ((context - 1, 1),) * batch)
         step = None
-        # Programs change fastest: they are not compiled for.
+        # Programs change fastest: they need no new compilation.
         for warps, stages, keys, programs in product(
             plan.sweep_warps, plan.sweep_stages, plan.sweep_keys, plan.sweep_programs
         ):

@@ -19,7 +19,7 @@ from support.kernel_cells import Cell, CellStep, cells, layer_bytes
 from support.kernel_plan import KernelPlan
 
 NAMES = {"write_rows": "write", "attend_pages": "attend", "merge_splits": "merge"}
-# What a merge reads, by the names of its kernel's parameters.
+# The inputs of a merge, by the names of its kernel's parameters.
 PARTIALS = ("sums", "peaks")
 MICROSECONDS = 1e6
 
@@ -72,7 +72,7 @@ def make_step(plan: KernelPlan, cell: Cell) -> CellStep:
 
 
 class LayerTiming:
-    """Seconds a layer: medians over the rounds. ``kernels`` are by what they do."""
+    """Seconds a layer: medians over the rounds. ``kernels`` are by their work."""
 
     def __init__(self) -> None:
         self.kernels: dict[str, float] = {}
@@ -108,10 +108,10 @@ def time_layers(plan: KernelPlan, step: CellStep, how: Attend) -> LayerTiming:
         found.queued &= timed.queued
         seconds: defaultdict[str, float] = defaultdict(float)
         with marked_launches(clock, page_kernels.write_rows) as launches:
-            # Twice: three quarters of the queue's entries are marks.
+            # Twice: marks are three quarters of the queue's entries.
             timed = time_queued(clock, work, 2 * found.host * count)
         found.queued &= timed.queued
-        # Those of an attempt whose device ran out of work are not counted.
+        # An attempt in which the device ran out of work does not count.
         launches = launches[-(len(launches) // timed.attempts) :]
         for launch in launches:
             name = NAMES.get(launch.kernel, launch.kernel)
@@ -133,7 +133,7 @@ def _attend(attention: StepAttention, step: CellStep, count: int) -> None:
 class PlainCopy:
     """Copies on the device, for comparison: ``torch.empty_like(x).copy_(x)``."""
 
-    # More than a device's cache, so that no copy finds the last one's bytes there.
+    # Larger than a device's cache, so that no copy finds the last one's bytes there.
     SPREAD_BYTES = 512 << 20
     MOST_BYTES = 2 << 30
     COPIES = 16

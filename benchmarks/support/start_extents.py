@@ -1,4 +1,4 @@
-"""How long an extent takes until it is there, and its first touch after that."""
+"""The time until an extent is ready, and the time of its first touch after that."""
 
 import ctypes
 import mmap
@@ -23,10 +23,10 @@ SLOT_BYTES = 2 << 20
 def measure_extents(ways: list[Way], size_bytes: int, rounds: int) -> dict[str, Any]:
     """Return seconds a GiB of each way and of plain memsets, in turns, and the ratios.
 
-    ``ready`` is from asking for an extent to having it. ``touch`` is one write of all of
-    it by this process, as registration with CUDA touches it; ``worker`` the same through
-    a mapping of its own, as a worker's first writes do. ``memset`` is of fresh memory of
-    the process, ``memset_again`` of memory that is there.
+    ``ready`` is the time from the request for an extent until it is allocated. ``touch`` is one
+    write of all of it by this process, as registration with CUDA touches it. ``worker`` is one
+    write through another mapping, as a worker's first writes do. ``memset`` writes fresh memory of
+    the process, ``memset_again`` memory that it has touched.
     """
     samples: dict[str, dict[str, list[float]]] = {way.name: {} for way in ways}
     plain: dict[str, list[float]] = {"memset": [], "memset_again": []}
@@ -35,7 +35,7 @@ def measure_extents(ways: list[Way], size_bytes: int, rounds: int) -> dict[str, 
         fresh, again = _plain(size_bytes)
         for way in ways[:: -1 if number % 2 else 1]:
             figures = _extent(way, size_bytes)
-            # The first round is of memory that the machine had not used for a while.
+            # The first round uses memory that the machine had not used for a while.
             if number:
                 for name, seconds in figures.items():
                     samples[way.name].setdefault(name, []).append(seconds / size_bytes * GIB)
@@ -56,7 +56,7 @@ def measure_extents(ways: list[Way], size_bytes: int, rounds: int) -> dict[str, 
 
 
 def _plain(size_bytes: int) -> tuple[float, float]:
-    """Return the seconds of writing memory of this process, fresh and once it is there."""
+    """Return the seconds of writing memory of this process, the first time and again."""
     array = np.empty(size_bytes, np.uint8)
     return _timed(lambda: array.fill(1)), _timed(lambda: array.fill(2))
 

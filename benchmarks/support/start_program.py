@@ -1,7 +1,7 @@
-"""kvstore-server whose host memory is filled as KVSTORE_BENCH_FILL says; all else is its own code.
+"""kvstore-server with its host memory filled as KVSTORE_BENCH_FILL says; all else is unchanged.
 
-``fallocate`` allocates pages only, as the server did before it had threads for it. A number
-is the most threads, which then populate the pages however few they are.
+``fallocate`` only allocates pages, as the server did before it used threads. A number is the most
+threads, which then populate the pages, even if they are few.
 """
 
 import os
@@ -12,7 +12,7 @@ import kvstore.__main__ as program
 
 VARIABLE = "KVSTORE_BENCH_FILL"
 FALLOCATE = "fallocate"
-# Of ENOUGH_THREADS: no machine has so many.
+# A value for ENOUGH_THREADS: more threads than any machine has.
 NEVER = 1 << 20
 
 

@@ -1,4 +1,4 @@
-"""How soon a server is SERVING and a namespace open, and matches beside an arena's growth."""
+"""The time until a server is SERVING and a namespace open, and matches beside growth."""
 
 import os
 import time
@@ -19,10 +19,10 @@ GIB = 1 << 30
 PAGE_TOKENS, PAGE_BYTES = 16, 2 << 20
 LAYOUT = PageLayout(PAGE_TOKENS, PAGE_BYTES, OpaqueContent(b"start"))
 IDENTITY = NamespaceIdentity(b"start")
-# Of an extent's slots: reserving more than three quarters makes the arena grow.
+# Share of an extent's slots: to reserve more than three quarters makes the arena grow.
 RESERVED = 0.9
 LIMIT = 60.0
-# Seconds of matches with nothing else under way; how many between two looks at the log.
+# Seconds of matches with nothing else under way, and matches between two checks of the log.
 QUIET_SECONDS = 2.0
 QUICK_QUIET_SECONDS = 0.5
 MATCHES = 20
@@ -33,9 +33,9 @@ def measure_servers(
 ) -> dict[str, Any]:
     """Return the figures of each way, in turns: seconds, and milliseconds of matches.
 
-    ``serving_s`` is from the start to SERVING of a server whose tier 1 has two extents;
-    ``opened_s`` from asking for a namespace to having it open, its first extent mapped;
-    ``grown_s`` from the reservation that makes the second one wanted to having it.
+    ``serving_s`` is from the start of a server whose tier 1 has two extents until it is SERVING.
+    ``opened_s`` is from the request for a namespace until it is open, its first extent mapped.
+    ``grown_s`` is from the reservation that needs the second extent until the server has it.
     ``quiet`` and ``growing`` are matches of one client, without and beside that growth.
     """
     runs: dict[str, list[dict[str, Any]]] = {way.name: [] for way in ways}
@@ -86,7 +86,7 @@ def _matches(
 
 
 def _grows(store: RunningStore, latest: float) -> bool:
-    """Return whether the second extent is not there yet; raises where it does not come."""
+    """Return whether the second extent is still missing; raises if it never comes."""
     if store.log.count("extent_added") > 1:
         return False
     if time.perf_counter() > latest:
@@ -97,7 +97,7 @@ def _grows(store: RunningStore, latest: float) -> bool:
 def _time_matches(
     namespace: Namespace, tokens: list[int], go_on: Callable[[], bool]
 ) -> list[float]:
-    """Return how many milliseconds each match took, and its release, until that is over."""
+    """Return the milliseconds of each match with its release, while ``go_on`` says so."""
     times: list[float] = []
     while go_on():
         for _ in range(MATCHES):

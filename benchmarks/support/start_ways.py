@@ -1,4 +1,4 @@
-"""The ways in which host memory is filled that are compared."""
+"""The ways to fill host memory that are compared."""
 
 import os
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from support.start_program import FALLOCATE
 
 
 class Way(NamedTuple):
-    """What the memory is made of, and by how many threads; None is fallocate, as before."""
+    """The kind of pages, and the number of threads; None is fallocate, as before."""
 
     name: str
     hugepages: Hugepages
@@ -17,12 +17,12 @@ class Way(NamedTuple):
 
     @property
     def fill(self) -> str:
-        """The same for the program of the server."""
+        """Return the way as the server's program reads it."""
         return FALLOCATE if self.threads is None else str(self.threads)
 
 
 def ways(threads: list[int], size_bytes: int) -> tuple[list[Way], list[str]]:
-    """Return the ways that this machine allows, and why the others are left out."""
+    """Return the ways that this machine allows, and the reasons against the others."""
     found = [Way("fallocate, as before", Hugepages.OFF, None)]
     found += [Way(f"4 KiB, {_threads(each)}", Hugepages.OFF, each) for each in threads]
     left_out: list[str] = []
@@ -31,7 +31,7 @@ def ways(threads: list[int], size_bytes: int) -> tuple[list[Way], list[str]]:
             Way(f"transparent, {_threads(each)}", Hugepages.TRANSPARENT, each) for each in threads
         ]
     else:
-        left_out.append(f"transparent: /{hugepages.SHMEM_ENABLED} does not allow them")
+        left_out.append(f"transparent: /{hugepages.SHMEM_ENABLED} does not allow them: set advise")
     if hugepages.available_bytes() >= size_bytes:
         found += [Way(f"2 MiB, {_threads(each)}", Hugepages.RESERVED, each) for each in threads]
     else:

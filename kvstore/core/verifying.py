@@ -148,8 +148,8 @@ class Verifying(Matching):
     def withdraw(self, inspection: Inspection) -> None:
         """Drop the holds of a match that is not answered, without a tombstone.
 
-        Does nothing if the lease or the pin is gone, or a repeated call was answered. Raises
-        nothing.
+        Does nothing if the lease or the pin is already removed, or if a repeated call was answered.
+        Raises nothing.
         """
         lease, pin = inspection.lease, inspection.pin
         if not self.table.has(lease) or lease.pins.get(pin.hold_id) is not pin:

@@ -36,15 +36,17 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 class Health:
-    """Says of every service whether it is ready, and of ``liveness`` whether the process lives.
+    """The health of every service: whether it is ready, and under ``liveness`` whether it is alive.
 
-    Ready: NOT_SERVING from the start, until ``begin_serving``; while one of
-    ``threads``, by name, ended or did not tick for ``stale_after`` seconds; and for
-    good after ``begin_draining``. Alive: SERVING from the start to the end, but for
-    threads that ended or were silent for ``dead_after`` seconds. Neither after ``fail``.
+    Ready: SERVING after ``begin_serving``, and NOT_SERVING for good after ``begin_draining``. Also
+    NOT_SERVING while one of ``threads``, by name, has ended or has not ticked for ``stale_after``
+    seconds.
 
-    ``looks`` are called before each look at the threads; they may wait for a
-    fraction of a second. ``servicer`` is what a gRPC server registers. Thread-safe.
+    Alive: SERVING from the start, unless a thread has ended or was silent for ``dead_after``
+    seconds. After ``fail`` it is neither ready nor alive.
+
+    Calls ``looks`` before each check of the threads; they may wait for a fraction of a second.
+    ``servicer`` is what a gRPC server registers. Thread-safe.
     """
 
     def __init__(
@@ -98,10 +100,10 @@ class Health:
         self.servicer.set(NOT_SERVING, final=True)
 
     def fail(self) -> None:
-        """Say that it is neither ready nor alive, from now on and for good.
+        """Say that the server is neither ready nor alive, from now on and for good.
 
-        For what only another process can cure, such as a device that failed for good in this one:
-        without heartbeats, and by liveness, its supervisor replaces it.
+        For a failure that only a new process can cure, such as a lost device. The server sends no
+        more heartbeats and fails its liveness probe, so its supervisor replaces it.
         """
         self._failed = True
         self.servicer.set(NOT_SERVING, final=True)

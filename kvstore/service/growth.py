@@ -88,8 +88,8 @@ class Growth:
     def begin(self, arena: Arena) -> None:
         """Give an arena its first extent, if it has none; takes up to half a second a GiB then.
 
-        Raises :class:`PoolExhausted` where no memory can be had; another tenant may
-        be asked for some then. Called without the store's mutex.
+        Raises :class:`PoolExhausted` if no memory is available. Another tenant may then be asked to
+        give some. Called without the store's mutex.
         """
         if arena.lasting:
             return
@@ -127,11 +127,11 @@ class Growth:
             self.due.set()
 
     def step(self) -> None:
-        """Go on with what is on its way back; then add an extent to an arena, or retire one.
+        """Continue moves of memory; then add an extent to an arena, or retire one.
 
-        Takes up to half a second a GiB where it does. Sets ``due`` again while another step is
-        wanted. A refusal is logged once and ends the growing for a while: the cache
-        goes on with what it has.
+        Takes up to half a second a GiB if it adds one. Sets ``due`` again while another step is
+        needed. Logs a refusal once and stops growing for a while: the cache continues with the
+        memory that it has.
         """
         with self._growing:
             with self._taking_its_time():

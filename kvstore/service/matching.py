@@ -112,7 +112,7 @@ class Matching(Members):
             on_disk = self.tier3.loader.load(caller, namespace_id, sequence, wishes, terms)
         if self._cache.wanted is not None:
             self._promote(caller, namespace_id, sequence, wishes)
-        # The device may have failed for good on the way.
+        # The device may have failed for good since the match began.
         self._require_open()
         return on_disk
 

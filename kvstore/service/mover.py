@@ -64,10 +64,10 @@ class Mover:
             self.due.set()
 
     def step(self) -> None:
-        """Move what is to be moved, until there is nothing, or for a good while.
+        """Move pages until nothing is left to move, or for at most ``ROUNDS`` rounds.
 
-        Where no copy succeeds it is left to the next time: nothing says that the device
-        is better at once. Once the device failed for good nothing is moved.
+        If no copy succeeds, the next step tries again: nothing says that the device works sooner.
+        Moves nothing once the device has failed for good.
         """
         if self._memory.device.lost:
             return

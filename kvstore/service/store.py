@@ -75,9 +75,9 @@ class KVStore(Matching):
         admission: WriteAdmission | None = None,
         prefix_cache_backend: str = "radix",
     ) -> None:
-        """``lower`` is tier 2's memory and ``disk`` is tier 3, if ``cache`` has these tiers.
+        """Make a store; ``lower`` is tier 2's memory, ``disk`` tier 3, if ``cache`` has them.
 
-        Without ``sampler`` no page is verified. ``prefix_cache_backend`` names the index.
+        Without ``sampler`` the store verifies no page. ``prefix_cache_backend`` names the index.
         """
         super().__init__(cache, Lock(), clock)
         self.prefix_cache_backend = prefix_cache_backend

@@ -92,11 +92,11 @@ class Verifier:
         self._lines = LogBudget(clock)
 
     def answer(self, ask: Callable[[], T], caller: Caller, wishes: MatchWishes) -> T:
-        """Return what ``ask`` answers, a match ``to_verify``, asked again while pages are bad.
+        """Return the answer of ``ask``, a match ``to_verify``; asks again while it finds bad pages.
 
-        ``ask`` is called under the mutex. Each time that it is called again a page of
-        the answer before had left the index. Raises what ``ask`` raises, what
-        ``Verifying.settle`` does, and StoreDraining if the pages' device failed for good.
+        Calls ``ask`` under the mutex. Before each further call, a page of the last answer has left
+        the index. Raises what ``ask`` and ``Verifying.settle`` raise, and StoreDraining if the
+        pages' device has failed for good.
         """
         while True:
             with self._mutex:
@@ -124,10 +124,10 @@ class Verifier:
                 self._log(log.error, "page_corrupt", inspection, page)
 
     def _read(self, inspection: Inspection) -> tuple[list[PageCheck], int]:
-        """Return which pages cannot be trusted, and how many were looked at.
+        """Return the pages that cannot be trusted, and how many pages were read.
 
-        Those are pages that are not what was written, and pages that a device which works cannot
-        read. If the device failed for good, that says nothing of its pages.
+        These are pages with other bytes than were written, and pages that a working device cannot
+        read. If the device has failed for good, a failed read says nothing about its pages.
         """
         corrupt, read_count = [], 0
         extent_id, reader = -1, None

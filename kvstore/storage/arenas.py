@@ -104,9 +104,8 @@ class Arenas:
     def allocate(self, arena_id: int, slot_bytes: int, *, max_slots: int | None = None) -> Extent:
         """Allocate the next extent of an arena. Takes up to half a second a GiB.
 
-        It has ``max_slots`` at most. Raises :class:`BudgetExhausted` or
-        :class:`NotEnoughMemory`; the budget is
-        then as it was before.
+        The extent has at most ``max_slots`` slots. Raises :class:`BudgetExhausted` or
+        :class:`NotEnoughMemory`, and then leaves the budget as it was.
         """
         most = MAX_SLOTS if max_slots is None else max_slots
         shape = self._claim(arena_id, slot_bytes, most)

@@ -1,4 +1,4 @@
-"""The cgroups that this process is in. All functions read files below ``root`` alone."""
+"""The cgroups of this process. All functions read only files below ``root``."""
 
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -13,7 +13,7 @@ class Cgroup(NamedTuple):
 
 
 class Mount(NamedTuple):
-    """A cgroup hierarchy: the cgroup that is mounted, and where. ``version`` is 1 or 2."""
+    """A mounted cgroup hierarchy: the cgroup at its root, and its path. ``version`` is 1 or 2."""
 
     version: int
     cgroup: PurePosixPath
@@ -21,7 +21,7 @@ class Mount(NamedTuple):
 
 
 def cgroups(controller: str, root: Path = Path("/")) -> Iterator[Cgroup]:
-    """Yield this process's cgroup and those above it, for each mount that has ``controller``.
+    """Yields this process's cgroup and those above it, for each mount that has ``controller``.
 
     A mount of version 2 is always yielded, whichever controllers it has.
     """
@@ -33,7 +33,7 @@ def cgroups(controller: str, root: Path = Path("/")) -> Iterator[Cgroup]:
 
 
 def read(path: Path) -> str:
-    """Return a file's text, or "" if the file is absent or unreadable."""
+    """Returns a file's text, or "" if the file is absent or unreadable."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError:
@@ -41,7 +41,7 @@ def read(path: Path) -> str:
 
 
 def _own_cgroup(controller: str, root: Path, mount: Mount) -> PurePosixPath:
-    """Return this process's cgroup below a mount, or the mount's own if that is not visible."""
+    """Returns this process's cgroup below a mount, or the mount's own if that is not visible."""
     for line in read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         version = 1 if controller in controllers.split(",") else 2 if not controllers else 0
@@ -51,10 +51,10 @@ def _own_cgroup(controller: str, root: Path, mount: Mount) -> PurePosixPath:
 
 
 def _mounts(controller: str, root: Path) -> Iterator[Mount]:
-    """Yield the mounts of cgroup v2, and those of the v1 hierarchy of ``controller``.
+    """Yields the mounts of cgroup v2, and those of the v1 hierarchy of ``controller``.
 
-    A line of mountinfo is: ids, device, the mount's root, its path, options,
-    then after a lone dash the file system's type, source and options.
+    A line of mountinfo has ids, device, the mount's root, its path and options. After a lone dash
+    it has the file system's type, source and options.
     """
     for line in read(root / "proc/self/mountinfo").splitlines():
         place, _, filesystem = line.partition(" - ")

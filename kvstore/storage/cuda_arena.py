@@ -92,9 +92,9 @@ class CudaExtent:
 class CudaDevice:
     """One device's memory as a source of extents. Thread-safe.
 
-    CUDA is called on one thread of its own, with a stream of its own, and by ``copier`` on
-    others. The context exists once this is made. Raises :class:`DeviceUnavailable` where
-    cupy, the driver or the device is missing.
+    It calls CUDA on one thread with its own stream; ``copier`` calls it on other threads. The CUDA
+    context exists once the constructor returns. Raises :class:`DeviceUnavailable` if cupy, the
+    driver or the device is missing.
     """
 
     granularity = GRANULARITY
@@ -124,9 +124,9 @@ class CudaDevice:
         self._await(budget_bytes, pause, lambda: None)
 
     def reserve(self, budget_bytes: int, piece_bytes: int, pause: Callable[[], bool]) -> None:
-        """Allocate the whole budget, in pieces of that size, after waiting as ``require`` does.
+        """Allocate the whole budget in pieces of that size, after waiting as ``require`` does.
 
-        Extents are made of it from then on. Rounds the budget down and pieces up to
+        Later extents come from these pieces. Rounds the budget down and pieces up to
         ``granularity``.
         """
         whole, piece = budget_bytes // GRANULARITY * GRANULARITY, _rounded_up(piece_bytes)
@@ -167,8 +167,8 @@ class CudaDevice:
     def answers(self) -> bool:
         """Return whether the device still works for this process; False after a permanent error.
 
-        Waits for the work that this process gave it. An illegal address or an ECC error makes
-        every later call of CUDA fail, in this process and until it ends.
+        Waits for all work of this process on the device. After an illegal address or an ECC error
+        every later call of CUDA fails, until the process ends.
         """
         try:
             self._run(self._runtime.synchronize)

@@ -20,9 +20,9 @@ T = TypeVar("T")
 class CudaCopier:
     """Copies pages to and from one device, and registers the host's memory for it. Thread-safe.
 
-    Each direction has a stream and threads of its own, since PCIe carries both at once: a
-    page that a request waits for never waits for pages on their way out. Registration has
-    a third thread, so copies do not wait for it.
+    Each direction has its own stream and threads, since PCIe carries both at once. So a page that a
+    request waits for never waits for pages on their way out. Registration has its own thread, so
+    copies do not wait for it.
     """
 
     def __init__(self, number: int, runtime: CudaRuntime) -> None:
@@ -35,10 +35,10 @@ class CudaCopier:
         self._selected = False
 
     def begin_all(self, copies: Items[DeviceCopy]) -> Callable[[], list[CudaFailed | None]]:
-        """Begin copies. Returns what waits for them and returns each one's error, or None.
+        """Begin copies. Returns a wait for them, which returns each one's error, or None.
 
-        An error that CUDA reports while copies are waited for is returned for all of this
-        call's copies in that direction. If this or the wait raises, no copy is under way.
+        If CUDA reports an error during the wait, all of this call's copies in that direction
+        get it. If this call or the wait raises, no copy is under way.
         """
         inwards = [each for each in copies if each.inwards]
         outwards = [each for each in copies if not each.inwards]
@@ -53,17 +53,17 @@ class CudaCopier:
         )
 
     def register(self, memory: memoryview) -> Callable[[], None]:
-        """Register memory of the host by one call; return what undoes it.
+        """Register memory of the host by one call; return a function that undoes it.
 
-        Raises :class:`CudaFailed`. The memory has to be there until it was undone, which
-        is called once. Logs a registration that CUDA does not undo.
+        Raises :class:`CudaFailed`. The memory must exist until the caller has undone the
+        registration, which it does once. Logs a registration that CUDA does not undo.
         """
         address, size = address_of(memory), memory.nbytes
         self._run(lambda: self._register(address, size))
         return lambda: self._run(lambda: self._unregister(address))
 
     def close(self) -> None:
-        """End the threads. What is registered is left to the end of the process."""
+        """End the threads. Registered memory stays registered until the process ends."""
         for each in (self._inwards, self._outwards):
             each.close()
         self._thread.shutdown()
@@ -72,7 +72,7 @@ class CudaCopier:
         return self._thread.submit(work).result()
 
     def _begin(self) -> None:
-        """Select the device on the thread that registers, the first time."""
+        """Select the device on the registration thread, the first time."""
         if not self._selected:
             self._runtime.use(self._number)
             self._selected = True
@@ -93,7 +93,7 @@ def _both(
     end_inwards: Callable[[], list[CudaFailed | None]],
     end_outwards: Callable[[], list[CudaFailed | None]],
 ) -> Callable[[], list[CudaFailed | None]]:
-    """Return what waits for both directions and returns errors in the order of ``inwards``."""
+    """Return a wait for both directions; its errors are in the order of ``inwards``."""
 
     def end() -> list[CudaFailed | None]:
         try:

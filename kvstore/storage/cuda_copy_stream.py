@@ -1,4 +1,4 @@
-"""Copies of one direction between a device and the host: a stream and its two threads."""
+"""Copies in one direction between a device and the host: a stream and its two threads."""
 
 from collections.abc import Callable
 from collections.abc import Sequence as Items
@@ -14,8 +14,8 @@ from kvstore.storage.errors import CudaFailed
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-# Pages below this size are begun by one call of the driver. A call for each takes some 8 us,
-# in which PCIe 5 moves about 400 KB (an estimate; not measured).
+# One call of the driver begins all pages below this size. A call for each page takes about 8 us, in
+# which PCIe 5 moves about 400 KB (an estimate; not measured).
 BATCHED_BELOW_BYTES = 512 << 10
 # Far below the 51,828 copies with which a driver crashed (R580, vllm-project/vllm issue 49276). A
 # batch of the mover has 64 or few more; pages from the disk come by the thousand if they are small.
@@ -27,12 +27,12 @@ Failures: TypeAlias = list[CudaFailed | None]
 class CopyStream:
     """Begins batches of copies on a CUDA stream of its own and waits for each. Thread-safe.
 
-    One thread begins batches, another waits for them, so a batch is begun while the one
-    before it is still copied. Batches end in the order in which they were begun.
+    One thread begins batches, another waits for them. So a batch begins while the one before it is
+    still copied. Batches end in the order in which they began.
     """
 
     def __init__(self, number: int, runtime: CudaRuntime, name: str) -> None:
-        """Prepare for device ``number``. Threads and stream are made with the first batch."""
+        """Prepares for device ``number``. Threads and stream are made with the first batch."""
         self._number = number
         self._runtime = runtime
         self._beginning = ThreadPoolExecutor(1, thread_name_prefix=f"kvstore-cuda-{name}")
@@ -41,31 +41,30 @@ class CopyStream:
         self._refusal_logged = False
 
     def begin_all(self, copies: Items[DeviceCopy]) -> Callable[[], Failures]:
-        """Begin a batch. Returns what waits for it and returns each copy's error, or None.
+        """Begins a batch. Returns a wait for it, which returns each copy's error, or None.
 
-        An error that CUDA reports while the batch is waited for is returned for all of its
-        copies, since CUDA does not name the one that failed. No copy is under way when the
-        wait returns or raises.
+        If CUDA reports an error during the wait, all copies of the batch get it, since CUDA
+        does not name the one that failed. No copy is under way when the wait returns or raises.
         """
         begun = self._beginning.submit(self._begin, copies)
         return lambda: begun.result().result()
 
     def close(self) -> None:
-        """Wait for what was begun, and end the threads."""
+        """Waits for all batches, and ends the threads."""
         self._beginning.shutdown()
         self._waiting.shutdown()
 
     def _begin(self, copies: Items[DeviceCopy]) -> "Future[Failures]":
-        """Begin copies on the first thread; the second returns the future's result."""
+        """Begins copies on the first thread; returns a future of the second thread's wait."""
         try:
             return self._submit(copies)
         except BaseException:
-            # Copies that were begun write to memory that may be given to others next.
+            # These copies write to memory that may soon belong to others.
             self._drain()
             raise
 
     def _submit(self, copies: Items[DeviceCopy]) -> "Future[Failures]":
-        """Begin copies and give their wait to the second thread."""
+        """Begins copies and queues their wait on the second thread."""
         try:
             stream = self._ready()
             failures = self._begin_each(copies, stream)
@@ -75,7 +74,7 @@ class CopyStream:
         return self._waiting.submit(self._wait, event, copies, failures)
 
     def _ready(self) -> int:
-        """Return the stream. The first time, makes it and selects the device on both threads."""
+        """Returns the stream. The first time, makes it and selects the device on both threads."""
         if self._stream is None:
             self._runtime.use(self._number)
             self._waiting.submit(self._runtime.use, self._number).result()
@@ -83,7 +82,7 @@ class CopyStream:
         return self._stream
 
     def _begin_each(self, copies: Items[DeviceCopy], stream: int) -> Failures:
-        """Begin small copies by as few calls as possible, the others one by one."""
+        """Begins small copies by as few calls as possible, the others one by one."""
         small = [each for each in copies if each.content.nbytes < BATCHED_BELOW_BYTES]
         batched = len(small) > 1 and all(
             self._begin_batch(small[first : first + MOST_IN_A_CALL], stream)
@@ -97,7 +96,7 @@ class CopyStream:
         ]
 
     def _begin_batch(self, copies: Items[DeviceCopy], stream: int) -> bool:
-        """Begin copies by one call. Returns False if they have to be begun one by one.
+        """Begins copies by one call. Returns False if the caller has to begin them one by one.
 
         Copies that a refused call began, or a call before it, are begun again. That is harmless:
         both times they write the same bytes, in the stream's order.
@@ -119,7 +118,7 @@ class CopyStream:
         return None
 
     def _wait(self, event: int, copies: Items[DeviceCopy], failures: Failures) -> Failures:
-        """Wait for a batch, whose memory ``copies`` keeps alive until then."""
+        """Waits for a batch; ``copies`` keeps the batch's memory alive until then."""
         ended = None
         try:
             self._runtime.wait_for_event(event)
@@ -131,12 +130,12 @@ class CopyStream:
         return [failure or ended for _, failure in zip(copies, failures, strict=True)]
 
     def _fail(self, copies: Items[DeviceCopy], error: CudaFailed) -> Failures:
-        """Wait for what was begun of a batch that has no event; all of it failed."""
+        """Waits for the copies of a batch that has no event; all of them failed."""
         self._drain()
         return [error for _ in copies]
 
     def _drain(self) -> None:
-        """Wait for all that was begun, if the stream exists."""
+        """Waits for the whole stream, if it exists."""
         if self._stream is not None:
             with suppress(CudaFailed):
                 self._runtime.wait(self._stream)

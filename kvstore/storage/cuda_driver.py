@@ -1,7 +1,7 @@
 """Calls of the CUDA driver that cupy does not wrap, or wraps while it holds Python's GIL.
 
-cupy returns a device's UUID as a C string, which ends at its first zero byte: one device
-in sixteen has such a byte. ctypes releases the GIL during each call.
+cupy returns a device's UUID as a C string, which ends at its first zero byte: one device in sixteen
+has such a byte. ctypes releases the GIL during each call.
 """
 
 import ctypes
@@ -14,8 +14,8 @@ LIBRARY = "libcuda.so.1"
 UUID_BYTES = 16
 # CU_MEMCPY_SRC_ACCESS_ORDER_STREAM of cuda.h: a source is read in the stream's order.
 SOURCE_IN_STREAM_ORDER = 1
-# The batched copy of CUDA 13, and that of CUDA 12.8, which has one argument more, failIdx.
-# cuda.h of CUDA 13 calls the first by the second's name; the driver's symbols differ.
+# The batched copies of CUDA 13 and of CUDA 12.8; the latter has one more argument, failIdx. cuda.h
+# of CUDA 13 calls the first by the second's name; the driver's symbols differ.
 BATCHED = "cuMemcpyBatchAsync_v2"
 BATCHED_12_8 = "cuMemcpyBatchAsync"
 # CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM of cuda.h.
@@ -78,7 +78,7 @@ class CudaDriver:
     def retain(self, device: int) -> None:
         """Create the device's primary context, which all threads of the process share.
 
-        Takes up to seconds. The context stays until the process ends.
+        Takes up to two seconds. The context stays until the process ends.
         """
         context = ctypes.c_void_p()
         self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._device(device))
@@ -102,11 +102,11 @@ class CudaDriver:
         return Allocation(base.value, size.value)
 
     def copies_batches(self, device: int) -> bool:
-        """Return whether ``begin_batch`` can be used: drivers of CUDA 12.8 (R570) and later.
+        """Returns whether ``begin_batch`` works: with drivers of CUDA 12.8 (R570) and later.
 
-        The device has to reach registered memory by the host's addresses. Where it has other
-        addresses for it (WSL 2), a batched copy ends in an illegal address, after which CUDA
-        refuses every call of the process (sgl-project/sglang issue 40232).
+        The device has to use the host's addresses of registered memory. If it has other addresses
+        (WSL 2), a batched copy ends in an illegal address, and CUDA refuses every later call of
+        the process (sgl-project/sglang issue 40232).
         """
         if not (hasattr(self._library, BATCHED) or hasattr(self._library, BATCHED_12_8)):
             return False
@@ -125,9 +125,9 @@ class CudaDriver:
     def begin_batch(self, copies: Items[PlainCopy], stream: int) -> None:
         """Begin copies by one call, in any order among themselves.
 
-        The stream must not be the legacy one. An error does not say how many copies were
-        begun: wait for the stream before their memory is used again.
-        Allowed if ``copies_batches``.
+        The stream must not be the legacy one. An error does not say how many copies began: wait for
+        the stream before you use their memory again. Call it only if ``copies_batches``.
+
         Source: ``cuMemcpyBatchAsync`` in cuda.h of CUDA 12.8.1 and of CUDA 13.5.
         """
         count = len(copies)
@@ -137,7 +137,7 @@ class CudaDriver:
         attributes = CopyAttributes(srcAccessOrder=SOURCE_IN_STREAM_ORDER)
         first = ctypes.c_size_t(0)
         arguments = [targets, sources, sizes, ctypes.c_size_t(count)]
-        # One set of attributes, which holds from the copy of number `first` on.
+        # One set of attributes, valid from copy number `first` on.
         arguments += [ctypes.byref(attributes), ctypes.byref(first), ctypes.c_size_t(1)]
         name = BATCHED
         if not hasattr(self._library, BATCHED):

@@ -1,4 +1,4 @@
-"""A device's memory that is allocated before it is needed, so that no other program gets it."""
+"""Device memory that is allocated before it is needed, so that no other program gets it."""
 
 import structlog
 
@@ -9,29 +9,28 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class DeviceReserve:
-    """The part of a budget that no extent has yet, as allocations of the device.
+    """The part of a budget that no extent uses yet, as allocations of the device.
 
-    An extent has to be an allocation of its own: its IPC handle gives a process the whole
-    allocation, for as long as that exists. So memory that was ever exported is freed, never
-    reused. The reserve hands out a piece that has exactly the size asked for. Otherwise it
-    frees pieces, allocates the extent in their place, and reserves what is left over.
+    An extent must be its own allocation: its IPC handle gives a process the whole allocation, for
+    as long as the allocation exists. So the reserve frees memory that was ever exported, and never
+    reuses it.
 
-    Between the two calls another process can take the memory. The extent is then refused,
-    and the reserve allocates again as much as the device has left. It frees nothing for an
-    extent that it has no room for.
+    The reserve hands out a piece that has exactly the requested size. Otherwise it frees pieces,
+    allocates the extent in their place, and reserves the rest again. Between the two calls another
+    process can take the memory. The reserve then refuses the extent, and allocates again as much as
+    the device has left. It frees nothing for an extent that does not fit.
 
-    Not thread-safe: used on the thread that CUDA is called on. All sizes are multiples of
-    ``granularity``.
+    Not thread-safe: used on the thread that calls CUDA. All sizes are multiples of ``granularity``.
     """
 
     def __init__(
         self, runtime: CudaRuntime, budget_bytes: int, piece_bytes: int, granularity: int
     ) -> None:
-        """Allocate the budget in pieces. Raises :class:`CudaFailed` with nothing allocated."""
+        """Allocates the budget in pieces. Raises :class:`CudaFailed` with nothing allocated."""
         self._runtime = runtime
         self._granularity = granularity
         self._pieces: list[tuple[int, int]] = []
-        # Bytes of the budget that neither a piece nor an extent has.
+        # Bytes of the budget that are neither in a piece nor in an extent.
         self._missing_bytes = budget_bytes
         self._logged_bytes = 0
         try:
@@ -43,11 +42,11 @@ class DeviceReserve:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that are allocated and that no extent has."""
+        """Allocated bytes that no extent uses."""
         return sum(size for _, size in self._pieces)
 
     def take(self, size_bytes: int) -> int:
-        """Return the address of an allocation of that size. Raises :class:`CudaFailed`."""
+        """Returns the address of an allocation of that size. Raises :class:`CudaFailed`."""
         for number, (address, size) in enumerate(self._pieces):
             if size == size_bytes:
                 del self._pieces[number]
@@ -55,7 +54,7 @@ class DeviceReserve:
         try:
             self._require(size_bytes)
             freed = 0
-            # The latest first: these are what earlier extents left over.
+            # The latest first: they are the rest of earlier extents.
             while self._pieces and freed < size_bytes:
                 freed += self._free()
             address = self._runtime.allocate(size_bytes)
@@ -65,13 +64,13 @@ class DeviceReserve:
             self._fill_up()
 
     def give_back(self, address: int, size_bytes: int) -> None:
-        """Free an extent and reserve its bytes. Raises :class:`CudaFailed` if it is not freed."""
+        """Frees an extent and reserves its bytes. Raises :class:`CudaFailed` if it is not freed."""
         self._runtime.give_back(address)
         self._missing_bytes += size_bytes
         self._fill_up()
 
     def close(self) -> None:
-        """Free all pieces. What the device does not take back is left to the process's end."""
+        """Frees all pieces. A piece that the device does not free stays until the process ends."""
         try:
             while self._pieces:
                 self._free()
@@ -79,7 +78,7 @@ class DeviceReserve:
             log.warning("device_reserve_kept", size_bytes=self.size_bytes, why=str(error))
 
     def _require(self, size_bytes: int) -> None:
-        """Raise :class:`CudaFailed` if the reserve and the rest of the device have less."""
+        """Raises :class:`CudaFailed` if the reserve and the rest of the device have less."""
         left = self.size_bytes + self._runtime.room().available_bytes
         if left < size_bytes:
             raise CudaFailed(f"{left} bytes are left for it")
@@ -90,7 +89,7 @@ class DeviceReserve:
         self._missing_bytes -= size_bytes
 
     def _free(self) -> int:
-        """Free the latest piece and return its size. It stays a piece if that fails."""
+        """Frees the latest piece and returns its size. It stays a piece if that fails."""
         address, size = self._pieces[-1]
         self._runtime.give_back(address)
         del self._pieces[-1]
@@ -98,9 +97,9 @@ class DeviceReserve:
         return size
 
     def _fill_up(self) -> None:
-        """Reserve what is missing, or as much of it as the device has, by halves.
+        """Reserves the missing bytes, or as many of them as the device has, by halves.
 
-        Logs another shortage than the last one.
+        Logs a shortage if it differs from the last one.
         """
         why, size = "", self._missing_bytes
         while size:

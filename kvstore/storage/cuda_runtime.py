@@ -15,7 +15,7 @@ HOST_TO_DEVICE = 1
 DEVICE_TO_HOST = 2
 # cudaStreamNonBlocking: no order between this stream and the legacy default one.
 STREAM_NON_BLOCKING = 1
-# cudaEventBlockingSync and cudaEventDisableTiming: a waiting thread sleeps, and no time is kept.
+# cudaEventBlockingSync and cudaEventDisableTiming: a waiting thread sleeps; the event has no time.
 EVENT_FLAGS = 1 | 2
 # cudaHostRegisterPortable: pinned to all contexts, whichever thread's.
 HOST_REGISTER_PORTABLE = 1
@@ -44,7 +44,7 @@ class CudaRuntime(Protocol):
         ...
 
     def use(self, device: int) -> None:
-        """Make a device that was selected this thread's own."""
+        """Make a device, which ``select`` has prepared, this thread's own."""
         ...
 
     def pci_bus_id(self, device: int) -> str:
@@ -66,7 +66,7 @@ class CudaRuntime(Protocol):
     def read(self, address: int, size_bytes: int, stream: int) -> memoryview:
         """Return a copy of memory's bytes, after waiting for the stream.
 
-        Other streams' writes are in it if they were waited for before this call.
+        It includes writes of other streams only if the caller waited for them first.
         """
         ...
 
@@ -77,7 +77,7 @@ class CudaRuntime(Protocol):
     def begin_batch(self, copies: Items[DeviceCopy], stream: int) -> bool:
         """Begin all copies by one call, in any order. Returns False if that is not possible.
 
-        If it raises, any of them may have begun.
+        If it raises, some or all of them may have begun.
         """
         ...
 
@@ -94,15 +94,15 @@ class CudaRuntime(Protocol):
         ...
 
     def record_event(self, stream: int) -> int:
-        """Return an event that happens when all that was begun on a stream so far is done."""
+        """Return an event that happens once all work queued on the stream so far is done."""
         ...
 
     def wait_for_event(self, event: int) -> None:
-        """Wait for an event, once: it is destroyed."""
+        """Wait for an event, once: the wait destroys it."""
         ...
 
     def synchronize(self) -> None:
-        """Wait until the device did all work of this process."""
+        """Wait for all work of this process on the device."""
         ...
 
     def register(self, address: int, size_bytes: int) -> None:
@@ -153,7 +153,7 @@ class CupyRuntime:
             raise DeviceUnavailable(f"cuda:{device} cannot be used: {error}") from error
 
     def use(self, device: int) -> None:
-        """Make a device that was selected this thread's own, by ``cudaSetDevice``."""
+        """Make a device, which ``select`` has prepared, this thread's own, by ``cudaSetDevice``."""
         self._call("setDevice", device)
 
     def pci_bus_id(self, device: int) -> str:
@@ -180,7 +180,7 @@ class CupyRuntime:
         try:
             self.begin_read(address, copy, stream)
         finally:
-            # Whatever was begun writes to memory that is given back otherwise.
+            # Otherwise a copy that has begun would write to freed memory.
             self.wait(stream)
         return copy
 
@@ -229,14 +229,14 @@ class CupyRuntime:
         return event
 
     def wait_for_event(self, event: int) -> None:
-        """Wait by ``cudaEventSynchronize``, asleep; it raises what went wrong meanwhile too."""
+        """Wait by ``cudaEventSynchronize``, asleep; also raises errors of earlier work."""
         try:
             self._call("eventSynchronize", event)
         finally:
             self._call("eventDestroy", event)
 
     def synchronize(self) -> None:
-        """Wait by ``cudaDeviceSynchronize``. After an error that stays it raises that each time."""
+        """Wait by ``cudaDeviceSynchronize``. Raises each time after an error that stays."""
         self._call("deviceSynchronize")
 
     def register(self, address: int, size_bytes: int) -> None:

@@ -1,4 +1,4 @@
-"""Whether the device that pages are on failed for good, which ends what this process can serve."""
+"""Finds out that the device of the store's pages has failed for good."""
 
 from collections.abc import Callable
 from threading import Lock
@@ -9,14 +9,14 @@ from kvstore.storage.errors import CudaFailed
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-ADVICE = "restart this server: the workers compute without it until then"
+ADVICE = "restart this server: workers compute without it until then"
 
 
 class DeviceWatch:
     """Asks a device whether it still works, after it refused a call. Thread-safe.
 
-    CUDA repeats some errors, such as an illegal address or an ECC error, at every later call of
-    the process: nothing of the device can be read or copied then until the process ends.
+    CUDA repeats some errors, such as an illegal address or an ECC error, at every later call of the
+    process. The process can then read and copy nothing on the device until it ends.
     """
 
     def __init__(self, answers: Callable[[], bool]) -> None:
@@ -27,7 +27,7 @@ class DeviceWatch:
         self.lost = False
 
     def on_lost(self, tell: Callable[[], None]) -> None:
-        """Call ``tell`` once the device is found to have failed for good, at once if it has.
+        """Registers ``tell``, to be called once the device has failed for good; at once if it has.
 
         ``tell`` must not wait, nor use this.
         """
@@ -38,10 +38,10 @@ class DeviceWatch:
         tell()
 
     def is_lost(self, error: CudaFailed) -> bool:
-        """Return whether ``error`` is one that stays; asks the device, at each error until then.
+        """Returns whether the device has failed for good; asks it after each ``error`` until then.
 
-        The first time that it is, logs one line and calls what ``on_lost`` was given. Nobody is
-        answered True before that is done.
+        The first time that it has, logs one line and calls each function of ``on_lost``. Returns
+        True to nobody before that is done.
         """
         with self._asking:
             if self.lost:

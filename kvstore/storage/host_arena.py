@@ -21,10 +21,10 @@ ADVICE = "set /sys/kernel/mm/transparent_hugepage/shmem_enabled to advise"
 
 
 class HostExtent:
-    """One extent of host memory: allocated whole, zero, mapped by this process too.
+    """One extent of host memory: allocated whole, zeroed, and mapped by this process too.
 
-    Every page is allocated before the extent is used, so no write to a slot can fail
-    later. The memory is left out of core dumps and of forked children.
+    Every page is allocated before the extent is used, so no later write to a slot can fail. Core
+    dumps and forked children do not include the memory.
     """
 
     def __init__(
@@ -33,9 +33,9 @@ class HostExtent:
         terms: HostTerms = PLAIN,
         register: Register | None = None,
     ) -> None:
-        """Allocate. Raises :class:`NotEnoughMemory`, before allocating where it can be known.
+        """Allocate. Raises :class:`NotEnoughMemory`, if possible before it allocates.
 
-        ``register`` is called for each piece of the memory while the next one is filled.
+        Calls ``register`` for each piece of the memory while the next piece is filled.
         """
         terms.require(shape.size_bytes)
         self.shape = shape
@@ -135,9 +135,9 @@ class HostExtent:
 class HostMemory:
     """The machine's memory as a source of extents.
 
-    ``register`` is as in :class:`HostExtent`. An unset ``threads`` is the number of
-    processors that the process may use, at most :data:`MOST_THREADS`. A ``numa_node`` that
-    the kernel refuses is logged and not used. ``root`` is where bounds are read.
+    ``register`` is as in :class:`HostExtent`. The default of ``threads`` is the number of
+    processors that the process may use, at most :data:`MOST_THREADS`. If the kernel refuses
+    ``numa_node``, this logs it and does not use the node. Bounds are read below ``root``.
     """
 
     def __init__(
@@ -163,11 +163,11 @@ class HostMemory:
 
     @property
     def granularity(self) -> int:
-        """Bytes that an allocation is rounded up to a multiple of."""
+        """An allocation's size is rounded up to a multiple of so many bytes."""
         return self._terms.hugepages.granularity
 
     def warn_beyond(self, budget_bytes: int, tier: int = 1) -> None:
-        """Log each bound that is less than a tier's budget now. More may be available later."""
+        """Log each bound that is now less than a tier's budget. More may be available later."""
         for bound in self._terms.bounds():
             if budget_bytes > bound.available_bytes:
                 event = "tier1_bytes_beyond_memory" if tier == 1 else "tier2_bytes_beyond_memory"

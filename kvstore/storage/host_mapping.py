@@ -15,17 +15,18 @@ from kvstore.storage.hugepages import Hugepages
 from kvstore.storage.memory import Bound
 from kvstore.storage.populate import populate
 
-# A worker that maps a sealed extent cannot be made to fault by anybody's truncation.
+# No process can truncate a sealed extent, so no process can make a worker that maps it fault.
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-# With fewer, fallocate is sooner: it takes 0.12 s a GiB of pages of 4 KiB, and MADV_POPULATE_WRITE
-# 0.42 on one thread, since it zeroes and maps each page as well (benchmarks/start.py).
+# fallocate is faster with fewer threads: it takes 0.12 s a GiB of pages of 4 KiB.
+# MADV_POPULATE_WRITE takes 0.42 on one thread, since it zeroes and maps each page as well
+# (benchmarks/start.py).
 ENOUGH_THREADS = 4
-# fallocate starts over when a signal comes, so it goes in steps of some milliseconds.
+# fallocate starts over after a signal, so it runs in steps of some milliseconds.
 STEP_BYTES = 64 << 20
 
 
 class HostTerms(NamedTuple):
-    """How host memory is allocated: of which pages, near which node, by how many threads.
+    """Terms of an allocation of host memory: page size, preferred node, number of threads.
 
     Bounds of memory are read below ``root``.
     """
@@ -36,33 +37,33 @@ class HostTerms(NamedTuple):
     threads: int = 1
 
     def bounds(self) -> list[Bound]:
-        """Return what bounds an allocation now."""
+        """Returns the bounds of an allocation now."""
         if self.hugepages is Hugepages.RESERVED:
             return [Bound(hugepages.available_bytes(self.root), "vm.nr_hugepages")]
         return memory.bounds(self.root)
 
     def require(self, size_bytes: int) -> None:
-        """Raise :class:`NotEnoughMemory` unless ``size_bytes`` fit all bounds."""
+        """Raises :class:`NotEnoughMemory` unless ``size_bytes`` fit all bounds."""
         if self.hugepages is Hugepages.RESERVED:
             hugepages.require(self.rounded(size_bytes), self.root)
         else:
             memory.require(size_bytes, self.root)
 
     def rounded(self, size_bytes: int) -> int:
-        """Return the size of a memfd for ``size_bytes``."""
+        """Returns the size of a memfd for ``size_bytes``."""
         unit = self.hugepages.granularity
         return -(-size_bytes // unit) * unit
 
     def populates(self, *, registered: bool) -> bool:
-        """Return whether this process zeroes and maps all pages, instead of allocating them only.
+        """Returns whether this process zeroes and maps all pages, instead of only allocating them.
 
-        A device that registers them would do so on one thread.
+        A device that registers unmapped pages would zero and map them on one thread.
         """
         many = self.threads >= ENOUGH_THREADS
         return registered or many or self.hugepages is not Hugepages.OFF
 
     def refusal(self, size_bytes: int, error: OSError) -> NotEnoughMemory:
-        """Return the error for memory that the kernel refused although the bounds allowed it."""
+        """Returns the error for memory that the kernel refused although the bounds allowed it."""
         available = min((each.available_bytes for each in self.bounds()), default=0)
         return NotEnoughMemory(
             f"the kernel refused the memory ({error.strerror})",
@@ -71,14 +72,14 @@ class HostTerms(NamedTuple):
         )
 
 
-# On any node, of the kernel's own pages, on the caller's thread.
+# On any node, with the kernel's own page size, on the caller's thread.
 PLAIN = HostTerms()
 
 
 def make_memfd(name: str, size: int, terms: HostTerms) -> int:
-    """Return the descriptor of a sealed memfd whose pages are not allocated; raises ``OSError``.
+    """Returns the descriptor of a sealed memfd without pages; raises ``OSError``.
 
-    ``size`` is as ``terms`` rounds it.
+    ``size`` is a result of ``terms.rounded``.
     """
     flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING | terms.hugepages.memfd_flags
     descriptor = os.memfd_create(name, flags)
@@ -92,15 +93,15 @@ def make_memfd(name: str, size: int, terms: HostTerms) -> int:
 
 
 def map_memfd(descriptor: int, size: int, terms: HostTerms) -> mmap.mmap:
-    """Map a memfd and say how its pages are to be allocated; raises ``OSError``.
+    """Maps a memfd and says how its pages are to be allocated; raises ``OSError``.
 
-    Reserved pages are set aside by the mapping itself, or it is refused.
+    For reserved pages the kernel sets all of them aside, or refuses the mapping.
     """
     mapping = mmap.mmap(descriptor, size)
     mapping.madvise(mmap.MADV_DONTFORK)
     mapping.madvise(mmap.MADV_DONTDUMP)
     if terms.hugepages is Hugepages.TRANSPARENT:
-        # A kernel that was built without them refuses.
+        # A kernel built without transparent pages refuses.
         with suppress(OSError):
             mapping.madvise(mmap.MADV_HUGEPAGE)
     if terms.numa_node is not None:
@@ -109,10 +110,10 @@ def map_memfd(descriptor: int, size: int, terms: HostTerms) -> mmap.mmap:
 
 
 def fill(descriptor: int, mapping: mmap.mmap, start: int, size: int, threads: int) -> None:
-    """Allocate, zero and map the pages of a part of a mapped memfd; raises ``OSError``.
+    """Allocates, zeroes and maps the pages of a part of a mapped memfd; raises ``OSError``.
 
-    ``start`` is a multiple of the kernel's page. On a kernel before Linux 5.14 it does as
-    ``allocate``.
+    ``start`` is a multiple of the kernel's page. On a kernel before Linux 5.14 it only allocates,
+    as ``allocate`` does.
     """
     try:
         populate(address_of(mapping) + start, size, threads)
@@ -123,14 +124,14 @@ def fill(descriptor: int, mapping: mmap.mmap, start: int, size: int, threads: in
 
 
 def allocate(descriptor: int, start: int, size: int) -> None:
-    """Allocate the pages of a part of a memfd; raises ``OSError``.
+    """Allocates the pages of a part of a memfd; raises ``OSError``.
 
-    They are zeroed when they are first touched, by whoever does.
+    The first process that touches a page zeroes it.
     """
     for step in range(start, start + size, STEP_BYTES):
         os.posix_fallocate(descriptor, step, min(STEP_BYTES, start + size - step))
 
 
 def address_of(mapping: mmap.mmap) -> int:
-    """Return where a writable mapping begins; nothing keeps it mapped."""
+    """Returns the address of a writable mapping; the caller must keep it mapped."""
     return ctypes.addressof(ctypes.c_ubyte.from_buffer(mapping))

@@ -1,6 +1,6 @@
-"""Large pages of the kernel's for host memory: reserved ones of 2 MiB, or transparent ones.
+"""The kernel's large pages for host memory: reserved ones of 2 MiB, or transparent ones.
 
-All functions read files below ``root`` alone.
+All functions read only files below ``root``.
 """
 
 import os
@@ -13,14 +13,14 @@ from kvstore.storage.errors import NotEnoughMemory
 HUGEPAGE_BYTES = 2 << 20
 POOL = "sys/kernel/mm/hugepages/hugepages-2048kB"
 SHMEM_ENABLED = "sys/kernel/mm/transparent_hugepage/shmem_enabled"
-# With which MADV_HUGEPAGE on a memfd has an effect.
+# MADV_HUGEPAGE on a memfd has an effect with these.
 EFFECTIVE = ("[always]", "[within_size]", "[advise]", "[force]")
-# MFD_HUGE_2MB of linux/memfd.h: 2 to the power of 21, shifted by MFD_HUGE_SHIFT.
+# MFD_HUGE_2MB of linux/memfd.h: log2 of 2 MiB, 21, shifted by MFD_HUGE_SHIFT.
 MFD_HUGE_2MB = 21 << 26
 
 
 class Hugepages(StrEnum):
-    """What host memory is made of. RESERVED is the kernel's pool of ``vm.nr_hugepages``."""
+    """The kind of pages of host memory. RESERVED is the kernel's pool of ``vm.nr_hugepages``."""
 
     OFF = "off"
     TRANSPARENT = "transparent"
@@ -38,20 +38,20 @@ class Hugepages(StrEnum):
 
 
 def available_bytes(root: Path = Path("/")) -> int:
-    """Return how many bytes the pool has for nobody yet, and may get by ``nr_overcommit``."""
+    """Returns the free bytes of the pool that are not set aside, and those it may overcommit."""
     pages = _count("free", root) - _count("resv", root)
     pages += max(_count("nr_overcommit", root) - _count("surplus", root), 0)
     return max(pages, 0) * HUGEPAGE_BYTES
 
 
 def needed_pages(size_bytes: int, root: Path = Path("/")) -> int:
-    """Return the ``vm.nr_hugepages`` with which ``size_bytes`` more would be available."""
+    """Returns the ``vm.nr_hugepages`` with which ``size_bytes`` more would be available."""
     missing = -(-(size_bytes - available_bytes(root)) // HUGEPAGE_BYTES)
     return _count("nr", root) + max(missing, 0)
 
 
 def require(size_bytes: int, root: Path = Path("/")) -> None:
-    """Raise :class:`NotEnoughMemory`, saying what to set, unless the pool has ``size_bytes``."""
+    """Raises :class:`NotEnoughMemory`, saying what to set, unless the pool has ``size_bytes``."""
     available = available_bytes(root)
     if size_bytes > available:
         raise NotEnoughMemory(
@@ -63,7 +63,7 @@ def require(size_bytes: int, root: Path = Path("/")) -> None:
 
 
 def transparent_allowed(root: Path = Path("/")) -> bool:
-    """Return whether the kernel makes a memfd of transparent large pages if asked to."""
+    """Returns whether the kernel uses transparent large pages for a memfd on request."""
     return any(each in EFFECTIVE for each in read(root / SHMEM_ENABLED).split())
 
 

@@ -1,8 +1,8 @@
 """Memory of a mapped file, allocated and zeroed by several threads.
 
-fallocate holds the file's inode lock, so it does not run in parallel on one file, and it
-leaves the zeroing to the first touch. MADV_POPULATE_WRITE does both at once, and threads
-run in parallel (benchmarks/start.py compares them).
+fallocate holds the file's inode lock, so it does not run in parallel on one file, and it leaves the
+zeroing to the first touch. MADV_POPULATE_WRITE does both at once, and its threads run in parallel
+(benchmarks/start.py compares them).
 """
 
 import ctypes
@@ -11,23 +11,23 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 
-# Of Linux 5.14; Python's mmap has no name for it.
+# Since Linux 5.14; Python's mmap has no name for it.
 MADV_POPULATE_WRITE = 23
 # Python's mmap.madvise holds the GIL during the call; ctypes releases it.
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-# One or two milliseconds of one call, during which other threads' mmap and munmap wait.
+# One or two milliseconds a call; other threads' mmap and munmap wait for it.
 STEP_BYTES = 4 << 20
 # More do not help: a few processors already use all of a socket's memory bandwidth.
 MOST_THREADS = 16
 
 
 def populate(address: int, size: int, threads: int) -> None:
-    """Allocate ``size`` bytes of a writable shared mapping; what is there keeps its bytes.
+    """Allocates ``size`` bytes of a writable shared mapping; existing pages keep their bytes.
 
-    ``address`` is that of a page of the kernel's. Uses at most ``threads`` threads, which
-    take steps of ``STEP_BYTES``. Raises ``OSError``: EINVAL on a kernel before Linux 5.14,
-    ENOMEM if a page is refused. Some pages are allocated then.
+    ``address`` is that of a page of the kernel's. Uses at most ``threads`` threads, in steps of
+    ``STEP_BYTES``. Raises ``OSError``: EINVAL on a kernel before Linux 5.14, ENOMEM if the kernel
+    refuses a page. Some pages are then allocated.
     """
     steps = iter(range(0, size, STEP_BYTES))
     mutex = Lock()
@@ -42,7 +42,7 @@ def populate(address: int, size: int, threads: int) -> None:
                 _populate(address + step, min(STEP_BYTES, size - step))
             except OSError:
                 with mutex:
-                    # The other threads stop after the step that they are at.
+                    # The other threads stop after their current step.
                     list(steps)
                 raise
 

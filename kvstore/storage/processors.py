@@ -1,4 +1,4 @@
-"""How many processors this process may use."""
+"""The number of processors that this process may use."""
 
 import os
 from collections.abc import Iterator
@@ -8,17 +8,17 @@ from kvstore.storage.cgroups import Cgroup, cgroups, read
 
 
 def processor_count(root: Path = Path("/")) -> int:
-    """Return the processors of the affinity mask, or fewer if a cgroup's quota allows fewer.
+    """Returns the processors of the affinity mask, or fewer if a cgroup's quota allows fewer.
 
-    A quota of 2.5 processors counts as 2, so threads of this count are not throttled.
-    The result is at least 1. Quotas are read below ``root``.
+    A quota of 2.5 processors counts as 2: the kernel would throttle a third thread. The result is
+    at least 1. Quotas are read below ``root``.
     """
     quotas = (quota for each in cgroups("cpu", root) for quota in _quota(each))
     return max(1, int(min([len(os.sched_getaffinity(0)), *quotas])))
 
 
 def _quota(cgroup: Cgroup) -> Iterator[float]:
-    """Yield how many processors a cgroup may use, if it has a limit."""
+    """Yields how many processors a cgroup may use, if it has a limit."""
     if cgroup.version == 1:
         names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
         words = [read(cgroup.path / name).strip() for name in names]

@@ -12,19 +12,19 @@ from kvstore.storage.errors import CudaFailed
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-# Registers memory with a device. Returns what undoes that, which is called before the memory
-# goes. Raises CudaFailed if the device refuses.
+# Registers memory with a device. Returns a function that undoes the registration, to be called
+# before the memory is freed. Raises CudaFailed if the device refuses.
 Register: TypeAlias = Callable[[memoryview], Callable[[], None]]
 
-# So large that a call's own cost does not count, and so small that an extent of 4 GiB has some.
-# One registration beyond 512 GiB fails on drivers since R580, however much memory there is.
+# Large enough that the cost of a call does not matter, and small enough that an extent of 4 GiB has
+# several. One registration beyond 512 GiB fails on drivers since R580, on any machine.
 PIECE_BYTES = 512 << 20
 
 
 class Registration:
     """An extent's registration: all of its pieces, or none.
 
-    ``register`` is called on a thread of its own, for one piece at a time.
+    Calls ``register`` on its own thread, for one piece at a time.
     """
 
     def __init__(self, register: Register) -> None:
@@ -36,15 +36,15 @@ class Registration:
         self._size_bytes = 0
 
     def begin(self, piece: memoryview) -> None:
-        """Register one more piece, after those before it. Does not wait."""
+        """Registers one more piece, after those before it. Does not wait."""
         self._size_bytes += piece.nbytes
         self._begun.append(self._thread.submit(self._add, piece))
 
     def finish(self) -> None:
-        """Wait for all pieces. A refusal is logged, and no piece stays registered then.
+        """Waits for all pieces. If the device refused one, logs it, and no piece stays registered.
 
-        Pages of memory that is not registered are copied all the same: the driver takes
-        them through memory of its own, at a fraction of the speed.
+        The driver can also copy pages that are not registered: through its own memory, at a
+        fraction of the speed.
         """
         for each in self._begun:
             each.result()
@@ -55,13 +55,13 @@ class Registration:
             self.undo()
 
     def undo(self) -> None:
-        """Unregister every piece, the last one first. Waits for the one under way; idempotent."""
+        """Unregisters every piece, the last one first. Waits for the one under way; idempotent."""
         self._thread.shutdown(cancel_futures=True)
         while self._undos:
             self._undos.pop()()
 
     def _add(self, piece: memoryview) -> None:
-        # Released at the end, so that nothing here keeps the mapping.
+        # Released at the end, so that no reference here keeps the mapping.
         with piece:
             if self._refusal is None:
                 try:
@@ -71,11 +71,10 @@ class Registration:
 
 
 def pieces(size_bytes: int, slot_bytes: int) -> list[int]:
-    """Return the sizes of the pieces that an extent is filled and registered in.
+    """Returns the sizes of the pieces that an extent is filled and registered in.
 
-    A piece has about PIECE_BYTES, or the least that ends between slots and between the
-    kernel's pages: CUDA refuses a copy that is partly of one registration and partly of
-    another. The last one has the rest.
+    A piece has about PIECE_BYTES, and ends between slots and between the kernel's pages: CUDA
+    refuses a copy that spans two registrations. The last piece has the rest.
     """
     unit = math.lcm(slot_bytes, mmap.PAGESIZE)
     step = max(PIECE_BYTES // unit, 1) * unit

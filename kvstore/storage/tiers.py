@@ -12,8 +12,8 @@ from kvstore.storage.extent import ExtentDescription, SlotReader
 class Tiers:
     """The owners of each tier's memory, the nearest first. Thread-safe.
 
-    Extents are named alike in all, and none twice. ``device`` knows whether the device that some
-    of the memory is on failed for good.
+    No two extents of the tiers have the same name. ``device`` knows whether the device with some of
+    the memory has failed for good.
     """
 
     def __init__(self, *arenas: Arenas) -> None:

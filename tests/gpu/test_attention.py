@@ -47,7 +47,7 @@ def test_kernels_write_and_attend_as_gathering_does(
 
 @pytest.fixture(scope="module")
 def far() -> Iterator[torch.Tensor]:
-    """Memory of 36 GiB, which goes back to the device at the end."""
+    """Memory of 36 GiB, freed at the end."""
     available, _ = torch.cuda.mem_get_info()
     if available < FAR_BYTES + GIB:
         pytest.skip(f"needs 37 GiB on the device, which has {available >> 30} GiB left")

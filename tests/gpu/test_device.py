@@ -42,11 +42,11 @@ def test_a_release_waits_for_the_device() -> None:
 
 @pytest.mark.parametrize("with_child", [False, True], ids=["alone", "with a forked child"])
 def test_a_killed_worker_s_kernels_write_nothing_more(*, with_child: bool) -> None:
-    """Its slots are another's once its kernels have ended, also where a child of it lives on."""
+    """Its slots go to another worker once its kernels ended, even if its child is alive."""
     a_killed_worker_s_kernels_write_nothing_more("cuda", with_child=with_child)
 
 
 @pytest.mark.parametrize("scenario", [*KILLS, *ORDERS], ids=lambda each: each.__name__)
 def test_device_orders(scenario: Callable[[str], None]) -> None:
-    """Each of these holds on the device too."""
+    """Each of these orders also holds on the device."""
     scenario("cuda")

@@ -8,9 +8,9 @@ from half_copies import HALF_CHECKS, copies_of, rates
 
 MIB = 1 << 20
 BLOCKS, BLOCK_BYTES = 64, MIB
-# What a transfer may take of the device's memory, which vLLM did not budget for.
+# Most bytes of the device that a transfer may use, since vLLM did not budget for them.
 BOUND = 32 * MIB
-# torch's allocator leaves up to 1 MiB of a large piece of memory in use with it.
+# torch's allocator rounds: up to 1 MiB of a large piece of memory counts as used.
 ROUNDING = 2 * MIB
 REASON = "torch copies the whole stretch through one temporary on the device"
 BOUNDED = [
@@ -37,7 +37,7 @@ def test_blocks_are_copied(
 def test_the_peak_is_what_the_layout_says(
     layout: Layout, record_property: Callable[[str, object], None], *, to_blocks: bool
 ) -> None:
-    """A copy takes the temporary that follows from its layout, and no other memory."""
+    """A copy uses the temporary that follows from its layout, and no other memory."""
     copies, peak = copies_of(layout, BLOCKS, BLOCK_BYTES, to_blocks=to_blocks, device="cuda")
     expected = max(each.device_temporary for each in copies)
     way = "load" if to_blocks else "save"

@@ -1,4 +1,4 @@
-"""benchmarks/gpu_kernels.py on a CPU, where its figures mean nothing and its code is the same."""
+"""benchmarks/gpu_kernels.py on a CPU: the same code, with figures that mean nothing."""
 
 import json
 from importlib.util import find_spec
@@ -12,14 +12,14 @@ ARGUMENTS = ("gpu_kernels", "--device", "cpu", "--quick", "--json")
 
 
 def measured(part: str) -> dict[str, Any]:
-    """Return what a run of one part printed."""
+    """Return the output of a run of one part."""
     found: dict[str, Any] = json.loads(run_benchmark(*ARGUMENTS, "--only", part))
     assert found["note"].startswith("no measurement")
     return found
 
 
 def test_the_engine_decodes() -> None:
-    """Each batch has its rate; no profiler sees a GPU's time here."""
+    """Each batch has its rate; the profiler sees no GPU time here."""
     rows = measured("engine")["engine"]
     assert [row["batch"] for row in rows] == [1, 3]
     assert all(row["tokens_s"] > 0 and row["gpu_busy_share"] is None for row in rows)

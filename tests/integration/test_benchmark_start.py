@@ -6,7 +6,7 @@ from benchmark_process import run_benchmark
 
 
 def test_the_benchmark_prints_one_json_document() -> None:
-    """Each way of filling memory beside the one of before and a memset, and real servers."""
+    """Each way of filling memory beside fallocate and a memset, and real servers."""
     threads = ("--threads", "1", "--threads", "2")
     output = run_benchmark("start", "--json", "--quick", "--mib", "32", "--rounds", "1", *threads)
     document = json.loads(output)
@@ -20,7 +20,7 @@ def test_the_benchmark_prints_one_json_document() -> None:
     for way in servers.values():
         assert way["serving_s"] > 0 < way["opened_s"]
         assert way["quiet"]["samples"] > 0
-    # What the machine does not allow is named.
+    # The document names the ways that the machine does not allow.
     assert len(document["left_out"]) == sum(
         not any(name.startswith(kind) for name in extents) for kind in ("transparent", "2 MiB")
     )

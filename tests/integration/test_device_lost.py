@@ -1,7 +1,6 @@
 """A device that fails for good, in a worker and in the store; a folder stands in for the device.
 
-Each test of what has to come of it runs on the code as it is, and on copies in which one protection
-is taken out: then the opposite has to come of it.
+Each test runs on the code as it is, and on copies without one protection: these have to fail.
 """
 
 import asyncio
@@ -44,7 +43,7 @@ pytestmark = pytest.mark.skipif(find_spec("cupy") is not None, reason="the real 
 
 
 class Fault(NamedTuple):
-    """A protection taken out: in ``file`` of a package, ``old`` becomes ``new``."""
+    """A removed protection: in ``file`` of a package, ``old`` becomes ``new``."""
 
     name: str
     file: str = ""
@@ -84,7 +83,7 @@ GOES_ON = Fault(
 
 
 class World:
-    """A folder for a device, and one of the processes that lost it."""
+    """A folder that stands in for a device, and one that names the processes that lost it."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
@@ -99,7 +98,7 @@ class World:
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
 
     def put_in(self, fault: Fault) -> None:
-        """Have the programs that start from now on run copies of the packages with a fault."""
+        """Make the programs that start from now on run copies of the packages with a fault."""
         if fault == SOUND:
             return
         code = self.folder / "code"
@@ -110,7 +109,7 @@ class World:
             ignored = shutil.ignore_patterns("__pycache__")
             shutil.copytree(source, code / source.name, ignore=ignored)
         put_in(fault, code / fault.file)
-        # `python -m` takes the packages of the folder that it is started in.
+        # `python -m` imports packages from its working folder.
         self._patch.chdir(code)
 
     def has_failed(self) -> bool:
@@ -118,7 +117,7 @@ class World:
         return (self._lost / "failed").exists()
 
     def lose(self, pid: int) -> None:
-        """Have every call of a process to its device fail, from now on."""
+        """Make every later call of a process to its device fail."""
         (self._lost / str(pid)).touch()
 
 
@@ -154,7 +153,7 @@ def ask(worker: LineProcess, prompt_ids: list[int], *, use_store: bool = True) -
 def test_a_worker_without_its_device_ends_and_its_pins_return(
     world: World, stack: ExitStack, fault: Fault
 ) -> None:
-    """It can give nothing back itself, so the store takes all of it back by its death."""
+    """The worker can give nothing back itself, so the store takes everything back at its death."""
     world.put_in(fault)
     store, worker = start(world, stack)
     assert worker.ask(op="keep_pin", prompt_ids=PROMPT)["matched_tokens"] > 0
@@ -175,7 +174,7 @@ def test_a_worker_without_its_device_ends_and_its_pins_return(
 
 
 def said(store: RunningStore, service: str) -> str:
-    """Return what a store says of its health."""
+    """Return the store's answers about its health."""
     socket = RuntimeDir(store.runtime_dir).grpc_socket
     with grpc.insecure_channel(f"unix:{socket}") as channel:
         return health_of(channel, service, timeout=LIMIT)
@@ -185,13 +184,13 @@ def said(store: RunningStore, service: str) -> str:
 def test_a_store_without_its_device_says_so_and_holds_nothing(
     world: World, stack: ExitStack, fault: Fault
 ) -> None:
-    """It says NOT_SERVING, one line says why, and its workers go on without it at once."""
+    """It answers NOT_SERVING and logs the reason in one line; its workers go on at once."""
     world.put_in(fault)
     store, worker = start(world, stack)
     assert (said(store, READINESS), said(store, LIVENESS)) == (SERVING, SERVING)
     world.lose(store.pid)
     expected = ask(worker, OTHER, use_store=False)["output_ids"]
-    # Its pages are on their way to tier 2 once they are inserted.
+    # The worker's pages go to tier 2 once they are inserted.
     assert ask(worker, OTHER)["output_ids"] == expected
     assert wait_until(lambda: store.log.count("device_lost") == 1, LIMIT)
     if fault == HEALTH_NOT_TOLD:
@@ -206,7 +205,7 @@ def test_a_store_without_its_device_says_so_and_holds_nothing(
         return
     assert (again["matched_tokens"], again["store_failure"] is None) == (0, False)
     assert wait_until(lambda: left_at(store.runtime_dir) == NOTHING, LIMIT)
-    # A supervisor replaces it, and the next one serves the same workers.
+    # A supervisor replaces the store, and the next one serves the same workers.
     assert store.stop() == 0
     store.start()
     assert wait_until(lambda: ask(worker, OTHER)["matched_tokens"] > 0, LIMIT)
@@ -214,7 +213,7 @@ def test_a_store_without_its_device_says_so_and_holds_nothing(
 
 
 def run(test: Callable[[], Any]) -> None:
-    """Run a test's coroutine, for so long at most."""
+    """Run a test's coroutine, with a time limit."""
 
     async def bounded() -> None:
         async with asyncio.timeout(LIMIT):
@@ -227,7 +226,7 @@ def run(test: Callable[[], Any]) -> None:
 def test_a_fleet_replaces_an_engine_without_its_device(
     world: World, stack: ExitStack, caplog: pytest.LogCaptureFixture, fault: Fault
 ) -> None:
-    """Its request goes on on the next process, with the same tokens, and nothing stays held."""
+    """The request continues on the next process with the same tokens, and nothing stays held."""
     world.put_in(fault)
     store = stack.enter_context(running_store("--device", "cuda:0", *SIZES, *THROUGH))
     settings = EngineSettings(model="tiny", longest=LONGEST, threads=1, awaits_store=True)

@@ -46,7 +46,7 @@ def test_device_pages(scenario: Callable[[str], None]) -> None:
 
 @pytest.mark.parametrize("with_child", [False, True], ids=["alone", "with a forked child"])
 def test_a_killed_worker_writes_nothing_more(*, with_child: bool) -> None:
-    """Its slots are another's once it is dead, also where a child of it lives on."""
+    """Its slots go to another worker once it is dead, even if a child of it is alive."""
     a_killed_worker_s_kernels_write_nothing_more("cpu", with_child=with_child)
 
 

@@ -19,7 +19,7 @@ from kvstore.storage.hugepages import HUGEPAGE_BYTES, available_bytes
 from kvstore_client import Client, PagedContent, PageLayout, PageRef
 from kvstore_client.testing import running_store, wait_until
 
-# Two extents of one page each, of which slots leave some bytes over.
+# Two extents of one page each; the slots do not fill an extent.
 EXTENTS = 2
 STORE = (
     *("--hugepages", "2MiB", "--tier1-bytes", str(EXTENTS * HUGEPAGE_BYTES)),
@@ -28,7 +28,7 @@ STORE = (
 
 
 def page_sizes() -> set[str]:
-    """Return the sizes of the kernel's pages that extents are mapped by in this process, in KiB."""
+    """Return the sizes of the kernel's pages in this process's mappings of extents, in KiB."""
     sizes, inside = set[str](), False
     for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
         if "-" in line.split(" ")[0]:
@@ -41,7 +41,7 @@ def page_sizes() -> set[str]:
 def test_a_store_of_large_pages_serves_a_client() -> None:
     """The client maps and unmaps whole pages of 2 MiB; every byte is as it was written.
 
-    A machine without so many says in the store's log how many to reserve.
+    On a machine without enough pages, the store's log says how many to reserve.
     """
     with hugepages_reserved(EXTENTS) as had:
         before = available_bytes()
@@ -66,7 +66,7 @@ def test_a_store_of_large_pages_serves_a_client() -> None:
 
 
 def assert_refused(runtime_dir: Path) -> None:
-    """Check that a client's namespace stays closed for want of memory."""
+    """Check that a client's namespace stays closed for lack of memory."""
     with Client(runtime_dir) as client:
         namespace = client.namespace(IDENTITY, LAYOUT)
         assert not namespace.wait_open(2)
@@ -74,7 +74,7 @@ def assert_refused(runtime_dir: Path) -> None:
 
 
 def test_a_pool_that_is_too_small_is_said_with_what_to_set() -> None:
-    """At the start as a bound, and where memory is asked for by the number to set."""
+    """The log shows the bound at the start; the refusal of an extent names the number to set."""
     budget = available_bytes() + (64 << 30)
     settings = ("--hugepages", "2MiB", "--tier1-bytes", str(budget))
     with running_store(*settings, "--extent-bytes", str(budget)) as store:

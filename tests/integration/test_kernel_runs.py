@@ -1,4 +1,4 @@
-"""A run of tests/kernels that shows nothing fails: each test there runs, or has failed."""
+"""A run of tests/kernels without results fails: each of its tests runs, or has failed."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ PASSED, FAILED, INTERRUPTED, NONE_RAN = 0, 1, 2, 5
 
 
 def status(folder: Path, test: str, interpreted: str) -> int:
-    """Returns how pytest ends in a folder with one test and the conftest of tests/kernels."""
+    """Return pytest's status for a folder with one test and the conftest of tests/kernels."""
     shutil.copy(CONFTEST, folder)
     (folder / "test_one.py").write_text(test, encoding="utf-8")
     result = subprocess.run(

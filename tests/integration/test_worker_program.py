@@ -38,7 +38,7 @@ def test_a_missing_extra_is_named(how: str) -> None:
 
 
 def test_only_serve_needs_an_http_server() -> None:
-    """Without starlette and uvicorn `serve` names what is missing, and the others run."""
+    """Without starlette and uvicorn `serve` names the missing one; other commands run."""
     for missing in ("starlette", "uvicorn"):
         code = BLOCKED.format(missing=missing, start=f"sys.argv = {SERVE}; {STARTS['module']}")
         done = start(code)

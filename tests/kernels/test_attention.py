@@ -1,4 +1,4 @@
-"""Kernels attend as gathered attention does: here in Triton's interpreter, on NumPy.
+"""Kernels give the results of gathered attention: here in Triton's interpreter, on NumPy.
 
 tests/gpu has the same cases for the compiled kernels.
 """
@@ -22,7 +22,7 @@ from inference_worker.tiny_models import TINY_MODELS
 @pytest.mark.parametrize("programs", [1, 64], ids=["whole", "split"])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_kernels_write_and_attend_as_gathering_does(case: Case, programs: int) -> None:
-    """Each case gives the same pages and the same answer, in one piece and in splits."""
+    """Each case gives the same pages and the same answer, whole and in shares."""
     how = partial(KernelAttention, programs=programs)
     assert_same(attend(case, how), attend(case, GatheredAttention))
 
@@ -68,7 +68,7 @@ def test_any_ragged_step(
     programs: int | None,
     seed: int,
 ) -> None:
-    """Whatever the sizes are, both ways agree."""
+    """Both ways agree for any sizes."""
     case = Case(page_tokens, kv_heads, group, head_dim, parts, window, softcap, seed=seed)
     how = partial(KernelAttention, programs=programs)
     assert_same(attend(case, how), attend(case, GatheredAttention))

@@ -1,6 +1,6 @@
-"""What the engine launches, compiled for GPUs that are not here: registers, memory, instructions.
+"""The engine's launches, compiled for other GPUs: registers, memory, instructions.
 
-The numbers asserted are those that the layout of launches in ``inference_worker`` rests on.
+The layout of launches in ``inference_worker`` relies on the numbers asserted here.
 """
 
 import json
@@ -22,7 +22,7 @@ TARGETS = sorted(PROCESSORS)
 pytestmark = pytest.mark.timeout(1200)
 # Four programs of four warps have the registers of one multiprocessor to themselves.
 DECODE_REGISTERS = 128
-# What multiplies tiles on tensor cores, for a prefill: each generation has its own.
+# The tensor core instruction of a prefill on each generation.
 TENSOR_CORES = {80: "mma.sync", 89: "mma.sync", 90: "wgmma.mma_async", 100: "tcgen05.mma"}
 
 
@@ -37,7 +37,7 @@ def found() -> list[Launch]:
 
 
 def launches(found: list[Launch], capability: int, case: str) -> list[Launch]:
-    """Returns those of one step on 16-bit pages."""
+    """Returns the launches of one step on 16-bit pages."""
     chosen = [
         each
         for each in found
@@ -48,7 +48,7 @@ def launches(found: list[Launch], capability: int, case: str) -> list[Launch]:
 
 
 def multiplying(found: list[Launch], capability: int, case: str) -> list[Launch]:
-    """Returns those of one step that multiply on tensor cores."""
+    """Returns the launches of one step that multiply on tensor cores."""
     chosen = [
         each
         for each in launches(found, capability, case)
@@ -80,14 +80,14 @@ def test_every_launch_fits(found: list[Launch], capability: int) -> None:
 
 @pytest.mark.parametrize("capability", TARGETS)
 def test_a_decode_spills_nothing(found: list[Launch], capability: int) -> None:
-    """Each kernel of a decode keeps all in registers, of which it leaves some for others."""
+    """Each kernel of a decode keeps everything in registers, and leaves some for others."""
     for each in launches(found, capability, "decode"):
         assert (each.local, each.registers <= DECODE_REGISTERS) == (0, True), each
 
 
 @pytest.mark.parametrize("case", ["decode", "prefill"])
 def test_a_processor_has_room_for_what_is_planned(found: list[Launch], case: str) -> None:
-    """The engine plans no more programs a multiprocessor of an H200 than run there at a time."""
+    """The engine plans no more programs a multiprocessor of an H200 than fit there."""
     planned = getattr(KernelShape(), case).programs
     for each in launches(found, 90, case):
         assert each.programs >= planned, each
@@ -96,9 +96,9 @@ def test_a_processor_has_room_for_what_is_planned(found: list[Launch], case: str
 @pytest.mark.parametrize("capability", TARGETS)
 @pytest.mark.parametrize("case", ["prefill", "decode"])
 def test_pages_are_read_16_bytes_at_a_time(found: list[Launch], capability: int, case: str) -> None:
-    """Keys and values go to shared memory in asynchronous copies of 16 bytes, ahead of their use.
+    """Keys and values reach shared memory in asynchronous copies of 16 bytes, ahead of their use.
 
-    That is what ``cg`` stands for; it needs places that are known to be multiples of 16 bytes.
+    ``cg`` means that; it needs addresses that are known to be multiples of 16 bytes.
     """
     for each in multiplying(found, capability, case):
         assert each.instructions["cp.async.cg"] >= 16
@@ -108,7 +108,7 @@ def test_pages_are_read_16_bytes_at_a_time(found: list[Launch], capability: int,
 
 @pytest.mark.parametrize("capability", TARGETS)
 def test_tiles_are_multiplied_by_tensor_cores(found: list[Launch], capability: int) -> None:
-    """A prefill takes each target's own instructions, a decode of few rows the oldest ones."""
+    """A prefill uses each target's own instructions, a decode of few rows the oldest ones."""
     (prefill,) = multiplying(found, capability, "prefill")
     assert TENSOR_CORES[capability] in prefill.instructions
     (decode,) = multiplying(found, capability, "decode")
@@ -117,7 +117,7 @@ def test_tiles_are_multiplied_by_tensor_cores(found: list[Launch], capability: i
 
 @pytest.mark.parametrize("capability", TARGETS)
 def test_pages_are_written_16_bytes_at_a_time(found: list[Launch], capability: int) -> None:
-    """Writing a token moves vectors and nothing smaller."""
+    """The kernel that writes a token uses vector stores only."""
     first, *_ = launches(found, capability, "decode")
     stores = {name for name in first.instructions if name.startswith("st.global")}
     assert stores == {"st.global.v4.b32"}

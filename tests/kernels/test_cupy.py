@@ -1,7 +1,7 @@
-"""The stand-in for cupy has cupy's own calls: all that a machine without a driver can prove.
+"""The stand-in for cupy has cupy's own calls, as far as a machine without a driver can show it.
 
-Our code runs against the stand-in everywhere else. Here the real wheel is called: CUDA refuses each
-call for want of a device, which it does only once cupy has accepted the arguments.
+Our code runs against the stand-in in all other tests. Here it calls the real wheel. Without a
+device CUDA refuses each call, but only after cupy has accepted the arguments.
 """
 
 import gc
@@ -25,13 +25,13 @@ CALLS = [
     for name, each in vars(Runtime).items()
     if inspect.isfunction(each) and not name.startswith("_")
 ]
-# Any argument of the type: no call comes as far as to use it.
+# Any argument of the right type: no call gets far enough to use it.
 SAMPLES = {int: 1, bytes: bytes(64)}
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_cupy_has_the_call(name: str) -> None:
-    """The wheel accepts the stand-in's arguments, and no more of them."""
+    """The wheel accepts the stand-in's arguments, and no more than these."""
     hints = get_type_hints(getattr(Runtime, name))
     hints.pop("return")
     arguments = [SAMPLES[each] for each in hints.values()]
@@ -53,10 +53,10 @@ def test_all_that_the_stand_in_has_is_cupy_s() -> None:
 
 
 def test_an_array_of_foreign_memory_keeps_its_owner() -> None:
-    """The wheel takes the stand-in's facts of foreign memory, and keeps its owner while in use."""
+    """The wheel accepts the stand-in's description of foreign memory, and keeps its owner alive."""
 
     class Owner:
-        """What keeps memory mapped."""
+        """An object that keeps memory mapped."""
 
     owner = Owner()
     gone = weakref.ref(owner)
@@ -80,12 +80,12 @@ def test_a_device_is_selected_and_waited_for() -> None:
 
 
 def test_without_a_device_the_server_says_so() -> None:
-    """With cupy there, the server names the driver or the device that is missing."""
+    """With cupy installed, the server names the driver or the device that is missing."""
     with pytest.raises(DeviceUnavailable, match=r"driver|device"):
         CudaDevice(0)
 
 
 def test_without_torch_for_cuda_the_client_says_so() -> None:
-    """With cupy there, the client names the torch that cannot use a device."""
+    """With cupy installed, the client names the torch that cannot use a device."""
     with pytest.raises(errors.DeviceUnavailable, match="was built without CUDA"):
         CupyRuntime()

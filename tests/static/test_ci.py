@@ -1,4 +1,4 @@
-"""`.ci/run` brings the tools that it can, runs every part, and fails if one of them fails."""
+"""`.ci/run` installs the tools, runs every part, and fails if one part fails."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 RUN = Path(__file__).parents[2] / ".ci" / "run"
 TOOLS = ["chromium", "promtool"]
 PARTS = ["test", "kernels"]
-# In make's place: it says what it was asked for, and fails for what the test names.
+# Replaces make: prints its target, and fails for the targets of the test.
 MAKE = """#!/bin/sh
 echo "made $1"
 case " $FAILING " in *" $1 "*) exit 2 ;; esac
@@ -20,7 +20,7 @@ case " $FAILING " in *" $1 "*) exit 2 ;; esac
     ("failing", "status"), [([], 0), (TOOLS, 0), (["test"], 1), (["kernels"], 1), (PARTS, 1)]
 )
 def test_a_failing_part_fails_the_run(tmp_path: Path, failing: list[str], status: int) -> None:
-    """A part that fails ends neither the others nor unseen; a missing tool is only named."""
+    """A failing part does not stop the others and is not hidden; a missing tool is only named."""
     make = tmp_path / "make"
     make.write_text(MAKE, encoding="utf-8")
     make.chmod(0o755)

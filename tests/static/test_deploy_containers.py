@@ -179,7 +179,7 @@ def test_the_linter_has_nothing_to_say(command: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("name", ["compose.yaml", "compose.vllm.yaml"])
 def test_no_container_dies_with_the_store(name: str) -> None:
-    """None is in another one's process namespace: with its first process all others end."""
+    """No container joins another's process namespace: all end with its first process."""
     spaces = {each.get("pid", "host") for each in read_compose(name)["services"].values()}
     assert spaces == {"host"}
 
@@ -196,7 +196,7 @@ def test_no_container_dies_with_the_store(name: str) -> None:
     ],
 )
 def test_a_gpu_s_containers_share_what_its_handles_need(path: str) -> None:
-    """Wherever it is said what they share, it is the process namespace as well as IPC."""
+    """Each text about sharing names the process namespace as well as IPC."""
     text = (ROOT / path).read_text(encoding="utf-8")
     assert "pid: host" in text
     assert "IPC" in text or "ipc" in text

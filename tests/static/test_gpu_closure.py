@@ -1,4 +1,4 @@
-"""What a run on a GPU imports is on the machine, or travels there as a wheel."""
+"""All imports of a run on a GPU are on the machine, or travel there as wheels."""
 
 import ast
 import json
@@ -19,14 +19,14 @@ from gpu_machine.closure import PATHS
 ROOT = Path(__file__).parents[2]
 CLOSURE = ROOT / "benchmarks" / "gpu_machine" / "closure.py"
 PATIENCE = 200.0
-# In no environment without a GPU: machine.txt has them.
+# Environments without a GPU lack these: machine.txt has them.
 ON_THE_MACHINE_ALONE = {"cupy", "triton"}
 # Only for `--model gemma`, and for traces.
 NEVER_IMPORTED_THERE = {"gguf", "opentelemetry"}
 
 
 def needs(name: str) -> set[str]:
-    """Return what a distribution needs here without extras; nothing if it is not installed."""
+    """Return the distributions that one needs here without extras; none if it is not installed."""
     try:
         lines = requires(name) or []
     except ModuleNotFoundError:
@@ -51,7 +51,7 @@ def on_the_machine() -> set[str]:
 
 
 def importable(distributions: set[str]) -> set[str]:
-    """Return the top-level names that some distributions of this environment have."""
+    """Return the top-level names of some distributions of this environment."""
     return {
         name
         for name, sources in packages_distributions().items()
@@ -60,7 +60,7 @@ def importable(distributions: set[str]) -> set[str]:
 
 
 def closure(allowed: set[str], folder: Path) -> dict[str, Any]:
-    """Import the closure in a process that can import these names; return what it says."""
+    """Import the closure in a process that can import these names; return its answer."""
     only = folder / "names"
     only.write_text("\n".join(sorted(allowed)), encoding="utf-8")
     done = subprocess.run(
@@ -88,20 +88,20 @@ def imports(path: Path) -> set[str]:
 
 
 def test_a_run_on_a_gpu_imports_what_is_there(tmp_path: Path) -> None:
-    """Nothing else: the machine has no network, so a missing package ends the whole run."""
+    """A run imports nothing else: the machine has no network, so a missing package ends the run."""
     wheels = {canonical(name) for name in names(HERE / "wheels.txt")}
     machine = on_the_machine()
     said = closure(importable(machine | wheels), tmp_path)
     assert said["missing"] == {}
     named = {name for each in said["files"] for name in imports(ROOT / each)}
-    # What is imported late, in a function, is no less needed.
+    # A late import, in a function, is needed too.
     there = importable(machine | wheels) | sys.stdlib_module_names | ON_THE_MACHINE_ALONE
     ours = {path.stem for each in PATHS for path in (ROOT / each).iterdir()}
     assert named - there - ours == NEVER_IMPORTED_THERE
 
 
 def test_what_is_not_there_is_found(tmp_path: Path) -> None:
-    """With torch alone each program lacks the first thing that it imports."""
+    """With torch alone, each program lacks the first package that it imports."""
     missing = closure({"torch"}, tmp_path)["missing"]
     assert "structlog" in missing["kvstore.__main__"]
     assert "typer" in missing["inference_worker.program"]
@@ -116,7 +116,7 @@ def test_each_wheel_has_one_version() -> None:
 
 @pytest.mark.parametrize("name", ["grpcio", "protobuf"])
 def test_the_generated_code_s_needs_travel(name: str) -> None:
-    """The machine's are older than the generated code, which refuses them."""
+    """The machine's versions are older than the generated code, which refuses them."""
     assert name in {canonical(each) for each in names(HERE / "wheels.txt")}
 
 

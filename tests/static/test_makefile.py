@@ -41,7 +41,7 @@ def said(clone: Path, *arguments: str) -> str:
 
 
 def set_up(clone: Path, *arguments: str) -> list[str]:
-    """Return the extras of each installation that make would do."""
+    """Return the extras of each installation that make would run."""
     return re.findall(r"--editable '\.\[(.*)\]'", said(clone, *arguments))
 
 
@@ -86,12 +86,12 @@ def test_a_demo_has_no_more_than_it_needs(
 
 @pytest.mark.parametrize("target", ["gpu-bundle", "gpu-dry-run"])
 def test_a_bundle_needs_no_environment(clone: Path, target: str) -> None:
-    """What travels to a GPU machine is packed by the standard library and pip."""
+    """The standard library and pip pack the bundle."""
     assert set_up(clone, target) == []
 
 
 def test_clean_removes_what_is_made(clone: Path) -> None:
-    """Each folder at the root that git ignores, and nothing that it does not."""
+    """It removes each folder at the root that git ignores, and nothing else."""
     ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
     folders = {line.strip("/") for line in ignored if line.startswith("/") and "*" not in line}
     for name in folders:
@@ -110,7 +110,7 @@ def test_what_changed_is_set_up_again(clone: Path) -> None:
 
 
 def test_kernels_have_an_environment_of_their_own(clone: Path) -> None:
-    """Triton is installed there and nowhere else; a change of its pin sets it up again."""
+    """Only that environment has Triton; a change of its pin sets it up again."""
     commands = said(clone, "kernels")
     assert set_up(clone, "kernels") == ["worker,cuda,kernels"]
     installed = (
@@ -128,7 +128,7 @@ def test_kernels_have_an_environment_of_their_own(clone: Path) -> None:
 
 
 def test_clean_removes_every_environment() -> None:
-    """Each folder that git ignores as an environment is one that `make clean` removes."""
+    """`make clean` removes each environment that git ignores."""
     ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
     environments = {line.strip("/") for line in ignored if line.startswith("/.venv")}
     assert ".venv-kernels" in environments

@@ -63,7 +63,7 @@ def keys_first(block_count: int, block_bytes: int, device: str) -> Blocks:
     return _blocks(raw, raw.transpose(0, 1), tensors, {"layer 0": raw})
 
 
-# Blocks of each layout, by how many there are, their bytes, and the device they are on.
+# Blocks of each layout, by their number, their bytes, and their device.
 Layout = Callable[[int, int, str], Blocks]
 LAYOUTS: dict[str, Layout] = {
     "layer first": layer_first,
@@ -84,7 +84,7 @@ class Slots:
         return {0: self.tensor}[extent_id]
 
     def recycled(self, runs: object) -> list[PageRef]:
-        """Return nothing: nobody else is here."""
+        """Return nothing: the test has no other worker."""
         del runs
         return self.recycled_pages
 

@@ -1,12 +1,11 @@
-"""Compiles what the engine launches for GPUs that are not here, and says what each launch needs.
+"""Compiles the engine's launches for other GPUs, and reports the registers and memory of each.
 
-    python tests/support/compiled_kernels.py [--json] [CAPABILITY ...]
+python tests/support/compiled_kernels.py [--json] [CAPABILITY ...]
 
-Needs Triton 3.6 or later and no GPU. The launches are those of ``KernelAttention`` on tensors of
-the CPU, up to the point where a GPU would run them, so that nothing here names a kernel's
-arguments. Registers and local memory are what ``cuobjdump``, of Triton's wheel, reads out of the
-machine code. Prints a table of the launches of a large model for each compute capability, or one
-JSON list of all launches.
+Needs Triton 3.6 or later and no GPU. It runs ``KernelAttention`` on tensors of the CPU, up to the
+point where a GPU would run the launches, so this file names no kernel's arguments. ``cuobjdump``,
+from Triton's wheel, reads registers and local memory out of the machine code. Prints a table of the
+launches of a large model for each compute capability, or one JSON list of all launches.
 """
 
 import argparse
@@ -31,7 +30,7 @@ from triton.runtime.jit import JITFunction
 
 from inference_worker.kernel_attention import KernelAttention
 
-# Programs wanted, so that decodes are split as on a GPU: two for each processor of an H200.
+# Number of programs, so that decodes are split as on a GPU: two for each processor of an H200.
 PROGRAMS = 264
 # 32 heads on 8, of 128 values each, as Qwen3-8B and Llama 3.1 8B have them.
 LARGE = {
@@ -39,7 +38,7 @@ LARGE = {
     "prefill": Case(16, 8, 4, 128, [(1000, 512)]),
     "decode beside prefill": Case(16, 8, 4, 128, [(4000, 1), (0, 512)]),
 }
-# All that is compiled for: softcap, window, sinks, pages of one token, and wide heads.
+# Every variant of a kernel: softcap, window, sinks, pages of one token, and wide heads.
 SMALL = {
     **{name: CASES[name] for name in ("pages of one token", "sinks")},
     "a window and a softcap": CASES["pages of seven, a window and a softcap"],
@@ -53,7 +52,7 @@ INSTRUCTION = re.compile(
     r"\b(ld\.global(?:\.\w+)*|st\.global(?:\.\w+)*|cp\.async\.c[ag]|wgmma\.mma_async"
     r"|mma\.sync|tcgen05\.mma)"
 )
-# Memory that is allocated and only later written is what asynchronous copies fill.
+# Only asynchronous copies fill memory that is first allocated and later written.
 BUFFER = re.compile(r"ttg\.local_alloc\s*:\s*\(\)\s*->\s*!ttg\.memdesc<((?:\d+x)+)[a-z]+(\d+)")
 
 
@@ -66,10 +65,10 @@ class Launch(NamedTuple):
     kernel: str
     warps: int
     registers: int
-    # Local memory of a thread, in which registers that do not fit are spilled.
+    # Local memory of a thread, used for registers that are spilled.
     local: int
     shared: int
-    # What a program's asynchronous copies fill, so the most that they have in flight.
+    # The memory that a program's asynchronous copies fill: the most that they have in flight.
     buffers: int
     instructions: dict[str, int]
 
@@ -82,13 +81,13 @@ class Launch(NamedTuple):
 
 
 class NoDevice:
-    """What Triton asks of a driver before a launch; a device's number is its capability."""
+    """Answers Triton's questions before a launch; a device's number is its capability."""
 
     def __init__(self, capability: int) -> None:
         self._capability = capability
 
     def get_current_device(self) -> int:
-        """Returns a number of its own for each capability: Triton keeps kernels by it."""
+        """Returns a different number for each capability, since Triton caches kernels by it."""
         return self._capability
 
     def get_current_stream(self, device: int) -> int:
@@ -97,17 +96,17 @@ class NoDevice:
         return 0
 
     def get_current_target(self) -> GPUTarget:
-        """Returns what is compiled for."""
+        """Returns the target to compile for."""
         return GPUTarget("cuda", self._capability, 32)
 
 
 def launches(capability: int, cases: dict[str, Case]) -> list[Launch]:
-    """Returns what steps of ``cases`` launch, in order, in each dtype that has kernels."""
+    """Returns the launches of ``cases``' steps, in order, in each dtype that has kernels."""
     found: list[Launch] = []
     launch = JITFunction.run
     driver.set_active(NoDevice(capability))
     for name, case in cases.items():
-        # A head of 40 bytes is gathered: kernels move units of 16.
+        # A head of 40 bytes is gathered, since kernels move units of 16.
         for dtype in DTYPES if case.head_dim % 8 == 0 else ("float32",):
 
             def compile_only(

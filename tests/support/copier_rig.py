@@ -13,7 +13,7 @@ from kvstore.storage.tiers import Tiers
 
 SLOT = 1000
 COUNT = 5
-# Seconds that nothing here comes near.
+# A time limit in seconds that no test comes near.
 LIMIT = 30.0
 
 

@@ -24,21 +24,20 @@ UUID = bytes([7, 0, *range(1, 15)])
 PCI_BUS_ID = "0000:3B:00.0"
 # What memory holds that nobody cleared.
 DIRT = 0xDD
-# What a device refuses that failed for good.
+# The errors of a device that failed for good.
 EVERY_CALL = "every call"
 
 
 class Card:
-    """One device of ``size_bytes``. ``calls`` are the calls so far, ``threads`` whose they were.
+    """One device of ``size_bytes``. ``calls`` are the calls so far, ``threads`` their threads.
 
     ``fail`` names the call that is refused from now on, or is EVERY_CALL. ``mapped`` counts the
-    mappings of each address. What was begun on a stream happens when the stream, or a
-    later event of it, is waited for, and not before. ``registered`` has the size of each
-    registration by its address. ``batches`` says whether copies can be begun by one call,
-    ``host_addresses`` whether the device reaches registered memory by the host's addresses. Handles
-    are of ``own_process`` where process ids are equal. While a stream is ``capturing``, calls of
-    threads whose mode is not relaxed are refused, and so is waiting for the device: the capture
-    is ``capture_broken`` then.
+    mappings of each address. Work begun on a stream is done at a wait for the stream, or for a
+    later event of it, and not before. ``registered`` has the size of each registration by its
+    address. ``batches`` says whether one call can begin many copies, ``host_addresses`` whether
+    the device uses the host's addresses of registered memory. Handles are of ``own_process`` if
+    process ids are equal. While a stream is ``capturing``, the card refuses calls of threads
+    whose mode is not relaxed, and waits for the device. The capture is then ``capture_broken``.
     """
 
     def __init__(self, size_bytes: int = 64 << 20, uuid: bytes = UUID) -> None:
@@ -67,7 +66,7 @@ class Card:
 
     @property
     def begun(self) -> dict[int, list[Callable[[], object]]]:
-        """What was begun on each stream and is not done."""
+        """The work of each stream that is begun and not done."""
         return self.streams.begun
 
     @property
@@ -178,7 +177,7 @@ class ServerCuda:
         self._card.streams.begin_copy(address_of(into), address, into.nbytes, stream)
 
     def begin_batch(self, copies: Items[DeviceCopy], stream: int) -> bool:
-        """Begin copies by one call, the last first; half of them where it is refused."""
+        """Begin copies by one call, the last first; begins half of them if the call is refused."""
         if not self._card.batches:
             return False
         refused = self._card.note("begin_batch")
@@ -191,7 +190,7 @@ class ServerCuda:
         return True
 
     def wait(self, stream: int) -> None:
-        """Do what was begun; where it fails, nothing of that is under way either."""
+        """Do the work that was begun; if that fails, none of it is under way either."""
         try:
             self._note("wait")
         except CudaFailed:
@@ -207,7 +206,7 @@ class ServerCuda:
         return event
 
     def wait_for_event(self, event: int) -> None:
-        """Copy what was begun before it; where it fails, nothing of that is under way either."""
+        """Do the copies begun before the event; if that fails, none of them is under way either."""
         try:
             self._note("wait_for_event")
         except CudaFailed:
@@ -262,7 +261,7 @@ class ClientCuda:
         raise DeviceUnavailable("no such device")
 
     def relax_capture(self) -> None:
-        """Let the calling thread be."""
+        """Set the calling thread's mode to relaxed."""
         for card in self._cards:
             card.relaxed.add(get_ident())
 

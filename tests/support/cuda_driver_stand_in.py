@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def driver_library(card: "Card", batched: str = "cuMemcpyBatchAsync_v2") -> SimpleNamespace:
     """Return the driver's functions on a card, called as C functions are.
 
-    ``batched`` is the batched copy that it has, with the arguments of that name; or empty.
+    ``batched`` names its batched copy, which has the arguments of that name; or is empty.
     """
     int_p, byte_p = ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.c_ubyte * 16)
     size_p, address_p = ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_ulonglong)
@@ -93,7 +93,7 @@ def _batched_copy(card: "Card", name: str) -> Callable[..., int]:
     size_p, address_p = ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_ulonglong)
     arrays = (address_p, address_p, size_p, ctypes.c_size_t)
     attributes = (ctypes.POINTER(CopyAttributes), size_p, ctypes.c_size_t)
-    # The index of a failure, which CUDA 13 has not.
+    # The index of a failure, which CUDA 13 does not return.
     failure = () if name == "cuMemcpyBatchAsync_v2" else (size_p,)
 
     def batch(*arguments: Any) -> int:  # noqa: ANN401  # as C passes them

@@ -1,4 +1,4 @@
-"""Streams and events of a device that is memory of a process: nothing is done before a wait."""
+"""Streams and events of a device that is memory of a process: work is done only at a wait."""
 
 import ctypes
 from collections.abc import Callable
@@ -10,8 +10,8 @@ from threading import RLock
 class Streams:
     """Work that was begun on streams, in its order. Thread-safe.
 
-    It is done when the stream, or a later event of it, is waited for, and not before: who
-    forgets to wait finds the bytes of before.
+    A wait for the stream, or for a later event of it, does the work, and nothing else does. Code
+    that forgets to wait finds the old bytes.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Streams:
         self.begun[stream].append(partial(ctypes.memset, address, value, size_bytes))
 
     def wait(self, stream: int) -> None:
-        """Do what was begun on a stream."""
+        """Do the work that was begun on a stream."""
         with self._mutex:
             while self.begun[stream]:
                 self.begun[stream].pop(0)()
@@ -51,20 +51,20 @@ class Streams:
         self.begun[stream].append(partial(self._happened.add, event))
 
     def wait_for(self, event: int) -> None:
-        """Do what was begun on an event's stream before it."""
+        """Do the work that was begun on an event's stream before it."""
         with self._mutex:
             while event not in self._happened:
                 self.begun[self._streams[event]].pop(0)()
 
     def lose(self, event: int) -> None:
-        """Forget what was begun on an event's stream before it, as an error does."""
+        """Forget the work that was begun on an event's stream before it, as an error does."""
         stream = self._streams[event]
         with self._mutex:
             while event not in self._happened:
                 self._lose_next(stream)
 
     def lose_all(self, stream: int) -> None:
-        """Forget what was begun on a stream; its events happen."""
+        """Forget the work that was begun on a stream; its events happen."""
         with self._mutex:
             while self.begun[stream]:
                 self._lose_next(stream)

@@ -130,18 +130,18 @@ class Runtime:
         self._card.streams.wait(stream)
 
     def eventCreateWithFlags(self, flags: int) -> int:  # noqa: N802
-        """Return an event that blocks who waits for it, and keeps no time."""
+        """Return an event without a time, at which a waiting thread sleeps."""
         assert flags == 3
         event = self._card.streams.make_event()
         self.events.add(event)
         return event
 
     def eventRecord(self, event: int, stream: int) -> None:  # noqa: N802
-        """Have an event happen after what was begun."""
+        """Record an event after the work that was begun."""
         self._card.streams.record(event, stream)
 
     def eventSynchronize(self, event: int) -> None:  # noqa: N802
-        """Carry out what was begun before an event."""
+        """Do the work that was begun before an event."""
         self._card.streams.wait_for(event)
 
     def eventDestroy(self, event: int) -> None:  # noqa: N802
@@ -162,7 +162,7 @@ class Runtime:
         del self._card.memory[pointer]
 
     def ipcGetMemHandle(self, pointer: int) -> bytes:  # noqa: N802
-        """Return the handle of an allocation, which is named by its first byte alone."""
+        """Return the handle of an allocation; only its first byte names it."""
         _check(pointer not in self._card.memory)
         return self._card.handle(pointer)
 

@@ -23,7 +23,7 @@ def size(text: str) -> int:
 def run(*command: str) -> str:
     """Runs a tool and returns its output; skips the test if the tool is not installed.
 
-    A tool of this Python's environment is found too, whether or not that one is activated.
+    Also finds a tool of this Python's environment, activated or not.
     """
     own = str(Path(sys.executable).parent)
     program = shutil.which(command[0], path=os.pathsep.join([own, os.environ.get("PATH", "")]))

@@ -14,12 +14,12 @@ from device_scenarios import LIMIT, OTHERS, TOKENS, slots, store_and_workers
 from kvstore_client import connect_admin
 from kvstore_client.testing import RunningStore, wait_until
 
-# Often enough that some of them die within the call.
+# Often enough that some workers die within the call.
 OPENINGS = 5
 
 
 def a_killed_worker_s_kernels_write_nothing_more(torch_device: str, *, with_child: bool) -> None:
-    """The slots that a killed worker was writing are another's, and stay as that one writes them.
+    """A killed worker's slots go to another worker, whose bytes stay there.
 
     The other worker sees that the page still changes right before the kill. ``with_child``: the
     killed worker leaves a forked child, which keeps all descriptors that it may keep.
@@ -48,7 +48,7 @@ def a_killed_worker_s_kernels_write_nothing_more(torch_device: str, *, with_chil
 
 
 def a_worker_killed_as_it_opens_leaves_nothing(torch_device: str) -> None:
-    """Workers that die while CUDA opens their memory take nothing from others, and hold nothing."""
+    """Workers that die while CUDA opens their memory take nothing from others, hold nothing."""
     with store_and_workers(1) as (store, (worker,)):
         worker.ask("write", TOKENS)
         assert worker.ask("hold", TOKENS) == len(TOKENS) - 1

@@ -1,4 +1,4 @@
-"""What a worker of the tests launches on its device, and what it waits for there."""
+"""The launches of a test's worker on its device, and its waits there."""
 
 from collections import deque
 from collections.abc import Callable
@@ -15,7 +15,7 @@ LAUNCHES = 8
 
 
 class StreamWait:
-    """What a client waits for before it tells the store: the work of one stream, once chosen."""
+    """The wait of a client: for the work of one stream, once it is chosen."""
 
     def __init__(self) -> None:
         self.work = DeviceWork()
@@ -38,7 +38,7 @@ class EndlessWrites:
         Thread(target=work, daemon=True).start()
 
     def _write_here(self) -> None:
-        # A CPU has no queue: the write under way counts as many.
+        # A CPU has no queue: the current write counts as many.
         self.unfinished = LAUNCHES
         while True:
             self._numbers.add_(1)
@@ -46,7 +46,7 @@ class EndlessWrites:
     def _launch(self) -> Callable[[], None]:
         self._numbers.add_(1)
         graph = torch.cuda.CUDAGraph()
-        # In torch's own mode, in which calls of other threads end a capture unless their mode is
+        # In torch's default mode, calls of other threads end a capture unless their mode is
         # relaxed, as that of the client's device thread is.
         with torch.cuda.graph(graph):
             for _ in range(KERNELS):

@@ -1,4 +1,4 @@
-"""What has to come before what on a device: real stores, real processes.
+"""Orders of operations on a device: real stores, real processes.
 
 ``torch_device`` is as in ``device_scenarios``.
 """
@@ -29,7 +29,7 @@ def an_insert_waits_for_its_own_stream(torch_device: str) -> None:
 
 
 def a_page_written_over_is_handed_to_nobody(torch_device: str) -> None:
-    """The store reads the device's pages with checksums, and finds one that was written over."""
+    """The store reads the device's pages with checksums, and finds one that was overwritten."""
     config = {"page_checksums": True}
     with store_and_workers(2, "--verify-rate", "1", config=config) as (store, (one, two)):
         one.ask("write", TOKENS)
@@ -38,7 +38,7 @@ def a_page_written_over_is_handed_to_nobody(torch_device: str) -> None:
         two.ask("overwrite", 5)
         two.ask("release")
         assert stats(store).counters.corrupt_page_count == 0
-        # Page 5 and what follows it are gone; the pages before it are as they were.
+        # The index has lost page 5 and the pages after it; the pages before it are unchanged.
         assert two.ask("hold", TOKENS) == 5 * LAYOUT.page_tokens
         assert two.ask("reads_right")
         two.ask("release")

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 LIMIT = 120.0
-# These take seconds to import. Importing them does not initialise CUDA.
+# Imported here since they take seconds. Importing them does not initialise CUDA.
 IMPORTED = ["grpc", "numpy", "torch", "kvstore_client", "kvstore_client.cuda_memory"]
-# A worker sends this just before it asks CUDA to open a handle, if it was told to announce that.
+# A worker sends this just before it asks CUDA to open a handle, if the test asked for it.
 OPENING = "opening"
 
 
@@ -22,7 +22,7 @@ class StartMethod:
 
 
 class WorkerStart(NamedTuple):
-    """What a worker process is started with, as ``DeviceProcess`` takes it."""
+    """The arguments of a worker process, as ``DeviceProcess`` reads them."""
 
     runtime_dir: Path
     environment: dict[str, str]
@@ -34,10 +34,10 @@ class WorkerStart(NamedTuple):
 class DeviceProcess:
     """Starts a process with a client and a ``DeviceWorker``; kills it at the end of its block.
 
-    It begins as ``StartMethod`` says, unless somebody is to see its environment, which
-    is the one that a process was begun with. ``environment`` is added to its own before it looks
-    for a device. Its namespace is open unless ``wait_open`` is false. ``config`` has settings of
-    its client. With ``announces_open`` it sends ``OPENING`` before it opens a handle.
+    It begins as ``StartMethod`` says. It is spawned if others read its uid from its environment,
+    which they see as it was when the process began. ``environment`` is added to its own before it
+    looks for a device. Its namespace is open unless ``wait_open`` is false. ``config`` has settings
+    of its client. With ``announces_open`` it sends ``OPENING`` before it opens a handle.
     """
 
     def __init__(

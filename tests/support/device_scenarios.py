@@ -259,7 +259,7 @@ def memory_moves_between_tenants(torch_device: str) -> None:
 
 def memory_goes_with_its_last_user(extent_bytes: int, slack_bytes: int) -> None:
     """A dead store's memory stays as long as a worker maps it, and then returns to the device."""
-    # What the store reserved beyond its extents would return at once.
+    # Otherwise the memory that the store reserved beyond its extents would return at once.
     grow = ("--tier1-reserve", "grow")
     with store_and_workers(2, *grow, extent_bytes=extent_bytes) as (store, (worker, witness)):
         worker.ask("write", TOKENS)

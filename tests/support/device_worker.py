@@ -134,30 +134,30 @@ class DeviceWorker:
         return busy and stream.query()
 
     def write_without_end(self) -> bool:
-        """Write a reserved page for ever; returns, once enough is queued, whether that is so."""
+        """Write a reserved page without end; returns, once enough is queued, whether that is so."""
         # As integers: adding one to a large number of bfloat16 leaves it as it is.
         numbers = self._numbers(self.reserved()[0])
         writes = EndlessWrites(numbers)
         return wait_until(lambda: writes.unfinished >= LAUNCHES, LIMIT)
 
     def page_changes(self, page: PageRef) -> bool:
-        """Tell whether anybody writes a page: wait for ten changes of its first number."""
+        """Return whether the page changes: wait for ten changes of its first number."""
         return all(self._changes(page) for _ in range(10))
 
     def page_stays(self, page: PageRef) -> bool:
-        """Tell whether a page has the same first number in a hundred readings."""
+        """Return whether a page has the same first number in a hundred readings."""
         return len({int(self._numbers(page)[0]) for _ in range(100)}) == 1
 
     def overwrite(self, number: int) -> None:
-        """Write over a page of the match that is kept, which no worker may do."""
+        """Overwrite a page of the match that is kept, which no worker may do."""
         self._numbers(self._match.pages[number]).add_(1)
         self._wait_for_device()
 
     def insert_beside_busy_stream(self, tokens: list[int]) -> bool:
-        """Write and insert pages by a stream of their own, while the default one works on.
+        """Write and insert pages on their own stream, while the default one works.
 
-        Tells whether the default one still works when the insert has returned. The client waits
-        for the other stream alone. A CPU has no streams.
+        Returns whether the default stream still works when the insert has returned. The client
+        waits only for the other stream. A CPU has no streams.
         """
         self._tokens = tokens
         self._acquired = self._namespace.acquire(tokens, total_page_count=page_count(tokens))
@@ -272,7 +272,7 @@ class DeviceWorker:
             write_page(self._namespace, tokens, number, page)
 
     def _numbers(self, page: PageRef) -> torch.Tensor:
-        """View a page, of anybody, as one row of int16."""
+        """View any page as one row of int16."""
         return self._namespace.page_tensor(page).view(torch.int16).view(-1)
 
     def _changes(self, page: PageRef) -> bool:

@@ -1,6 +1,6 @@
-"""Steps whose pages lie tens of GiB apart, to be attended to in two ways.
+"""Steps whose pages lie tens of GiB apart, for two ways of attention.
 
-On a CPU the memory is one mapping of which only the pages that a case uses are ever touched.
+On a CPU the memory is one mapping; a case touches only the pages that it uses.
 """
 
 import mmap
@@ -32,7 +32,7 @@ FAR_CASES = {
 
 
 def far_memory(device: str) -> torch.Tensor:
-    """Return ``FAR_BYTES`` of uint8; on a CPU the machine has none of it until it is touched."""
+    """Return ``FAR_BYTES`` of uint8; on a CPU only touched pages use memory."""
     if device != "cpu":
         return torch.empty(FAR_BYTES, dtype=torch.uint8, device=device)
     descriptor = os.memfd_create("far pages")
@@ -45,7 +45,7 @@ def far_memory(device: str) -> torch.Tensor:
 
 
 def near_memory(case: Case, device: str) -> torch.Tensor:
-    """Return memory of uint8 for the slots that a case uses, and no more."""
+    """Return memory of uint8 only for the slots that a case uses."""
     size = len(EXTENTS) * 2 * SLOTS * _layout(case).page_bytes
     return torch.empty(size, dtype=torch.uint8, device=device)
 

@@ -1,4 +1,4 @@
-"""What vLLM's half at a rank has to hold for its blocks, on any device, without vLLM.
+"""The rules for vLLM's half at a rank on its blocks, on any device, without vLLM.
 
 ``device`` is where an engine's blocks are, ``memory_device`` where the store's slots are.
 """
@@ -33,20 +33,20 @@ def worker_half(blocks: Blocks) -> Iterator[WorkerHalf]:
 
 
 def load_beside(half: WorkerHalf, memory: Slots, wanted: Transfer) -> None:
-    """Load beside a step, and return once the load was reported as well ended."""
+    """Load beside a step, and return once the load was reported as successful."""
     half.load(StepPlan("engine", loads=[wanted]), memory)
     await_load(half, wanted)
 
 
 def await_load(half: WorkerHalf, wanted: Transfer) -> None:
-    """Return once a load was reported; fail where it failed."""
+    """Return once a load was reported; fail if it failed."""
     assert wait_until(lambda: wanted.request_id in half.take_finished()[1], LIMIT)
     report = half.take_report()
     assert (dict(report.ended), report.failed) == ({wanted.job: 1}, set())
 
 
 def save(half: WorkerHalf, memory: Slots, wanted: Transfer) -> None:
-    """Save, and return once the save was reported as well ended."""
+    """Save, and return once the save was reported as successful."""
     half.save(StepPlan("engine", saves=[wanted]), memory)
     report = half.take_report()
     assert (dict(report.ended), report.failed) == ({wanted.job: 1}, set())
@@ -95,7 +95,7 @@ def a_load_comes_after_the_step_s_earlier_work(
 
 
 def a_saved_block_may_be_overwritten(layout: Layout, device: str, memory_device: str) -> None:
-    """A save copies what the step queued before it, and not what is queued right after it."""
+    """A save copies the work that the step queued before it, and not what it queues right after."""
     blocks = layout(BLOCKS, BLOCK_BYTES, device)
     memory = slots(BLOCKS, BLOCK_BYTES, memory_device)
     written = content(BLOCKS, BLOCK_BYTES, device)
@@ -126,16 +126,16 @@ class Copy(NamedTuple):
 
     @property
     def device_temporary(self) -> int:
-        """Bytes that torch allocates beside the blocks to copy these to, or from, the host.
+        """Bytes that torch allocates for a copy between the blocks and the host.
 
-        ATen's ``copy_kernel_cuda`` makes a side contiguous, as a whole, where it is not.
+        ATen's ``copy_kernel_cuda`` makes a side contiguous, as a whole, if it is not.
         """
         return 0 if self.blocks_together else self.byte_count
 
 
 @contextmanager
 def recorded_copies(*, to_blocks: bool) -> Iterator[list[Copy]]:
-    """Return the copies of the loads or saves, within the step, that follow in the block."""
+    """Return the copies of the loads or saves within the step that the block of code runs."""
     found: list[Copy] = []
     copy = block_copier.copy_with_team
 

@@ -15,9 +15,9 @@ MUTEX = Path(tempfile.gettempdir()) / "kvstore-test-hugepages"
 
 @contextmanager
 def hugepages_reserved(page_count: int) -> Iterator[bool]:
-    """Provide a pool with ``page_count`` pages for nobody yet; False if it cannot be had.
+    """Provide a pool with ``page_count`` unreserved pages; False if the machine cannot have it.
 
-    Needs root for a pool that has less. The pool is as before at the end.
+    Needs root if the pool has fewer. The pool is as before at the end.
     """
     with MUTEX.open("a") as mutex:
         fcntl.flock(mutex, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""A device that fails for good in one process: what its every call says, cupy's and torch's.
+"""A device that fails for good in one process: every call of cupy and torch fails there.
 
 A process whose id is the name of a file in ``KVSTORE_TEST_CARD_LOST`` has lost its device.
 """
@@ -40,7 +40,7 @@ class Event:
     """``torch.cuda.Event``, as far as an engine's waits use it."""
 
     def record(self, stream: object) -> None:
-        """Stand behind what was begun: all of it is done."""
+        """Do nothing: all work that was begun is done."""
 
     def synchronize(self) -> None:
         """Wait for nothing, or raise as torch does."""
@@ -55,7 +55,7 @@ def wait_as_torch(device: object) -> None:
 
 
 def wait_on_card() -> None:
-    """Have an engine's waits, whose model is on the CPU, wait for the device and its pages."""
+    """Make the waits of an engine, whose model is on the CPU, wait for the device and its pages."""
     if "inference_worker.device_work" not in sys.modules:
         return
     work = sys.modules["inference_worker.device_work"].DeviceWork

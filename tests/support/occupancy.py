@@ -1,4 +1,4 @@
-"""How many programs of a kernel one multiprocessor holds at a time, by what each of them needs."""
+"""The number of a kernel's programs that fit into one multiprocessor, by their resources."""
 
 from typing import Final, NamedTuple
 

@@ -1,4 +1,4 @@
-"""A step's tables as they were built before: anew in each step, page by page of each table."""
+"""A step's tables as they were before: built anew in each step, page by page of each table."""
 
 import torch
 
@@ -17,9 +17,9 @@ def addresses(pool: PagePool, table: BlockTable) -> torch.Tensor:
 
 
 def rebuilt_tables(step: Step) -> torch.Tensor:
-    """Build what a step's kernels read besides the work: parts, pages and places in one array.
+    """Build all inputs of a step's kernels but the work: parts, pages and places in one array.
 
-    Taken from ``KernelAttention`` as it was before work lists; pages are counted from the first.
+    From ``KernelAttention`` as it was before work lists; pages are counted from the first.
     """
     pool, layout = step.pool, step.pool.layout
     base = pool.page(step.parts[0].table[0])

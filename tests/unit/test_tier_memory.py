@@ -91,7 +91,7 @@ def machine(root: Path, has_memory: str) -> Path:
 def test_tier_2_is_near_its_device(
     tmp_path: Path, card: Card, chosen: str, has_memory: str, wanted: int | None
 ) -> None:
-    """By itself where there is a choice, else on the node that is named."""
+    """Without a setting if there is a choice, else on the named node."""
     config = load_config(["--tier2-numa-node", chosen])
     root = machine(tmp_path, has_memory)
     with closing(CudaDevice(0, lambda: ServerCuda(card))) as device, capture_logs() as lines:
@@ -109,12 +109,12 @@ def test_without_a_device_there_is_nothing_to_be_near(tmp_path: Path) -> None:
 def test_a_node_that_the_machine_lacks_is_refused(tmp_path: Path) -> None:
     """With those that it has."""
     config = load_config(["--tier2-numa-node", "5"])
-    with pytest.raises(DeviceUnavailable, match=r"tier2_numa_node is 5.*: 0, 1$"):
+    with pytest.raises(DeviceUnavailable, match=r"tier2_numa_node is 5.*: 0, 1\. Set one"):
         tier_2_node(config, None, machine(tmp_path, "0-1\n"))
 
 
 def test_a_device_that_does_not_tell_its_place_has_no_node(tmp_path: Path, card: Card) -> None:
-    """It is logged, and memory comes from any node."""
+    """The log says so, and memory comes from any node."""
     with closing(CudaDevice(0, lambda: ServerCuda(card))) as device, capture_logs() as lines:
         card.fail = "pci_bus_id"
         assert tier_2_node(load_config([]), device, machine(tmp_path, "0-1\n")) is None
@@ -129,7 +129,7 @@ def test_a_node_is_a_number_or_a_word(wrong: str) -> None:
 
 
 def test_both_tiers_of_host_memory_are_of_the_pages_that_are_set() -> None:
-    """Their bytes are counted in whole ones."""
+    """Their bytes are rounded up to whole pages."""
     config = load_config(["--tier2-bytes", "9MiB", "--hugepages", "2MiB"])
     with ExitStack() as stack, Signals(()) as signals:
         source = tier_1_source(config, stack, signals)

@@ -1,7 +1,7 @@
 """``python -m gpu_machine.probes NAME``: asks one question and prints the answer as JSON.
 
-``answer`` is yes, no or measured, and ``why`` a reason or the main figure. Exit status 0: it was
-answered. 1: it could not be, ``why`` says what failed. 77: there is no CUDA device.
+``answer`` is yes, no or measured, and ``why`` a reason or the main figure. Exit status 0: the probe
+has an answer. 1: it has none, and ``why`` says what failed. 77: there is no CUDA device.
 """
 
 import json
@@ -14,11 +14,11 @@ from gpu_machine.probes.driver import why_no_device
 
 FAILED: Final = 1
 USAGE: Final = 2
-# As automake's tests end that cannot run.
+# The status of automake's tests that cannot run.
 NO_DEVICE: Final = 77
 # Needs no device.
 ON_THE_HOST: Final[dict[str, Callable[[], dict[str, Any]]]] = {"memory": host.memory}
-# In an order in which each is of use only if those before it answered yes.
+# In an order in which each is useful only if those before it answered yes.
 ON_THE_DEVICE: Final[dict[str, Callable[[], dict[str, Any]]]] = {
     each.__name__: each
     for each in (

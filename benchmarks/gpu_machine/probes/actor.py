@@ -1,7 +1,7 @@
-"""A process of a probe, which another process asks for one operation at a time.
+"""A process of a probe, which executes one operation at a time for another process.
 
-The probe itself never uses CUDA, so that an actor can be killed, or broken by an error that CUDA
-does not recover from, and the probe still answers.
+The probe itself never uses CUDA. So an actor can be killed, or broken by an error that CUDA does
+not recover from, and the probe still answers.
 """
 
 import json
@@ -24,9 +24,9 @@ class ActorError(Exception):
 
 
 class Actor:
-    """Starts a process and asks it; kills it at the end of its block. For one thread.
+    """Starts a process, sends it operations, and kills it at the end of its block. For one thread.
 
-    ``prefix`` is a command that starts the process, ``unshare`` for one.
+    ``prefix`` is a command that starts the process, for example ``unshare``.
     """
 
     def __init__(self, *prefix: str) -> None:
@@ -55,10 +55,10 @@ class Actor:
         self._socket.close()
 
     def ask(self, operation: str, *, descriptor: int | None = None, **arguments: object) -> Any:  # noqa: ANN401
-        """Return what an operation of :class:`device.Device` returns.
+        """Return the result of an operation of :class:`device.Device`.
 
-        A descriptor goes along, and one that comes back is the answer, open in this process.
-        Raises :class:`ActorError`.
+        Sends a descriptor along. If the answer is a descriptor, it is open in this process. Raises
+        :class:`ActorError`.
         """
         message = json.dumps({"operation": operation, "arguments": arguments}).encode()
         given = [] if descriptor is None else [descriptor]
@@ -82,8 +82,8 @@ class Actor:
 
 
 def serve(channel: socket.socket) -> None:
-    """Do what is asked over a socket until its other end closes."""
-    # Here, so that what is wrong with it is an answer.
+    """Execute the operations from a socket until its other end closes."""
+    # Imported here, so that an import error becomes an answer.
     from gpu_machine.probes.device import Device  # noqa: PLC0415
 
     device = Device()

@@ -1,6 +1,6 @@
 """Speed of registering memory of the host, and of copies to the device and back.
 
-In the probe's own process: nothing is killed here.
+Runs in the probe's own process, since it kills nothing.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ REGISTERED: Final = 2048 * MIB
 PIECE: Final = 64 * MIB
 COPIED: Final = 512 * MIB
 ROUNDS: Final = 6
-# Of CUDA's runtime: cudaHostRegisterPortable, cudaMemcpyHostToDevice and its opposite.
+# From CUDA's runtime: cudaHostRegisterPortable, cudaMemcpyHostToDevice and its opposite.
 PORTABLE: Final = 1
 TO_DEVICE: Final = 1
 TO_HOST: Final = 2

@@ -1,4 +1,4 @@
-"""What an actor does on device 0: one allocation or mapping at a time."""
+"""The operations of an actor on device 0: one allocation or mapping at a time."""
 
 import ctypes
 import os
@@ -9,7 +9,7 @@ from typing import Any, Final
 from gpu_machine.probes.driver import READ_ONLY, READ_WRITE, Driver
 
 MIB: Final = 1 << 20
-# Read from each end of memory to compare it.
+# Bytes to read from each end of memory to compare it.
 ENDS: Final = MIB
 # cudaMemcpyDeviceToHost, cudaStreamNonBlocking.
 TO_HOST: Final = 2
@@ -20,9 +20,10 @@ DEVICE_FILES: Final = "/dev/nvidia"
 
 
 class Device:
-    """Operations by name. Each raises whatever cupy or the driver raises.
+    """Operations by name. Each raises the errors of cupy or of the driver.
 
-    An address and a size are of the memory that was allocated, opened, created or taken in last.
+    An address and a size are those of the memory that was last allocated, opened, created or taken
+    in.
     """
 
     def __init__(self) -> None:
@@ -39,7 +40,7 @@ class Device:
         os.setgroups([])
         os.setgid(uid)
         os.setuid(uid)
-        # Whose home cannot be written to.
+        # A folder that this user can write to, unlike its home.
         os.environ["CUPY_CACHE_DIR"] = f"/tmp/cupy-{uid}"  # noqa: S108 - made by cupy, for its kernels
         os.environ["HOME"] = "/tmp"  # noqa: S108 - as above
         return os.getuid()
@@ -87,19 +88,19 @@ class Device:
         return found == [bytes([value]) * ENDS] * 2
 
     def count(self, seconds: float, launches: int) -> None:
-        """Queue kernels that count in the first word, each for some seconds; wait for none."""
+        """Queue kernels that count in the first word for some seconds each; wait for none."""
         kernel = self._driver.counting_kernel()
         for _ in range(launches):
             self._driver.launch(kernel, self._address, int(seconds * 1e9), self._stream)
 
     def counted(self) -> int:
-        """Return the first word, read beside whatever runs."""
+        """Return the first word; reads it beside running kernels."""
         return int.from_bytes(self._read(0, 4), "little")
 
     def fork_sleeper(self, *, closes: bool) -> int:
         """Fork a child that sleeps and return its id.
 
-        It calls nothing of CUDA. If ``closes``, it closes the device's descriptors first, and
+        The child calls nothing of CUDA. If ``closes``, it first closes the device's descriptors and
         unmaps the device's files: the driver ends channels at the last close of a file, and a
         mapping keeps a file open.
         """
@@ -128,7 +129,7 @@ class Device:
         return time.perf_counter() - begin
 
     def unmap(self) -> None:
-        """Unmap what was created or taken in."""
+        """Unmap the memory that was created or taken in."""
         self._driver.unmap(self._address, self._size)
 
     def granularity(self) -> int:

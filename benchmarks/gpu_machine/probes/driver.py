@@ -1,4 +1,4 @@
-"""CUDA's driver by ctypes: what cupy does not offer, or offers only with CUDA's headers."""
+"""Calls of CUDA's driver by ctypes that cupy lacks, or offers only with CUDA's headers."""
 
 import ctypes
 from typing import Any, Final
@@ -12,7 +12,7 @@ READ_ONLY: Final = 1
 READ_WRITE: Final = 3
 MINIMUM_GRANULARITY: Final = 0
 
-# Counts in one word of memory until a time is over. PTX needs no compiler: the driver has one.
+# Counts in one word of memory until a time is over. The driver compiles PTX itself.
 PTX: Final = b"""
 .version 7.0
 .target sm_70
@@ -40,7 +40,7 @@ again:
 
 
 class DriverError(Exception):
-    """A call of the driver failed: its name and what it answered."""
+    """A call of the driver failed: its name and the driver's answer."""
 
 
 class Location(ctypes.Structure):
@@ -124,7 +124,7 @@ class Driver:
         self.call("cuLaunchKernel", kernel, *numbers, ctypes.c_void_p(stream), pointers, None)
 
     def properties(self) -> AllocationProperties:
-        """Return what describes memory of device 0 that a descriptor can name."""
+        """Return a description of device 0's memory that a descriptor can name."""
         made = AllocationProperties()
         made.type, made.requested_handle_types = PINNED, POSIX_DESCRIPTOR
         made.location.type, made.location.id = ON_DEVICE, 0
@@ -172,7 +172,7 @@ class Driver:
         return address.value
 
     def allow(self, address: int, size: int, access: int) -> None:
-        """Set what this process may do with mapped memory."""
+        """Set how this process may use mapped memory."""
         description = AccessDescription(Location(ON_DEVICE, 0), access)
         arguments = ctypes.byref(description), ctypes.c_size_t(1)
         self.call("cuMemSetAccess", ctypes.c_uint64(address), ctypes.c_size_t(size), *arguments)

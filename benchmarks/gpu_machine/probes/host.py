@@ -1,4 +1,4 @@
-"""What the machine says of its memory, before and after some of it was touched."""
+"""The machine's figures of its memory, before and after some of it was touched."""
 
 import mmap
 import os
@@ -9,7 +9,7 @@ from typing import Any, Final
 GIB: Final = 1 << 30
 CHUNK: Final = 16 << 20
 MEMINFO: Final = Path("/proc/meminfo")
-# GiB to touch. A machine may begin with little and grow as its memory is used.
+# GiB to touch. A machine may start with little memory and grow as it is used.
 VARIABLE: Final = "KVSTORE_TOUCH_GIB"
 TOUCHED_GIB: Final = 8
 SHOWN: Final = ("MemTotal", "MemFree", "MemAvailable", "Hugepagesize", "HugePages_Total")

@@ -1,4 +1,4 @@
-"""Whether the kernels of a process that was killed have ended when it is reaped."""
+"""Checks that a killed process's kernels have ended when the process is reaped."""
 
 import os
 import signal
@@ -9,11 +9,11 @@ from typing import Any, Final
 from gpu_machine.probes.actor import Actor, ActorError
 
 SIZE: Final = 64 << 20
-# What is queued at the kill: twenty seconds, of which one kernel runs.
+# The kernels queued at the kill: twenty seconds of work, of which one kernel runs.
 KERNEL_SECONDS: Final = 0.5
 KERNELS: Final = 40
 PATIENCE: Final = 20.0
-# Between two looks at the word that the kernels count in.
+# Seconds between two reads of the word that the kernels count in.
 LOOK_SECONDS: Final = 0.5
 
 
@@ -66,7 +66,7 @@ def _require_counting(owner: Actor) -> None:
 
 
 def _seconds_of_writes(owner: Actor, before: int) -> float | None:
-    """Return for how long the word changed, at most the patience; None if it never did."""
+    """Return for how long the word changed, at most the patience; None if it never changed."""
     begin = time.monotonic()
     changed: float | None = None
     while time.monotonic() - begin < PATIENCE:

@@ -1,4 +1,4 @@
-"""Mapping another process's memory by CUDA IPC: who can, and what outlives whom."""
+"""Mapping another process's memory by CUDA IPC: which processes can, and which memory stays."""
 
 import shutil
 import time
@@ -11,7 +11,7 @@ from gpu_machine.probes.actor import Actor, ActorError
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
 SIZE: Final = 64 * MIB
-# So large that other processes' memory cannot be taken for it.
+# So large that a change by other processes cannot be mistaken for it.
 LARGE: Final = 4 * GIB
 MOST_OF_IT: Final = 3 * GIB
 PATIENCE: Final = 10.0
@@ -77,7 +77,7 @@ def exporter_killed() -> dict[str, Any]:
 
 
 def room_after(observer: Actor, wanted: int) -> int:
-    """Return what the device has left once it is ``wanted`` bytes, or after the patience."""
+    """Return the device's free bytes once they are ``wanted``, or after the patience."""
     limit = time.monotonic() + PATIENCE
     while (found := int(observer.ask("room"))) < wanted and time.monotonic() < limit:
         time.sleep(0.1)
@@ -87,7 +87,7 @@ def room_after(observer: Actor, wanted: int) -> int:
 @contextmanager
 def _namespaced() -> Iterator[Actor]:
     if shutil.which(IN_A_NAMESPACE[0]) is None:
-        raise ActorError("unshare is not in PATH")
+        raise ActorError("unshare is not in PATH: install util-linux")
     with Actor(*IN_A_NAMESPACE) as made:
         yield made
 

@@ -92,13 +92,13 @@ class ClientConfig:
     wait_for_device: Callable[[], None] | None = None
     """Waits until the device work on the caller's pages completed, or raises.
 
-    Called on the caller's thread before an insert and before a release, and on a thread of the
-    client's before memory of a device is unmapped: it names its streams itself, such as
-    ``torch.cuda.current_stream().synchronize``, taken from the one stream that does all the work.
-    None: all work of this process is waited for on the devices that pages are
-    mapped of, and host pages are only touched by code that has returned by then. CUDA refuses
-    that while any stream of the process captures a graph, and the capture fails: an engine with
-    CUDA graphs sets a wait of its own, for events or streams that no capture is under way on.
+    The client calls it on the caller's thread before an insert and before a release, and on a
+    thread of its own before it unmaps memory of a device. So it must name its streams itself:
+    ``torch.cuda.current_stream().synchronize``, read on the thread whose stream does all the
+    work. None: the client waits for all work of this process on the devices whose pages are
+    mapped, and host pages are only touched by code that has returned by then. CUDA refuses
+    that wait while any stream of the process captures a graph, and the capture fails. An
+    engine with CUDA graphs must set its own wait, for events or streams without a capture.
     If it raises, nothing is inserted or released.
     """
 

@@ -1,8 +1,8 @@
-"""Calls of the CUDA driver by ctypes, which lets other threads of Python run meanwhile.
+"""Calls of the CUDA driver by ctypes, during which other Python threads run.
 
-cupy and torch return a device's UUID as a C string, which ends at its first zero byte: one
-device in sixteen has such a byte. cupy holds the interpreter while it creates a context, for
-0.3 to 2 s. Neither has a call for a thread's mode beside captures.
+cupy and torch return a device's UUID as a C string, which ends at its first zero byte: one device
+in sixteen has such a byte. cupy holds the GIL while it creates a context, for 0.3 to 2 s. Neither
+can set a thread's capture mode.
 """
 
 import ctypes
@@ -35,19 +35,19 @@ class CudaDriver:
         return bytes(uuid)
 
     def create_context(self, device: int) -> None:
-        """Create a device's primary context if there is none, and keep it until the process ends.
+        """Create a device's primary context if none exists, and keep it until the process ends.
 
-        cupy, torch and all that uses the runtime work in this one context.
+        cupy, torch and every user of CUDA's runtime work in this one context.
         """
         ordinal, context = ctypes.c_int(), ctypes.c_void_p()
         self._call("cuDeviceGet", ctypes.byref(ordinal), ctypes.c_int(device))
         self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), ordinal)
 
     def relax_capture(self) -> None:
-        """Allow the calling thread to use CUDA while another one captures a graph.
+        """Allow the calling thread to use CUDA while another thread captures a graph.
 
-        By default a call such as ``cudaIpcOpenMemHandle`` fails then, with error 900, and ends
-        the capture too. Calls that wait for the whole device do so in any mode.
+        In the default mode a call such as ``cudaIpcOpenMemHandle`` fails then with error 900, and
+        ends the capture too. A wait for the whole device fails in any mode.
         """
         mode = ctypes.c_int(CAPTURE_RELAXED)
         self._call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))

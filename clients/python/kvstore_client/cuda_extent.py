@@ -35,7 +35,7 @@ class CudaExtent(MappedExtent):
         memory: CudaMemory | None = None,
         wait: Callable[[], None] | None = None,
     ) -> None:
-        """``memory`` is this process's, if not another is given; ``wait`` as in its ``map``."""
+        """Use ``memory``, by default this process's; ``wait`` is that of ``memory.map``."""
         described = extent.cuda_ipc
         super().__init__(extent, described.size_bytes)
         if (len(described.ipc_handle), len(described.device_uuid)) != (HANDLE_BYTES, UUID_BYTES):

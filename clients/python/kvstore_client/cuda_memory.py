@@ -45,10 +45,9 @@ class _Owner:
 class CudaMemory:
     """Maps device memory, once a handle, and unmaps it after the last view of it.
 
-    CUDA opens and closes on one thread of its own, which has the contexts; the
-    opened handles are known there alone. ``load`` brings CUDA, there, when it is
-    first needed. The thread breaks no capture of a CUDA graph by another one, except where it
-    has to wait for a whole device. Any thread may use it.
+    One thread with the CUDA contexts opens and closes handles, and only it knows the open ones. It
+    calls ``load`` to import CUDA at the first use. The thread breaks no capture of a CUDA graph by
+    another thread, except by a wait for a whole device. Any thread may use this class.
     """
 
     def __init__(self, load: Callable[[], CudaRuntime] = CupyRuntime) -> None:
@@ -64,13 +63,13 @@ class CudaMemory:
         unmapped: Callable[[], None] | None,
         wait: Callable[[], None] | None = None,
     ) -> CudaMapping:
-        """Map what a handle of a store of this epoch reaches; takes seconds the first time.
+        """Map the memory behind a handle of a store of this epoch; takes seconds the first time.
 
-        After the last view of the result is gone, ``wait`` is called on the device thread, which
-        waits for all work on the memory; by default for the whole device. Then the memory is
-        unmapped, and ``unmapped`` is called there, once, for this mapping's part.
-        Raises :class:`DeviceUnavailable`, and :class:`StoreUnavailable` while views
-        are kept of an earlier store's memory under an equal handle.
+        After the last view of the result is dropped, the device thread calls ``wait``, which waits
+        for all work on the memory; by default for the whole device. Then it unmaps the memory, and
+        calls ``unmapped`` once for this mapping. Raises :class:`DeviceUnavailable`. Raises
+        :class:`StoreUnavailable` while views exist of an earlier store's memory under an equal
+        handle.
         """
         return self._thread.run(partial(self._map, handle, store_epoch, unmapped, wait))
 
@@ -123,7 +122,7 @@ class CudaMemory:
             wait()
             self._close(key)
         except Exception as error:  # noqa: BLE001  # `wait` may be the caller's
-            # Nobody is told: the store counts on this process having it until it ends.
+            # Not reported: the store keeps the extent for this process until the process ends.
             _logger.warning("device_memory_kept", extra={"reason": str(error)})
             return
         if unmapped is not None:

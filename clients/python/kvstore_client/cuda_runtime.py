@@ -12,10 +12,11 @@ if TYPE_CHECKING:
 HOW_TO_INSTALL = "install it with: pip install cupy-cuda13x, or cupy-cuda12x for CUDA 12"
 # cudaErrorDeviceUninitialized, "invalid device context".
 INVALID_CONTEXT = 201
-# CUDA refuses a handle whose process has the caller's own id, as the first ones of two containers
-# have, and handles do not cross namespaces of process ids (UCX, pull request 11514).
+# CUDA refuses a handle from a process with the caller's own id. The first processes of two
+# containers have the same id, and handles do not cross process namespaces (UCX, pull request
+# 11514).
 OTHER_NAMESPACE = (
-    "the store and this process have to share a namespace of process ids and one of IPC: run both "
+    "the store and this process have to share a process namespace and an IPC namespace: run both "
     "containers with `pid: host` and a shared `ipc`, or in one pod with shareProcessNamespace"
 )
 
@@ -27,7 +28,7 @@ class CudaRuntime(Protocol):
     """
 
     def relax_capture(self) -> None:
-        """Allow the calling thread its calls while another thread captures a graph."""
+        """Allow the calling thread to call CUDA while another thread captures a graph."""
         ...
 
     def device_of(self, uuid: bytes) -> int:
@@ -43,7 +44,7 @@ class CudaRuntime(Protocol):
         ...
 
     def close(self, device: int, address: int) -> None:
-        """Unmap memory that no work of this process uses any more."""
+        """Unmap memory that this process's work no longer uses."""
         ...
 
     def synchronize(self, device: int) -> None:
@@ -90,13 +91,13 @@ class CupyRuntime:
         )
 
     def relax_capture(self) -> None:
-        """Allow the calling thread its calls while another thread captures a graph."""
+        """Allow the calling thread to call CUDA while another thread captures a graph."""
         self._driver.relax_capture()
 
     def open(self, device: int, ipc_handle: bytes) -> int:
         """Map another process's memory, and return its address.
 
-        Creates the context first, in a call that other threads of Python do not wait for.
+        Creates the context first, in a call during which other Python threads run.
         """
         self._driver.create_context(device)
         self._call("setDevice", device)
@@ -113,7 +114,7 @@ class CupyRuntime:
             return self._from_dlpack(array)
 
     def close(self, device: int, address: int) -> None:
-        """Unmap memory that no work of this process uses any more."""
+        """Unmap memory that this process's work no longer uses."""
         self._call("setDevice", device)
         self._call("ipcCloseMemHandle", address)
 

@@ -1,9 +1,9 @@
-"""The device files of a parent's CUDA, which a forked child leaves.
+"""Closes the CUDA device files of a parent process in its forked child.
 
-A fork inherits the descriptors of ``/dev/nvidia*`` and the mappings of these files, which the
-driver does not exclude (nv-mmap.c of NVIDIA's open-gpu-kernel-modules). The driver ends a process's
-channels at the last close of its files. As long as a child keeps one, kernels that a killed parent
-had queued may go on, and write into slots that the store has given to others since.
+A fork inherits the descriptors of ``/dev/nvidia*`` and the mappings of these files; the driver does
+not prevent it (nv-mmap.c of NVIDIA's open-gpu-kernel-modules). The driver ends a process's channels
+at the last close of its files. While a child keeps one open, kernels that a killed parent queued
+may continue, and write into slots that the store has since given to others.
 """
 
 import ctypes
@@ -13,9 +13,9 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-# Of the devices themselves, their control, unified memory and capabilities.
+# The files of the devices, and those for control, unified memory and capabilities.
 PREFIX = "/dev/nvidia"
-# Of linux/mman.h; the mmap of Python 3.11 has no names for them.
+# From linux/mman.h; the mmap of Python 3.11 has no names for them.
 MAP_FIXED = 0x10
 MAP_NORESERVE = 0x4000
 MAP_FAILED = ctypes.c_void_p(-1).value
@@ -23,12 +23,12 @@ _LINE = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (?:\S+ +){4}(.*)")
 
 
 def leave_device_files(prefix: str | None = None) -> None:
-    """Put harmless things in the place of all descriptors and mappings of the device files.
+    """Replaces all descriptors and mappings of the device files with harmless ones.
 
-    For a child that has just been forked, whose CUDA is of no use. Descriptors become ones of
-    ``/dev/null`` and mappings become zeros, so that what CUDA's library still does with their
-    numbers and addresses, at the child's end, harms nothing of the child's. ``prefix`` is what
-    the files' paths begin with, by default ``PREFIX``.
+    For a child that was just forked and cannot use CUDA. Descriptors become those of ``/dev/null``
+    and mappings become zeros. CUDA's library still uses their numbers and addresses at the child's
+    end; that then harms nothing. ``prefix`` is the beginning of the files' paths, by default
+    ``PREFIX``.
     """
     prefix = prefix or PREFIX
     for descriptor in _descriptors(prefix):
@@ -40,7 +40,7 @@ def leave_device_files(prefix: str | None = None) -> None:
 def _descriptors(prefix: str) -> list[int]:
     found = []
     for link in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):  # the folder's own
+        with suppress(FileNotFoundError):  # the descriptor of the folder that is listed
             if str(link.readlink()).startswith(prefix):
                 found.append(int(link.name))
     return found
@@ -65,7 +65,7 @@ def _mappings(prefix: str) -> list[tuple[int, int]]:
 
 
 def _replace(start: int, size: int) -> None:
-    """Map zeros, which take no memory until they are written, over a range of addresses."""
+    """Maps zeros over a range of addresses; they use no memory until they are written."""
     call = ctypes.CDLL(None).mmap
     call.restype = ctypes.c_void_p
     call.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_long)

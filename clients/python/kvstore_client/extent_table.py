@@ -42,7 +42,7 @@ class ExtentTable:
         store_epoch: int,
         wait: Callable[[], None] | None = None,
     ) -> None:
-        """``wait`` waits for all work on the extents of a device, before one is unmapped."""
+        """Use ``wait`` to wait for all work on a device's extents before one is unmapped."""
         self._monitor = monitor
         self._numbers = numbers
         self._store_epoch = store_epoch

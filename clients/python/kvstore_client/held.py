@@ -38,11 +38,11 @@ class Held(ABC):
     def require_current(self, *, wait: bool = True) -> None:
         """Wait for the device, once, then raise ``PageRecycled`` unless :attr:`current`.
 
-        Call it after pages were copied, or read in place: what was made of them
-        holds if it returns, and is to be dropped if it raises. Raises what
-        ``ClientConfig.wait_for_device`` raises too.
-        An engine that waits for its device once for several sequences passes
-        ``wait=False`` after that wait.
+        Call it after you copied pages or read them in place. If it returns, your results are valid;
+        if it raises, drop them. Also raises what ``ClientConfig.wait_for_device`` raises.
+
+        An engine that waits for its device once for several sequences passes ``wait=False`` after
+        that wait.
         """
         require_current(*self.holds, wait=wait)
 

@@ -86,8 +86,8 @@ def end_holds(*holds: Hold) -> None:
 def require_current(*holds: Hold, wait: bool = True) -> None:
     """Wait for the device once, then compare the generations of all pages that are still held.
 
-    Without ``wait`` the caller has waited since its last device work on the pages.
-    Raises :class:`~kvstore_client.errors.PageRecycled`, what the wait raises, and
+    With ``wait=False`` the caller must have waited since its last device work on the pages. Raises
+    :class:`~kvstore_client.errors.PageRecycled`, the errors of the wait, and
     :class:`~kvstore_client.errors.ForkedClient`.
     """
     still_open = [hold for hold in holds if hold.open]

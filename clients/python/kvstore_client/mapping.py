@@ -20,12 +20,12 @@ def map_extent(
 ) -> MappedExtent:
     """Map an extent of a store, and its generations.
 
-    ``descriptors``, which stay the caller's, came with it. ``unmapped`` is called with
-    its id after it is unmapped, in the middle of anything: it MUST NOT wait. Memory of a
+    ``descriptors`` came with the extent and stay the caller's. ``unmapped`` is called with the
+    extent's id after it is unmapped, at any point of the program: it MUST NOT wait. Memory of a
     device is unmapped after ``wait``, by default once the whole device is done. Raises
-    :class:`UntrustedExtent`, ``OSError`` for host memory that cannot be mapped,
-    ``DeviceUnavailable`` for any other, and ``StoreUnavailable`` where it can be only
-    once an earlier store's views are gone.
+    :class:`UntrustedExtent`, ``OSError`` for host memory that cannot be mapped, and
+    ``DeviceUnavailable`` for other memory. Raises ``StoreUnavailable`` if the caller has to drop an
+    earlier store's views first.
     """
     generations = map_generations(extent, descriptors)
     mapped = _map(extent, descriptors, store_epoch, unmapped, wait)

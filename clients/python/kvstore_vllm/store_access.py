@@ -14,10 +14,10 @@ MOST_NAMESPACES: Final = 64
 
 
 def copies_are_done() -> None:
-    """Return at once, for ``ClientConfig.wait_for_device``: no device work is left to wait for.
+    """Return at once, for ``ClientConfig.wait_for_device``: all device work is already done.
 
-    A rank waits for each copy by its stream before it reports the copy, and keeps the store's
-    memory mapped until then. Waiting for the whole device would end vLLM's captures of graphs.
+    A rank waits for each copy on its stream before it reports the copy, and keeps the store's
+    memory mapped until then. A wait for the whole device would end vLLM's captures of graphs.
     """
 
 

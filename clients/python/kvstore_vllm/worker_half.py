@@ -32,7 +32,7 @@ class MappedPages(ExtentTensors, Protocol):
 
 
 class _Held:
-    """The store's memory, whose extents stay mapped while this is alive, once they are used."""
+    """The store's memory; the extents that it used stay mapped as long as this object lives."""
 
     def __init__(self, memory: ExtentTensors) -> None:
         self._memory = memory
@@ -196,7 +196,7 @@ class WorkerHalf:
             try:
                 byte_count = copy(held, transfer)
             finally:
-                # Copies that were begun before one failed use slots that are given back next.
+                # Copies begun before the failed one still use slots that are given back next.
                 if self._on_cuda:
                     torch.cuda.current_stream().synchronize()
             recycled = memory.recycled(transfer.runs)
@@ -214,7 +214,7 @@ class WorkerHalf:
 
 
 def _relax_capture() -> None:
-    """Allow the calling thread its copies while vLLM captures a graph on another."""
+    """Allow the calling thread to copy while vLLM captures a graph on another thread."""
     try:
         CudaDriver().relax_capture()
     except DeviceUnavailable as error:

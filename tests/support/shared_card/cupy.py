@@ -1,10 +1,10 @@
 """A cupy for processes of a test: its one device is a folder of files that processes map.
 
-``KVSTORE_TEST_CARD`` names the folder. Memory behaves as a device's does, as far as
-that is known: a handle reaches a whole allocation and cannot be opened where it was
-made, opening twice counts, memory is dirty, it stays while anybody maps it, whoever dies
-lets go, what touches unmapped memory dies of it, and a process may lose it for good.
-Importing this makes the driver's functions, torch's version and an engine's waits fit.
+``KVSTORE_TEST_CARD`` names the folder. As far as it is known, memory behaves as a device's does. A
+handle reaches a whole allocation, and its own process cannot open it. Opens are counted, memory is
+dirty, and it stays while any process maps it. A dead process lets go of its memory, a process that
+touches unmapped memory dies, and a process may lose the device for good. Importing this also
+replaces the driver's functions, torch's version and an engine's waits.
 """
 
 import ctypes
@@ -110,29 +110,29 @@ class Runtime:
         kind: int,
         stream: int,
     ) -> None:
-        """Begin to copy: it happens when it is waited for, and not before."""
+        """Begin to copy: the bytes move at a wait, and not before."""
         assert kind in (1, 2)
         _streams.begin_copy(target, source, size, stream)
 
     def streamSynchronize(self, stream: int) -> None:  # noqa: N802
-        """Do what was begun."""
+        """Do the work that was begun."""
         _streams.wait(stream)
 
     def eventCreateWithFlags(self, flags: int) -> int:  # noqa: N802
-        """Return an event that blocks who waits for it, and keeps no time."""
+        """Return an event without a time, at which a waiting thread sleeps."""
         assert flags == 3
         return _streams.make_event()
 
     def eventRecord(self, event: int, stream: int) -> None:  # noqa: N802
-        """Have an event happen after what was begun on a stream."""
+        """Record an event after the work that was begun on a stream."""
         _streams.record(event, stream)
 
     def eventSynchronize(self, event: int) -> None:  # noqa: N802
-        """Do what was begun before an event."""
+        """Do the work that was begun before an event."""
         _streams.wait_for(event)
 
     def eventDestroy(self, event: int) -> None:  # noqa: N802
-        """Leave an event, which costs nothing here."""
+        """Do nothing: an event uses no memory here."""
 
     def hostRegister(self, pointer: int, size: int, flags: int) -> None:  # noqa: N802
         """Remember what is registered, once."""

@@ -1,4 +1,4 @@
-"""What gpu_kernels.py makes of its measurements, without a device."""
+"""The results that gpu_kernels.py makes from its measurements, without a device."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,7 +25,7 @@ from support.kernel_tables import kernel_tables
 
 
 def test_each_mix_is_measured_once() -> None:
-    """One sequence, or one context, makes no mix with one long one."""
+    """Batches of one sequence, or of one context, have no mix with one long context."""
     found = {(each.mix, each.batch, each.context): each.parts for each in cells((1, 3), (8, 32), 5)}
     assert found == {
         (UNIFORM, 1, 8): ((7, 1),),
@@ -59,7 +59,7 @@ def test_a_quick_run_fits_a_small_card() -> None:
 
 
 def test_what_does_not_fit_is_left_out() -> None:
-    """With its reason: memory, or time."""
+    """The row has the reason: memory, or time."""
     plan = make_kernel_plan("cpu", quick=True)
     assert plan.left_out(plan.page_bytes) is None
     assert plan.left_out(plan.page_bytes + 1) == "needs 16 MiB, has room for 16 MiB"
@@ -81,7 +81,7 @@ class HeldClock(WallClock):
 
 
 def test_a_hold_that_was_too_short_is_tried_again() -> None:
-    """Twice as long each time, and not for ever."""
+    """Each try is twice as long, and the number of tries is bounded."""
     done: list[int] = []
     clock = HeldClock(enough=10.0)
     timed = time_queued(clock, lambda: done.append(1), 1.0)

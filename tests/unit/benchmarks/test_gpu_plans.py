@@ -1,4 +1,4 @@
-"""The four scripts of a GPU run, and what travels for them."""
+"""The four scripts of a GPU run, and the bundle."""
 
 import gzip
 import json
@@ -15,7 +15,7 @@ from gpu_machine.probes.__main__ import ON_THE_DEVICE
 from gpu_machine.steps import Stage, Step
 
 ROOT = Path(__file__).parents[3]
-# What a lender of GPU machines allows: files that come back, and minutes of one command.
+# The limits of a lender of GPU machines: files that come back, and minutes of one command.
 MOST_FILES = 8
 MOST_MINUTES = 10
 
@@ -51,7 +51,7 @@ def test_a_script_fits_into_one_command(place: Place, script: str) -> None:
 
 
 def test_every_probe_and_every_test_is_run_once(place: Place) -> None:
-    """By look and prove together, whichever files tests/gpu has."""
+    """By look and prove together, for all files of tests/gpu."""
     found = steps([*PLANS["look"](place), *PLANS["prove"](place)])
     assert {f"probe {name}" for name in ON_THE_DEVICE} <= {step.name for step in found}
     files = [each for step in found for each in step.command if each.startswith("tests/gpu/")]
@@ -62,7 +62,7 @@ def test_every_probe_and_every_test_is_run_once(place: Place) -> None:
 
 
 def test_again_repeats_what_failed(place: Place) -> None:
-    """The tests by their ids, one that never ended too, and the probes that could not answer."""
+    """The failed tests by their ids, also one that never ended, and probes without an answer."""
     earlier(
         place,
         {"kind": "test", "test": "tests/gpu/test_a.py::test_x[a b]", "outcome": "started"},
@@ -81,7 +81,7 @@ def test_again_repeats_what_failed(place: Place) -> None:
 
 
 def test_again_runs_everything_if_nothing_is_known(place: Place) -> None:
-    """So it is of use where the results of the others were lost."""
+    """It is useful even if the results of the others were lost."""
     found = {step.name: step for step in steps(again(place))}
     assert found["tests again"].command[-1] == "tests/gpu"
 
@@ -107,13 +107,13 @@ def test_again_measures_if_nothing_failed(place: Place) -> None:
 def test_a_wheel_that_fits_is_not_downloaded_again(
     name: str, wanted: str, python: str, *, expected: bool
 ) -> None:
-    """It is of the version and for the machine's Python."""
+    """A wheel fits if it has the version and is for the machine's Python."""
     assert bundle.fits(Path(f"{name}.whl"), wanted, "4.1.0", python) is expected
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs a checkout of git")
 def test_what_is_packed_is_what_is_tracked(tmp_path: Path) -> None:
-    """As it lies there; twice the same bytes; nothing that git ignores."""
+    """The files as they are; twice the same bytes; no file that git ignores."""
     one, two = tmp_path / "one.tar.gz", tmp_path / "two.tar.gz"
     bundle.pack(one)
     bundle.pack(two)
@@ -127,7 +127,7 @@ def test_what_is_packed_is_what_is_tracked(tmp_path: Path) -> None:
 def test_too_large_a_bundle_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With its size, and status 1; the scripts in it can be run."""
+    """The program prints the size and ends with status 1; the scripts are executable."""
     out = tmp_path / "out"
     monkeypatch.setattr("sys.argv", ["bundle.py", "--out", str(out)])
     monkeypatch.setattr(bundle, "fetch", lambda *_: [])

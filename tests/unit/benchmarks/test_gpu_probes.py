@@ -1,4 +1,4 @@
-"""The raw probes without a GPU: what they answer, and that they are right on a stand-in."""
+"""The raw probes without a GPU: their answers, and that they are right on a stand-in."""
 
 import json
 import os
@@ -51,7 +51,7 @@ def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_probe_says_that_there_is_no_device(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By its exit status and in its one line, before it starts any process."""
+    """The exit status and one line say it, before the probe starts any process."""
     assert program.main([name]) == NO_DEVICE_STATUS
     (line,) = capsys.readouterr().out.splitlines()
     answer = json.loads(line)

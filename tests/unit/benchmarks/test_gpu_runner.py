@@ -1,4 +1,4 @@
-"""Steps of a GPU run: bounded, recorded as they end, and none stops another."""
+"""Steps of a GPU run: bounded in time, recorded as they end, independent of each other."""
 
 import json
 import os
@@ -26,7 +26,7 @@ from gpu_machine.steps import (
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 PATIENCE = 60.0
-# Steps are programs that begin as a user's do.
+# Steps start as programs of a user do.
 pytestmark = pytest.mark.usefixtures("executed")
 NO_DRIVER = "libcuda.so.1 is missing"
 RECORDED = ("-p", "gpu_machine.pytest_record", "-p", "no:cacheprovider", "-W", "default")
@@ -59,7 +59,7 @@ def verdicts(outcomes: list[Outcome]) -> dict[str, str]:
 
 
 def test_a_failing_step_stops_no_other(tmp_path: Path) -> None:
-    """One that fails, hangs or is missing: those after it run, and the records say all."""
+    """The steps after one that fails, hangs or is missing still run, and the records list all."""
     steps = (
         python("fails", "raise SystemExit(3)"),
         python("hangs", "print('began', flush=True); import time; time.sleep(600)", seconds=4.0),
@@ -81,7 +81,7 @@ def test_a_failing_step_stops_no_other(tmp_path: Path) -> None:
 
 
 def test_what_a_step_left_running_ends_with_it(tmp_path: Path) -> None:
-    """A step that is timed out takes its children along, and holds nobody up."""
+    """A step that times out takes its children along, and does not delay the others."""
     child = "import subprocess, sys, time; p = subprocess.Popen(['sleep', '600'])"
     step = python("parent", f"{child}; print(p.pid, flush=True); time.sleep(600)", seconds=4.0)
     (outcome,) = run(tmp_path, (step,))
@@ -107,7 +107,7 @@ def test_lanes_run_at_once(tmp_path: Path) -> None:
 
 
 def test_what_has_no_time_is_left_out(tmp_path: Path) -> None:
-    """It is recorded as such, and not begun."""
+    """The record says so, and the step is not started."""
     (outcome,) = run(tmp_path, (python("late", "print(1)"),), seconds=LEAST_SECONDS / 2)
     assert outcome.verdict == LEFT_OUT
 
@@ -127,28 +127,28 @@ def test_what_has_no_time_is_left_out(tmp_path: Path) -> None:
 def test_only_a_step_that_says_so_needs_a_device(
     tmp_path: Path, code: str, with_device: str, without_device: str
 ) -> None:
-    """What falls over has failed, wherever it does."""
+    """A step that crashes has failed, on any machine."""
     (there,) = run(tmp_path, (python("step", code),))
     (missing,) = run(tmp_path, (python("step", code),), no_device=NO_DRIVER)
     assert (there.verdict, missing.verdict) == (with_device, without_device)
 
 
 def test_a_program_that_is_missing_beside_a_device_is_no_failure(tmp_path: Path) -> None:
-    """Where there is no device, its tools are not there either."""
+    """A machine without a device lacks the device's tools too."""
     step = Step(name="nvidia-smi", command=("no-such-program",), seconds=PATIENCE)
     (outcome,) = run(tmp_path, (step,), no_device=NO_DRIVER)
     assert outcome.verdict == NO_DEVICE
 
 
 def test_an_answer_is_the_verdict(tmp_path: Path) -> None:
-    """The last line of JSON says it, with the reason."""
+    """The last line of JSON is the verdict, with the reason."""
     answer = json.dumps({"answer": "no", "why": "refused", "pids": [1, 1]})
     (outcome,) = run(tmp_path, (python("probe", f"print('{answer}')"),))
     assert (outcome.verdict, outcome.why, outcome.facts["pids"]) == ("no", "refused", [1, 1])
 
 
 def test_output_appears_whole_or_not(tmp_path: Path) -> None:
-    """A file among the results is that of a program that ended well; its errors are in the log."""
+    """A result file is from a program that ended with status 0; its errors are in the log."""
     says = "import sys; print('{}', file=sys.stderr); print(1); raise SystemExit({})"
     steps = (
         python("good", says.format("fine", 0), output="good.json"),
@@ -161,7 +161,7 @@ def test_output_appears_whole_or_not(tmp_path: Path) -> None:
 
 
 def test_a_step_that_never_stops_talking_fills_no_disk(tmp_path: Path) -> None:
-    """The log keeps the beginning, and says that it is one."""
+    """The log keeps the beginning, and says that the rest is left out."""
     results = Results(tmp_path, "try")
     for _ in range(3):
         results.log("loud", "x" * (MOST_STEP_BYTES // 2))
@@ -210,7 +210,7 @@ def test_each_test_is_recorded(tmp_path: Path) -> None:
 
 
 def test_a_test_that_ends_its_process_is_found(tmp_path: Path) -> None:
-    """It began, and never ended."""
+    """It started, and never ended."""
     source = "import os\ndef test_first(): pass\ndef test_dies(): os._exit(9)\n"
     (outcome,) = run(tmp_path, (running(tmp_path, "dying", source),))
     assert outcome.verdict == FAILED
@@ -223,14 +223,14 @@ def test_a_test_that_ends_its_process_is_found(tmp_path: Path) -> None:
     [("needs a CUDA device: no driver", NO_DEVICE), ("needs another moon", SKIPPED)],
 )
 def test_tests_that_all_skip_have_passed_nothing(tmp_path: Path, reason: str, verdict: str) -> None:
-    """Whether for a device or for something else."""
+    """For a missing device or for another reason."""
     source = f"import pytest\n@pytest.mark.skip(reason={reason!r})\ndef test_it(): pass\n"
     (outcome,) = run(tmp_path, (running(tmp_path, "idle", source),))
     assert outcome.verdict == verdict
 
 
 def test_what_triton_compiled_travels(tmp_path: Path) -> None:
-    """What one machine compiled another one need not."""
+    """A second machine does not compile the same kernels again."""
     results, first, second = tmp_path / "results", tmp_path / "first", tmp_path / "second"
     results.mkdir()
     assert "compiled nothing" in save_triton(first, results)

@@ -34,7 +34,7 @@ def runtime(card: Card, monkeypatch: pytest.MonkeyPatch) -> CupyRuntime:
 
 
 def test_memory_is_opened_viewed_waited_for_and_closed(card: Card, runtime: CupyRuntime) -> None:
-    """Each step is CUDA's plain call; the context is there before the first one of cupy's."""
+    """Each step is CUDA's plain call; the context exists before the first call of cupy's."""
     address = card.malloc(SIZE)
     assert address is not None
     device = runtime.device_of(UUID)
@@ -107,7 +107,7 @@ def test_the_device_thread_breaks_no_capture(card: Card, runtime: CupyRuntime) -
     del view
     memory._thread.run(lambda: None)
     assert (waits, card.mapped[addresses[0] or 0], card.capture_broken) == (["waited"], 0, False)
-    # By default it waits for the device, which no capture outlives: the memory is kept.
+    # The default wait is for the device, which fails a capture: the memory stays mapped.
     view = memory.map(handles[1], 1, None).whole
     del view
     memory._thread.run(lambda: None)

@@ -45,7 +45,7 @@ class Opened:
         pid = os.fork()
         if pid == 0:
             with os.fdopen(writing, "w") as answer:
-                self.mapped[-1] = 0  # a write reaches nothing of the device, and kills nobody
+                self.mapped[-1] = 0  # a write reaches no device, and kills no process
                 answer.write(json.dumps(self.left()))
             os._exit(0)
         os.close(writing)
@@ -57,7 +57,7 @@ class Opened:
 
 @pytest.fixture
 def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
-    """Provide the files, which take the place of a device's."""
+    """Provide files that replace a device's."""
     files = Opened(tmp_path)
     monkeypatch.setattr(device_files, "PREFIX", files.prefix)
     yield files
@@ -86,7 +86,7 @@ def test_a_child_of_a_process_with_device_memory_has_none_of_its_files(
 def test_a_process_without_device_memory_is_left_alone(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its fork is none of the client's business: the store has no pages that it could write."""
+    """Its fork changes nothing: the child has no pages of the store that it could write."""
     monkeypatch.setattr(cuda_memory, "_of_process", None)
     assert opened.left_in_child() == KEPT
     assert opened.left() == KEPT

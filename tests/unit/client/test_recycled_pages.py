@@ -72,7 +72,7 @@ def test_pages_that_stay_are_current(held: Held) -> None:
 
 
 def test_a_caller_that_has_waited_does_not_wait_again(held: Held) -> None:
-    """Pages are compared all the same."""
+    """Pages are still compared."""
     held.acquired.require_current(wait=False)
     held.attached.recycle(0)
     with pytest.raises(PageRecycled):

@@ -123,7 +123,7 @@ def test_holders_read_on_and_insert_no_more() -> None:
 
 
 def test_an_answer_that_is_withdrawn_holds_nothing() -> None:
-    """Its pin goes without a tombstone; one that was answered meanwhile, or is gone, is left."""
+    """Its pin is removed without a tombstone; an answered or removed one stays as it is."""
     world = CoreWorld()
     publish(world.worker, "ab")
     _, inspection = ask(world.worker, "ab")

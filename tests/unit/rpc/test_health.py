@@ -86,7 +86,7 @@ def test_with_threads_that_tick_it_serves(world: World) -> None:
 
 
 def test_what_failed_for_good_never_serves_again(world: World) -> None:
-    """Neither ready nor alive, whatever the threads show, and no heartbeat keeps it running."""
+    """Neither ready nor alive, whatever the threads show, and without heartbeats."""
     world.health.check()
     assert (world.shown(), world.said(LIVENESS), world.heartbeats) == ({SERVING}, SERVING, 1)
     world.health.fail()

@@ -1,4 +1,4 @@
-"""A device that failed for good: its pages are not called corrupt, and nobody is handed one."""
+"""A device that failed for good: its pages are not marked corrupt, and no worker gets one."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -55,7 +55,7 @@ def card(worlds: Worlds) -> Iterator[tuple[Card, CudaDevice]]:
 def test_pages_of_a_device_that_works_and_refuses_are_corrupt(
     worlds: Worlds, card: tuple[Card, CudaDevice]
 ) -> None:
-    """One call that fails says that these pages cannot be trusted, and the store goes on."""
+    """One call that fails makes these pages untrusted, and the store continues."""
     store = OnDevice(worlds, *card)
     store.card.fail = "read"
     assert store.match(store.caller, 1).matched_token_count == 0
@@ -66,7 +66,7 @@ def test_pages_of_a_device_that_works_and_refuses_are_corrupt(
 def test_pages_of_a_device_that_failed_for_good_stay(
     worlds: Worlds, card: tuple[Card, CudaDevice]
 ) -> None:
-    """The match is refused as by a store that ends, and holds nothing; one line is logged."""
+    """The match is refused as during draining, and holds nothing; one line is logged."""
     store = OnDevice(worlds, *card)
     told: list[str] = []
     store.world.store.device.on_lost(partial(told.append, "health"))
@@ -85,7 +85,7 @@ def test_pages_of_a_device_that_failed_for_good_stay(
     stats = store.world.store.stats(ADMIN)
     assert (stats.counters.corrupt_page_count, stats.pin_count) == (0, 1)
     Laws(store.world.cache).check()
-    # What was held before can be let go, and the lease with it.
+    # A worker can still release pages that it held before, and close its lease.
     store.world.store.release(store.caller, [1])
     store.world.store.revoke(store.caller)
     assert store.world.store.stats(ADMIN).pin_count == 0
@@ -94,7 +94,7 @@ def test_pages_of_a_device_that_failed_for_good_stay(
 def test_nothing_is_moved_once_the_device_failed_for_good(
     worlds: Worlds, card: tuple[Card, CudaDevice]
 ) -> None:
-    """The first copy that is refused is the last one tried, and it is said once."""
+    """After the first refused copy the mover tries no other; one line is logged."""
     stand_in, device = card
     policy = TierPolicy(write=WritePolicy.THROUGH)
     world = worlds(slots=4, extent_slots=4, lower_slots=20, tier_policy=policy, device=device)

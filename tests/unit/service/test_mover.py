@@ -16,7 +16,7 @@ from kvstore.core.wanted_moves import TierPolicy, WritePolicy
 from kvstore.storage.copies import Ending, Outcome
 
 SEQUENCES = 8
-# Seconds that nothing here comes near.
+# A time limit in seconds that no test comes near.
 LIMIT = 30.0
 
 

@@ -1,4 +1,4 @@
-"""Pages of a device that go to tier 2 and come back, beside what else happens to them."""
+"""Pages of a device that go to tier 2 and come back, beside other operations on them."""
 
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Items
@@ -23,12 +23,12 @@ from kvstore.storage.copies import Ending, Outcome
 from kvstore.storage.cuda_arena import GRANULARITY, CudaDevice
 
 SEQUENCES = 8
-# Seconds that nothing here comes near.
+# A time limit in seconds that no test comes near.
 LIMIT = 30.0
 
 
 class OnDevice:
-    """A store whose tier 1 is a device's, with the card that stands in for one."""
+    """A store whose tier 1 is a device, with the card that stands in for it."""
 
     def __init__(self, worlds: Worlds, stack: ExitStack, **policy: object) -> None:
         self.card = Card(4 * GRANULARITY)
@@ -72,14 +72,14 @@ def test_pages_go_down_from_a_device_and_come_back(
     assert counters.demoted_page_count >= PAGES * (SEQUENCES - 2)
     assert counters.promoted_page_count >= PAGES * (SEQUENCES - 2)
     assert (counters.evicted_page_count, counters.corrupt_page_count) == (0, 0)
-    # A batch is waited for once, whatever it has.
+    # A batch has one wait, whatever it holds.
     moved = counters.demoted_page_count + counters.promoted_page_count
     assert 0 < card.calls.count("wait_for_event") < moved
 
 
 @dataclass
 class Flight:
-    """Slots of copies under way. Copies from ``held`` slots go on once ``gate`` is set."""
+    """Slots of copies under way. Copies from ``held`` slots continue once ``gate`` is set."""
 
     sources: set[int] = field(default_factory=set)
     targets: set[int] = field(default_factory=set)
@@ -123,9 +123,9 @@ def watch(store: Tiered, monkeypatch: pytest.MonkeyPatch) -> Flight:
 def test_a_slot_that_is_read_is_given_to_nobody(
     worlds: Worlds, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Directions have streams of their own, so only this orders a read before the next write.
+    """Directions have their own streams, so only this orders a read before the next write.
 
-    Not even a page that an operator removes meanwhile gives its slot up before the copy ends.
+    Even if an operator removes a page meanwhile, its slot stays occupied until the copy ends.
     """
     store = OnDevice(worlds, stack, write=WritePolicy.THROUGH).tiered
     for number in range(2):
@@ -153,7 +153,7 @@ def test_a_slot_that_is_read_is_given_to_nobody(
 def test_a_match_s_promotion_does_not_wait_for_a_demotion(
     worlds: Worlds, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is answered while pages on their way down are stuck, from slots that none of them has."""
+    """The match is answered while pages on their way down are stuck, and uses other slots."""
     store = OnDevice(worlds, stack, write=WritePolicy.THROUGH).tiered
     for number in range(3):
         store.write(number)
@@ -175,7 +175,7 @@ def test_a_match_s_promotion_does_not_wait_for_a_demotion(
 
 
 def test_a_source_page_comes_up_onto_the_device(worlds: Worlds, stack: ExitStack) -> None:
-    """Where workers are handed nothing of tier 2: the page that a sequence parts in, whole."""
+    """For workers that get no pages of tier 2: the whole page in which a sequence diverges."""
     store = OnDevice(worlds, stack, in_place=False)
     world, tiered = store.tiered.world, store.tiered
     for number in range(SEQUENCES):
@@ -195,7 +195,7 @@ def test_a_source_page_comes_up_onto_the_device(worlds: Worlds, stack: ExitStack
 def test_a_device_that_fails_is_left_until_the_next_time(
     worlds: Worlds, stack: ExitStack, call: str
 ) -> None:
-    """No slot stays under way; each time it is tried once, and said why; then it goes on."""
+    """No slot stays in a move; the mover tries once each time, logs the reason, and continues."""
     store = OnDevice(worlds, stack)
     world, card, mover = store.tiered.world, store.card, store.tiered.world.store.mover
     card.batches = False

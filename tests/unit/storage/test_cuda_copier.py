@@ -45,7 +45,7 @@ def test_a_batch_goes_down_and_up_and_is_waited_for_once(rig: Rig, *, batches: b
 
 
 def test_a_refused_batch_is_begun_one_by_one(rig: Rig) -> None:
-    """Also what the refused call began; one line in the log says so."""
+    """It repeats the copies that the refused call began; one line in the log says so."""
     rig.card.batches = True
     contents = rig.fill(rig.first)
     rig.card.fail = "begin_batch"
@@ -78,7 +78,7 @@ def test_a_call_has_a_bounded_number_of_copies(rig: Rig, monkeypatch: pytest.Mon
 
 
 def test_large_pages_are_begun_one_by_one(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches are for pages that are copied in less time than a call takes."""
+    """A batch is only for pages that are copied in less time than a call takes."""
     rig.card.batches = True
     contents = rig.fill(rig.first)
     monkeypatch.setattr(cuda_copy_stream, "BATCHED_BELOW_BYTES", SLOT)
@@ -91,7 +91,7 @@ def test_large_pages_are_begun_one_by_one(rig: Rig, monkeypatch: pytest.MonkeyPa
 
 
 def test_both_directions_go_in_one_call(rig: Rig) -> None:
-    """Each outcome is its own copy's, whichever direction ended first."""
+    """Each outcome belongs to its own copy, whichever direction ended first."""
     contents = rig.fill(rig.first)
     rig.fill(rig.second, 50)
     pairs = [(rig.second + 3, rig.first + 4), (rig.first, rig.second), (99 << 32, rig.first)]

@@ -82,7 +82,7 @@ def test_a_promotion_does_not_wait_for_a_demotion(rig: Rig, stuck_outwards: Stuc
 
 
 def test_a_batch_is_begun_while_the_one_before_is_copied(rig: Rig, stuck_outwards: Stuck) -> None:
-    """Two are in flight; each is done when its own wait is over, and not before."""
+    """Two batches are in flight; each is done after its own wait, and not before."""
     contents = rig.fill(rig.first)
     later = rig.lower.allocate(1, SLOT).shape.extent_id << 32
     first = rig.tiers.begin_all([(rig.first, rig.second)])
@@ -97,7 +97,7 @@ def test_a_batch_is_begun_while_the_one_before_is_copied(rig: Rig, stuck_outward
 
 
 def test_the_stand_in_ends_no_batch_but_the_one_waited_for(rig: Rig) -> None:
-    """So a batch that is taken for done because an earlier one is would be found here."""
+    """So this would find a batch that counts as done because an earlier one is."""
     contents = [memoryview(bytearray(8)), memoryview(bytearray(8))]
     stream, address = rig.cuda.make_stream(), next(iter(rig.card.memory))
     rig.cuda.fill(address, 8, 7, stream)

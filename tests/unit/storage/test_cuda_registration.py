@@ -1,4 +1,4 @@
-"""Registration of the host's memory: what is registered, in which pieces, until when."""
+"""Registration of the host's memory: which memory, in which pieces, until when."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -16,7 +16,7 @@ def rig() -> Iterator[Rig]:
 
 
 def test_memory_is_registered_until_it_goes(rig: Rig) -> None:
-    """Each extent of tier 2 for itself, and no longer than it is there."""
+    """Each extent of tier 2 for itself, until its memory is freed."""
     assert list(rig.card.registered.values()) == [COUNT * SLOT]
     extent_id = rig.lower.allocate(1, SLOT).shape.extent_id
     assert list(rig.card.registered.values()) == [COUNT * SLOT] * 2
@@ -27,7 +27,7 @@ def test_memory_is_registered_until_it_goes(rig: Rig) -> None:
 
 
 def test_what_is_not_registered_is_copied_all_the_same(rig: Rig) -> None:
-    """It is said once, and nothing is given back that was not had."""
+    """The log says it once, and the copier undoes no registration that it does not have."""
     rig.card.fail = "register"
     with capture_logs() as lines:
         extent = rig.lower.allocate(1, SLOT)
@@ -42,7 +42,7 @@ def test_what_is_not_registered_is_copied_all_the_same(rig: Rig) -> None:
 
 
 def test_a_registration_that_cuda_keeps_is_logged(rig: Rig) -> None:
-    """The memory goes all the same."""
+    """The memory is freed all the same."""
     rig.card.fail = "unregister"
     with capture_logs() as lines:
         rig.lower.close()

@@ -17,7 +17,7 @@ from kvstore.storage.errors import (
     NotEnoughMemory,
 )
 
-# Of the card, which has as much again.
+# The budget; the card has twice as much.
 BUDGET = 8 * GRANULARITY
 PIECE = 2 * GRANULARITY
 
@@ -60,7 +60,7 @@ def test_the_whole_budget_is_allocated_at_the_start(card: Card, device: CudaDevi
 
 
 def test_no_other_program_takes_what_the_store_needs_later(card: Card, arenas: Arenas) -> None:
-    """Another takes all that is left, and the store grows to its budget all the same."""
+    """Another program takes all of the rest, and the store still grows to its budget."""
     other = card.malloc(card.available_bytes)
     assert other is not None
     # Slots of an odd size, so that no extent has the size of a piece.
@@ -85,7 +85,7 @@ def test_the_store_has_its_budget_at_any_time(card: Card, arenas: Arenas) -> Non
 
 
 def test_a_piece_of_the_right_size_becomes_the_extent(card: Card, arenas: Arenas) -> None:
-    """Nothing is freed for it, so nobody can come between; it is cleared as any other."""
+    """The reserve frees nothing for it, so no program can interfere; it is cleared as any other."""
     before = set(card.memory)
     card.calls.clear()
     arenas.allocate(1, GRANULARITY)
@@ -94,7 +94,7 @@ def test_a_piece_of_the_right_size_becomes_the_extent(card: Card, arenas: Arenas
 
 
 def test_an_exported_allocation_is_never_another_extent(card: Card, arenas: Arenas) -> None:
-    """Whoever was given its handle could map the next tenant's pages by it."""
+    """A process with its handle could map the next tenant's pages by it."""
     first = arenas.allocate(1, GRANULARITY)
     handle = first.describe().export.ipc_handle  # type: ignore[union-attr]  # of a device
     (address,) = (each for each in card.memory if card.handle(each) == handle)
@@ -106,7 +106,7 @@ def test_an_exported_allocation_is_never_another_extent(card: Card, arenas: Aren
 def test_memory_that_is_lost_in_between_is_a_refusal(
     card: Card, arenas: Arenas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reserve takes again what the device has left, and all of it once there is more."""
+    """The reserve allocates the rest of the device, and the whole budget once there is more."""
     filler = card.malloc(card.available_bytes)
     assert filler is not None
     give_back, thieves = ServerCuda.give_back, []
@@ -162,7 +162,7 @@ def test_a_reserve_that_is_short_is_not_freed_for_what_it_cannot_hold(
 
 
 def test_a_budget_that_is_not_there_is_waited_for(card: Card) -> None:
-    """With all of it or nothing, also where the device has room and refuses; then it is said."""
+    """All of it or nothing, even if the device has room and refuses; then the server says so."""
     taker = card.malloc(card.size_bytes)
     assert taker is not None
     with closing(CudaDevice(0, lambda: ServerCuda(card))) as device:
@@ -198,7 +198,7 @@ def test_a_budget_that_the_device_refuses_is_an_error_with_its_reason(card: Card
 
 
 def test_a_part_of_the_budget_is_given_back(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the server waits for the rest, others can use what there is."""
+    """While the server waits for the rest, other programs can use the free memory."""
     allocate, numbers = ServerCuda.allocate, count(1)
 
     def refuse_third(self: ServerCuda, size_bytes: int) -> int:
@@ -219,7 +219,7 @@ def test_a_part_of_the_budget_is_given_back(card: Card, monkeypatch: pytest.Monk
 
 
 def test_a_device_that_takes_nothing_back_keeps_the_reserve(card: Card) -> None:
-    """It is logged as the server ends; an extent that needs it is refused."""
+    """The log says so at the server's end; an extent that needs the memory is refused."""
     with closing(CudaDevice(0, lambda: ServerCuda(card))) as device:
         device.reserve(BUDGET, PIECE, lambda: False)
         arenas = Arenas(budget_bytes=BUDGET, extent_bytes=BUDGET, source=device)

@@ -58,7 +58,7 @@ def test_memory_is_allocated_cleared_exported_and_given_back(
 
 @pytest.mark.parametrize("bus_id", ["0000:3B:00.0", "10000000:3B:00.0"])
 def test_a_device_tells_where_it_is_attached(card: Card, runtime: CupyRuntime, bus_id: str) -> None:
-    """By the driver, in its own words."""
+    """The driver names its place."""
     card.pci_bus_id = bus_id
     assert runtime.pci_bus_id(0) == bus_id
     with pytest.raises(CudaFailed, match="cuDeviceGet: CUresult 101"):
@@ -81,7 +81,7 @@ def test_memory_is_filled_and_read(card: Card, runtime: CupyRuntime) -> None:
 
 
 def test_filling_and_reading_wait_for_no_other_stream(card: Card, runtime: CupyRuntime) -> None:
-    """What copiers have under way stays under way."""
+    """Copies under way stay under way."""
     address, stream, other = runtime.allocate(SIZE), runtime.make_stream(), runtime.make_stream()
     into = bytearray(SIZE)
     runtime.begin_read(address, memoryview(into), other)
@@ -115,7 +115,7 @@ def test_copies_are_begun_on_a_stream_and_waited_for(card: Card, runtime: CupyRu
 
 
 def test_an_event_ends_what_was_begun_before_it(card: Card, runtime: CupyRuntime) -> None:
-    """And nothing that was begun after it; it is destroyed, also where CUDA refuses."""
+    """And no work begun after it; it is destroyed, also if CUDA refuses."""
     address, stream = runtime.allocate(SIZE), runtime.make_stream()
     runtime.fill(address, SIZE, 3, stream)
     contents = [bytearray(8), bytearray(8)]
@@ -185,7 +185,7 @@ def test_a_batch_s_attributes_are_laid_out_as_in_cuda_h() -> None:
 
 
 def test_the_device_is_waited_for(card: Card, runtime: CupyRuntime) -> None:
-    """What CUDA says then is one error of ours."""
+    """CUDA's error there becomes one of our errors."""
     runtime.synchronize()
     assert card.calls[-1] == "deviceSynchronize"
     card.fail = "deviceSynchronize"

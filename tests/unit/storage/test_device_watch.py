@@ -1,4 +1,4 @@
-"""A device is asked after an error, until it is found to have failed for good."""
+"""The device is asked after each error, until it is found to have failed for good."""
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
@@ -12,7 +12,7 @@ ERROR = CudaFailed("memcpy: cudaErrorIllegalAddress")
 
 
 class Rig:
-    """A watch, what its device answers, and how often anybody was told."""
+    """A watch, the answers of its device, and the number of reports."""
 
     def __init__(self) -> None:
         self.answers = True
@@ -33,14 +33,14 @@ class Rig:
 
 
 def test_an_error_that_passes_is_none_of_the_device() -> None:
-    """The device is asked at each of them."""
+    """The watch asks the device after each of them."""
     rig = Rig()
     assert [rig.watch.is_lost(ERROR) for _ in range(2)] == [False, False]
     assert (rig.asked, rig.told, rig.watch.lost) == (2, 0, False)
 
 
 def test_a_device_is_lost_once() -> None:
-    """Whoever finds it, and however many do at once: one line, one call, no question after it."""
+    """However many threads find it at once: one line, one report, no question after it."""
     rig = Rig()
     rig.answers = False
     with capture_logs() as logs, ThreadPoolExecutor(8) as pool:

@@ -178,7 +178,7 @@ def test_who_comes_to_read_as_it_is_closed_reads_nothing(extent: HostExtent) -> 
 def test_a_machine_without_transparent_pages_is_logged(
     tmp_path: Path, word: str, lines: int
 ) -> None:
-    """Once, with what to set."""
+    """Once, with the setting to change."""
     path = tmp_path / SHMEM_ENABLED
     path.parent.mkdir(parents=True)
     path.write_text(f"always {word} force\n", encoding="ascii")
@@ -197,7 +197,7 @@ def test_a_node_that_the_kernel_refuses_is_logged_and_not_used() -> None:
 
 
 def test_a_budget_beyond_the_pool_is_foretold(tmp_path: Path) -> None:
-    """By the bound that counts then, which is not the machine's memory."""
+    """By the bound that counts then: the pool, not the machine's memory."""
     source = HostMemory(tmp_path, hugepages=Hugepages.RESERVED)
     assert source.granularity == HUGEPAGE_BYTES
     with capture_logs() as logged:

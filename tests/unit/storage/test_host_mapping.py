@@ -1,4 +1,4 @@
-"""How the pages of an extent are allocated: which ones, and by whom they are mapped."""
+"""The pages of an extent: which ones are allocated, and when they are mapped."""
 
 import fcntl
 import os
@@ -34,7 +34,7 @@ def test_a_kernel_without_populate_allocates_all_the_same(monkeypatch: pytest.Mo
     [(1, False, False), (ENOUGH_THREADS, False, True), (1, True, True)],
 )
 def test_pages_are_mapped_where_that_pays(*, threads: int, registered: bool, mapped: bool) -> None:
-    """By enough threads, or for a device; else they are allocated, and mapped at a first touch."""
+    """By enough threads, or for a device; otherwise only allocated, and mapped at a first touch."""
     register = (lambda _: lambda: None) if registered else None
     with closing(HostExtent(SHAPE, HostTerms(threads=threads), register)) as extent:
         assert os.fstat(extent.describe().export.descriptor).st_blocks * 512 >= SHAPE.size_bytes
@@ -42,7 +42,7 @@ def test_pages_are_mapped_where_that_pays(*, threads: int, registered: bool, map
 
 
 def test_an_extent_of_reserved_pages_is_as_any_other() -> None:
-    """Its memfd has whole pages of 2 MiB, sealed, which go back to the pool with it."""
+    """Its memfd has whole pages of 2 MiB, sealed, which return to the pool with it."""
     shape = SHAPE._replace(slot_bytes=HUGEPAGE_BYTES // 4 + 4096)
     terms = HostTerms(hugepages=Hugepages.RESERVED, threads=2)
     with hugepages_reserved(2) as had:
@@ -65,7 +65,7 @@ def test_an_extent_of_reserved_pages_is_as_any_other() -> None:
 
 
 def test_a_pool_that_is_too_small_is_refused_before_allocating() -> None:
-    """With what to set, and no descriptor stays."""
+    """The error says which number to set, and no descriptor stays open."""
     slots = available_bytes() // HUGEPAGE_BYTES + 8
     shape = SHAPE._replace(slot_bytes=HUGEPAGE_BYTES, slot_count=slots)
     before = open_descriptors("memfd:")
@@ -76,7 +76,7 @@ def test_a_pool_that_is_too_small_is_refused_before_allocating() -> None:
 
 
 def test_transparent_pages_are_asked_for() -> None:
-    """The kernel has the mapping's advice, whether it has such pages or not."""
+    """The mapping has the kernel's advice, whether or not the kernel has such pages."""
     with closing(HostExtent(SHAPE, HostTerms(hugepages=Hugepages.TRANSPARENT))):
         built = Path("/sys/kernel/mm/transparent_hugepage").exists()
         assert ("hg" in mapping_flags(SHAPE.extent_id)) == built

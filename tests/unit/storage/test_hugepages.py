@@ -1,4 +1,4 @@
-"""The pool of large pages, and transparent ones, as files of a machine say it."""
+"""The pool of large pages, and transparent ones, read from files of a machine."""
 
 from pathlib import Path
 
@@ -25,20 +25,20 @@ def pool(root: Path, **counts: int) -> Path:
 
 
 def test_what_is_free_and_set_aside_for_nobody_is_available(tmp_path: Path) -> None:
-    """What a mapping set aside is free until it is touched, and not to be had."""
+    """Pages that a mapping set aside are free until they are touched, but not available."""
     root = pool(tmp_path, nr=10, free=6, resv=2, surplus=0, nr_overcommit=0)
     assert available_bytes(root) == 4 * HUGEPAGE_BYTES
     require(4 * HUGEPAGE_BYTES, root)
 
 
 def test_pages_beyond_the_pool_count_as_far_as_they_are_allowed(tmp_path: Path) -> None:
-    """vm.nr_overcommit_hugepages has some more made as they are needed."""
+    """With vm.nr_overcommit_hugepages the kernel makes more pages when they are needed."""
     root = pool(tmp_path, nr=3, free=0, resv=0, surplus=3, nr_overcommit=5)
     assert available_bytes(root) == 2 * HUGEPAGE_BYTES
 
 
 def test_a_pool_that_has_less_says_what_to_set(tmp_path: Path) -> None:
-    """By the number that there are in all, and both sizes."""
+    """The error names the total number to set, and both sizes."""
     root = pool(tmp_path, nr=10, free=6, resv=2)
     size = 5 * HUGEPAGE_BYTES + 1
     with pytest.raises(NotEnoughMemory, match="at least 12:") as refused:
@@ -51,7 +51,7 @@ def test_a_pool_that_has_less_says_what_to_set(tmp_path: Path) -> None:
 
 
 def test_a_kernel_without_a_pool_has_none(tmp_path: Path) -> None:
-    """There are no such files."""
+    """The files do not exist."""
     assert available_bytes(tmp_path) == 0
     assert needed_pages(HUGEPAGE_BYTES, tmp_path) == 1
 

@@ -1,4 +1,4 @@
-"""NUMA nodes: as files of a machine say it, and as this machine's kernel does it."""
+"""NUMA nodes: read from files of a machine, and used by this machine's kernel."""
 
 import errno
 import mmap
@@ -40,7 +40,7 @@ def test_nodes_with_memory_are_ranges_and_numbers(
 
 
 def test_a_kernel_without_numa_names_no_nodes(tmp_path: Path) -> None:
-    """There is no such file."""
+    """The file does not exist."""
     assert numa.nodes(tmp_path) == []
 
 
@@ -56,7 +56,7 @@ def test_a_kernel_without_numa_names_no_nodes(tmp_path: Path) -> None:
 def test_a_device_s_node_is_found_by_its_place(
     tmp_path: Path, bus_id: str, wanted: int | None
 ) -> None:
-    """In CUDA's capitals and with as many digits of the domain; None where nobody knows it."""
+    """With CUDA's capitals and its digits of the domain; None if the kernel knows no node."""
     assert numa.node_of_pci(bus_id, machine(tmp_path)) == wanted
 
 
@@ -77,7 +77,7 @@ def test_an_extent_s_pages_prefer_a_node() -> None:
 
 
 def test_a_node_that_there_is_not_is_refused() -> None:
-    """By the kernel, or before it is asked for one beyond what it can have."""
+    """By the kernel, or before the call if the number is beyond the mask."""
     for node in (1023, 4000):
         with pytest.raises(OSError, match=r"Invalid argument|not implemented"):
             numa.try_node(node)

@@ -23,7 +23,7 @@ MAP_NORESERVE = 0x4000
 
 @contextmanager
 def mapped(size: int, flags: int = 0, map_flags: int = mmap.MAP_SHARED) -> Iterator[mmap.mmap]:
-    """Provide a memfd that is mapped, and none of its pages."""
+    """Provide a mapped memfd without pages."""
     descriptor = os.memfd_create(NAME, flags)
     try:
         os.ftruncate(descriptor, size)
@@ -49,14 +49,14 @@ def test_every_page_is_there_and_keeps_its_bytes(threads: int) -> None:
 
 
 def test_only_what_was_asked_for_is_allocated() -> None:
-    """Neither the page before nor the one after it."""
+    """The pages before and after it stay unallocated."""
     with mapped(4 * mmap.PAGESIZE) as mapping:
         populate(address_of(mapping) + mmap.PAGESIZE, 2 * mmap.PAGESIZE, 2)
         assert resident_bytes(NAME) == 2 * mmap.PAGESIZE
 
 
 def test_the_threads_work_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is in a call of the kernel while the others are in theirs."""
+    """Each thread is in a call of the kernel while the others are in theirs."""
     barrier, threads, plain = Barrier(3), set[int](), module._populate
 
     def meet(address: int, size: int) -> None:
@@ -74,7 +74,7 @@ def test_the_threads_work_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_page_that_the_kernel_refuses_is_an_error_and_no_signal(threads: int) -> None:
-    """Of a pool that has not so many, where touching the page would end the process."""
+    """From a pool with too few pages, where a touch of the page would end the process."""
     flags = Hugepages.RESERVED.memfd_flags
     size = (available_bytes() // HUGEPAGE_BYTES + 8) * HUGEPAGE_BYTES
     with (

@@ -1,4 +1,4 @@
-"""How many processors a process may use, as files of a machine say it."""
+"""The number of processors that a process may use, read from files of a machine."""
 
 import os
 from pathlib import Path
@@ -41,14 +41,14 @@ def test_an_affinity_mask_of_one_is_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("quota", "wanted"), [("150000 100000", 1), ("50000 100000", 1)])
 def test_a_quota_is_rounded_down_to_one_at_least(tmp_path: Path, quota: str, wanted: int) -> None:
-    """More threads than the quota has processors would be throttled, and requests with them."""
+    """More threads than the quota's processors would be throttled, and requests with them."""
     files = {"proc/self/mountinfo": V2_MOUNT, "proc/self/cgroup": "0::/pod/store\n"}
     files["sys/fs/cgroup/pod/cpu.max"] = quota
     assert processor_count(machine(tmp_path, files)) == wanted
 
 
 def test_a_quota_of_version_1_counts_and_minus_one_is_none(tmp_path: Path) -> None:
-    """Each of the hierarchy's cgroups may have one."""
+    """Each cgroup of the hierarchy may have one."""
     files = {"proc/self/mountinfo": V1_MOUNT, "proc/self/cgroup": "4:cpu,cpuacct:/pod\n"}
     files |= {f"sys/fs/cgroup/cpu/cpu.cfs_{each}_us": "-1" for each in ("quota", "period")}
     assert processor_count(machine(tmp_path, files)) == ALL

@@ -21,7 +21,7 @@ from kvstore.storage.registration import PIECE_BYTES, Registration, pieces
 from kvstore_client.testing import wait_until
 
 MIB, GIB = 1 << 20, 1 << 30
-# Of three pieces, the last one short.
+# Three pieces, the last one short.
 SHAPE = ExtentShape(extent_id=707, arena_id=1, tier=2, slot_count=5, slot_bytes=PAGESIZE)
 PIECE, SIZES = 2 * PAGESIZE, [2 * PAGESIZE, 2 * PAGESIZE, PAGESIZE]
 
@@ -33,7 +33,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Book:
-    """A device that notes what it is asked; ``refused`` is the number of the piece that fails."""
+    """A device that records its calls; ``refused`` is the number of the piece that fails."""
 
     def __init__(self, refused: int = -1, error: type[Exception] = CudaFailed) -> None:
         self.refused = refused
@@ -81,7 +81,7 @@ def test_the_next_pieces_are_filled_while_one_is_registered() -> None:
 
 @pytest.mark.parametrize("refused", range(3))
 def test_where_one_is_refused_none_stays_registered(refused: int) -> None:
-    """It is logged once, with the size of all; the memory is used as it is."""
+    """The log has it once, with the size of all pieces; the memory is used as it is."""
     book = Book(refused)
     with capture_logs() as lines:
         extent = HostExtent(SHAPE, register=book.register)
@@ -98,7 +98,7 @@ def test_where_one_is_refused_none_stays_registered(refused: int) -> None:
 
 @pytest.mark.parametrize("refused", range(3))
 def test_an_error_that_nobody_foresaw_leaves_nothing(refused: int) -> None:
-    """It is raised, and neither a registration nor a descriptor stays."""
+    """The error is raised, and no registration and no descriptor stays."""
     book = Book(refused, ValueError)
     before = open_descriptors("memfd:")
     with pytest.raises(ValueError, match="refused"):
@@ -108,7 +108,7 @@ def test_an_error_that_nobody_foresaw_leaves_nothing(refused: int) -> None:
 
 
 def test_undoing_waits_for_the_piece_under_way_and_begins_no_other() -> None:
-    """What is registered by then is undone."""
+    """The pieces registered by then are undone."""
     begun, go_on, undone = Event(), Event(), list[int]()
 
     def register(memory: memoryview) -> Callable[[], None]:
@@ -133,7 +133,7 @@ def test_undoing_waits_for_the_piece_under_way_and_begins_no_other() -> None:
 def test_memory_that_cannot_be_filled_leaves_no_registration(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The pieces before are undone, and the refusal is the one of memory."""
+    """The pieces before are undone, and the error is that of the memory."""
     book, fill = Book(), host_arena.fill
 
     def fill_some(descriptor: int, mapping: mmap, start: int, size: int, threads: int) -> None:
@@ -150,7 +150,7 @@ def test_memory_that_cannot_be_filled_leaves_no_registration(
 
 
 def test_cuda_is_called_once_a_piece_and_each_is_undone() -> None:
-    """By the address that it was registered by."""
+    """Each by the address that registered it."""
     card = Card()
     copier = CudaCopier(0, ServerCuda(card))
     memory = memoryview(bytearray(5 * PAGESIZE))
@@ -177,7 +177,7 @@ def test_cuda_is_called_once_a_piece_and_each_is_undone() -> None:
 def test_pieces_end_between_slots_and_pages(
     monkeypatch: pytest.MonkeyPatch, size: int, slot: int, wanted: list[int]
 ) -> None:
-    """So that no copy is of two registrations, which CUDA refuses."""
+    """So no copy spans two registrations, which CUDA refuses."""
     monkeypatch.undo()
     found = pieces(size, slot)
     assert found == wanted

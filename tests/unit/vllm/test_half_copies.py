@@ -46,7 +46,7 @@ def test_a_temporary_is_smaller_than_the_transfer(layout: Layout, *, to_blocks: 
 
 
 def test_rates_are_those_of_whole_transfers() -> None:
-    """Both ways are measured: tests/gpu prints them for a device."""
+    """Both ways are measured; tests/gpu prints the rates of a device."""
     found = rates(LAYOUTS["block first"], 64, 1 << 16, "cpu", pinned=False)
     assert set(found) == {"load", "save"}
     assert min(found.values()) > 0

@@ -185,19 +185,19 @@ def test_loads_are_made_to_fail_as_often_as_is_said(rig: Rig) -> None:
 
 
 class Stream:
-    """A stream of a device that is none; it says what each wait for it saw."""
+    """A stand-in for a device's stream; it records what each wait saw."""
 
     def __init__(self, look: Callable[[], object]) -> None:
         self.seen: list[object] = []
         self._look = look
 
     def synchronize(self) -> None:
-        """Look."""
+        """Record what the wait sees."""
         self.seen.append(self._look())
 
 
 class OneUse:
-    """The store's memory, which is gone with the last view of it."""
+    """The store's memory, which is unmapped with the last view of it."""
 
     def __init__(self) -> None:
         self.memory: Memory | None = Memory()
@@ -220,7 +220,7 @@ class OneUse:
 def test_copies_on_a_device_are_waited_for_on_mapped_memory(
     monkeypatch: pytest.MonkeyPatch, *, fails: bool
 ) -> None:
-    """The wait comes also where a copy failed midway, and before the last view of the store's."""
+    """The wait also comes if a copy failed midway, and before the last view is dropped."""
     memory, card = OneUse(), Card()
     stream = Stream(lambda: memory.slots() is not None)
     monkeypatch.setattr(torch.cuda, "Stream", lambda: stream)
@@ -241,6 +241,6 @@ def test_copies_on_a_device_are_waited_for_on_mapped_memory(
     # The log that pytest keeps has the frames of an error.
     assert fails or memory.slots() is None
     assert half.take_report().failed == ({1} if fails else set())
-    # And the thread of loads beside a step breaks no capture of a graph.
+    # The thread of loads beside a step breaks no capture of a graph either.
     assert half._thread.submit(get_ident).result() in card.relaxed
     half.close()

@@ -1,4 +1,4 @@
-"""A device that fails for good ends the engine and its process; any other error, one request."""
+"""A device that fails for good ends the engine and its process; another error ends one request."""
 
 import asyncio
 import subprocess
@@ -68,7 +68,7 @@ def rig(paged_models: dict[str, PagedModel], monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_an_error_that_passes_ends_one_request(rig: Rig, error: Exception, asked: int) -> None:
-    """The device is asked once if the error may be its own; then the engine goes on."""
+    """The device is asked once if the error may be its own; then the engine continues."""
     expected = rig.engine.generate(PROMPT, 4).output_ids
     rig.model.error = error
     with pytest.raises(type(error)):
@@ -79,7 +79,7 @@ def test_an_error_that_passes_ends_one_request(rig: Rig, error: Exception, asked
 
 
 def test_an_error_that_stays_ends_the_engine(rig: Rig) -> None:
-    """It is raised out of the step, with its cause, and nothing is given back."""
+    """The step raises it, with its cause, and gives nothing back."""
     rig.model.error, rig.answers = ILLEGAL, False
     with pytest.raises(DeviceLostError, match="cpu fails for good: CUDA error") as caught:
         rig.engine.generate(PROMPT, 4)
@@ -91,7 +91,7 @@ def test_an_error_that_stays_ends_the_engine(rig: Rig) -> None:
 def test_a_release_that_the_device_fails_ends_the_engine(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A request that fails by itself may be the one that shows that the device failed."""
+    """An error of one request may be the first sign that the device has failed."""
     monkeypatch.setattr(
         "inference_worker.request_run.RequestRun.give_back",
         lambda *_, **__: (_ for _ in ()).throw(ILLEGAL),
@@ -104,7 +104,7 @@ def test_a_release_that_the_device_fails_ends_the_engine(
 def test_a_thread_without_its_device_is_not_ready(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It ends, refuses all, and says so to whoever waits for its failure; the log has no trace."""
+    """It ends, refuses all, and wakes the waiters for its failure; the log has no trace."""
 
     async def test() -> None:
         async with asyncio.timeout(LIMIT):
@@ -152,7 +152,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
 
 
 def test_the_model_s_device_is_asked(cuda: Cuda) -> None:
-    """All of its work is waited for; an error that comes again says that it stays."""
+    """It waits for all work on the device; an error that repeats says that it stays."""
     work = DeviceWork("cuda:1")
     assert work.answers()
     work.check(ILLEGAL)

@@ -26,7 +26,7 @@ TINY = PageLayout(2, 1, 16, "bfloat16", 16)
 def test_a_gpu_bounds_the_longest_sequence(
     layout: PageLayout, device_bytes: int, wanted: int
 ) -> None:
-    """The private arena takes 4 GiB or a sixteenth of the memory, and no more than it needs."""
+    """The private arena takes at most 4 GiB or a sixteenth of the memory, or what it needs."""
     found = longest_within(40_960, layout, device_bytes)
     assert found == wanted
     taken = layout.pages_for(found) * layout.page_bytes
@@ -34,7 +34,7 @@ def test_a_gpu_bounds_the_longest_sequence(
 
 
 def test_a_step_is_longer_on_a_gpu() -> None:
-    """There, a step of few tokens would be shorter than launching it."""
+    """On a GPU a step of few tokens would be shorter than its launches."""
     assert (step_tokens(torch.device("cpu")), step_tokens(torch.device("cuda", 0))) == (512, 4096)
 
 

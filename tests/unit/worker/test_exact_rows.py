@@ -1,4 +1,4 @@
-"""Where the deterministic mode's bits may be shared, and what cuBLAS needs for them."""
+"""The deterministic mode: where its bits may be shared, and which cuBLAS settings it needs."""
 
 import os
 
@@ -12,7 +12,7 @@ CPU = torch.device("cpu")
 
 
 class Card:
-    """What torch says of a GPU."""
+    """A stand-in for torch's facts of a GPU."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.name, self.capability, self.started = "NVIDIA H100", (9, 0), False
@@ -24,15 +24,15 @@ class Card:
 
 @pytest.fixture
 def card(monkeypatch: pytest.MonkeyPatch) -> Card:
-    """Provide a GPU, and an environment that says nothing of cuBLAS."""
-    # Put back at the end, also what the code sets itself.
+    """Provide a GPU, and an environment without a setting of cuBLAS."""
+    # Restores the variable at the end, also if the code sets it.
     monkeypatch.setenv(WORKSPACE, "")
     monkeypatch.delenv(WORKSPACE)
     return Card(monkeypatch)
 
 
 def test_a_cpu_s_digest_is_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages that were cached before GPUs had digests of their own are found again."""
+    """Pages that were cached before GPUs had their own digests are still found."""
     monkeypatch.setattr(torch, "__version__", "2.13.0")
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
@@ -43,7 +43,7 @@ def test_a_cpu_s_digest_is_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_gpu_s_digest_is_of_its_model_and_cuda(
     card: Card, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of the four alone makes another one; the number of a device does not."""
+    """Each of the four changes the digest; the number of a device does not."""
     digests = [exact_digest("ab" * 32, GPU)]
     assert exact_digest("ab" * 32, torch.device("cuda", 1)) == digests[0]
     card.name = "NVIDIA H200"
@@ -58,7 +58,7 @@ def test_a_gpu_s_digest_is_of_its_model_and_cuda(
 
 
 def test_the_workspace_is_set_before_cuda_starts(card: Card) -> None:
-    """Then, and only for a GPU; what a user set that fixes it stays."""
+    """Only for a GPU; a user's value that fixes the workspace stays."""
     fix_workspace(CPU)
     assert WORKSPACE not in os.environ
     fix_workspace(GPU)
@@ -71,7 +71,7 @@ def test_the_workspace_is_set_before_cuda_starts(card: Card) -> None:
 
 
 def test_a_workspace_that_is_not_fixed_is_refused(card: Card) -> None:
-    """Once CUDA has started it is too late; what a user set is not overruled."""
+    """After CUDA has started it is too late; a user's value is not replaced."""
     card.started = True
     with pytest.raises(ValueError, match=r"CUDA has started.*CUBLAS_WORKSPACE_CONFIG=:4096:8"):
         fix_workspace(GPU)

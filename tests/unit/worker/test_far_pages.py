@@ -1,6 +1,7 @@
 """Attention on pages that lie tens of GiB apart, gathered.
 
-test_kernel_attention.py has the kernels on these pages, tests/gpu both in a GPU's memory.
+tests/kernels/test_attention.py runs the kernels on these pages, tests/gpu runs both in a GPU's
+memory.
 """
 
 import pytest

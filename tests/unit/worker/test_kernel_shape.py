@@ -4,7 +4,7 @@ import pytest
 
 from inference_worker.kernel_shape import KernelShape, decode_rows, padded_dims, prefill_rows
 
-# Of (group, dims, bytes of a value): rows of a decode and a prefill, keys that a decode reads at
+# By (group, dims, bytes of a value): rows of a decode and of a prefill, keys that a decode reads at
 # once, warps of both.
 SIZES = {
     (4, 128, 2): (16, 128, 64, 8, 8),
@@ -32,5 +32,5 @@ def test_sizes_follow_the_heads(group: int, dims: int, value_bytes: int) -> None
 
 
 def test_heads_are_padded_to_what_tensor_cores_take() -> None:
-    """A power of two, 16 at least."""
+    """To a power of two, at least 16."""
     assert [padded_dims(dim) for dim in (4, 16, 20, 128)] == [16, 16, 32, 128]

@@ -33,7 +33,7 @@ def table_of(*pages: tuple[int, int]) -> BlockTable:
 
 
 def written(pool: PagePool, *tables: BlockTable) -> int:
-    """Bring the device up to date, as a step does; return how many places were written."""
+    """Update the device, as a step does; return how many places were written."""
     update = pool.distances.update(tables)
     places, distances = torch.from_numpy(update.places), torch.from_numpy(update.distances)
     pool.distances.write(update, places, distances)
@@ -94,7 +94,7 @@ def test_an_extent_at_another_place_is_written_anew(pool: PagePool) -> None:
     """Tables with pages of it are written whole, the others not at all."""
     table, other = table_of((0, 3), (9, 2)), table_of((0, 1))
     written(pool, table, other)
-    kept = pool.page(PageRef(9, 0))  # so that its memory is not given out again
+    kept = pool.page(PageRef(9, 0))  # so that its memory is not reused
     pool.remove_extent(9)
     pool.add_extent(9, extent())
     assert pool.page(PageRef(9, 0)).data_ptr() != kept.data_ptr()
@@ -103,7 +103,7 @@ def test_an_extent_at_another_place_is_written_anew(pool: PagePool) -> None:
 
 
 def test_an_update_that_was_not_written_is_made_again(pool: PagePool) -> None:
-    """A step that fails before its tables are sent leaves nothing that the next one relies on."""
+    """A step that fails before it sends its tables leaves nothing that the next one relies on."""
     table = table_of((0, 3), (9, 2))
     pool.distances.update([table])
     assert written(pool, table) == 2
@@ -124,7 +124,7 @@ def test_rows_of_tables_that_are_gone_are_reused(pool: PagePool) -> None:
 
 
 def test_rows_are_written_in_inference_mode_and_outside(pool: PagePool) -> None:
-    """A model computes in it, and others of the same pool do not."""
+    """A model computes in inference mode, and other users of the pool do not."""
     table = table_of((0, 3))
     with torch.inference_mode():
         written(pool, table)

@@ -1,4 +1,4 @@
-"""Extents come, are used by several, and go."""
+"""Extents are added, shared by several users, and removed."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ def memory() -> torch.Tensor:
 
 
 def test_an_extent_stays_until_all_have_left_it() -> None:
-    """The last to leave removes it, and it is unknown from then on."""
+    """The last user removes it, and it is unknown from then on."""
     extents, pages = PoolExtents(LAYOUT, torch.device("cpu")), memory()
     extents.use(3, pages)
     extents.use(3, pages)
@@ -39,7 +39,7 @@ def test_an_extent_in_use_is_at_one_place() -> None:
 
 
 def test_each_mapping_has_a_number_of_its_own() -> None:
-    """What was found out about an extent is not taken for true of the next one of its key."""
+    """Facts about an extent are not used for the next extent with its key."""
     extents = PoolExtents(LAYOUT, torch.device("cpu"))
     extents.add(3, memory())
     first = extents.mapping(3)

@@ -178,7 +178,7 @@ def test_pages_recycled_under_a_batch_change_no_token(
 
 
 class SlowDevice:
-    """A device whose work ends some time after it was queued, when it is waited for."""
+    """A device whose work ends only when it is waited for."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.waits = 0
@@ -186,7 +186,7 @@ class SlowDevice:
         monkeypatch.setattr(engine, "DeviceWork", lambda _: self)
 
     def wait(self) -> None:
-        """End the work, and what happens meanwhile, once."""
+        """End the work, and once do what happens meanwhile."""
         self.waits += 1
         during, self.during = self.during, lambda: None
         during()
@@ -213,7 +213,7 @@ def test_pages_recycled_before_the_device_is_done_change_no_token(
 def test_a_batch_waits_for_the_device_once(
     world: EngineWorld, text_ids: Ids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many requests decode in it; a failure of the wait fails them all."""
+    """However many requests decode in it; an error of the wait fails them all."""
     device = SlowDevice(monkeypatch)
     heard = [Heard() for _ in range(3)]
     for seed, each in enumerate(heard):

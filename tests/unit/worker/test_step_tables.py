@@ -1,4 +1,4 @@
-"""A step's tables say what tables built anew would say, and are made in a fraction of the time."""
+"""A step's tables equal tables built anew, and are made in a fraction of the time."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ class Sequences:
     """Sequences that go on by a token a step, on pages of two extents in no order."""
 
     def __init__(self, lengths: list[int], spare_pages: int) -> None:
-        """Begin behind so many tokens each."""
+        """Begin behind the given number of tokens for each sequence."""
         counts = [LAYOUT.pages_for(length) for length in lengths]
         slots = (sum(counts) + spare_pages) // 2 + 1
         self.pool = PagePool(LAYOUT)
@@ -106,7 +106,7 @@ def test_decodes_and_prefills_are_apart() -> None:
 
 
 def test_each_window_has_work_of_its_own() -> None:
-    """What a window hides is not read, and is planned once a step."""
+    """Keys outside a window are not read; a step plans each window once."""
     sequences = Sequences([5000], spare_pages=4)
     tables = StepTables(sequences.step(), KernelShape(), ROOM)
     whole, windowed = tables.work(GROUP, None), tables.work(GROUP, 100)
@@ -116,7 +116,7 @@ def test_each_window_has_work_of_its_own() -> None:
 
 
 def test_a_page_that_is_not_mapped_is_refused() -> None:
-    """Nothing is launched on a table with such a page."""
+    """A step with such a page launches nothing."""
     sequences = Sequences([50], spare_pages=4)
     step = sequences.step()
     sequences.pool.remove_extent(0)
@@ -125,7 +125,7 @@ def test_a_page_that_is_not_mapped_is_refused() -> None:
 
 
 def seconds(make: Callable[[Step], object], steps: Iterator[Step]) -> float:
-    """Return the shortest time that making a step's tables took."""
+    """Return the shortest time to make a step's tables."""
     best = float("inf")
     for step in steps:
         begin = time.perf_counter()
@@ -135,9 +135,9 @@ def seconds(make: Callable[[Step], object], steps: Iterator[Step]) -> float:
 
 
 def test_tables_of_decodes_are_made_ten_times_sooner_than_rebuilt_ones() -> None:
-    """64 sequences of 256 pages, each with another page in one of 16 steps: both in this run.
+    """64 sequences of 256 pages, each with a new page in one of 16 steps: both in this run.
 
-    A machine that is busy makes single steps slow, so the best of five rounds of each counts.
+    A busy machine makes single steps slow, so the best of five rounds of each counts.
     """
     lengths = [PAGES * LAYOUT.page_tokens - number % STEPS for number in range(DECODES)]
     sequences = Sequences(lengths, spare_pages=DECODES * (2 * ROUNDS + 1))

@@ -34,7 +34,7 @@ def test_one_long_context_among_short_ones_keeps_no_program_busy_alone() -> None
 
 
 def test_equal_contexts_are_whole_where_splitting_them_gains_nothing() -> None:
-    """As many tiles as nearly fill the device stay whole, and nothing is merged."""
+    """If the tiles nearly fill the device they stay whole, and nothing is merged."""
     for count in (60, 66, 500):
         work = plan_work(
             parts_of(*[(1023, 1)] * count), queries=4, keys=64, window=None, programs=PROGRAMS
@@ -44,7 +44,7 @@ def test_equal_contexts_are_whole_where_splitting_them_gains_nothing() -> None:
 
 
 def test_a_single_long_context_fills_the_device() -> None:
-    """Its keys go to as many programs as run at once, in shares that differ by one read."""
+    """Its keys are split over all programs that run at once, in shares that differ by one read."""
     work = plan_work(parts_of((100_000, 1)), queries=4, keys=64, window=None, programs=PROGRAMS)
     assert PROGRAMS - 2 <= len(work.entries) <= PROGRAMS
     assert max(sizes(work)[:-1]) - min(sizes(work)[:-1]) <= 64
@@ -59,7 +59,7 @@ def test_keys_outside_a_window_are_not_read() -> None:
 
 
 def test_no_part_is_no_work() -> None:
-    """A step without prefills launches none."""
+    """A step without prefills launches no prefill."""
     work = plan_work(parts_of(), queries=4, keys=64, window=None, programs=8)
     assert (len(work.entries), len(work.merges), work.partial_count) == (0, 0, 0)
 
