@@ -14,10 +14,13 @@ def end_process(error: DeviceLostError) -> NoReturn:
     Python's ordinary exit would call CUDA once more. CUDA's error there would abort the process
     with another status.
     """
-    with suppress(OSError, ValueError):  # standard output is closed
-        sys.stdout.flush()
-    sys.stderr.write(
-        f"device_lost: {error}; the process ends, and the store takes back what it held\n"
-    )
-    sys.stderr.flush()
-    os._exit(DEVICE_LOST_STATUS)
+    try:
+        with suppress(OSError, ValueError):  # standard output is closed
+            sys.stdout.flush()
+        sys.stderr.write(
+            f"device_lost: {error}; the process ends, and the store takes back what it held\n"
+        )
+        sys.stderr.flush()
+    finally:
+        # The status tells the same if standard error is closed.
+        os._exit(DEVICE_LOST_STATUS)

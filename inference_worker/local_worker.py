@@ -1,7 +1,7 @@
 """A model, an engine and, where there is one, a store: all that answers in this process."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,6 +11,7 @@ import kvstore_client
 from inference_worker.device_name import CPU, DtypeName
 from inference_worker.device_work import DeviceWork
 from inference_worker.engine import PAGE_TOKENS, Engine
+from inference_worker.errors import DeviceLostError
 from inference_worker.model import PagedModel, load_model
 from inference_worker.prefix_cache_backend import PrefixCacheBackend, check_backend
 from inference_worker.salted_namespaces import salt_bytes
@@ -64,6 +65,7 @@ def local_worker(  # noqa: PLR0913 - each is a setting, with a default
     Waits ``attach_seconds`` for the store, by default not at all where it has no socket, and goes
     on without. ``backend`` is the index that the store has to have; absent: whichever it has.
     With a ``cache_salt`` it uses the pages of requests that name it, and no others.
+    After a ``DeviceLostError`` the client stays open: the process ends, and the store sees that.
     Raises what ``load_model`` and ``check_backend`` raise, and ``ValueError`` for a path too long.
     """
     with tracing.exported("kvstore-worker", __version__):
@@ -90,10 +92,16 @@ def local_worker(  # noqa: PLR0913 - each is a setting, with a default
             attach_seconds = ATTACH_SECONDS if there else 0.0
         work = DeviceWork(loaded.device)
         config = kvstore_client.ClientConfig(display_name=name, wait_for_device=work.wait)
-        with kvstore_client.Client(runtime_dir, config) as client:
+        with ExitStack() as stack:
+            client = stack.enter_context(kvstore_client.Client(runtime_dir, config))
             shown = model_name or (model if isinstance(model, str) else name)
             namespace = model_namespace(client, loaded, page_tokens, shown)
             if cache_salt:
                 namespace = namespace.salted(salt_bytes(cache_salt))
             namespace.wait_open(attach_seconds)
-            yield LocalWorker(loaded, make_engine(namespace), client, namespace)
+            try:
+                yield LocalWorker(loaded, make_engine(namespace), client, namespace)
+            except DeviceLostError:
+                # A close waits for what is held, and for a thread that may be in a call of CUDA.
+                stack.pop_all()
+                raise

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gpu_machine.probes.__main__ import ON_THE_DEVICE
+from gpu_machine.probes.__main__ import ON_THE_DEVICE, ON_THE_HOST
 from gpu_machine.results import entries
 from gpu_machine.steps import FAILED, TIMED_OUT, Stage, Step
 
@@ -29,8 +29,9 @@ PROBE_SECONDS: Final = 60
 # Outcomes of tests to repeat. A test that stays at "started" hung or ended its process.
 UNFINISHED: Final = ("failed", "started")
 UNTIL_THE_END: Final = 3600.0
-# A server that runs for so many seconds has found its device.
-SERVED_SECONDS: Final = 10
+# A server that runs for so many seconds has found its device. A driver that starts the GPU anew for
+# each first process takes some of them.
+SERVED_SECONDS: Final = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,7 @@ def look(place: Place) -> list[Stage]:
     machine = (
         Step(name="nvidia-smi", command=("nvidia-smi",), seconds=20),
         _module("imports", 120, "gpu_machine.closure"),
-        _module("memory", 60, "gpu_machine.probes", "memory"),
+        *(_module(name, 60, "gpu_machine.probes", name) for name in ON_THE_HOST),
     )
     alone = tuple(_probe(name) for name in ALONE)
     probes = tuple(_probe(name) for name in ON_THE_DEVICE if name not in ALONE)

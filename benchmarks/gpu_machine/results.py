@@ -1,7 +1,9 @@
 """The results of a script: files that are complete at any moment, however the script ends."""
 
 import json
+import shutil
 import tarfile
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from threading import Lock
@@ -11,6 +13,8 @@ from typing import Any, Final
 MOST_BYTES: Final = 16 << 20
 # Limit for the log of one step, so that an endless step leaves room for the others.
 MOST_STEP_BYTES: Final = 2 << 20
+# Of the whole log; what a step says of what is left out fits besides.
+MOST_LOG_BYTES: Final = MOST_BYTES - (64 << 10)
 TRITON: Final = "triton-cache.tar.gz"
 
 
@@ -26,6 +30,7 @@ class Results:
         self.records.write_text("", encoding="utf-8")
         self._log.write_text("", encoding="utf-8")
         self._written: dict[str, int] = {}
+        self._full: set[str] = set()
         self._mutex = Lock()
 
     def record(self, entry: Mapping[str, Any]) -> None:
@@ -34,16 +39,24 @@ class Results:
             file.write(json.dumps(entry) + "\n")
 
     def log(self, step: str, line: str) -> None:
-        """Append a line of a step's output, up to ``MOST_STEP_BYTES`` a step."""
-        text = f"[{step}] {line.rstrip()}\n"
+        """Append a line of a step's output, up to ``MOST_STEP_BYTES`` a step.
+
+        All steps together have ``MOST_LOG_BYTES``.
+        """
+        text = f"[{step}] {line.rstrip()}\n".encode()
         with self._mutex:
-            written = self._written.get(step, 0)
-            if written > MOST_STEP_BYTES:
+            left = min(
+                MOST_STEP_BYTES - self._written.get(step, 0),
+                MOST_LOG_BYTES - sum(self._written.values()),
+            )
+            if step in self._full:
                 return
-            self._written[step] = written + len(text)
-            if self._written[step] > MOST_STEP_BYTES:
-                text = f"[{step}] (more than {MOST_STEP_BYTES >> 20} MiB: the rest is left out)\n"
-            with self._log.open("a", encoding="utf-8") as file:
+            if len(text) > left:
+                self._full.add(step)
+                text = f"[{step}] (too much for the log: the rest is left out)\n".encode()
+            else:
+                self._written[step] = self._written.get(step, 0) + len(text)
+            with self._log.open("ab") as file:
                 file.write(text)
 
 
@@ -65,13 +78,19 @@ def save_triton(cache: Path, folder: Path) -> str:
     """Pack Triton's cache into the results and return a line about it."""
     if not cache.is_dir() or not any(cache.iterdir()):
         return "Triton compiled nothing"
-    packed = folder / TRITON
-    with tarfile.open(packed, "w:gz") as archive:
-        archive.add(cache, arcname=".")
-    size = packed.stat().st_size
-    if size > MOST_BYTES:
-        packed.unlink()
-        return f"Triton's cache is left out: {size >> 20} MiB packed, at most {MOST_BYTES >> 20}"
+    packed = folder / f".{TRITON}.part"
+    try:
+        with tarfile.open(packed, "w:gz") as archive:
+            archive.add(cache, arcname=".")
+        size = packed.stat().st_size
+        if size > MOST_BYTES:
+            mib = f"{size >> 20} MiB packed, at most {MOST_BYTES >> 20}"
+            return f"Triton's cache is left out: {mib}"
+        packed.rename(folder / TRITON)
+    except OSError as error:
+        return f"Triton's cache is left out: {error}"
+    finally:
+        packed.unlink(missing_ok=True)
     return f"{TRITON}: {size / (1 << 20):.1f} MiB"
 
 
@@ -81,6 +100,11 @@ def load_triton(cache: Path, folder: Path) -> str:
     if not packed.exists():
         return "no Triton cache of an earlier run"
     cache.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(packed) as archive:
-        archive.extractall(cache, filter="data")
+    try:
+        with tarfile.open(packed) as archive:
+            archive.extractall(cache, filter="data")
+    except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
+        # Triton would load a kernel that was cut off.
+        shutil.rmtree(cache, ignore_errors=True)
+        return f"{TRITON} of an earlier run cannot be unpacked: {error}"
     return f"{TRITON} of an earlier run is used"

@@ -116,14 +116,15 @@ class Runner:
                 stdin=subprocess.DEVNULL,
                 stdout=stack.enter_context(partial.open("wb")) if partial else subprocess.PIPE,
                 stderr=subprocess.PIPE if partial else subprocess.STDOUT,
-                start_new_session=True,
+                # Of the same session: whoever ends that ends the step.
+                process_group=0,
             )
         stream = process.stderr if partial else process.stdout
         assert stream is not None
         reader = Thread(target=self._follow, args=(step.name, stream, tail), daemon=True)
         reader.start()
         timed_out = _wait(process, limit)
-        # A grandchild that is still alive may keep the pipe open.
+        # A grandchild in a group of its own may keep the pipe open.
         reader.join(GRACE_SECONDS)
         if not reader.is_alive():
             stream.close()
@@ -184,18 +185,26 @@ class Runner:
 
 
 def _wait(process: "subprocess.Popen[bytes]", limit: float) -> bool:
-    """Wait for a process; end its group after ``limit`` seconds, and return whether it did."""
+    """Wait for a process; end it after ``limit`` seconds, and return whether it did.
+
+    Its group ends in any case: stores of tests that died would keep device memory.
+    """
+    timed_out = False
     try:
         process.wait(limit)
     except subprocess.TimeoutExpired:
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(GRACE_SECONDS)
-        process.wait()
-        return True
-    return False
+        timed_out = True
+        _signal(process.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_SECONDS)
+    _signal(process.pid, signal.SIGKILL)
+    process.wait()
+    return timed_out
+
+
+def _signal(group: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(group, number)
 
 
 def _last_json(said: str) -> dict[str, Any]:

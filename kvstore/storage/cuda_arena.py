@@ -140,7 +140,7 @@ class CudaDevice:
         self, budget_bytes: int, pause: Callable[[], bool], take: Callable[[], None]
     ) -> None:
         """Call ``take`` once the device has room, until it does not raise ``CudaFailed``."""
-        awaited = False
+        awaited, refusal = False, ""
         while True:
             try:
                 room = self._run(self._runtime.room)
@@ -150,7 +150,9 @@ class CudaDevice:
                 try:
                     return take()
                 except CudaFailed as error:
-                    log.warning("device_memory_refused", device=self._name, why=str(error))
+                    if not refusal:
+                        log.warning("device_memory_refused", device=self._name, why=str(error))
+                    refusal = f" ({error})"
             hopeless = budget_bytes > room.total_bytes
             if not (hopeless or awaited):
                 log.warning("device_memory_awaited", device=self._name, **room._asdict())
@@ -158,7 +160,8 @@ class CudaDevice:
             if hopeless or not pause():
                 raise DeviceUnavailable(
                     f"tier1_bytes is {budget_bytes}, and {self._name} has {room.available_bytes} "
-                    f"bytes left of {room.total_bytes}: set less, or end what else uses the device"
+                    f"bytes left of {room.total_bytes}{refusal}: "
+                    "set less, or end what else uses the device"
                 )
 
     def answers(self) -> bool:

@@ -17,6 +17,9 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 # One call of the driver begins all pages below this size. A call for each page takes about 8 us, in
 # which PCIe 5 moves about 400 KB (an estimate; not measured).
 BATCHED_BELOW_BYTES = 512 << 10
+# Far below the 51,828 copies with which a driver crashed (R580, vllm-project/vllm issue 49276). A
+# batch of the mover has 64 or few more; pages from the disk come by the thousand if they are small.
+MOST_IN_A_CALL = 512
 
 Failures: TypeAlias = list[CudaFailed | None]
 
@@ -53,17 +56,21 @@ class CopyStream:
 
     def _begin(self, copies: Items[DeviceCopy]) -> "Future[Failures]":
         """Begins copies on the first thread; returns a future of the second thread's wait."""
-        stream = None
+        try:
+            return self._submit(copies)
+        except BaseException:
+            # These copies write to memory that may soon belong to others.
+            self._drain()
+            raise
+
+    def _submit(self, copies: Items[DeviceCopy]) -> "Future[Failures]":
+        """Begins copies and queues their wait on the second thread."""
         try:
             stream = self._ready()
             failures = self._begin_each(copies, stream)
             event = self._runtime.record_event(stream)
         except CudaFailed as error:
-            return self._waiting.submit(self._fail, stream, copies, error)
-        except BaseException:
-            # These copies write to memory that may soon belong to others.
-            self._drain(stream)
-            raise
+            return self._waiting.submit(self._fail, copies, error)
         return self._waiting.submit(self._wait, event, copies, failures)
 
     def _ready(self) -> int:
@@ -75,9 +82,12 @@ class CopyStream:
         return self._stream
 
     def _begin_each(self, copies: Items[DeviceCopy], stream: int) -> Failures:
-        """Begins small copies by one call if the driver can, the others one by one."""
+        """Begins small copies by as few calls as possible, the others one by one."""
         small = [each for each in copies if each.content.nbytes < BATCHED_BELOW_BYTES]
-        batched = len(small) > 1 and self._begin_batch(small, stream)
+        batched = len(small) > 1 and all(
+            self._begin_batch(small[first : first + MOST_IN_A_CALL], stream)
+            for first in range(0, len(small), MOST_IN_A_CALL)
+        )
         return [
             None
             if batched and each.content.nbytes < BATCHED_BELOW_BYTES
@@ -88,8 +98,8 @@ class CopyStream:
     def _begin_batch(self, copies: Items[DeviceCopy], stream: int) -> bool:
         """Begins copies by one call. Returns False if the caller has to begin them one by one.
 
-        Copies that a refused call began are begun again. That is harmless: both times they write
-        the same bytes, in the stream's order.
+        Copies that a refused call began, or a call before it, are begun again. That is harmless:
+        both times they write the same bytes, in the stream's order.
         """
         try:
             return self._runtime.begin_batch(copies, stream)
@@ -114,14 +124,18 @@ class CopyStream:
             self._runtime.wait_for_event(event)
         except CudaFailed as error:
             ended = error
+        except BaseException:
+            self._drain()
+            raise
         return [failure or ended for _, failure in zip(copies, failures, strict=True)]
 
-    def _fail(self, stream: int | None, copies: Items[DeviceCopy], error: CudaFailed) -> Failures:
+    def _fail(self, copies: Items[DeviceCopy], error: CudaFailed) -> Failures:
         """Waits for the copies of a batch that has no event; all of them failed."""
-        self._drain(stream)
+        self._drain()
         return [error for _ in copies]
 
-    def _drain(self, stream: int | None) -> None:
-        if stream is not None:
+    def _drain(self) -> None:
+        """Waits for the whole stream, if it exists."""
+        if self._stream is not None:
             with suppress(CudaFailed):
-                self._runtime.wait(stream)
+                self._runtime.wait(self._stream)

@@ -18,6 +18,8 @@ SOURCE_IN_STREAM_ORDER = 1
 # of CUDA 13 calls the first by the second's name; the driver's symbols differ.
 BATCHED = "cuMemcpyBatchAsync_v2"
 BATCHED_12_8 = "cuMemcpyBatchAsync"
+# CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM of cuda.h.
+HOST_ADDRESSES = 91
 # CUDA asks for 13 at least; the domain may have more digits than four.
 PCI_BUS_ID_BYTES = 32
 
@@ -57,7 +59,7 @@ class CopyAttributes(ctypes.Structure):
 class CudaDriver:
     """The driver, initialised. Raises :class:`DeviceUnavailable` where there is none.
 
-    ``library`` has its functions. Every method raises :class:`CudaFailed`.
+    ``library`` has its functions. Every method but ``copies_batches`` raises :class:`CudaFailed`.
     """
 
     def __init__(self, library: Any = None) -> None:  # noqa: ANN401  # functions by name
@@ -99,16 +101,32 @@ class CudaDriver:
         )
         return Allocation(base.value, size.value)
 
-    @property
-    def copies_batches(self) -> bool:
-        """Whether the driver has ``begin_batch``: CUDA 12.8 (R570) and later."""
-        return hasattr(self._library, BATCHED) or hasattr(self._library, BATCHED_12_8)
+    def copies_batches(self, device: int) -> bool:
+        """Returns whether ``begin_batch`` works: with drivers of CUDA 12.8 (R570) and later.
+
+        The device has to use the host's addresses of registered memory. If it has other addresses
+        (WSL 2), a batched copy ends in an illegal address, and CUDA refuses every later call of
+        the process (sgl-project/sglang issue 40232).
+        """
+        if not (hasattr(self._library, BATCHED) or hasattr(self._library, BATCHED_12_8)):
+            return False
+        value = ctypes.c_int()
+        try:
+            self._call(
+                "cuDeviceGetAttribute",
+                ctypes.byref(value),
+                ctypes.c_int(HOST_ADDRESSES),
+                self._device(device),
+            )
+        except CudaFailed:
+            return False
+        return bool(value.value)
 
     def begin_batch(self, copies: Items[PlainCopy], stream: int) -> None:
         """Begin copies by one call, in any order among themselves.
 
         The stream must not be the legacy one. An error does not say how many copies began: wait for
-        the stream before you use their memory again.
+        the stream before you use their memory again. Call it only if ``copies_batches``.
 
         Source: ``cuMemcpyBatchAsync`` in cuda.h of CUDA 12.8.1 and of CUDA 13.5.
         """

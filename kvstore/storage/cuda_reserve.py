@@ -18,7 +18,7 @@ class DeviceReserve:
     The reserve hands out a piece that has exactly the requested size. Otherwise it frees pieces,
     allocates the extent in their place, and reserves the rest again. Between the two calls another
     process can take the memory. The reserve then refuses the extent, and allocates again as much as
-    the device has left.
+    the device has left. It frees nothing for an extent that does not fit.
 
     Not thread-safe: used on the thread that calls CUDA. All sizes are multiples of ``granularity``.
     """
@@ -32,6 +32,7 @@ class DeviceReserve:
         self._pieces: list[tuple[int, int]] = []
         # Bytes of the budget that are neither in a piece nor in an extent.
         self._missing_bytes = budget_bytes
+        self._logged_bytes = 0
         try:
             while self._missing_bytes:
                 self._allocate(min(piece_bytes, self._missing_bytes))
@@ -51,6 +52,7 @@ class DeviceReserve:
                 del self._pieces[number]
                 return address
         try:
+            self._require(size_bytes)
             freed = 0
             # The latest first: they are the rest of earlier extents.
             while self._pieces and freed < size_bytes:
@@ -75,6 +77,12 @@ class DeviceReserve:
         except CudaFailed as error:
             log.warning("device_reserve_kept", size_bytes=self.size_bytes, why=str(error))
 
+    def _require(self, size_bytes: int) -> None:
+        """Raises :class:`CudaFailed` if the reserve and the rest of the device have less."""
+        left = self.size_bytes + self._runtime.room().available_bytes
+        if left < size_bytes:
+            raise CudaFailed(f"{left} bytes are left for it")
+
     def _allocate(self, size_bytes: int) -> None:
         address = self._runtime.allocate(size_bytes)
         self._pieces.append((address, size_bytes))
@@ -89,7 +97,10 @@ class DeviceReserve:
         return size
 
     def _fill_up(self) -> None:
-        """Reserves the missing bytes, or as many of them as the device has, by halves."""
+        """Reserves the missing bytes, or as many of them as the device has, by halves.
+
+        Logs a shortage if it differs from the last one.
+        """
         why, size = "", self._missing_bytes
         while size:
             try:
@@ -98,5 +109,6 @@ class DeviceReserve:
                 why = str(error)
                 size = size // 2 // self._granularity * self._granularity
             size = min(size, self._missing_bytes)
-        if self._missing_bytes:
+        if self._missing_bytes not in (0, self._logged_bytes):
             log.warning("device_reserve_short", missing_bytes=self._missing_bytes, why=why)
+        self._logged_bytes = self._missing_bytes

@@ -75,7 +75,7 @@ class CudaRuntime(Protocol):
         ...
 
     def begin_batch(self, copies: Items[DeviceCopy], stream: int) -> bool:
-        """Begin all copies by one call, in any order. Returns False if the driver has no such call.
+        """Begin all copies by one call, in any order. Returns False if that is not possible.
 
         If it raises, some or all of them may have begun.
         """
@@ -136,6 +136,7 @@ class CupyRuntime:
             raise DeviceUnavailable(f"cupy cannot be loaded ({error}): {HOW_TO_INSTALL}") from error
         self._runtime: Any = cupy.cuda.runtime
         self._driver = CudaDriver()
+        self._batches = False
 
     def select(self, device: int) -> bytes:
         """Create a device's context, ``use`` it, and return its UUID; raises DeviceUnavailable."""
@@ -146,6 +147,7 @@ class CupyRuntime:
             # cupy's setDevice holds the GIL, so it must not be the call that creates the context.
             self._driver.retain(device)
             self.use(device)
+            self._batches = self._driver.copies_batches(device)
             return self._driver.uuid(device)
         except CudaFailed as error:
             raise DeviceUnavailable(f"cuda:{device} cannot be used: {error}") from error
@@ -201,8 +203,8 @@ class CupyRuntime:
         self._call("memcpyAsync", address_of(into), address, into.nbytes, kind, stream)
 
     def begin_batch(self, copies: Items[DeviceCopy], stream: int) -> bool:
-        """Begin copies by ``cuMemcpyBatchAsync``, if the driver has it: CUDA 12.8 and later."""
-        if not self._driver.copies_batches:
+        """Begin copies by ``cuMemcpyBatchAsync``, if the driver and the device allow it."""
+        if not self._batches:
             return False
         plain = []
         for address, content, inwards in copies:

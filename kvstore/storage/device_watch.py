@@ -27,13 +27,21 @@ class DeviceWatch:
         self.lost = False
 
     def on_lost(self, tell: Callable[[], None]) -> None:
-        """Registers ``tell``, to be called once the device has failed for good. Call it first."""
-        self._told.append(tell)
+        """Registers ``tell``, to be called once the device has failed for good; at once if it has.
+
+        ``tell`` must not wait, nor use this.
+        """
+        with self._asking:
+            if not self.lost:
+                self._told.append(tell)
+                return
+        tell()
 
     def is_lost(self, error: CudaFailed) -> bool:
         """Returns whether the device has failed for good; asks it after each ``error`` until then.
 
-        The first time that it has, logs one line and calls each function of ``on_lost``.
+        The first time that it has, logs one line and calls each function of ``on_lost``. Returns
+        True to nobody before that is done.
         """
         with self._asking:
             if self.lost:
@@ -41,7 +49,7 @@ class DeviceWatch:
             if self._answers():
                 return False
             self.lost = True
-        log.critical("device_lost", why=str(error), advice=ADVICE)
-        for tell in self._told:
-            tell()
+            log.critical("device_lost", why=str(error), advice=ADVICE)
+            for tell in self._told:
+                tell()
         return True

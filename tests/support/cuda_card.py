@@ -34,8 +34,9 @@ class Card:
     ``fail`` names the call that is refused from now on, or is EVERY_CALL. ``mapped`` counts the
     mappings of each address. Work begun on a stream is done at a wait for the stream, or for a
     later event of it, and not before. ``registered`` has the size of each registration by its
-    address. ``batches`` says whether one call can begin many copies. Handles are of ``own_process``
-    if process ids are equal. While a stream is ``capturing``, the card refuses calls of threads
+    address. ``batches`` says whether one call can begin many copies, ``host_addresses`` whether
+    the device uses the host's addresses of registered memory. Handles are of ``own_process`` if
+    process ids are equal. While a stream is ``capturing``, the card refuses calls of threads
     whose mode is not relaxed, and waits for the device. The capture is then ``capture_broken``.
     """
 
@@ -49,7 +50,7 @@ class Card:
         self.threads: set[int] = set()
         self.fail = ""
         self.streams = Streams()
-        self.batches = True
+        self.batches = self.host_addresses = True
         self.registered: dict[int, int] = {}
         self.own_process = self.capturing = self.capture_broken = False
         self.relaxed: set[int] = set()

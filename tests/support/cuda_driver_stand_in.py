@@ -67,12 +67,25 @@ def driver_library(card: "Card", batched: str = "cuMemcpyBatchAsync_v2") -> Simp
         cuDevicePrimaryCtxRetain=retain,
         cuDeviceGet=device_get,
         cuDeviceGetUuid_v2=get_uuid,
+        cuDeviceGetAttribute=_attribute(card),
         cuDeviceGetPCIBusId=get_pci_bus_id,
         cuMemGetAddressRange_v2=address_range,
     )
     if batched:
         setattr(library, batched, _batched_copy(card, batched))
     return library
+
+
+def _attribute(card: "Card") -> Callable[..., int]:
+    """Return the function that tells whether the card uses the host's addresses."""
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.c_int, ctypes.c_int)
+    def get(value: "ctypes._Pointer[ctypes.c_int]", attribute: int, device: int) -> int:
+        assert (attribute, device) == (91, 40)
+        value[0] = int(card.host_addresses)  # type: ignore[call-overload]
+        return 1 if card.note("cuDeviceGetAttribute") else 0
+
+    return get
 
 
 def _batched_copy(card: "Card", name: str) -> Callable[..., int]:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
-from gpu_machine.probes import copies, descriptors, host, kills, sharing
+from gpu_machine.probes import copies, descriptors, host, kills, sharing, system
 from gpu_machine.probes.driver import why_no_device
 
 FAILED: Final = 1
@@ -17,7 +17,10 @@ USAGE: Final = 2
 # The status of automake's tests that cannot run.
 NO_DEVICE: Final = 77
 # Needs no device.
-ON_THE_HOST: Final[dict[str, Callable[[], dict[str, Any]]]] = {"memory": host.memory}
+ON_THE_HOST: Final[dict[str, Callable[[], dict[str, Any]]]] = {
+    "kernel": system.kernel,
+    "memory": host.memory,
+}
 # In an order in which each is useful only if those before it answered yes.
 ON_THE_DEVICE: Final[dict[str, Callable[[], dict[str, Any]]]] = {
     each.__name__: each

@@ -19,7 +19,8 @@ PREFIX = "/dev/nvidia"
 MAP_FIXED = 0x10
 MAP_NORESERVE = 0x4000
 MAP_FAILED = ctypes.c_void_p(-1).value
-_LINE = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (?:\S+ +){4}(.*)")
+# Of /proc/self/maps: a range, four words and a path, whose bytes may be in any encoding.
+_LINE = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) (?:\S+ +){4}(.*)")
 
 
 def leave_device_files(prefix: str | None = None) -> None:
@@ -56,9 +57,9 @@ def _close(descriptor: int) -> None:
 
 def _mappings(prefix: str) -> list[tuple[int, int]]:
     found = []
-    for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
+    for line in Path("/proc/self/maps").read_bytes().split(b"\n"):
         match = _LINE.fullmatch(line)
-        if match is not None and match[3].startswith(prefix):
+        if match is not None and match[3].startswith(os.fsencode(prefix)):
             start, end = int(match[1], 16), int(match[2], 16)
             found.append((start, end - start))
     return found

@@ -93,6 +93,10 @@ class Runtime:
         (FOLDER / name).write_bytes(bytes([DIRT]) * size)
         return _map(name)
 
+    def memset(self, pointer: int, value: int, size: int) -> None:
+        """Fill memory."""
+        ctypes.memset(pointer, value, size)
+
     def memsetAsync(self, pointer: int, value: int, size: int, stream: int) -> None:  # noqa: N802
         """Begin to fill memory."""
         _streams.begin_fill(pointer, value, size, stream)
@@ -103,12 +107,7 @@ class Runtime:
         return _streams.make_stream()
 
     def memcpyAsync(  # noqa: N802
-        self,
-        target: int,
-        source: int,
-        size: int,
-        kind: int,
-        stream: int,
+        self, target: int, source: int, size: int, kind: int, stream: int
     ) -> None:
         """Begin to copy: the bytes move at a wait, and not before."""
         assert kind in (1, 2)

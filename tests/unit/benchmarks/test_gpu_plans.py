@@ -11,7 +11,7 @@ import pytest
 
 from gpu_machine import bundle
 from gpu_machine.plans import MINUTES, PLANS, Place, again
-from gpu_machine.probes.__main__ import ON_THE_DEVICE
+from gpu_machine.probes.__main__ import ON_THE_DEVICE, ON_THE_HOST
 from gpu_machine.steps import Stage, Step
 
 ROOT = Path(__file__).parents[3]
@@ -54,6 +54,7 @@ def test_every_probe_and_every_test_is_run_once(place: Place) -> None:
     """By look and prove together, for all files of tests/gpu."""
     found = steps([*PLANS["look"](place), *PLANS["prove"](place)])
     assert {f"probe {name}" for name in ON_THE_DEVICE} <= {step.name for step in found}
+    assert {*ON_THE_HOST} <= {step.name for step in found}
     files = [each for step in found for each in step.command if each.startswith("tests/gpu/")]
     there = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tests/gpu").glob("test_*.py")}
     assert set(files) == there

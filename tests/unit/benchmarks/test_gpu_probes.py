@@ -1,5 +1,6 @@
 """The raw probes without a GPU: their answers, and that they are right on a stand-in."""
 
+import errno
 import json
 import os
 import subprocess
@@ -69,6 +70,29 @@ def test_memory_needs_no_device(
     assert answer["before"]["MemTotal"] == answer["after"]["MemTotal"]
 
 
+def test_this_kernel_does_what_the_store_asks_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each use is tried; the store's own tests run on this kernel."""
+    assert program.main(["kernel"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["answer"], answer["sees_a_death"], answer["seals_memory"]) == ("yes",) * 3
+
+
+def test_what_a_kernel_refuses_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the error, and the other uses are tried all the same."""
+
+    def refused(_: int) -> int:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(os, "pidfd_open", refused)
+    assert program.main(["kernel"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["answer"] == "no"
+    assert answer["why"].startswith("sees_a_death: OSError: [Errno 38]")
+    assert answer["sends_descriptors"] == "yes"
+
+
 def test_what_a_probe_raises_is_its_answer(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,7 +152,7 @@ def test_namespaces_of_processes_are_told_apart() -> None:
     assert apart["answer"] == "yes"
     assert apart["pids"][1] == 1
     assert equal["answer"] == "no"
-    assert "own handle" in equal["why"]
+    assert "invalid device context" in equal["why"]
     assert equal["pids"] == (1, 1)
 
 

@@ -31,11 +31,11 @@ class Opened:
         links = [
             Path(f"/proc/self/fd/{each.fileno()}").readlink() for each in (self.device, self.other)
         ]
-        maps = Path("/proc/self/maps").read_text(encoding="utf-8")
+        maps = Path("/proc/self/maps").read_bytes()
         return {
             "device": links[0].name,
             "other": links[1].name,
-            "mapped": maps.count(self.prefix),
+            "mapped": maps.count(os.fsencode(self.prefix)),
             "content": self.mapped[:13].decode(),
         }
 
@@ -90,3 +90,18 @@ def test_a_process_without_device_memory_is_left_alone(
     monkeypatch.setattr(cuda_memory, "_of_process", None)
     assert opened.left_in_child() == KEPT
     assert opened.left() == KEPT
+
+
+def test_a_library_s_name_may_be_in_any_encoding(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A child leaves the device also if its parent maps a file whose name is not UTF-8."""
+    monkeypatch.setattr(cuda_memory, "_of_process", None)
+    cuda_memory.cuda_memory()
+    name = os.fsencode(tmp_path) + b"/caf\xe9\x1e.so"
+    with open(name, "w+b") as file:  # noqa: PTH123  # bytes are no path
+        file.write(BYTES)
+        file.flush()
+        library = mmap.mmap(file.fileno(), len(BYTES))
+    assert opened.left_in_child()["mapped"] == 0
+    library.close()

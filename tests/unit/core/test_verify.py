@@ -205,6 +205,43 @@ def test_an_acquire_reserves_again_from_where_its_match_ends() -> None:
     world.laws.check()
 
 
+def test_a_withdrawn_acquire_leaves_nothing_and_can_be_repeated() -> None:
+    """Neither slots nor a tombstone: the same call under the same ids is a first one again."""
+    acquiring = Acquiring()
+    world, lease = acquiring.world, acquiring.worker.lease
+    answer = acquiring.ask()
+    assert acquiring.inspection is not None
+    world.cache.withdraw(acquiring.inspection)
+    assert (lease.pins, lease.reservations) == ({}, {})
+    assert world.states() == {"FREE": 5, "CACHED": 3}
+    assert lease.counters.lookup_count == 1, "of the worker that published"
+    world.laws.check()
+    again = acquiring.ask()
+    assert again[0] == answer[0]
+    assert again[1] is not None
+    assert conclude(acquiring.worker, acquiring.inspection)
+    world.laws.check()
+
+
+def test_a_withdrawn_acquire_of_an_expired_lease_leaves_no_quarantine() -> None:
+    """Nobody was told of its slots, so nobody writes them."""
+    acquiring = Acquiring()
+    world = acquiring.world
+    acquiring.ask()
+    assert acquiring.inspection is not None
+    world.now += 1e6
+    world.cache.expire(world.now)
+    assert world.states() == {"FREE": 4, "CACHED": 3, "QUARANTINED": 1}
+    world.cache.withdraw(acquiring.inspection)
+    assert world.states() == {"FREE": 5, "CACHED": 3}
+    world.laws.check()
+    [process_id] = world.cache.table.processes
+    world.cache.process_died(process_id, world.now)
+    world.cache.withdraw(acquiring.inspection)
+    assert not world.cache.table.leases
+    world.laws.check()
+
+
 def test_a_reservation_that_was_there_before_stays() -> None:
     """Only what came with the answer that was not given goes."""
     acquiring = Acquiring()

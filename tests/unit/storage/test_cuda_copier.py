@@ -2,6 +2,8 @@
 
 import ctypes
 from collections.abc import Iterator
+from collections.abc import Sequence as Items
+from concurrent.futures import thread
 from contextlib import ExitStack, closing
 from itertools import count
 from threading import get_ident
@@ -52,6 +54,26 @@ def test_a_refused_batch_is_begun_one_by_one(rig: Rig) -> None:
             assert rig.tiers.begin_all(rig.pairs(rig.first, rig.second))() == [None] * COUNT
     assert rig.card.calls.count("begin_read") == 2 * COUNT
     assert [line["event"] for line in lines] == ["batched_copies_refused"]
+    assert rig.read(rig.second) == turned(contents)
+
+
+def test_a_call_has_a_bounded_number_of_copies(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More pages are begun by more calls; if one is refused, all are begun one by one."""
+    rig.card.batches = True
+    contents = rig.fill(rig.first)
+    begin, sizes = rig.cuda.begin_batch, list[int]()
+
+    def note(copies: Items[DeviceCopy], stream: int) -> bool:
+        sizes.append(len(copies))
+        rig.card.fail = "begin_batch" if len(sizes) == 5 else ""
+        return begin(copies, stream)
+
+    monkeypatch.setattr(rig.cuda, "begin_batch", note)
+    monkeypatch.setattr(cuda_copy_stream, "MOST_IN_A_CALL", 2)
+    for _ in range(2):
+        assert rig.tiers.begin_all(rig.pairs(rig.first, rig.second))() == [None] * COUNT
+    assert sizes == [2, 2, 1, 2, 2]
+    assert rig.card.calls.count("begin_read") == COUNT
     assert rig.read(rig.second) == turned(contents)
 
 
@@ -160,6 +182,40 @@ def test_nothing_is_under_way_after_an_error_that_nobody_foresaw(
         rig.tiers.begin_all(rig.pairs(rig.first, rig.second))()
     assert not any(rig.card.begun.values())
     assert rig.read(rig.second)[2:4] == contents[:2]
+
+
+def test_nothing_is_under_way_after_an_unforeseen_error_of_the_wait(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wait that failed is made up for, in the thread that waits."""
+    contents = rig.fill(rig.first)
+
+    def fail(event: int) -> None:
+        raise ValueError(f"unforeseen at {event}")
+
+    monkeypatch.setattr(rig.cuda, "wait_for_event", fail)
+    with pytest.raises(ValueError, match="unforeseen"):
+        rig.tiers.begin_all(rig.pairs(rig.first, rig.second))()
+    assert not any(rig.card.begun.values())
+    assert rig.read(rig.second) == turned(contents)
+
+
+def test_nothing_is_under_way_if_python_ends_before_the_wait(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its threads take no work then; the batch is waited for by the one that began it."""
+    rig.fill(rig.first)
+    record = rig.cuda.record_event
+
+    def end_python(stream: int) -> int:
+        monkeypatch.setattr(thread, "_shutdown", True)
+        return record(stream)
+
+    monkeypatch.setattr(rig.cuda, "record_event", end_python)
+    with pytest.raises(RuntimeError, match="interpreter shutdown"):
+        rig.tiers.begin_all(rig.pairs(rig.first, rig.second))()
+    monkeypatch.undo()
+    assert not any(rig.card.begun.values())
 
 
 @pytest.mark.parametrize("call", ["use", "make_stream", "record_event"])

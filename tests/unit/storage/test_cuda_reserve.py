@@ -131,6 +131,36 @@ def test_memory_that_is_lost_in_between_is_a_refusal(
     assert arenas.allocate(1, BUDGET).shape.size_bytes == BUDGET
 
 
+def test_a_reserve_that_is_short_is_not_freed_for_what_it_cannot_hold(
+    card: Card, arenas: Arenas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An arena asks each second: the rest would be anybody's as often, and the log would grow."""
+    give_back = ServerCuda.give_back
+    thieves: list[int | None] = []
+
+    def lose(self: ServerCuda, address: int) -> None:
+        give_back(self, address)
+        thieves.append(card.malloc(card.available_bytes))
+
+    monkeypatch.setattr(ServerCuda, "give_back", lose)
+    with pytest.raises(NotEnoughMemory):
+        arenas.allocate(1, PIECE + GRANULARITY)
+    monkeypatch.undo()
+    card.calls.clear()
+    with capture_logs() as lines:
+        for _ in range(2):
+            with pytest.raises(NotEnoughMemory) as refused:
+                arenas.allocate(1, BUDGET)
+    assert "give_back" not in card.calls
+    assert lines == []
+    left = refused.value.available_bytes
+    assert 0 < left < BUDGET
+    # Once the other program gives its memory back, it is there for the store.
+    for thief in filter(None, thieves):
+        del card.memory[thief]
+    assert arenas.allocate(1, BUDGET).shape.size_bytes == BUDGET
+
+
 def test_a_budget_that_is_not_there_is_waited_for(card: Card) -> None:
     """All of it or nothing, even if the device has room and refuses; then the server says so."""
     taker = card.malloc(card.size_bytes)
@@ -154,6 +184,17 @@ def test_a_budget_that_is_not_there_is_waited_for(card: Card) -> None:
         with pytest.raises(DeviceUnavailable, match=f"tier1_bytes is {4 * BUDGET}"):
             device.reserve(4 * BUDGET, PIECE, lambda: pytest.fail("no use to wait"))
         assert card.memory == {}
+
+
+def test_a_budget_that_the_device_refuses_is_an_error_with_its_reason(card: Card) -> None:
+    """What the device has left would say that it has enough; it is logged once."""
+    card.fail = "allocate"
+    pauses = iter([True, True, False])
+    with closing(CudaDevice(0, lambda: ServerCuda(card))) as device, capture_logs() as lines:
+        with pytest.raises(DeviceUnavailable, match=r"left of \d+ \(allocate: refused\): set less"):
+            device.reserve(BUDGET, PIECE, lambda: next(pauses))
+        events = [line["event"] for line in lines]
+        assert events == ["device_memory_refused", "device_memory_awaited"]
 
 
 def test_a_part_of_the_budget_is_given_back(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:

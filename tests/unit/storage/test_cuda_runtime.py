@@ -48,7 +48,8 @@ def test_memory_is_allocated_cleared_exported_and_given_back(
     assert runtime.export(address) == (card.handle(address), 0)
     assert runtime.room() == (3 * SIZE, 4 * SIZE)
     runtime.give_back(address)
-    wanted = ["cuInit", "getDeviceCount", "cuDevicePrimaryCtxRetain", "setDevice", "malloc"]
+    wanted = ["cuInit", "getDeviceCount", "cuDevicePrimaryCtxRetain", "setDevice"]
+    wanted += ["cuDeviceGetAttribute", "malloc"]
     wanted += ["streamCreateWithFlags", "memsetAsync", "streamSynchronize"]
     wanted += ["ipcGetMemHandle", "memGetInfo", "free"]
     assert card.calls == wanted
@@ -141,6 +142,7 @@ def test_many_copies_are_begun_by_one_call(
 ) -> None:
     """By that of CUDA 12.8, with the index of a failure, and that of CUDA 13, without one."""
     runtime = runtime_on(card, monkeypatch, batched)
+    runtime.select(0)
     address, stream = runtime.allocate(SIZE), runtime.make_stream()
     contents = [memoryview(bytes([n + 1]) * (100 + n)) for n in range(3)]
     places = range(address, address + SIZE, 512)
@@ -162,6 +164,17 @@ def test_many_copies_are_begun_by_one_call(
 def test_an_older_driver_begins_no_batch(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before CUDA 12.8 there is no such call, which is no error."""
     runtime = runtime_on(card, monkeypatch, "")
+    runtime.select(0)
+    assert not runtime.begin_batch([], runtime.make_stream())
+
+
+@pytest.mark.parametrize("fail", ["", "cuDeviceGetAttribute"])
+def test_a_device_with_addresses_of_its_own_begins_no_batch(
+    card: Card, runtime: CupyRuntime, fail: str
+) -> None:
+    """The batched copy takes addresses as they are, and a wrong one ends the device for good."""
+    card.host_addresses, card.fail = bool(fail), fail
+    runtime.select(0)
     assert not runtime.begin_batch([], runtime.make_stream())
 
 

@@ -1,6 +1,7 @@
 """The device is asked after each error, until it is found to have failed for good."""
 
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 from structlog.testing import capture_logs
 
@@ -48,3 +49,35 @@ def test_a_device_is_lost_once() -> None:
     assert [(each["event"], each["log_level"], each["why"]) for each in logs] == [
         ("device_lost", "critical", str(ERROR))
     ]
+
+
+def test_nobody_goes_on_before_all_are_told() -> None:
+    """Else a match that found the device lost would be answered by a store that takes new work."""
+    rig, telling, returned = Rig(), Event(), Event()
+    rig.answers = False
+    overtaken: list[bool] = []
+
+    def tell() -> None:
+        telling.set()
+        # It does not return in time if it waits for this.
+        overtaken.append(returned.wait(0.2))
+
+    rig.watch.on_lost(tell)
+    with capture_logs(), ThreadPoolExecutor(1) as pool:
+        first = pool.submit(rig.watch.is_lost, ERROR)
+        assert telling.wait(30)
+        assert rig.watch.is_lost(ERROR)
+        returned.set()
+        assert first.result()
+    assert overtaken == [False]
+
+
+def test_whoever_asks_to_be_told_too_late_is_told_at_once() -> None:
+    """A server makes its health after the threads that copy."""
+    rig = Rig()
+    rig.answers = False
+    with capture_logs():
+        rig.watch.is_lost(ERROR)
+    late: list[bool] = []
+    rig.watch.on_lost(lambda: late.append(rig.watch.lost))
+    assert (late, rig.told) == ([True], 1)

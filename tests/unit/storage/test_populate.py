@@ -3,9 +3,10 @@
 import errno
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from threading import Barrier, active_count, get_ident
+from threading import Barrier, Lock, active_count, get_ident
 
 import pytest
 from resident_bytes import resident_bytes
@@ -85,14 +86,29 @@ def test_a_page_that_the_kernel_refuses_is_an_error_and_no_signal(threads: int) 
 
 
 def test_no_step_is_begun_after_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first refusal ends the work of all threads."""
-    begun: list[int] = []
+    """Of three threads each ends after the step that it is at, and the refusal is raised."""
+    entered, futures, begun = Barrier(3), list[Future[None]](), list[int]()
 
-    def refuse(address: int, size: int) -> None:
-        begun.append(size)
-        raise OSError(errno.ENOMEM, f"{address}")
+    submit, noting = ThreadPoolExecutor.submit, Lock()
 
-    monkeypatch.setattr(module, "_populate", refuse)
-    with pytest.raises(OSError, match="4096"):
-        populate(4096, 100 * STEP_BYTES, 1)
-    assert begun == [STEP_BYTES]
+    def note(pool: ThreadPoolExecutor, work: Callable[[], None]) -> Future[None]:
+        with noting:
+            futures.append(submit(pool, work))
+            return futures[-1]
+
+    def refuse_first(address: int, size: int) -> None:
+        del size
+        begun.append(address)
+        entered.wait(30)
+        if address == mmap.PAGESIZE:
+            raise OSError(errno.ENOMEM, "refused")
+        # The others go on once the thread with the refusal has ended its work.
+        with noting:
+            known = list(futures)
+        assert wait(known, 30, FIRST_COMPLETED).done
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", note)
+    monkeypatch.setattr(module, "_populate", refuse_first)
+    with pytest.raises(OSError, match="refused"):
+        populate(mmap.PAGESIZE, 100 * STEP_BYTES, 3)
+    assert len(begun) == 3

@@ -195,3 +195,18 @@ def test_a_program_without_its_device_ends_with_a_status_of_its_own() -> None:
         "device_lost: cuda:0 fails for good: an error; "
         "the process ends, and the store takes back what it held\n"
     )
+
+
+@pytest.mark.parametrize("closed", ["os.close(2)", "sys.stderr = None", "os.dup2(broken(), 2)"])
+def test_the_status_is_the_same_if_nobody_reads_standard_error(closed: str) -> None:
+    """A serving process that died took the reading end of its pipe along."""
+    broken = "import os\ndef broken():\n  ends = os.pipe()\n  os.close(ends[0])\n  return ends[1]\n"
+    program = PROGRAM.replace("main.main()", f"{closed}\nmain.main()")
+    found = subprocess.run(
+        [sys.executable, "-c", broken + program],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    assert (found.returncode, found.stdout) == (DEVICE_LOST_STATUS, "")

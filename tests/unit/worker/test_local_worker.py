@@ -2,7 +2,7 @@
 
 import pytest
 
-from inference_worker.errors import BackendMismatchError
+from inference_worker.errors import BackendMismatchError, DeviceLostError
 from inference_worker.local_worker import local_worker
 from inference_worker.model import PagedModel
 from inference_worker.prefix_cache_backend import PrefixCacheBackend
@@ -62,3 +62,17 @@ def test_the_backend_none_uses_no_store(qwen: PagedModel) -> None:
         assert worker.without_store == "the store is not used"
         ids = list(range(40))
         assert [worker.engine.generate(ids, 2).matched_tokens for _ in range(2)] == [0, 0]
+
+
+def test_a_worker_that_lost_its_device_does_not_close_its_client(qwen: PagedModel) -> None:
+    """A close waits for what is held, and for threads that may wait for the device for ever."""
+    with running_store("--tier1-bytes", "16MiB") as store:
+        with (
+            pytest.raises(DeviceLostError),
+            local_worker(qwen, runtime_dir=store.runtime_dir, longest=100) as worker,
+        ):
+            raise DeviceLostError("cuda:0 fails for good")
+        assert worker.client is not None
+        assert worker.client.connected
+        worker.client.close()
+        assert not worker.client.connected
