@@ -1,7 +1,10 @@
 """Programs that the cache machine once failed on, though the cache was right."""
 
+from unittest.mock import Mock
+
 import pytest
 from cache_machine import CacheMachine, HashedPages, TwoTiersOfHashedPages
+from hypothesis import strategies as st
 from machine_state import OWNER
 
 from kvstore.core.pool.tier_policy import TierPolicy
@@ -30,3 +33,13 @@ def test_a_page_below_one_that_the_disk_has_not_is_lost_with_it(machine: CacheMa
     machine.cache.evict_prefix(OWNER, machine.namespace_id, removed)
     machine.tell()
     assert machine.model.disk.prefixes == {beside}
+
+
+def test_pages_that_come_and_go_in_one_step_are_known_to_the_watcher(machine: CacheMachine) -> None:
+    """They are published in an extent that retires, which the cache may tell page by page."""
+    data = Mock(spec=st.DataObject)
+    data.draw.side_effect = [min(machine.model.leases), set()]
+    machine.retire_extent(data=data, seldom=True, late=True)
+    gone = machine.model.prefixes(machine.tokens([2, 3]))
+    assert not set(gone) & machine.model.cached.keys()
+    machine.what_was_told_is_what_is_there()
