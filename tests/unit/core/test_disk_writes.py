@@ -97,6 +97,24 @@ def test_a_page_found_corrupt_is_removed_from_the_disk_though_it_was_not_written
     world.laws.check()
 
 
+@pytest.mark.parametrize("index_factory", [RadixIndex, HashIndex], indirect=True)
+def test_what_was_kept_anew_leaves_with_a_corrupt_page_and_is_wanted_again() -> None:
+    """The disk cannot tell the page that was found corrupt from one of the same tokens."""
+    world = ThirdWorld(slots=16)
+    publish(world.worker, "ab")
+    _, inspection = ask(world.worker, "ab")
+    world.evict_prefix("a")
+    world.tell()
+    publish(world.worker, "ab", 901)
+    assert world.keep() == 2
+    assert not conclude(world.worker, inspection, "a")
+    world.tell()
+    assert not world.disk
+    world.worker.match("ab", 2)
+    assert world.keep() == 2
+    assert len(world.disk) == 2
+
+
 def test_a_plan_is_bounded_by_bytes() -> None:
     """Each page has its own namespace's size; where nothing is under way one is planned always."""
     world = ThirdWorld()
