@@ -37,11 +37,15 @@ class KeepRules(MachineState):
         return self.known_digests[prefix]
 
     def tell(self) -> None:
-        """Tell the disk what it must not have any more."""
+        """Tells the disk what it must not have any more.
+
+        A page that it does not have may be told too. What continues that page leaves it as well.
+        """
         disk = self.model.disk
         removed = self.cache.take_removed()
         for each in removed:
-            known = {self.digest_of(prefix): prefix for prefix in disk.prefixes}
+            paths = {path for prefix in disk.prefixes for path in self.model.prefixes(prefix)}
+            known = {self.digest_of(path): path for path in paths}
             if each.page_digest is None:
                 disk.prefixes.clear()
             elif each.page_digest in known:

@@ -38,6 +38,8 @@ class Model(Copies):
     # Next tokens by all the tokens that they follow.
     ends: dict[bytes, int] = field(default_factory=dict)
     superseded: int = 0
+    # What was published since the events were last looked at, still cached or not.
+    published: set[bytes] = field(default_factory=set)
 
     @property
     def lasting(self) -> dict[int, int]:
@@ -142,6 +144,7 @@ class Model(Copies):
                 self.take_out([each], self.every_hold())
                 self.superseded += 1
         self.first[prefix] = slot
+        self.published.add(prefix)
 
     def longest(self, tokens: bytes, pages: int) -> Path:
         """Return the cached path of at most ``pages`` pages."""

@@ -167,10 +167,14 @@ class Verifying:
             lease.drop_reservation(reservation)
 
     def _forbid(self, lease: Lease, pin: Pin, page: PageCheck) -> None:
-        """Records that nothing computed on a page that left the index may return from the disk."""
+        """Records that nothing computed on a page that left the index may return from the disk.
+
+        Pages of the same tokens that were inserted and kept since then leave the disk with it.
+        """
         hold = _hold_of(lease, pin, page)
         if self._state.disk is not None and hold is not None:
             width = pin.namespace.index.width
+            pin.namespace.losses += 1
             self._state.disk.remove_prefix(pin.namespace, hold.tokens()[: page.end * width])
 
 

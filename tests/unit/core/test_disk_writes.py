@@ -2,9 +2,13 @@
 
 from itertools import pairwise
 
+import pytest
 from core_builders import node_at, paged
 from third_world import ThirdWorld
+from verifying_steps import ask, conclude, publish
 
+from kvstore.core.index.hash_index import HashIndex
+from kvstore.core.index.radix import RadixIndex
 from kvstore.core.values.page_hash import page_digests
 from kvstore.core.values.requests import Sequence
 
@@ -70,6 +74,45 @@ def test_what_is_not_kept_yet_has_its_digests_again() -> None:
         world.cache.finish_writes(keeps, [kept] * len(keeps))
         world.laws.check()
     assert digests[-1] == chain[4]
+
+
+@pytest.mark.parametrize("index_factory", [RadixIndex, HashIndex], indirect=True)
+def test_a_page_found_corrupt_is_removed_from_the_disk_though_it_was_not_written() -> None:
+    """What was computed on it may be there, and may not come back once it is computed anew."""
+    world = ThirdWorld()
+    publish(world.worker, "a")
+    publish(world.worker, "ab", 901)
+    *others, last = keeps = world.cache.plan_writes(100)
+    assert (last.start, last.held_end) == (1, 2)
+    kept = [each.start for each in others]
+    world.cache.finish_writes(keeps, [*kept, world.write(last)])
+    assert len(world.disk) == 1
+    _, inspection = ask(world.worker, "ab")
+    assert not conclude(world.worker, inspection, "a")
+    [removed] = world.tell()
+    assert removed.page_digest == next(page_digests(world.namespace.digest, paged("a"), 8))
+    assert not world.disk
+    publish(world.worker, "a", 902)
+    assert world.load("ab") == 0
+    world.laws.check()
+
+
+@pytest.mark.parametrize("index_factory", [RadixIndex, HashIndex], indirect=True)
+def test_what_was_kept_anew_leaves_with_a_corrupt_page_and_is_wanted_again() -> None:
+    """The disk cannot tell the page that was found corrupt from one of the same tokens."""
+    world = ThirdWorld(slots=16)
+    publish(world.worker, "ab")
+    _, inspection = ask(world.worker, "ab")
+    world.evict_prefix("a")
+    world.tell()
+    publish(world.worker, "ab", 901)
+    assert world.keep() == 2
+    assert not conclude(world.worker, inspection, "a")
+    world.tell()
+    assert not world.disk
+    world.worker.match("ab", 2)
+    assert world.keep() == 2
+    assert len(world.disk) == 2
 
 
 def test_a_plan_is_bounded_by_bytes() -> None:

@@ -9,6 +9,8 @@ from third_world import ThirdWorld
 from tiered_world import make, move, sunk
 from verifying_steps import ask, found_bad, publish
 
+from kvstore.core.index.hash_index import HashIndex
+from kvstore.core.index.radix import RadixIndex
 from kvstore.core.pool.pages import EVENT_DIGEST_BYTES
 from kvstore.core.tiers.moves import side_by_side
 from kvstore.core.values.events import (
@@ -138,6 +140,27 @@ def test_what_goes_with_an_extent_is_told() -> None:
     assert since(world) == [(("REMOVED", "RETIRED", 1), {0, 1})]
     world.worker.insert(1, "x")
     assert since(world) == [(INSERTED, {0}), (("REMOVED", "RETIRED", 1), {0})]
+
+
+@pytest.mark.parametrize(
+    ("index_factory", "ends"),
+    [(RadixIndex, ["xy"]), (HashIndex, ["x", "xy"])],
+    indirect=["index_factory"],
+    ids=["radix", "hash"],
+)
+def test_what_goes_as_it_comes_is_told_by_the_end_of_each_run(ends: list[str]) -> None:
+    """It came as one run; what goes is told node by node."""
+    world = CoreWorld(slots=4)
+    world.worker.reserve(1, 2)
+    world.cache.retire_extent(1, 1)
+    watch(world)
+    world.cache.events.recent.clear()
+    world.worker.insert(1, "xy")
+    pages = [each for each in world.cache.events.recent if isinstance(each, PagesEvent)]
+    came = [each.path_digest for each in pages if each.change is PagesChange.INSERTED]
+    went = [each.path_digest for each in pages if each.change is PagesChange.REMOVED]
+    assert came == [digest(world, "xy")]
+    assert sorted(went) == sorted(digest(world, each) for each in ends)
 
 
 def test_copies_in_tiers_are_told() -> None:
