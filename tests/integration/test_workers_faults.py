@@ -39,7 +39,7 @@ def faulty_fleet(folder: Path, file: str, old: str, new: str) -> Iterator[Fleet]
 
 def test_the_copy_by_itself_is_sound(tmp_path: Path) -> None:
     """A store from such a copy, with nothing changed, passes: it is the fault that is seen."""
-    with faulty_fleet(tmp_path, "radix.py", "class RadixIndex", "class RadixIndex") as fleet:
+    with faulty_fleet(tmp_path, "index/radix.py", "class RadixIndex", "class RadixIndex") as fleet:
         holder, writer = fleet.spawn("holder"), fleet.spawn("writer")
         holder.ask("write", TOKENS)
         holder.ask("match", "held", TOKENS)
@@ -67,7 +67,7 @@ def test_a_store_that_recycles_at_the_ttl_is_seen(tmp_path: Path) -> None:
     """Where a TTL ends a living worker's lease, that worker finds others in its slots."""
     old = "        lease.state = LeaseState.EXPIRED\n"
     new = "        return [self.end(lease, now)]\n"
-    with faulty_fleet(tmp_path, "membership.py", old, new) as fleet:
+    with faulty_fleet(tmp_path, "leases/lifecycle.py", old, new) as fleet:
         stopped, writer = fleet.spawn("stopped", ttl=5.0), fleet.spawn("writer")
         stopped.ask("acquire", "open", TOKENS)
         stopped.ask("fill", "open")
@@ -82,9 +82,9 @@ def test_a_store_that_recycles_at_the_ttl_is_seen(tmp_path: Path) -> None:
 
 def test_a_store_that_forgets_a_dead_worker_s_slots_is_seen(tmp_path: Path) -> None:
     """Where a lease ends and its reservations do not, the slots by state show the leak."""
-    old = "            self.drop_reservation(lease, reservation)\n        self.ended"
-    new = "            pass\n        self.ended"
-    with faulty_fleet(tmp_path, "membership.py", old, new) as fleet:
+    old = "            lease.drop_reservation(reservation)\n        self._state.ended"
+    new = "            pass\n        self._state.ended"
+    with faulty_fleet(tmp_path, "leases/lifecycle.py", old, new) as fleet:
         writer = fleet.spawn("writer", faults="insert.before:1=kill")
         writer.tell("write", TOKENS)
         assert writer.wait_exit() == -signal.SIGKILL

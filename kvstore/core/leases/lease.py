@@ -118,12 +118,12 @@ class Lease:
             raise NotAttached(lease_id=self.lease_id.hex())
 
     def require_room(self, count: int) -> None:
-        """Raises :class:`QuotaExceeded` if ``count`` more holds are too many."""
+        """Raises :class:`QuotaExceeded` if the lease or its tenant may not hold ``count`` more."""
         if len(self.pins) + len(self.reservations) + count > self._max_holds:
             raise QuotaExceeded(quota="holds_per_lease", maximum=self._max_holds)
-        # Each match asks, and nearly each has room.
-        if self.owner.hold_count + count > self.owner.quotas.pins:
-            self.owner.require_hold_room(count)
+        maximum = self.owner.quotas.pins
+        if self.owner.hold_count + count > maximum:
+            raise QuotaExceeded(quota="pins", maximum=maximum)
 
     def require_pins_alive(self, options: MatchOptions) -> None:
         """Raises Tombstoned if a pin that a match wants was released already."""

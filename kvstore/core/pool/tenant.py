@@ -180,11 +180,6 @@ class Tenant:
         if quota is not None and page_bytes > quota:
             raise QuotaExceeded(quota="tier1_bytes", maximum=quota, value=page_bytes)
 
-    def require_hold_room(self, count: int) -> None:
-        """Raises :class:`QuotaExceeded` if ``count`` more pins and reservations are too many."""
-        if self.hold_count + count > self.quotas.pins:
-            raise QuotaExceeded(quota="pins", maximum=self.quotas.pins)
-
     def has_room_to_announce(self, size: int) -> bool:
         """Returns True if prefills may keep ``size`` more bytes of tokens."""
         return self.announced_bytes + size <= self._limits.max_announced_bytes
