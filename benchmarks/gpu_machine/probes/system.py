@@ -1,4 +1,4 @@
-"""Whether the machine's kernel does what the store asks of it, with a GPU or without."""
+"""Probe of what the store needs of the machine's kernel, with a GPU or without."""
 
 import ctypes
 import fcntl
