@@ -285,8 +285,8 @@ MUTANTS = [
     ),
     Mutant(
         "quota-of-pins-ignored",
-        "pool/tenant.py",
-        "        if self.hold_count + count > self.quotas.pins:\n",
+        "leases/lease.py",
+        "        if self.owner.hold_count + count > maximum:\n",
         "        if False:\n",
     ),
     Mutant(

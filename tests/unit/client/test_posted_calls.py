@@ -137,7 +137,8 @@ def test_what_was_not_posted_keeps_no_call_in_order(rig: LaneRig) -> None:
     lane._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
     posted = [rig.post(number, size=2000) for number in range(MOST_UNREAD)]
     assert posted[0]
-    assert not posted[-1]
+    # Not always the last one: the store may have read some meanwhile.
+    assert not all(posted)
     rig.store.answer(*[b""] * sum(posted), b"yes")
     rig.lanes.collect(LIMIT)
     assert [succeeded for _, succeeded in rig.told] == [True] * sum(posted)
