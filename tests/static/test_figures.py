@@ -199,7 +199,7 @@ def test_what_survived_the_kills_is_the_result() -> None:
     path = ROOT / "benchmarks" / "results" / "recovery-cpu-2cores.json"
     found = json.loads(path.read_text(encoding="utf-8"))
     assert found["served_pages"] == found["acknowledged_pages"]
-    for page in ("benchmarks/README.md", "docs/decisions/0026-tier-3-beside-the-mutex.md"):
+    for page in ("benchmarks/README.md", "docs/decisions/0026-disk-outside-the-store-mutex.md"):
         text = (ROOT / page).read_text(encoding="utf-8")
         assert f"{found['acknowledged_pages']:,} " in text, page
         assert f"{found['removed_prompts']}" in text, page
