@@ -6,6 +6,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
 HEADINGS = ["Context", "Decision", "Consequences", "What was measured"]
+LONGEST = 600
+MEASUREMENTS = sorted((ROOT / "benchmarks" / "results").glob("*.md"))
 
 
 def test_numbers_are_unique_and_without_gaps() -> None:
@@ -21,6 +23,24 @@ def test_each_decision_has_the_same_parts() -> None:
         text = path.read_text(encoding="utf-8")
         assert text.startswith(f"# {path.name[:4]}: "), path.name
         assert re.findall(r"^## (.+)$", text, flags=re.MULTILINE) == HEADINGS, path.name
+
+
+def test_no_decision_is_longer_than_its_bound() -> None:
+    """A decision has at most 600 words: longer measurements have pages in benchmarks/results."""
+    counts = {path.name: len(path.read_text(encoding="utf-8").split()) for path in DECISIONS}
+    assert {name: count for name, count in counts.items() if count > LONGEST} == {}
+
+
+def test_measurements_and_their_decisions_link_each_other() -> None:
+    """A page 0001-some-words.md in benchmarks/results belongs to the decision of its number."""
+    decisions = {path.name[:4]: path for path in DECISIONS}
+    for page in MEASUREMENTS:
+        number = page.name[:4]
+        text = page.read_text(encoding="utf-8")
+        assert text.startswith(f"# {number}: "), page.name
+        assert f"(../../docs/decisions/{decisions[number].name})" in text, page.name
+        link = f"(../../benchmarks/results/{page.name})"
+        assert link in decisions[number].read_text(encoding="utf-8"), page.name
 
 
 def test_the_index_links_every_decision() -> None:
