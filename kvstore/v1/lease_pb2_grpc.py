@@ -26,16 +26,15 @@ if _version_not_supported:
 
 
 class LeaseServiceStub:
-    """Leases: everything that a worker holds belongs to one, and goes back with it.
+    """Leases: everything that a worker holds belongs to a lease, and goes back with it.
 
-    A lease is named by its client with 128 random bits and has a secret, chosen
-    by the client too, that travels in the metadata `kvstore-lease-secret-bin` of
-    every call that names the lease. Every call carries the credential that the
-    attach socket gave, as `authorization: Bearer CREDENTIAL`.
+    The client chooses a lease's id, 128 random bits, and its secret. The secret travels in
+    the metadata `kvstore-lease-secret-bin` of every call that names the lease. Every call
+    carries the credential from the attach socket, as `authorization: Bearer CREDENTIAL`.
 
-    The client counts a TTL from when it sent the request, the server from when
-    it received it, so the client gives up first. No safety rests on a TTL: it
-    only says when the store may stop counting on the worker.
+    The client counts a TTL from sending the request, the server from receiving it. So the
+    client gives up first. Safety does not depend on a TTL: it only says when the store
+    may stop counting on the worker.
     """
 
     def __init__(self, channel):
@@ -72,32 +71,30 @@ class LeaseServiceStub:
 
 
 class LeaseServiceServicer:
-    """Leases: everything that a worker holds belongs to one, and goes back with it.
+    """Leases: everything that a worker holds belongs to a lease, and goes back with it.
 
-    A lease is named by its client with 128 random bits and has a secret, chosen
-    by the client too, that travels in the metadata `kvstore-lease-secret-bin` of
-    every call that names the lease. Every call carries the credential that the
-    attach socket gave, as `authorization: Bearer CREDENTIAL`.
+    The client chooses a lease's id, 128 random bits, and its secret. The secret travels in
+    the metadata `kvstore-lease-secret-bin` of every call that names the lease. Every call
+    carries the credential from the attach socket, as `authorization: Bearer CREDENTIAL`.
 
-    The client counts a TTL from when it sent the request, the server from when
-    it received it, so the client gives up first. No safety rests on a TTL: it
-    only says when the store may stop counting on the worker.
+    The client counts a TTL from sending the request, the server from receiving it. So the
+    client gives up first. Safety does not depend on a TTL: it only says when the store
+    may stop counting on the worker.
     """
 
     def GrantLease(self, request, context):
-        """Grants a lease under the id and secret that the caller chose. The reply
-        names the store epoch, which every later request that changes state MUST
-        carry.
+        """Grants a lease under the caller's id and secret. The reply names the store
+        epoch, which every later request that changes state MUST carry.
 
         Idempotent: the same id and secret answer the same lease, renewed.
 
         Errors:
 
-        * `ALREADY_EXISTS` / `ID_REUSED`: the id is taken, with another secret.
+        * `ALREADY_EXISTS` / `ID_REUSED`: the id is in use with another secret.
         * `FAILED_PRECONDITION` / `TOMBSTONED`: the lease was revoked before.
         * `FAILED_PRECONDITION` / `LEASE_EXPIRED`: the lease is past its TTL.
-        * `RESOURCE_EXHAUSTED` / `QUOTA_EXCEEDED`: too many leases of the tenant.
-        * `UNAVAILABLE` / `STORE_DRAINING`: no new leases are granted.
+        * `RESOURCE_EXHAUSTED` / `QUOTA_EXCEEDED`: the tenant has too many leases.
+        * `UNAVAILABLE` / `STORE_DRAINING`: the store grants no new leases.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -111,28 +108,28 @@ class LeaseServiceServicer:
         Errors:
 
         * `NOT_FOUND` / `LEASE_NOT_FOUND`: the lease ended.
-        * `FAILED_PRECONDITION` / `LEASE_EXPIRED`: it came too late; finish the
-        device work, release what is held, revoke, and grant a new lease.
+        * `FAILED_PRECONDITION` / `LEASE_EXPIRED`: the renewal came too late. Finish the
+        device work, release all holds, revoke, and grant a new lease.
         * `FAILED_PRECONDITION` / `STALE_EPOCH`: the store restarted.
-        * `UNAVAILABLE` / `STORE_DRAINING`: finish what is held, revoke, and look for
-        the store that comes after this one.
+        * `UNAVAILABLE` / `STORE_DRAINING`: finish the work on all holds, revoke, and
+        wait for the next store.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RevokeLease(self, request, context):
-        """Ends a lease. From its owner (with the secret) this says that its device
-        work is done: all pins and reservations go back at once, and the id leaves
-        a tombstone. From an admin without the secret it is an expiry.
+        """Ends a lease. From its owner (with the secret) this says that its device work is
+        complete. All pins and reservations go back at once, and the id leaves a tombstone.
+        From an admin without the secret the lease expires.
 
-        Idempotent: an id that is unknown, or another tenant's, succeeds and leaves a
-        tombstone for the caller's tenant.
+        Idempotent: an unknown id, or another tenant's, succeeds and leaves a tombstone
+        for the caller's tenant.
 
         Errors:
 
-        * `NOT_FOUND` / `LEASE_NOT_FOUND`: the secret is another one and the caller
-        is not an admin.
+        * `NOT_FOUND` / `LEASE_NOT_FOUND`: the secret is wrong and the caller is not
+        an admin.
         * `FAILED_PRECONDITION` / `STALE_EPOCH`: the store restarted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -140,8 +137,8 @@ class LeaseServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListLeases(self, request, context):
-        """Lists the caller's tenant's leases (an admin: all), by time of granting,
-        with what each holds. Changes nothing.
+        """Lists the leases of the caller's tenant (an admin: all), by time of granting,
+        with the counts of their holds. Changes nothing.
 
         Errors:
 
@@ -153,16 +150,16 @@ class LeaseServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListHolds(self, request, context):
-        """Lists what one lease of the caller's tenant (an admin: of any) holds, by
-        time of taking. Tells no tokens. Changes nothing.
+        """Lists the holds of one lease of the caller's tenant (an admin: of any), by
+        time of taking. Reveals no tokens. Changes nothing.
 
         Errors:
 
-        * `NOT_FOUND` / `LEASE_NOT_FOUND`: the lease ended, never was, or is another
+        * `NOT_FOUND` / `LEASE_NOT_FOUND`: the lease ended, never existed, or is another
         tenant's.
         * `INVALID_ARGUMENT` / `INVALID_FIELD`: an id that is not 16 bytes, a negative
-        page size, an unknown page token, or, from an admin without `tenant`, an id
-        that several tenants chose.
+        page size or an unknown page token. Also an id that several tenants chose, from an
+        admin without `tenant`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -205,16 +202,15 @@ def add_LeaseServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class LeaseService:
-    """Leases: everything that a worker holds belongs to one, and goes back with it.
+    """Leases: everything that a worker holds belongs to a lease, and goes back with it.
 
-    A lease is named by its client with 128 random bits and has a secret, chosen
-    by the client too, that travels in the metadata `kvstore-lease-secret-bin` of
-    every call that names the lease. Every call carries the credential that the
-    attach socket gave, as `authorization: Bearer CREDENTIAL`.
+    The client chooses a lease's id, 128 random bits, and its secret. The secret travels in
+    the metadata `kvstore-lease-secret-bin` of every call that names the lease. Every call
+    carries the credential from the attach socket, as `authorization: Bearer CREDENTIAL`.
 
-    The client counts a TTL from when it sent the request, the server from when
-    it received it, so the client gives up first. No safety rests on a TTL: it
-    only says when the store may stop counting on the worker.
+    The client counts a TTL from sending the request, the server from receiving it. So the
+    client gives up first. Safety does not depend on a TTL: it only says when the store
+    may stop counting on the worker.
     """
 
     @staticmethod
