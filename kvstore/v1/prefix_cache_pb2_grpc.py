@@ -26,18 +26,18 @@ if _version_not_supported:
 
 
 class PrefixCacheServiceStub:
-    """The request path: match what is there, reserve slots for what is not, write
-    the pages, insert them, release. Keys and values never travel here: a worker
-    maps the arenas once over the attach socket and works on slots in place.
+    """The request path: match the cached pages, reserve slots for the rest, write the pages,
+    insert them, release. Keys and values never travel here. A worker maps the arenas once
+    over the attach socket and works on slots in place.
 
     Every call that changes state names a lease (with its secret in the metadata
-    `kvstore-lease-secret-bin`) and the store epoch. Pin and reservation ids are
-    chosen by the client, unique within its lease and never used twice, so that
-    each call can be repeated, and undone when its answer was lost: a release or
-    an abort leaves a tombstone, under which a call that arrives late fails whole.
+    `kvstore-lease-secret-bin`) and the store epoch. The client chooses the ids of pins
+    and reservations, unique within its lease, and never uses one twice. So it can repeat
+    each call, and undo a call whose answer was lost. A release or an abort leaves a
+    tombstone, under which a late call fails as a whole.
 
-    Token ids travel as bytes, little-endian uint32. A sequence that has a pin or
-    a reservation can be continued by naming that and a page-aligned position.
+    Token ids travel as bytes, little-endian uint32. To continue a sequence with a pin or
+    a reservation, name that and a page-aligned position.
 
     Common errors of every call that changes state:
 
@@ -92,18 +92,18 @@ class PrefixCacheServiceStub:
 
 
 class PrefixCacheServiceServicer:
-    """The request path: match what is there, reserve slots for what is not, write
-    the pages, insert them, release. Keys and values never travel here: a worker
-    maps the arenas once over the attach socket and works on slots in place.
+    """The request path: match the cached pages, reserve slots for the rest, write the pages,
+    insert them, release. Keys and values never travel here. A worker maps the arenas once
+    over the attach socket and works on slots in place.
 
     Every call that changes state names a lease (with its secret in the metadata
-    `kvstore-lease-secret-bin`) and the store epoch. Pin and reservation ids are
-    chosen by the client, unique within its lease and never used twice, so that
-    each call can be repeated, and undone when its answer was lost: a release or
-    an abort leaves a tombstone, under which a call that arrives late fails whole.
+    `kvstore-lease-secret-bin`) and the store epoch. The client chooses the ids of pins
+    and reservations, unique within its lease, and never uses one twice. So it can repeat
+    each call, and undo a call whose answer was lost. A release or an abort leaves a
+    tombstone, under which a late call fails as a whole.
 
-    Token ids travel as bytes, little-endian uint32. A sequence that has a pin or
-    a reservation can be continued by naming that and a page-aligned position.
+    Token ids travel as bytes, little-endian uint32. To continue a sequence with a pin or
+    a reservation, name that and a page-aligned position.
 
     Common errors of every call that changes state:
 
@@ -115,18 +115,18 @@ class PrefixCacheServiceServicer:
     """
 
     def MatchPrefix(self, request, context):
-        """Finds the longest cached prefix of a sequence and pins it, so that no page
-        of it is recycled until the pin is released or the lease's processes are
-        proven dead. At most len - 1 tokens are matched, so that an engine has one
-        to run; with `accept_next_token` and a next token stored at exactly this
-        end, all of them. Where the rest begins within a cached page, that page is
-        answered as a source page, under a pin of its own. A miss is not an error:
-        the answer has neither runs nor a source, and no pin is taken. A copy of the
-        call that arrives later may hit: a caller that repeated it MUST release its
-        ids after a miss too.
+        """Finds the longest cached prefix of a sequence and pins it. The store recycles none
+        of its pages until the pin is released or the lease's processes are proven dead. A
+        match covers at most len - 1 tokens, so that an engine has one to run. It covers
+        all of them with `accept_next_token` and a next token stored at exactly this end. If
+        the rest begins within a cached page, the answer has that page as a source page,
+        under a pin of its own. A miss is not an error: the answer has neither runs nor a
+        source, and no pin is taken. A copy of the call that arrives later may hit. So a
+        caller that repeated it MUST release its ids after a miss too.
 
-        What tier 3 has of the sequence beyond that comes into tier 1 first, where it is
-        sooner loaded than computed, as far as the call's deadline leaves time.
+        If tier 3 has more of the sequence, the store first loads it into tier 1. It loads
+        only if a load is faster than computing, and as far as the call's deadline leaves
+        time.
 
         Idempotent: the same pin id answers the pin that the first call took.
 
@@ -134,17 +134,19 @@ class PrefixCacheServiceServicer:
 
         * `ALREADY_EXISTS` / `ID_REUSED`: a pin id is in use for other arguments.
         * `FAILED_PRECONDITION` / `TOMBSTONED`: a pin id was released already.
-        * `NOT_FOUND` / `PIN_NOT_FOUND`, `RESERVATION_NOT_FOUND`: what `position`
-        names.
-        * `FAILED_PRECONDITION` / `PARENT_NOT_COVERED`: it does not reach that far.
+        * `NOT_FOUND` / `PIN_NOT_FOUND`, `RESERVATION_NOT_FOUND`: the sequence's `base`
+        does not exist.
+        * `FAILED_PRECONDITION` / `PARENT_NOT_COVERED`: the `base` does not reach
+        `position`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PeekPrefix(self, request, context):
-        """Answers what MatchPrefix would match, without any effect: no pin, no touch,
-        no statistics. Needs no lease. Slots are not named, since nothing keeps them.
+        """Answers the length of the match that MatchPrefix would find, without any effect: no
+        pin, no touch, no statistics. Needs no lease. The answer names no slots, since
+        nothing keeps them.
 
         Errors:
 
@@ -156,11 +158,11 @@ class PrefixCacheServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReservePages(self, request, context):
-        """Reserves slots that the caller alone may write, for one or many sequences,
-        evicting unpinned pages where needed. All or nothing: when it fails,
-        nothing was evicted and no reservation grew.
+        """Reserves slots that only the caller may write, for one or many sequences. It evicts
+        unpinned pages if needed. All or nothing: if it fails, nothing was evicted and no
+        reservation grew.
 
-        Idempotent: a reservation is asked for by its absolute total.
+        Idempotent: a request names the absolute total of a reservation.
 
         Errors (besides the common ones):
 
@@ -173,17 +175,17 @@ class PrefixCacheServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AcquirePrefix(self, request, context):
-        """MatchPrefix and ReservePages for the missing suffix, in one round trip.
-        Where slots cannot be had it still answers its match, without a reservation.
+        """Combines MatchPrefix and ReservePages for the missing suffix in one round trip. If no
+        slots are available, it still answers its match, without a reservation.
 
-        The whole pages of the rest are announced by it, until the reservation ends, has
-        inserted them, or its lease expires: matches of the same tokens tell of them as
-        `in_flight`. With `yield_to_in_flight`, of several that come at once for one prefix
-        exactly one reserves it, and the others hold nothing.
+        It announces the whole pages of the rest, and matches of the same tokens report them
+        as `in_flight`. The announcement ends when the reservation ends or has inserted them,
+        or when its lease expires. With `yield_to_in_flight`, exactly one of several
+        simultaneous calls for one prefix reserves it, and the others hold nothing.
 
-        Idempotent, as both are. A call that yielded left nothing: repeated under the same
-        ids it may reserve. A caller that repeated it MUST release and abort its ids after
-        an answer that yielded, as after a miss.
+        Idempotent, as both are. A call that yielded left nothing, so a repeat under the same
+        ids may reserve. A caller that repeated it MUST release and abort its ids after an
+        answer that yielded, as after a miss.
 
         Errors: those of MatchPrefix and ReservePages, except `POOL_EXHAUSTED`,
         which is an answer here.
@@ -193,21 +195,20 @@ class PrefixCacheServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def InsertPrefix(self, request, context):
-        """Publishes reserved pages that the caller finished writing. Slot k of a
-        reservation holds the page at its start position + k; pages are published
-        in prefix order under a path that a pin or a reservation covers. A page
-        that another worker published first stays, and the answer names it; the
-        caller's duplicate stays reserved until the reservation is aborted. From
-        its first insert on a reservation also pins the path through its last
-        inserted page. A published slot is immutable.
+        """Publishes reserved pages that the caller finished writing. Slot k of a reservation
+        holds the page at its start position + k. The store publishes pages in prefix order
+        under a path that a pin or a reservation covers. If another worker published a page
+        first, that page stays and the answer names it. The caller's duplicate stays reserved
+        until the reservation is aborted. From its first insert on a reservation also pins
+        the path through its last inserted page. A published slot is immutable.
 
-        The last page may be partial; nothing follows it in this reservation. Where
-        a page that begins with it is there, that page is the answer. A page that is
-        published later and begins with it supersedes it: the partial page is
-        detached. `next_token` is stored at the end of `sequence`, which may lie
-        before what was inserted already; the first one of an end stays, for as long
-        as all tokens before it are cached. It is not stored where a page that this
-        reservation inserted for it has left the index since, which is no error.
+        The last page may be partial; nothing follows it in this reservation. If a cached
+        page begins with it, the answer names that page. A page that is published later and
+        begins with it supersedes it: the partial page is detached. The store keeps
+        `next_token` at the end of `sequence`, which may lie before the pages inserted
+        already. The first next token of an end stays as long as all tokens before it are
+        cached. The store ignores `next_token`, without an error, if a page that this
+        reservation inserted for it has left the index.
 
         Idempotent: a repeated insert is answered from the reservation's record.
 
@@ -226,7 +227,7 @@ class PrefixCacheServiceServicer:
 
     def ReleasePins(self, request, context):
         """Releases pins and source pins. The caller's device work on their pages MUST
-        be completed. Allowed to an expired lease.
+        be complete. An expired lease may call it.
 
         Idempotent: an unknown id succeeds and leaves a tombstone.
 
@@ -241,9 +242,9 @@ class PrefixCacheServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AbortReservation(self, request, context):
-        """Ends reservations: slots that were not published go back, published pages
-        stay, the pin that inserting took is released. The caller's device work on
-        those slots MUST be completed. Allowed to an expired lease.
+        """Ends reservations. Unpublished slots go back, published pages stay, and the pin of
+        the inserts is released. The caller's device work on those slots MUST be complete. An
+        expired lease may call it.
 
         Idempotent: an unknown id succeeds and leaves a tombstone.
 
@@ -304,18 +305,18 @@ def add_PrefixCacheServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class PrefixCacheService:
-    """The request path: match what is there, reserve slots for what is not, write
-    the pages, insert them, release. Keys and values never travel here: a worker
-    maps the arenas once over the attach socket and works on slots in place.
+    """The request path: match the cached pages, reserve slots for the rest, write the pages,
+    insert them, release. Keys and values never travel here. A worker maps the arenas once
+    over the attach socket and works on slots in place.
 
     Every call that changes state names a lease (with its secret in the metadata
-    `kvstore-lease-secret-bin`) and the store epoch. Pin and reservation ids are
-    chosen by the client, unique within its lease and never used twice, so that
-    each call can be repeated, and undone when its answer was lost: a release or
-    an abort leaves a tombstone, under which a call that arrives late fails whole.
+    `kvstore-lease-secret-bin`) and the store epoch. The client chooses the ids of pins
+    and reservations, unique within its lease, and never uses one twice. So it can repeat
+    each call, and undo a call whose answer was lost. A release or an abort leaves a
+    tombstone, under which a late call fails as a whole.
 
-    Token ids travel as bytes, little-endian uint32. A sequence that has a pin or
-    a reservation can be continued by naming that and a page-aligned position.
+    Token ids travel as bytes, little-endian uint32. To continue a sequence with a pin or
+    a reservation, name that and a page-aligned position.
 
     Common errors of every call that changes state:
 
