@@ -26,10 +26,10 @@ if _version_not_supported:
 
 
 class StoreServiceStub:
-    """The store as a whole. A call, here and to every other service, is known by the
-    credential that the attach socket gave, by a token, either as `authorization:
-    Bearer`, or over TCP by a client's certificate. A caller sees its own tenant
-    alone, an admin all; what is another tenant's is answered as what is not there.
+    """The store as a whole. The attach socket's credential or a token, either as
+    `authorization: Bearer`, identifies the caller of every service. Over TCP a client's
+    certificate can do so too. A caller sees only its own tenant, an admin sees all. The
+    store answers for another tenant's things as for missing ones.
     """
 
     def __init__(self, channel):
@@ -81,10 +81,10 @@ class StoreServiceStub:
 
 
 class StoreServiceServicer:
-    """The store as a whole. A call, here and to every other service, is known by the
-    credential that the attach socket gave, by a token, either as `authorization:
-    Bearer`, or over TCP by a client's certificate. A caller sees its own tenant
-    alone, an admin all; what is another tenant's is answered as what is not there.
+    """The store as a whole. The attach socket's credential or a token, either as
+    `authorization: Bearer`, identifies the caller of every service. Over TCP a client's
+    certificate can do so too. A caller sees only its own tenant, an admin sees all. The
+    store answers for another tenant's things as for missing ones.
     """
 
     def GetCapabilities(self, request, context):
@@ -106,9 +106,9 @@ class StoreServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def OpenNamespace(self, request, context):
-        """Opens a namespace, creating it when it is new, and gives the lease's
-        processes its arena's extents over their attach connections. The id is
-        random and never used again.
+        """Opens a namespace, and creates it if it is new. Sends its arena's extents to the
+        lease's processes over their attach connections. The id is random and never used
+        again.
 
         Idempotent: the same identity and layout answer the same namespace.
 
@@ -139,11 +139,11 @@ class StoreServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteNamespace(self, request, context):
-        """Removes a namespace with all its pages; those that are pinned are detached
-        and go at their last release. Named pins in it end. Answered once no page of
-        it can return from tier 3. Its id is never used again: calls under leases that
-        opened it answer `NAMESPACE_NOT_FOUND`, inserts into it too, and who opens the
-        same identity again is given a fresh one, which is empty.
+        """Removes a namespace with all its pages. Pinned pages are detached and go at their
+        last release. Named pins in it end. The call answers once none of its pages can
+        return from tier 3. Its id is never used again. Calls under leases that opened it
+        answer `NAMESPACE_NOT_FOUND`, inserts into it too. To open the same identity again
+        creates a new, empty namespace.
 
         Idempotent: an unknown id succeeds, and so does another tenant's, which stays.
 
@@ -157,8 +157,8 @@ class StoreServiceServicer:
 
     def ListPrefixes(self, request, context):
         """Lists the runs of pages that a namespace's index holds: one entry a node of
-        its tree. Changes nothing. Entries that come or go between two pages of the
-        list may or may not be in it.
+        its tree. Changes nothing. The list may or may not have entries that come or go
+        between two calls.
 
         Errors:
 
@@ -171,37 +171,37 @@ class StoreServiceServicer:
 
     def EvictPrefix(self, request, context):
         """Removes every page that holds a prefix's last token, and everything that
-        continues it; empty tokens remove all pages of the namespace. Pinned pages
+        continues it. Empty tokens remove all pages of the namespace. Pinned pages
         are detached: nobody matches them any more, and they go at their last
-        release. A prefix that is not cached whole removes nothing. A named pin that
-        reaches into what is removed is gone as a whole.
+        release. If the prefix is not wholly cached, the call removes nothing. A named pin
+        that reaches into removed pages ends as a whole.
 
         Idempotent.
 
         Errors:
 
         * `NOT_FOUND` / `NAMESPACE_NOT_FOUND`
-        * `INVALID_ARGUMENT` / `INVALID_FIELD`: tokens that are not whole pages, and
-        the layout does not divide by token.
+        * `INVALID_ARGUMENT` / `INVALID_FIELD`: the tokens are not whole pages, and the
+        layout does not divide by token.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchEvents(self, request, context):
-        """Streams what happens in the store: pages inserted, copied and removed, leases
-        granted and ended, namespaces opened and deleted. The first answer is `began`:
-        what happens after it is told. A watcher that is too slow loses the oldest
-        events and is told how many. Changes nothing.
+        """Streams the store's events: pages inserted, copied and removed, leases granted and
+        ended, namespaces opened and deleted. The first answer is `began`, and every later
+        event follows it. A watcher that is too slow loses the oldest events and receives
+        their number. Changes nothing.
 
-        Its deadline may be as long as `max_watch`; it ends by that, by its client, or
-        with `STORE_DRAINING` as the server stops. An epoch's stream ends with it.
+        The deadline may be as long as `max_watch`. The stream ends at its deadline, by its
+        client, or with `STORE_DRAINING` when the server stops. A stream ends with its epoch.
 
         Errors:
 
         * `NOT_FOUND` / `NAMESPACE_NOT_FOUND`
         * `INVALID_ARGUMENT` / `INVALID_FIELD`
-        * `RESOURCE_EXHAUSTED` / `QUOTA_EXCEEDED`: too many watch already.
+        * `RESOURCE_EXHAUSTED` / `QUOTA_EXCEEDED`: too many watches exist already.
         * `UNAVAILABLE` / `STORE_DRAINING`
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -260,10 +260,10 @@ def add_StoreServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class StoreService:
-    """The store as a whole. A call, here and to every other service, is known by the
-    credential that the attach socket gave, by a token, either as `authorization:
-    Bearer`, or over TCP by a client's certificate. A caller sees its own tenant
-    alone, an admin all; what is another tenant's is answered as what is not there.
+    """The store as a whole. The attach socket's credential or a token, either as
+    `authorization: Bearer`, identifies the caller of every service. Over TCP a client's
+    certificate can do so too. A caller sees only its own tenant, an admin sees all. The
+    store answers for another tenant's things as for missing ones.
     """
 
     @staticmethod
