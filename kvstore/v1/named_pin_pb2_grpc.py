@@ -27,9 +27,9 @@ if _version_not_supported:
 
 class NamedPinServiceStub:
     """Named pins: holds on a prefix that belong to a tenant and not to a lease.
-    They keep a page in some tier, not in a particular one. A named pin is gone
-    after a restart, when its time is over, and as a whole as soon as one of its
-    pages is removed.
+    They keep a page in some tier, not in a particular one. A named pin ends at a
+    restart, at the end of its TTL, and as a whole as soon as one of its pages is
+    removed.
     """
 
     def __init__(self, channel):
@@ -57,26 +57,26 @@ class NamedPinServiceStub:
 
 class NamedPinServiceServicer:
     """Named pins: holds on a prefix that belong to a tenant and not to a lease.
-    They keep a page in some tier, not in a particular one. A named pin is gone
-    after a restart, when its time is over, and as a whole as soon as one of its
-    pages is removed.
+    They keep a page in some tier, not in a particular one. A named pin ends at a
+    restart, at the end of its TTL, and as a whole as soon as one of its pages is
+    removed.
     """
 
     def PinPrefix(self, request, context):
-        """Pins what is cached of a prefix now and says how much that is: of the whole
-        pages that the tokens fill, as many as are cached, the last one included.
-        Pages that are inserted later are not covered; a pin under another name
-        covers them. Where nothing is cached the answer is zero and there is no pin.
+        """Pins the cached part of a prefix and answers its length. The pin covers the whole
+        pages that the tokens fill, as far as they are cached, the last one included. It
+        does not cover pages that are inserted later; a pin under another name can. If
+        nothing is cached, the answer is zero and no pin exists.
 
-        A tenant pins in its own namespaces, an admin in all; a pin counts against
+        A tenant pins in its own namespaces, an admin in all. A pin counts against
         the quota of the namespace's tenant.
 
-        Idempotent: the same name and whole pages answer what is pinned. The time to
-        live is that of the latest call, from then on.
+        Idempotent: the same name and whole pages answer the pinned length. The latest
+        call sets the TTL, counted from that call.
 
         Errors:
 
-        * `ALREADY_EXISTS` / `ID_REUSED`: the name is taken by another prefix.
+        * `ALREADY_EXISTS` / `ID_REUSED`: another prefix has the name.
         * `FAILED_PRECONDITION` / `PREFIX_NOT_CACHED`: `require_all` was set and less
         is cached, or was pinned under this name before.
         * `RESOURCE_EXHAUSTED` / `QUOTA_EXCEEDED`: too many named pins.
@@ -102,7 +102,7 @@ class NamedPinServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListPins(self, request, context):
-        """Lists named pins in the order of their making. Changes nothing.
+        """Lists named pins in the order of their creation. Changes nothing.
 
         Errors:
 
@@ -142,9 +142,9 @@ def add_NamedPinServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class NamedPinService:
     """Named pins: holds on a prefix that belong to a tenant and not to a lease.
-    They keep a page in some tier, not in a particular one. A named pin is gone
-    after a restart, when its time is over, and as a whole as soon as one of its
-    pages is removed.
+    They keep a page in some tier, not in a particular one. A named pin ends at a
+    restart, at the end of its TTL, and as a whole as soon as one of its pages is
+    removed.
     """
 
     @staticmethod
