@@ -20,30 +20,30 @@ import reference
 PROTO = Path(__file__).resolve().parent
 PACKAGE = Path("kvstore", "v1")
 PAGE = Path("docs", "protocol.md")
-# What this script owns in the package; whatever else lies there is not its business.
+# The files of the package that this script owns. It leaves all others alone.
 GENERATED = ("*_pb2.py", "*_pb2.pyi", "*_pb2_grpc.py")
 INIT = '''"""The protocol, generated from proto/kvstore/v1 by proto/generate.py: do not edit."""
 '''
 
 
 def sources() -> list[str]:
-    """Return the contract's files, relative to proto/, in a fixed order."""
+    """Returns the contract's files, relative to proto/, in a fixed order."""
     return sorted(path.relative_to(PROTO).as_posix() for path in (PROTO / PACKAGE).glob("*.proto"))
 
 
 def include_options() -> list[str]:
-    """Return protoc's search path: ours, and where the package of google.rpc keeps its protos.
+    """Returns protoc's search path: ours, and the protos of google.rpc's package.
 
-    protoc brings google.protobuf itself.
+    protoc has google.protobuf built in.
     """
     googleapis = Path(status_pb2.__file__).parents[2]
     return [f"-I{PROTO}", f"-I{googleapis}"]
 
 
 def generate(out: Path) -> Path:
-    """Write package and page under `out`, in place of files generated before; return the package.
+    """Writes package and page under `out` over earlier ones, and returns the package.
 
-    Raises CalledProcessError where protoc refuses the contract.
+    Raises CalledProcessError if protoc refuses the contract.
     """
     package = out / PACKAGE
     package.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ def generate(out: Path) -> Path:
 
 
 def main() -> int:
-    """Generate, and exit 0; protoc has said what is wrong where it exits 1."""
+    """Generates, and exits with 0. Exits with 1 after protoc printed an error."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=PROTO.parent, help="default: the repository")
     out: Path = parser.parse_args().out
