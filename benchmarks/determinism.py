@@ -14,13 +14,13 @@ from rich.console import Console
 from rich.table import Table
 from transformers.utils.logging import disable_progress_bar
 
-from inference_worker.model import PagedModel, load_model
-from inference_worker.model_source import GEMMA
-from inference_worker.threads import use_threads
+from inference_worker.model.device import use_threads
+from inference_worker.model.model import PagedModel, load_model
+from inference_worker.model.source import GEMMA
 from support import machine
-from support.determinism_cost import cost_ratios, thread_ratios, work_of
-from support.determinism_logits import compare_ways
-from support.determinism_rig import DeterminismRig
+from support.determinism.cost import cost_ratios, thread_ratios, work_of
+from support.determinism.logits import compare_ways
+from support.determinism.rig import DeterminismRig
 from support.table_console import table_console
 
 TINY: Final = ("tiny", "tiny-llama", "tiny-gemma3")

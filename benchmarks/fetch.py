@@ -11,9 +11,9 @@ from typing import Annotated
 
 import typer
 
-from support.fetch_page import PROGRAM, lines
-from support.fetch_run import run
-from support.fetch_tables import tables
+from support.fetch.page import PROGRAM, lines
+from support.fetch.run import run
+from support.fetch.tables import tables
 from support.page_section import put_section
 from support.table_console import table_console
 

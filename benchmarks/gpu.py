@@ -15,21 +15,21 @@ import typer
 from rich.console import Console
 from transformers.utils.logging import disable_progress_bar
 
-from inference_worker.device_work import DeviceWork
-from inference_worker.model import page_model
-from inference_worker.store_namespace import model_namespace
-from inference_worker.threads import use_threads
-from kvstore.log import configure_logging
+from inference_worker.model.device import use_threads
+from inference_worker.model.model import page_model
+from inference_worker.pages.device_work import DeviceWork
+from inference_worker.pages.namespaces import model_namespace
+from kvstore.logs import configure_logging
 from kvstore_client import Client, ClientConfig
 from kvstore_client.testing import running_store
 from support import machine
-from support.gpu_first_token import measure_first_token
-from support.gpu_gather import measure_gather
-from support.gpu_models import SHAPES, build_model
-from support.gpu_open import measure_open
-from support.gpu_plan import PAGE_TOKENS, Plan, device_facts, make_plan
-from support.gpu_tables import tables
-from support.gpu_tiers import measure_tiers
+from support.gpu.first_token import measure_first_token
+from support.gpu.gather import measure_gather
+from support.gpu.models import SHAPES, build_model
+from support.gpu.open import measure_open
+from support.gpu.plan import PAGE_TOKENS, Plan, device_facts, make_plan
+from support.gpu.tables import tables
+from support.gpu.tiers import measure_tiers
 from support.table_console import table_console
 
 # The most that a store allows, in seconds.

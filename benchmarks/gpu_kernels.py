@@ -18,13 +18,13 @@ import typer
 from rich.console import Console
 from transformers.utils.logging import disable_progress_bar
 
-from inference_worker.threads import use_threads
-from kvstore.log import configure_logging
+from inference_worker.model.device import use_threads
+from kvstore.logs import configure_logging
 from support import machine
-from support.engine_decode import measure_engine
-from support.gpu_plan import device_facts
-from support.kernel_plan import KernelPlan, make_kernel_plan
-from support.kernel_tables import kernel_tables
+from support.gpu.plan import device_facts
+from support.kernels.engine_decode import measure_engine
+from support.kernels.plan import KernelPlan, make_kernel_plan
+from support.kernels.tables import kernel_tables
 from support.table_console import table_console
 
 NO_MEASUREMENT = "no measurement: Triton's interpreter on a CPU"
@@ -44,7 +44,7 @@ def measure(plan: KernelPlan, parts: tuple[Part, ...], console: Console) -> dict
     found: dict[str, Any] = {}
     if Part.KERNELS in parts:
         # Only machines with a GPU have Triton, so it is imported here.
-        from support.kernel_times import measure_kernels  # noqa: PLC0415
+        from support.kernels.times import measure_kernels  # noqa: PLC0415
 
         console.print("Timing the kernels ...")
         found["kernels"] = measure_kernels(plan.beginning(Part.KERNELS))
@@ -52,7 +52,7 @@ def measure(plan: KernelPlan, parts: tuple[Part, ...], console: Console) -> dict
         console.print(f"Decoding with random weights, Qwen3's {plan.model} ...")
         found["engine"] = measure_engine(plan.beginning(Part.ENGINE))
     if Part.SWEEP in parts:
-        from support.kernel_sweep import sweep_shapes  # noqa: PLC0415
+        from support.kernels.sweep import sweep_shapes  # noqa: PLC0415
 
         console.print("Timing other shapes of the kernels ...")
         found["sweep"] = sweep_shapes(plan.beginning(Part.SWEEP))

@@ -19,13 +19,13 @@ from rich.console import Console
 from rich.table import Table
 
 from kvstore.service.clock import MONOTONIC
-from kvstore.service.collector import Collector
+from kvstore.service.threads import Collector
 from peers.environment import interpreter
 from support import machine
-from support.index_cases import Case, Size, evict_case, insert_case, match_case
-from support.index_peer import SGLang, sglang
-from support.index_scale import measure
-from support.index_trace import prompts, replay
+from support.index.cases import Case, Size, evict_case, insert_case, match_case
+from support.index.peer import SGLang, sglang
+from support.index.scale import measure
+from support.index.trace import prompts, replay
 from support.one_processor import one_processor
 from support.table_console import TABLE_WIDTH
 from support.traces import readable

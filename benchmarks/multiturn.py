@@ -16,12 +16,12 @@ import typer
 from openai import AsyncOpenAI
 
 from support import machine
-from support.replay_trace import load
+from support.replay.trace import load
 from support.traces import readable
-from support.workload_clients import Served, replay
-from support.workload_figures import percentile
-from support.workload_server import own_server
-from support.workload_trace import Turn, turns
+from support.workloads.clients import Served, replay
+from support.workloads.figures import percentile
+from support.workloads.server import own_server
+from support.workloads.trace import Turn, turns
 
 # The part of a public trace that the project has.
 CUT = Path(__file__).parents[1] / "tests" / "data" / "conversation_300.jsonl.gz"

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from support import machine
-from support.recovery_kills import run_kills
+from support.recovery.kills import run_kills
 
 LEAST_FRACTION = 0.95
 

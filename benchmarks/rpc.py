@@ -17,20 +17,20 @@ from rich.progress import track
 
 from kvstore_client.testing import running_store
 from support import machine
-from support.fetch_run import run
-from support.fetch_tables import part_table
-from support.rpc_figures import Cell, Rounds, cell_figures, ratios
-from support.rpc_local import local_worker
-from support.rpc_slices import LocalStore, ServedStore
-from support.rpc_summary import summary
-from support.rpc_tables import tables
-from support.rpc_worker import PAGE_BYTES, PAGE_TOKENS, attached_worker
+from support.fetch.run import run
+from support.fetch.tables import part_table
+from support.rpc.figures import Cell, Rounds, cell_figures, ratios
+from support.rpc.local import local_worker
+from support.rpc.slices import LocalStore, ServedStore
+from support.rpc.summary import summary
+from support.rpc.tables import tables
+from support.rpc.worker import PAGE_BYTES, PAGE_TOKENS, attached_worker
 from support.table_console import table_console
 
 THREADS, AIO, LANE = "grpc.server", "grpc.aio", "hot lane"
 STORE, IN_PROCESS = "store alone", "in process"
 FOLDER = str(Path(__file__).parent)
-AIO_MAIN = "from support.aio_server import main; sys.exit(main())"
+AIO_MAIN = "from support.rpc.aio_server import main; sys.exit(main())"
 PROGRAMS = {
     THREADS: ("-m", "kvstore"),
     AIO: ("-c", f"import sys; sys.path.insert(0, {FOLDER!r}); {AIO_MAIN}"),

@@ -27,16 +27,16 @@ from kvstore.core.values.limits import Limits, Quotas, QuotaTable
 from kvstore.core.values.requests import Caller, MatchOptions, ReservationRequest, Sequence
 from kvstore.metrics.collector import StoreCollector
 from kvstore.metrics.view import Views
-from kvstore.rpc.health import Health
-from kvstore.rpc.hot_lane import Frame, HotLane, Party
-from kvstore.rpc.hot_lane_calls import METHODS, LaneCalls
-from kvstore.rpc.probes import OwnerProbe
-from kvstore.service.call_times import CallTimes
+from kvstore.rpc.health.probes import OwnerProbe
+from kvstore.rpc.health.watchdog import Health
+from kvstore.rpc.lane.calls import METHODS, LaneCalls
+from kvstore.rpc.lane.connection import Frame, HotLane, Party
 from kvstore.service.clock import MONOTONIC
-from kvstore.service.credentials import Credentials
 from kvstore.service.store import KVStore
+from kvstore.service.tenancy.credentials import Credentials
+from kvstore.service.timing import CallTimes
 from kvstore.storage.arenas import Arenas
-from kvstore.storage.host_arena import HostMemory
+from kvstore.storage.host.arena import HostMemory
 from kvstore.store_view import StoreView
 from kvstore.v1 import attach_pb2
 from kvstore.v1 import prefix_cache_pb2 as pb

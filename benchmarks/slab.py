@@ -16,9 +16,9 @@ import typer
 from rich.table import Table
 
 from support import machine
-from support.slab_kills import run_kills
-from support.slab_restart import measure_restart
-from support.slab_speed import measure_speed
+from support.slab.kills import run_kills
+from support.slab.restart import measure_restart
+from support.slab.speed import measure_speed
 from support.table_console import table_console
 
 PAGE_KIB = (64, 288, 1024)

@@ -17,10 +17,10 @@ from rich.table import Table
 from kvstore_client import ClientConfig, connect_admin
 from kvstore_client.testing import RunningStore, running_store, wait_until
 from support import machine
-from support.stall_figures import Request, Stall, cost_of, health_of_stall, hits_after
-from support.stall_fleet import ENGINE, LIGHT, Fleet
-from support.stall_load import now
-from support.stall_probe import DEADLINE, Look, Prober
+from support.stall.figures import Request, Stall, cost_of, health_of_stall, hits_after
+from support.stall.fleet import ENGINE, LIGHT, Fleet
+from support.stall.load import now
+from support.stall.probe import DEADLINE, Look, Prober
 from support.table_console import table_console
 
 SIZE = ("--tier1-bytes", "256MiB", "--extent-bytes", "64MiB")

@@ -13,11 +13,11 @@ import structlog
 import typer
 from rich.table import Table
 
-from kvstore.storage import memory
+from kvstore.storage.host import limits as memory
 from support import machine
-from support.start_extents import measure_extents
-from support.start_server import measure_servers
-from support.start_ways import thread_counts, ways
+from support.start.extents import measure_extents
+from support.start.server import measure_servers
+from support.start.ways import thread_counts, ways
 from support.table_console import table_console
 
 GIB = 1 << 30

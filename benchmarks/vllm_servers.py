@@ -18,9 +18,9 @@ import typer
 
 from support import machine
 from support.page_section import put_section
-from support.vllm_first_token import Samples, Setting, measure
-from support.vllm_tables import PROGRAM, lines
-from support.vllm_ways import ALONE, EXAMPLE, KVSTORE, LMCACHE, LMCACHE_FOLDER, VLLM_PYTHON, way_of
+from support.vllm.first_token import Samples, Setting, measure
+from support.vllm.tables import PROGRAM, lines
+from support.vllm.ways import ALONE, EXAMPLE, KVSTORE, LMCACHE, LMCACHE_FOLDER, VLLM_PYTHON, way_of
 
 TESTS = Path(__file__).parents[1] / "tests" / "vllm"
 PASSES = 2
@@ -178,7 +178,7 @@ def _failures(folder: Path) -> list[dict[str, Any]]:
 def _model(name: str, folder: Path) -> Path:
     if name == "gemma":
         # On demand: it loads torch.
-        from inference_worker.gemma import gemma_folder  # noqa: PLC0415
+        from inference_worker.model.gemma import gemma_folder  # noqa: PLC0415
 
         return gemma_folder()
     save = "import sys; from pathlib import Path; from rig.models import save_model; "

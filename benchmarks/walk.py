@@ -29,7 +29,7 @@ import kvstore
 from kvstore.__main__ import main as serve
 from kvstore_client.testing import wait_until
 from support import machine
-from support.rpc_worker import PAGE_TOKENS, Worker, attached_worker
+from support.rpc.worker import PAGE_TOKENS, Worker, attached_worker
 
 HERE = Path(__file__).resolve()
 PACKAGE = Path(kvstore.__file__).resolve().parent

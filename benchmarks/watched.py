@@ -18,9 +18,9 @@ from kvstore.core.cache import PrefixCache
 from kvstore.core.values.events import EventWatch
 from kvstore.core.values.requests import Identity
 from support import machine
-from support.rpc_local import TimedStore, local_worker
-from support.rpc_slices import LocalStore, Slice
-from support.rpc_worker import PAGE_BYTES, PAGE_TOKENS
+from support.rpc.local import TimedStore, local_worker
+from support.rpc.slices import LocalStore, Slice
+from support.rpc.worker import PAGE_BYTES, PAGE_TOKENS
 from support.table_console import table_console
 
 TOKENS = 2_048

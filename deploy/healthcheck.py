@@ -8,7 +8,7 @@ import sys
 
 import grpc
 
-from kvstore_client.health import READINESS, SERVING, health_of
+from kvstore_client.calls.health import READINESS, SERVING, health_of
 from kvstore_client.runtime_dir import RuntimeDir
 
 # Seconds: a store that takes longer than that is not well.

@@ -28,7 +28,7 @@ Written by `docs/commands.py` from the commands' own `--help`: do not edit.
 [Exit statuses](errors.md#exit-statuses) are on the page of errors.
 """
 # With the module of each, imported when it is asked: the worker's takes seconds, for torch.
-PROGRAMS = {"kvstore-worker": "inference_worker.program", "kvstore-ctl": "kvstore_client.ctl"}
+PROGRAMS = {"kvstore-worker": "inference_worker.commands.program", "kvstore-ctl": "kvstore_ctl.app"}
 # Of every program that is made by typer, and the shell's own business.
 OF_TYPER = frozenset({"--install-completion", "--show-completion"})
 

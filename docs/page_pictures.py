@@ -12,16 +12,16 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from inference_worker.demo_script import DemoScript, DemoTurn
-from inference_worker.line_process import LineProcess, worker_process
-from inference_worker.model_source import model_folder
-from inference_worker.tokenizer import load_tokenizer
+from inference_worker.demo.line_process import LineProcess, worker_process
+from inference_worker.demo.script import DemoScript, DemoTurn
+from inference_worker.model.source import model_folder
+from inference_worker.model.tokenizer import load_tokenizer
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
-from browser import Browser, browsing  # noqa: E402  # a folder of the tree, and no package
-from page_stage import address_of, page_store  # noqa: E402
+from docs.browser import Browser, browsing  # noqa: E402  # a folder of the tree, and no package
+from stores.page_stage import address_of, page_store  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
 MODEL = "tiny"

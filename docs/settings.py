@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 
-from kvstore.config import Config
-from kvstore.config_about import About, about
+from kvstore.config.about import About, about
+from kvstore.config.settings import Config
 from kvstore_client import ClientConfig
 from kvstore_client.config import MAX_CALL_TIMEOUT
 

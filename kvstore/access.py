@@ -8,14 +8,14 @@ from pathlib import Path
 
 import structlog
 
-from kvstore.config_access import AccessSettings
+from kvstore.config.settings import AccessSettings
 from kvstore.core import QuotaTable
-from kvstore.private_file import UntrustedFile, read_private
-from kvstore.rpc.socket_access import SocketAccess
+from kvstore.files import UntrustedFile, read_private
+from kvstore.rpc.attach.table import SocketAccess
 from kvstore.rpc.tls import Tls, TlsFiles
-from kvstore.service.credentials import Credentials
-from kvstore.service.tenants import Tenants
-from kvstore.service.tenants_file import TenantsFile, WrongTenants, parse_tenants
+from kvstore.service.tenancy.credentials import Credentials
+from kvstore.service.tenancy.tenants import Tenants
+from kvstore.service.tenancy.tenants_file import TenantsFile, WrongTenants, parse_tenants
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 

@@ -4,13 +4,13 @@ from contextlib import ExitStack
 
 import structlog
 
-from kvstore.config import Config
+from kvstore.config.settings import Config
 from kvstore.http.server import HttpServer
 from kvstore.page.site import PageSite
-from kvstore.rpc.health import Health
+from kvstore.rpc.health.watchdog import Health
 from kvstore.service.clock import Clock
 from kvstore.service.store import KVStore
-from kvstore.service.ticker import Ticker
+from kvstore.service.threads import Ticker
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 

@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterable, Mapping
 
 import structlog
 
-from kvstore.config import Config
-from kvstore.config_loading import settings_error
-from kvstore.log import change_logging
+from kvstore.config.loading import settings_error
+from kvstore.config.settings import Config
+from kvstore.logs import change_logging
 from kvstore.service.store import KVStore
-from kvstore.service.ticker import Ticker
+from kvstore.service.threads import Ticker
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 

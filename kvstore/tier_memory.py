@@ -6,18 +6,18 @@ from pathlib import Path
 
 import structlog
 
-from kvstore.config import Config
-from kvstore.service.disk import Disk
-from kvstore.signals import Signals
-from kvstore.storage import numa
+from kvstore.config.settings import Config
+from kvstore.process import Signals
+from kvstore.service.tiers.disk import Disk
 from kvstore.storage.arenas import Arenas
-from kvstore.storage.cuda_arena import CudaDevice
+from kvstore.storage.cuda.arena import CudaDevice
 from kvstore.storage.errors import CudaFailed, DeviceUnavailable
 from kvstore.storage.extent import MemorySource
-from kvstore.storage.host_arena import HostMemory
-from kvstore.storage.hugepages import Hugepages
-from kvstore.storage.slab import SlabConfig
-from kvstore.storage.slab_layout import ALIGNMENT
+from kvstore.storage.host import numa
+from kvstore.storage.host.arena import HostMemory
+from kvstore.storage.host.hugepages import Hugepages
+from kvstore.storage.slab.layout import ALIGNMENT
+from kvstore.storage.slab.slab import SlabConfig
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 from coverage import Coverage
-from forked_programs import ForkedPrograms, installed
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
+
+from processes.forked_programs import ForkedPrograms, installed
 
 TESTS = Path(__file__).parent
 # Folders whose tests carry a marker of the folder's name.

@@ -25,18 +25,23 @@ ROOT: Final = Path(__file__).parents[2]
 PATHS: Final = (".", "clients/python", "benchmarks", "tests/support")
 MODULES: Final = (
     # The programs: the store, its control program, the worker and its engine's processes.
-    *("kvstore.__main__", "kvstore_client.ctl", "kvstore_client.cuda_memory"),
-    *("inference_worker.program", "inference_worker.serve_program", "inference_worker.reference"),
-    *("inference_worker.engine_process", "inference_worker.tied_process"),
+    *("kvstore.__main__", "kvstore_ctl.app", "kvstore_client.memory.cuda.memory"),
+    *(
+        "inference_worker.commands.program",
+        "inference_worker.commands.serve_program",
+        "inference_worker.demo.reference",
+    ),
+    *("inference_worker.fleet.process", "inference_worker.store.tied_process"),
     # Modules that tests start, or import only where they use them.
-    *("device_process", "device_worker", "forked_programs", "forker", "uid_by_environment"),
+    *("device.process", "device.worker", "processes.forked_programs", "processes.forker"),
+    "device.uid_by_environment",
     # The benchmark's model is Qwen3; the other models have a tiny one.
     *(f"transformers.models.{name}.modeling_{name}" for name in ("gemma3", "llama", "qwen3")),
-    *("gpu", "support.gpu_open", "gpu_machine.run", "gpu_machine.launch"),
+    *("gpu", "support.gpu.open", "gpu_machine.run", "gpu_machine.launch"),
     "gpu_machine.probes.__main__",
 )
 # A module that is needed only if the package is installed.
-IF_INSTALLED: Final = {"inference_worker.kernel_attention": "triton"}
+IF_INSTALLED: Final = {"inference_worker.attention.kernel_attention": "triton"}
 FILES: Final = "tests/gpu/*.py", "tests/conftest.py", "benchmarks/gpu_*.py"
 # A module of the standard library with the platform in its name.
 BUILD_FACTS: Final = "_sysconfigdata_"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from kvstore_client import PagedContent
-from support.fetch_workload import (
+from support.fetch.workload import (
     BYTES_TOKENS,
     LARGE,
     PAGE_TOKENS,

@@ -5,14 +5,14 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 
-from inference_worker.async_engine import AsyncEngine
+from inference_worker.engine.request import FinishReason, Request
 from inference_worker.errors import EngineGoneError
+from inference_worker.fleet.async_engine import AsyncEngine
 from inference_worker.http.counters import HttpCounters
 from inference_worker.http.problem import is_refusal
-from inference_worker.request import FinishReason, Request
-from inference_worker.stop_text import StopText
-from inference_worker.text_stream import TextStream
-from inference_worker.tokenizer import Tokenizer
+from inference_worker.model.tokenizer import Tokenizer
+from inference_worker.text.stop import StopText
+from inference_worker.text.stream import TextStream
 
 
 class Delta(NamedTuple):

@@ -10,8 +10,8 @@ from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
-from inference_worker.async_engine import AsyncEngine
 from inference_worker.errors import WorkerError
+from inference_worker.fleet.async_engine import AsyncEngine
 from inference_worker.http.counters import HttpCounters
 from inference_worker.http.drain import Drain
 from inference_worker.http.generation import Generation

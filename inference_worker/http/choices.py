@@ -5,11 +5,11 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
-from inference_worker.async_engine import AsyncEngine
+from inference_worker.fleet.async_engine import AsyncEngine
 from inference_worker.http.answer import Answer, Delta
 from inference_worker.http.counters import HttpCounters
 from inference_worker.http.prepared import Prepared
-from inference_worker.tokenizer import Tokenizer
+from inference_worker.model.tokenizer import Tokenizer
 
 
 class ChoiceDelta(NamedTuple):

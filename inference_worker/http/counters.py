@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from inference_worker.engine_stats import EngineStats
+from inference_worker.engine.stats import EngineStats
 
 PREFIX: Final = "kvstore_worker"
 FIRST_TOKEN_SECONDS: Final = (

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, TypeAlias
 from pydantic import AfterValidator, PlainValidator
 from pydantic_core import PydanticCustomError
 
-from inference_worker.chat_format import Message
+from inference_worker.chat.format import Message
 
 # With the longest user name less than a store's bound on salts.
 MAX_SALT_BYTES: Final = 128

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from inference_worker.async_engine import AsyncEngine
+from inference_worker.fleet.async_engine import AsyncEngine
 from inference_worker.http.api_keys import salt_of
 from inference_worker.http.bodies import GenerationBody, parse_body
 from inference_worker.http.choices import ChoiceDelta, Choices, whole

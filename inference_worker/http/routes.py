@@ -6,8 +6,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from inference_worker.async_engine import AsyncEngine
 from inference_worker.errors import EngineGoneError
+from inference_worker.fleet.async_engine import AsyncEngine
 from inference_worker.http.bodies import ChatBody, CompletionBody
 from inference_worker.http.counters import HttpCounters
 from inference_worker.http.documents import ChatDocuments, CompletionDocuments

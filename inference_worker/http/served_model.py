@@ -3,8 +3,8 @@
 import time
 from dataclasses import dataclass, field
 
-from inference_worker.chat_format import ChatFormat, chat_format
-from inference_worker.tokenizer import Tokenizer
+from inference_worker.chat.format import ChatFormat, chat_format
+from inference_worker.model.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

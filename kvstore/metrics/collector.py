@@ -16,7 +16,7 @@ from kvstore.metrics import calls, holds, lookups, moves, pages, server, slots
 from kvstore.metrics.metric import Kind, Labels, Metric, Sheet
 from kvstore.metrics.names import PassingNames, TenantNames
 from kvstore.metrics.view import View, Views
-from kvstore.service.durations import BOUNDS, DurationCounts
+from kvstore.service.timing import BOUNDS, DurationCounts
 
 # By area, in the order in which they are shown.
 CATALOGUE: Final[dict[str, tuple[Metric, ...]]] = {

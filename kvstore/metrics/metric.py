@@ -3,7 +3,7 @@
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
-from kvstore.service.durations import DurationCounts
+from kvstore.service.timing import DurationCounts
 
 Labels: TypeAlias = tuple[str, ...]
 

@@ -4,7 +4,7 @@ from typing import Final
 
 from kvstore.metrics.metric import Sheet, counter, gauge
 from kvstore.metrics.view import View
-from kvstore.service.disk import DiskState
+from kvstore.service.tiers.disk import DiskState
 
 BETWEEN: Final = "source target"
 

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 from kvstore.core.stats import ArenaStats, HoldStats, LeaseStats, NamespaceStats, Stats, TenantStats
 from kvstore.core.values.slots import SlotState
-from kvstore.service.tier3 import Tier3Use
+from kvstore.service.tiers.disk_tier import Tier3Use
 
 # Entries of a list; what is left out is counted.
 MOST: Final = 100

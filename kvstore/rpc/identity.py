@@ -7,8 +7,8 @@ import grpc
 
 from kvstore.core import Caller, Identity
 from kvstore.errors import CredentialRequired, InvalidField
-from kvstore.rpc import fields
-from kvstore.service.credentials import Credentials
+from kvstore.rpc.wire import fields
+from kvstore.service.tenancy.credentials import Credentials
 from kvstore.v1 import prefix_cache_pb2
 
 AUTHORIZATION = "authorization"

@@ -8,7 +8,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from kvstore.errors import InvalidField
-from kvstore.rpc import status
+from kvstore.rpc.wire import status
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Behavior: TypeAlias = Callable[..., Any]

@@ -7,7 +7,7 @@ import grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from kvstore.errors import QuotaExceeded
-from kvstore.rpc import status
+from kvstore.rpc.wire import status
 
 # Each open stream holds a thread for as long as its client likes; tools open one for a moment.
 MAX_STREAMS = 4

@@ -9,21 +9,20 @@ from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from kvstore.core import Limits
-from kvstore.rpc.call_threads import CallThreads
-from kvstore.rpc.health import Health
+from kvstore.rpc.attach.table import SocketAccess
+from kvstore.rpc.fair_queue import CallThreads, Lanes
+from kvstore.rpc.grpc_adapter import Admission, Outcomes
+from kvstore.rpc.health.watchdog import Health
 from kvstore.rpc.identity import Callers
-from kvstore.rpc.interceptors import Admission, Outcomes
-from kvstore.rpc.lanes import Lanes
-from kvstore.rpc.lease_servicer import LeaseServicer
-from kvstore.rpc.named_pin_servicer import NamedPinServicer
-from kvstore.rpc.prefix_cache_servicer import PrefixCacheServicer
 from kvstore.rpc.reflection import BoundedReflection
-from kvstore.rpc.socket_access import SocketAccess
-from kvstore.rpc.store_servicer import StoreServicer
+from kvstore.rpc.servicers.lease import LeaseServicer
+from kvstore.rpc.servicers.named_pin import NamedPinServicer
+from kvstore.rpc.servicers.prefix_cache import PrefixCacheServicer
+from kvstore.rpc.servicers.store import StoreServicer
 from kvstore.rpc.tls import Tls
 from kvstore.service.clock import Clock
-from kvstore.service.credentials import Credentials
 from kvstore.service.store import KVStore
+from kvstore.service.tenancy.credentials import Credentials
 from kvstore.v1 import (
     lease_pb2,
     lease_pb2_grpc,

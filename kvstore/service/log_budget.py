@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from kvstore.service.clock import Clock
-from kvstore.service.traffic import TokenBucket
+from kvstore.service.tenancy.rate_limit import TokenBucket
 
 # Lines a second in the long run, and at once.
 RATE = 10.0

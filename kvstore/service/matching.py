@@ -5,11 +5,11 @@ from contextlib import suppress
 from kvstore.core import Caller, Grant, Match, MatchOptions, Sequence
 from kvstore.core.tiers.moves import Move
 from kvstore.errors import KVStoreError
-from kvstore.service.growth import Growth
-from kvstore.service.load_terms import NO_TERMS, LoadTerms
 from kvstore.service.members import Members
-from kvstore.service.mover import Mover
-from kvstore.service.tier3 import Tier3
+from kvstore.service.memory.growth import Growth
+from kvstore.service.tiers.disk_reader import NO_TERMS, LoadTerms
+from kvstore.service.tiers.disk_tier import Tier3
+from kvstore.service.tiers.mover import Mover
 from kvstore.service.verification import Verifier
 
 

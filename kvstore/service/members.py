@@ -10,8 +10,8 @@ from kvstore.core import Caller, PrefixCache
 from kvstore.core.leases.lease import LeaseChange
 from kvstore.errors import FeatureUnsupported, StoreDraining
 from kvstore.service.administration import Administration
-from kvstore.service.announcer import Announcer
 from kvstore.service.clock import Clock
+from kvstore.service.events import Announcer
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 

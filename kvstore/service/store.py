@@ -33,22 +33,22 @@ from kvstore.core import (
 from kvstore.core.pool.arena import Arena
 from kvstore.core.pool.namespace import Namespace
 from kvstore.errors import NamespaceNotFound, PoolExhausted
-from kvstore.service.call_times import CallTimes
 from kvstore.service.clock import Clock
-from kvstore.service.disk import Disk
-from kvstore.service.event_watches import EventWatches
-from kvstore.service.growth import WATERMARK, Growth
+from kvstore.service.events import EventWatches
 from kvstore.service.listing import Listing
 from kvstore.service.matching import Matching
-from kvstore.service.mover import Mover
+from kvstore.service.memory.growth import WATERMARK, Growth
 from kvstore.service.named_pins import NamedPinKeeper
+from kvstore.service.tenancy.rate_limit import Traffic
 from kvstore.service.thrash import ThrashWatch
-from kvstore.service.tier3 import Tier3
-from kvstore.service.traffic import Traffic
+from kvstore.service.tiers.disk import Disk
+from kvstore.service.tiers.disk_tier import Tier3
+from kvstore.service.tiers.mover import Mover
+from kvstore.service.timing import CallTimes
 from kvstore.service.verification import Sampler, Verifier
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.extent import CudaIpcExport, ExtentDescription, HostExport
-from kvstore.storage.slab_admission import WriteAdmission
+from kvstore.storage.slab.policy import WriteAdmission
 from kvstore.storage.tiers import Tiers
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from kvstore.storage.arenas import Arenas
 from kvstore.storage.copies import Ending, Outcome, SlotBytes, begin_all, copy_all
-from kvstore.storage.device_watch import DeviceWatch
+from kvstore.storage.cuda.device_watch import DeviceWatch
 from kvstore.storage.extent import ExtentDescription, SlotReader
 
 

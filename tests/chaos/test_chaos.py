@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forked_programs import NESTED
+
+from processes.forked_programs import NESTED
 
 ROOT = Path(__file__).parents[2]
 TRACE = ROOT / "tests" / "support" / "traces" / "conversation_cut.jsonl"

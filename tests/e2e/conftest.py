@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from engine_world import Judge
 
-from inference_worker.comparison import ACCEPTED_SHARE
-from inference_worker.model import PagedModel, load_model
-from inference_worker.model_source import model_folder
-from inference_worker.reference import load_reference
-from inference_worker.threads import use_threads
-from inference_worker.tiny_models import TINY_MODELS
+from engines.engine_world import Judge
+from inference_worker.demo.comparison import ACCEPTED_SHARE
+from inference_worker.demo.reference import load_reference
+from inference_worker.model.device import use_threads
+from inference_worker.model.model import PagedModel, load_model
+from inference_worker.model.source import model_folder
+from inference_worker.model.tiny import TINY_MODELS
 
 
 @pytest.fixture(scope="session", autouse=True)

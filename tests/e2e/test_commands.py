@@ -14,8 +14,8 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast
 
-from inference_worker.engine import PAGE_TOKENS
-from inference_worker.tiny_models import build_llama
+from inference_worker.engine.engine import PAGE_TOKENS
+from inference_worker.model.tiny import build_llama
 from kvstore_client.testing import RunningStore, running_store, wait_until
 
 PATIENCE = 120.0

@@ -10,13 +10,13 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from forked_programs import NESTED
 
-from inference_worker.comparison import ACCEPTED_SHARE
-from inference_worker.demo_script import DOCUMENT_TOKENS, WORKERS
-from inference_worker.engine import PAGE_TOKENS
-from inference_worker.page_acquisition import LEAST_COPIED
-from inference_worker.scheduler import MAX_STEP_TOKENS
+from inference_worker.demo.comparison import ACCEPTED_SHARE
+from inference_worker.demo.script import DOCUMENT_TOKENS, WORKERS
+from inference_worker.engine.engine import PAGE_TOKENS
+from inference_worker.engine.scheduler import MAX_STEP_TOKENS
+from inference_worker.pages.acquisition import LEAST_COPIED
+from processes.forked_programs import NESTED
 
 KEYS = {
     *("worker", "prompt_ids", "prompt_tokens", "matched_tokens", "published_by"),

@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from engine_mutants import MUTANTS, TESTS, Mutant
-from forked_programs import ANEW, NESTED
-from mutants import put_in
 
 import inference_worker
+from mutants.engine import MUTANTS, TESTS, Mutant
+from mutants.mutant import put_in
+from processes.forked_programs import ANEW, NESTED
 
 
 def run(mutant: Mutant, folder: Path) -> "subprocess.CompletedProcess[str]":

@@ -7,9 +7,9 @@ from threading import Thread
 import httpx2
 import openai
 import pytest
-from http_stage import KEYS, LONGEST, HttpStage, cached, http_stage
 from openai import OpenAI
 
+from engines.http_stage import KEYS, LONGEST, HttpStage, cached, http_stage
 from kvstore_client.testing import wait_until
 
 PAGE = 16

@@ -16,7 +16,7 @@ import typer
 from openai import OpenAI
 from typer.testing import CliRunner
 
-from inference_worker.warm_command import warm
+from inference_worker.commands.warm import warm
 from kvstore_client import connect_admin
 from kvstore_client.testing import wait_until
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from engine_world import NOTHING, EngineWorld
 from transformers import AutoModelForCausalLM, PreTrainedModel
-from transformers_script import NEW, Script
 
-from inference_worker.model import PagedModel
-from inference_worker.model_source import model_folder
-from inference_worker.tiny_models import TINY_MODELS
+from engines.engine_world import NOTHING, EngineWorld
+from engines.transformers_script import NEW, Script
+from inference_worker.model.model import PagedModel
+from inference_worker.model.source import model_folder
+from inference_worker.model.tiny import TINY_MODELS
 from kvstore_client import ClientConfig, Match, connect_admin
 from kvstore_client.errors import PageRecycled, ParentDetached, PoolExhausted, StoreError
 from kvstore_client.testing import RunningStore, running_store

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from device_process import StartMethod
+
+from device.process import StartMethod
 
 # In a process of its own, which a CUDA that is broken may take with it. Of cupy it asks what
 # pages need: kernels of its own would need CUDA's headers.

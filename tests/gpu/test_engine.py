@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from engine_world import OUTPUT_TOKENS, EngineWorld, Judge
 
-from inference_worker.attention_choice import AttentionKind
-from inference_worker.device_name import DtypeName
-from inference_worker.model import load_model
-from inference_worker.model_source import model_folder
-from inference_worker.reference import load_reference
-from inference_worker.tiny_models import TINY_MODELS
+from engines.engine_world import OUTPUT_TOKENS, EngineWorld, Judge
+from inference_worker.attention.choice import AttentionKind
+from inference_worker.demo.reference import load_reference
+from inference_worker.model.model import load_model
+from inference_worker.model.names import DtypeName
+from inference_worker.model.source import model_folder
+from inference_worker.model.tiny import TINY_MODELS
 from kvstore_client.testing import RunningStore, running_store
 
 DEVICE = "cuda:0"

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from attach_rig import AttachRig
+
+from wire.attach_rig import AttachRig
 
 
 @pytest.fixture

@@ -11,16 +11,16 @@ from hashlib import sha256
 from pathlib import Path
 
 import grpc
-import other_user
 import pytest
-from attach_peer import AttachPeer
-from attached_worker import AttachedWorker
-from patterned_pages import SMALL_STORE, TOKENS, open_client, write_and_insert
-from rpc_world import Refused, refusal_of
 
 from kvstore.v1 import store_pb2, store_pb2_grpc
 from kvstore_client import ClientConfig
 from kvstore_client.testing import running_store, wait_until
+from pages.patterned_pages import SMALL_STORE, TOKENS, open_client, write_and_insert
+from processes import other_user
+from processes.attached_worker import AttachedWorker
+from stores.rpc_world import Refused, refusal_of
+from wire.attach_peer import AttachPeer
 
 LIMIT = 30.0
 # A third of it is how long a client may not know that its tenant changed.

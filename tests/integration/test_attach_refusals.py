@@ -10,20 +10,20 @@ from pathlib import Path
 from threading import Event, Thread
 
 import pytest
-from attach_peer import LIMIT, AttachPeer
-from attach_rig import AttachRig, extent_ids, has_ended, reason_of
-from in_memory import count_of
-from store_world import IDENTITY
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
-from kvstore.rpc.attach import PAUSE
-from kvstore.rpc.attach_connection import Connection
-from kvstore.rpc.event_loop import SWEEP_FROM, Timer
-from kvstore.rpc.frames import LENGTH
+from kvstore.rpc.attach.connection import Connection
+from kvstore.rpc.attach.event_loop import SWEEP_FROM, Timer
+from kvstore.rpc.attach.frames import LENGTH
+from kvstore.rpc.attach.server import PAUSE
 from kvstore.service.log_budget import RATE, LogBudget
 from kvstore.v1 import attach_pb2
 from kvstore_client.testing import wait_until
+from processes.in_memory import count_of
+from stores.store_world import IDENTITY
+from wire.attach_peer import LIMIT, AttachPeer
+from wire.attach_rig import AttachRig, extent_ids, has_ended, reason_of
 
 
 def test_a_connection_has_one_lease_at_a_time(rig: AttachRig) -> None:

@@ -3,12 +3,12 @@
 import os
 
 import pytest
-from attach_peer import AttachPeer
-from attach_rig import AttachRig, extent_ids
-from store_world import IDENTITY
 
 from kvstore.core.values.requests import Caller, ReservationRequest
 from kvstore.v1 import attach_pb2
+from stores.store_world import IDENTITY
+from wire.attach_peer import AttachPeer
+from wire.attach_rig import AttachRig, extent_ids
 
 
 class Worker:

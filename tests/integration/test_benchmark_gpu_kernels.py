@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from benchmark_process import run_benchmark
+
+from processes.benchmark_process import run_benchmark
 
 ARGUMENTS = ("gpu_kernels", "--device", "cpu", "--quick", "--json")
 

@@ -4,7 +4,18 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from patterned_pages import (
+
+from kvstore_client import (
+    Client,
+    ClientConfig,
+    Namespace,
+    PagedContent,
+    PageLayout,
+    connect_admin,
+    errors,
+)
+from kvstore_client.testing import RunningStore, running_store, wait_until
+from pages.patterned_pages import (
     IDENTITY,
     LAYOUT,
     LIMIT,
@@ -17,17 +28,6 @@ from patterned_pages import (
     pattern,
     write_and_insert,
 )
-
-from kvstore_client import (
-    Client,
-    ClientConfig,
-    Namespace,
-    PagedContent,
-    PageLayout,
-    connect_admin,
-    errors,
-)
-from kvstore_client.testing import RunningStore, running_store, wait_until
 
 
 @pytest.fixture

@@ -5,12 +5,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from patterned_pages import IDENTITY, LAYOUT, LIMIT, SMALL_STORE, TOKENS, pattern, write_and_insert
-from proxy import GOOD, SILENT, Line, Proxy, proxied
-from slow_calls import slow_calls
 
 from kvstore_client import Client, ClientConfig, Namespace, connect_admin, errors
 from kvstore_client.testing import RunningStore, running_store, wait_until
+from pages.patterned_pages import (
+    IDENTITY,
+    LAYOUT,
+    LIMIT,
+    SMALL_STORE,
+    TOKENS,
+    pattern,
+    write_and_insert,
+)
+from processes.proxy import GOOD, SILENT, Line, Proxy, proxied
+from stores.slow_calls import slow_calls
 
 # Seconds. What is asserted are shares of it.
 CALL_TIMEOUT = 2.0

@@ -9,21 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from diagnosis import SERVER_CHECKS, diagnose, outcomes
-from patterned_pages import IDENTITY, LAYOUT, SMALL_STORE, TOKENS, open_client, write_and_insert
-from worker_fleet import EXPIRED, Fleet, pool_arguments
 
 from kvstore.v1 import store_pb2
-from kvstore_client import (
-    Admin,
-    Client,
-    connect_admin,
-    ctl_checks_store,
-    ctl_doctor,
-    errors,
-)
-from kvstore_client.ctl_findings import Outcome
+from kvstore_client import Admin, Client, connect_admin, errors
 from kvstore_client.testing import running_store, wait_until
+from kvstore_ctl.doctor import command as ctl_doctor
+from kvstore_ctl.doctor import store as ctl_checks_store
+from kvstore_ctl.doctor.findings import Outcome
+from pages.patterned_pages import (
+    IDENTITY,
+    LAYOUT,
+    SMALL_STORE,
+    TOKENS,
+    open_client,
+    write_and_insert,
+)
+from processes.diagnosis import SERVER_CHECKS, diagnose, outcomes
+from processes.worker_fleet import EXPIRED, Fleet, pool_arguments
 
 SUPPORT = Path(__file__).parents[1] / "support"
 # A server of another version: the same program, which says so of itself.

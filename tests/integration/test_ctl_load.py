@@ -14,15 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from patterned_pages import LAYOUT, TOKENS, open_client, write_and_insert
 from typer.testing import CliRunner, Result
 
-from kvstore_client import Client, ctl_replay
-from kvstore_client.ctl import app
-from kvstore_client.ctl_load import CALLS
-from kvstore_client.ctl_scratch import Scratch
-from kvstore_client.ctl_trace import BLOCK_TOKENS, Prompt
+from kvstore_client import Client
 from kvstore_client.testing import RunningStore, running_store, wait_until
+from kvstore_ctl.app import app
+from kvstore_ctl.bench import replay as ctl_replay
+from kvstore_ctl.bench.load import CALLS
+from kvstore_ctl.bench.scratch import Scratch
+from kvstore_ctl.bench.trace import BLOCK_TOKENS, Prompt
+from pages.patterned_pages import LAYOUT, TOKENS, open_client, write_and_insert
 
 CUT = Path(__file__).parents[1] / "data" / "conversation_300.jsonl.gz"
 SLOTS = 1024
@@ -118,7 +119,7 @@ def test_a_load_that_would_take_too_much_is_refused(store: RunningStore, others:
 @contextmanager
 def loading(store: RunningStore, others: Client) -> Iterator["subprocess.Popen[bytes]"]:
     """Run a long bench from when it has pages until the block ends."""
-    command = [sys.executable, "-m", "kvstore_client.ctl", "bench", "--seconds", "300", *SMALL]
+    command = [sys.executable, "-m", "kvstore_ctl.app", "bench", "--seconds", "300", *SMALL]
     command += ["--share", "0.25", "--runtime-dir", str(store.runtime_dir)]
     process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
     try:

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from patterned_pages import IDENTITY, SMALL_STORE, TOKENS, open_client, write_and_insert
 from typer.testing import CliRunner
 
 from kvstore.v1 import named_pin_pb2
 from kvstore_client import Namespace
-from kvstore_client.ctl import app
 from kvstore_client.testing import RunningStore, running_store
+from kvstore_ctl.app import app
+from pages.patterned_pages import IDENTITY, SMALL_STORE, TOKENS, open_client, write_and_insert
 
 WHOLE = TOKENS[:16]
 

@@ -11,8 +11,6 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from certificates import Authority
-from patterned_pages import LIMIT, SMALL_STORE, TOKENS, open_client, write_and_insert
 from typer.testing import CliRunner, Result
 
 from kvstore_client import (
@@ -23,8 +21,10 @@ from kvstore_client import (
     connect_remote_admin,
     errors,
 )
-from kvstore_client.ctl import app
 from kvstore_client.testing import running_store
+from kvstore_ctl.app import app
+from pages.patterned_pages import LIMIT, SMALL_STORE, TOKENS, open_client, write_and_insert
+from wire.certificates import Authority
 
 TOKEN = "kvs_operator"  # noqa: S105 - for this test alone
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
-from promtool import promtool
 
+from deploy.promtool import promtool
 from kvstore.metrics.collector import METRICS
 from kvstore_client import Client, ClientConfig, NamespaceIdentity
 from kvstore_client.layout import OpaqueContent, PageLayout

@@ -16,19 +16,19 @@ from typing import Any, NamedTuple
 
 import grpc
 import pytest
-from engine_world import NOTHING, Left, left_at
-from mutants import put_in
 
 import inference_worker
 import kvstore
-from inference_worker.engine_settings import EngineSettings, LoadedModel
+from engines.engine_world import NOTHING, Left, left_at
+from inference_worker.demo.line_process import LineProcess, worker_process
+from inference_worker.engine.request import Request
 from inference_worker.errors import DEVICE_LOST_STATUS, ProcessEndedError, WorkerError
-from inference_worker.fleet import Fleet
-from inference_worker.line_process import LineProcess, worker_process
-from inference_worker.request import Request
-from kvstore_client.health import LIVENESS, READINESS, SERVING, health_of
+from inference_worker.fleet.fleet import Fleet
+from inference_worker.fleet.settings import EngineSettings, LoadedModel
+from kvstore_client.calls.health import LIVENESS, READINESS, SERVING, health_of
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.testing import RunningStore, running_store, wait_until
+from mutants.mutant import put_in
 
 SUPPORT = Path(__file__).parents[1] / "support"
 PROMPT = [(7 * n + n * n // 5) % 256 for n in range(200)]
@@ -54,13 +54,13 @@ class Fault(NamedTuple):
 SOUND = Fault("unchanged")
 NOT_ASKED = Fault(
     "device-not-asked",
-    "inference_worker/device_work.py",
+    "inference_worker/pages/device_work.py",
     "        if not self.answers():\n",
     "        if False:\n",
 )
 PROCESS_STAYS = Fault(
     "process-stays",
-    "inference_worker/engine_process.py",
+    "inference_worker/fleet/process.py",
     "        if isinstance(engine.failure, DeviceLostError):\n            raise engine.failure\n",
     "        Path(os.environ['KVSTORE_TEST_CARD_LOST'], 'failed').touch()\n"
     "        await asyncio.Event().wait()\n",

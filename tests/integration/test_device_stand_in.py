@@ -11,15 +11,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from device_kills import KILLS, a_killed_worker_s_kernels_write_nothing_more
-from device_orders import ORDERS
-from device_scenarios import (
-    SCENARIOS,
-    a_view_outlives_its_store,
-    memory_goes_with_its_last_user,
-)
-from device_tiers import pages_go_down_and_come_back
 
+from device.kills import KILLS, a_killed_worker_s_kernels_write_nothing_more
+from device.orders import ORDERS
+from device.scenarios import SCENARIOS, a_view_outlives_its_store, memory_goes_with_its_last_user
+from device.tiers import pages_go_down_and_come_back
 from kvstore_client.testing import RunningStore, running_store, wait_until
 
 SUPPORT = Path(__file__).parents[1] / "support"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from inference_worker.line_process import LineProcess, worker_process
+from inference_worker.demo.line_process import LineProcess, worker_process
 from kvstore_client.testing import running_store
 
 SUPPORT = Path(__file__).parents[1] / "support"

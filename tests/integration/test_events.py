@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from patterned_pages import LAYOUT, SMALL_STORE, TOKENS, open_client, write_and_insert
 from typer.testing import CliRunner
 
 from kvstore_client import Client, EventWatch, History, Namespace, NamespaceIdentity, connect_admin
-from kvstore_client.ctl import app
 from kvstore_client.errors import QuotaExceeded, StoreDraining, StoreUnavailable
 from kvstore_client.testing import RunningStore, running_store, wait_until
+from kvstore_ctl.app import app
+from pages.patterned_pages import LAYOUT, SMALL_STORE, TOKENS, open_client, write_and_insert
 
 LIMIT = 30.0
 PAGES = len(TOKENS) // LAYOUT.page_tokens
@@ -47,7 +47,7 @@ def run(store: RunningStore, *arguments: str) -> Result:
 @contextmanager
 def following(store: RunningStore, *more: str) -> Iterator["subprocess.Popen[str]"]:
     """Run ``kvstore-ctl events --follow`` in a process of its own, told of what comes next."""
-    command = [sys.executable, "-m", "kvstore_client.ctl", "events", "--follow", *more]
+    command = [sys.executable, "-m", "kvstore_ctl.app", "events", "--follow", *more]
     with subprocess.Popen(
         [*command, "--runtime-dir", str(store.runtime_dir)],
         stdout=subprocess.PIPE,

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from page_process import PageProcess
-from stamped_pages import LAYOUT, page_count, prompt
-from uid_by_environment import PROGRAM, as_uid
-from worker_fleet import POOL_SLOTS, Fleet, pool_arguments
 
+from device.uid_by_environment import PROGRAM, as_uid
 from kvstore_client.testing import running_store, wait_until
+from pages.stamped_pages import LAYOUT, page_count, prompt
+from processes.page_process import PageProcess
+from processes.worker_fleet import POOL_SLOTS, Fleet, pool_arguments
 
 EXTENT_SLOTS = 8
 EXTENTS = POOL_SLOTS // EXTENT_SLOTS

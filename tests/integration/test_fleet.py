@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from counting_engine import BUSY, LONGEST, REUSED, next_token
 
-from inference_worker import engine_seat
-from inference_worker.async_engine import EngineBusyError, EngineGoneError
-from inference_worker.engine_settings import EngineSettings, LoadedModel
+from engines.counting_engine import BUSY, LONGEST, REUSED, next_token
+from inference_worker.engine.generation import Generation
+from inference_worker.engine.request import FinishReason, Request
+from inference_worker.engine.sampling_options import SamplingOptions
 from inference_worker.errors import ProcessEndedError, RequestTooLongError, WorkerError
-from inference_worker.fleet import Fleet
-from inference_worker.generation import Generation
-from inference_worker.request import FinishReason, Request
-from inference_worker.sampling_options import SamplingOptions
+from inference_worker.fleet import seat as engine_seat
+from inference_worker.fleet.async_engine import EngineBusyError, EngineGoneError
+from inference_worker.fleet.fleet import Fleet
+from inference_worker.fleet.settings import EngineSettings, LoadedModel
 from kvstore_client.testing import wait_until
 
-PROGRAM = (str(Path(__file__).parents[1] / "support" / "counting_engine.py"),)
+PROGRAM = (str(Path(__file__).parents[1] / "support" / "engines" / "counting_engine.py"),)
 PATIENCE = 60.0
 
 

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from forked_programs import ANEW, ForkedPrograms, Forker
 
 from kvstore.__main__ import EXIT_USAGE
 from kvstore_client.testing import running_store, wait_until
+from processes.forked_programs import ANEW, ForkedPrograms, Forker
 
 HELP = [sys.executable, "-m", "kvstore", "--help"]
 WRONG = [sys.executable, "-m", "kvstore", "--tier1-bytes", "many"]

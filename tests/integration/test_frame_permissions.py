@@ -1,19 +1,19 @@
 """Every frame of a client, from its tenant, for another's lease, from nobody known, from an admin.
 
-What comes out is what tests/support/permission_table.py says; docs/permissions.md shows it.
+What comes out is what tests/support/stores/permission_table.py says; docs/permissions.md shows it.
 """
 
 import os
 
 import pytest
-from attach_rig import TENANT, AttachRig, extent_ids, reason_of
 from google.protobuf.message import Message
-from permission_table import FRAMES
-from store_world import IDENTITY
 
 from kvstore.core.values.requests import Caller, Identity
-from kvstore.service.credentials import Credentials
+from kvstore.service.tenancy.credentials import Credentials
 from kvstore.v1 import attach_pb2
+from stores.permission_table import FRAMES
+from stores.store_world import IDENTITY
+from wire.attach_rig import TENANT, AttachRig, extent_ids, reason_of
 
 SECRET = b"secret of 16 bytes and more"
 # Names of nothing.

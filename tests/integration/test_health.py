@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from attached_worker import AttachedWorker
-from stuck_server import FOLDER, PROGRAM
 
 from kvstore.v1 import store_pb2
-from kvstore_client.health import LIVENESS, READINESS, health_of
+from kvstore_client.calls.health import LIVENESS, READINESS, health_of
 from kvstore_client.testing import RunningStore, running_store, wait_until
+from processes.attached_worker import AttachedWorker
+from processes.stuck_server import FOLDER, PROGRAM
 
 LIMIT = 30.0
 
@@ -109,7 +109,7 @@ def said(worker: AttachedWorker, service: str) -> str:
 
 def ctl_health(store: RunningStore, *arguments: str) -> tuple[int, str]:
     """Return the status and the words of kvstore-ctl."""
-    command = ["-m", "kvstore_client.ctl", "health", "--runtime-dir", str(store.runtime_dir)]
+    command = ["-m", "kvstore_ctl.app", "health", "--runtime-dir", str(store.runtime_dir)]
     result = subprocess.run(
         [sys.executable, *command, *arguments], capture_output=True, text=True, check=False
     )

@@ -3,8 +3,11 @@
 from pathlib import Path
 
 import pytest
-from hugepage_pool import hugepages_reserved
-from patterned_pages import (
+
+from kvstore.storage.host.hugepages import HUGEPAGE_BYTES, available_bytes
+from kvstore_client import Client, PagedContent, PageLayout, PageRef
+from kvstore_client.testing import running_store, wait_until
+from pages.patterned_pages import (
     IDENTITY,
     LAYOUT,
     LIMIT,
@@ -13,10 +16,7 @@ from patterned_pages import (
     open_client,
     write_and_insert,
 )
-
-from kvstore.storage.hugepages import HUGEPAGE_BYTES, available_bytes
-from kvstore_client import Client, PagedContent, PageLayout, PageRef
-from kvstore_client.testing import running_store, wait_until
+from processes.hugepage_pool import hugepages_reserved
 
 # Two extents of one page each; the slots do not fill an extent.
 EXTENTS = 2

@@ -11,15 +11,15 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from attached_worker import AttachedWorker
 from google.protobuf.message import Message
-from patterned_pages import LAYOUT, write_and_insert
-from permission_stage import outcome
-from permission_table import CACHED, PERMISSIONS, SALT, TOKENS, Names
-from spellings import found
 
 from kvstore_client import Client, ClientConfig, NamespaceIdentity
 from kvstore_client.testing import RunningStore, running_store, wait_until
+from pages.patterned_pages import LAYOUT, write_and_insert
+from processes.attached_worker import AttachedWorker
+from stores.permission_stage import outcome
+from stores.permission_table import CACHED, PERMISSIONS, SALT, TOKENS, Names
+from wire.spellings import found
 
 TOKEN = "kvs_a token that is recognised"  # noqa: S105 - for this test alone
 TEXT = b"Tell nobody what this prompt says"

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from http.client import HTTPConnection
 
 import pytest
-from attached_worker import AttachedWorker
 
 from kvstore_client.testing import RunningStore, running_store, wait_until
+from processes.attached_worker import AttachedWorker
 
 LIMIT = 30.0
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from page_stage import address_of, converse, joined, page_store
 
 from kvstore_client.testing import RunningStore, running_store
+from stores.page_stage import address_of, converse, joined, page_store
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from contained import Contained, why_not
 
 from kvstore_client import connect_admin
 from kvstore_client.testing import wait_until
+from processes.contained import Contained, why_not
 
 WHY_NOT = why_not()
 pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from broken_store import program
-from stamped_pages import WrongPage, page_count, prompt
-from worker_fleet import ACTIVE, POOL_SLOTS, Fleet, pool_arguments, running_fleet
 
 from kvstore_client.testing import START_TIMEOUT, running_store, wait_until
+from pages.stamped_pages import WrongPage, page_count, prompt
+from processes.broken_store import program
+from processes.worker_fleet import ACTIVE, POOL_SLOTS, Fleet, pool_arguments, running_fleet
 
 TOKENS = prompt(1, 2)
 PAGES = page_count(TOKENS)

@@ -13,7 +13,11 @@ from threading import Event, Thread
 from typing import NamedTuple
 
 import pytest
-from patterned_pages import (
+
+from kvstore_client import Client, ClientConfig, Namespace, errors
+from kvstore_client.runtime_dir import RuntimeDir
+from kvstore_client.testing import RunningStore, running_store, wait_until
+from pages.patterned_pages import (
     IDENTITY,
     LAYOUT,
     LIMIT,
@@ -22,10 +26,6 @@ from patterned_pages import (
     nothing_held,
     pattern,
 )
-
-from kvstore_client import Client, ClientConfig, Namespace, errors
-from kvstore_client.runtime_dir import RuntimeDir
-from kvstore_client.testing import RunningStore, running_store, wait_until
 
 # Of which a test asserts shares.
 TTL = 10.0

@@ -12,13 +12,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from attached_worker import AttachedWorker, Refused
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from kvstore.rpc.health import LIVENESS
+from kvstore.rpc.health.watchdog import LIVENESS
 from kvstore.rpc.server import SERVICES
 from kvstore.v1 import lease_pb2, store_pb2
 from kvstore_client.testing import RunningStore, running_store, wait_until
+from processes.attached_worker import AttachedWorker, Refused
 
 LIMIT = 30.0
 SERVING = health_pb2.HealthCheckResponse.SERVING

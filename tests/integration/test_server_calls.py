@@ -8,14 +8,12 @@ from typing import Any
 
 import grpc
 import pytest
-from attached_worker import PAGE_TOKENS, AttachedWorker, Refused
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
-from rpc_world import refusal_of
 
 from kvstore.rpc.server import SERVICES
 from kvstore.v1 import (
@@ -25,6 +23,8 @@ from kvstore.v1 import (
     store_pb2,
 )
 from kvstore_client.testing import RunningStore, running_store
+from processes.attached_worker import PAGE_TOKENS, AttachedWorker, Refused
+from stores.rpc_world import refusal_of
 
 LIMIT = 30.0
 # More than any call may take.

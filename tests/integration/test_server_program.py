@@ -28,6 +28,6 @@ def test_a_missing_extra_is_named() -> None:
 
 def test_a_module_of_ours_that_is_missing_is_no_extra() -> None:
     """That is a fault of the installation, with a traceback; with all it says its version."""
-    done = start("kvstore.config")
+    done = start("kvstore.config.settings")
     assert (done.returncode, "ModuleNotFoundError" in done.stderr) == (1, True)
     assert start("nothing.of.the.kind").stdout.startswith("kvstore-server ")

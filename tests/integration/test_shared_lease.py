@@ -4,11 +4,11 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from page_process import LONG_TTL, PageProcess
-from stamped_pages import PART_PAGES, page_count, prompt
-from worker_fleet import Fleet, running_fleet
 
 from kvstore_client.testing import wait_until
+from pages.stamped_pages import PART_PAGES, page_count, prompt
+from processes.page_process import LONG_TTL, PageProcess
+from processes.worker_fleet import Fleet, running_fleet
 
 TOKENS = prompt(1, 2)
 PAGES = page_count(TOKENS)

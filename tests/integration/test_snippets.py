@@ -8,8 +8,8 @@ from pathlib import Path
 from shutil import which
 
 import pytest
-from snippets import Snippet, reader, require_output, snippets
 
+from docs.snippets import Snippet, reader, require_output, snippets
 from kvstore_client.testing import running_store
 
 ROOT = Path(__file__).parents[2]

@@ -4,7 +4,11 @@ import resource
 from pathlib import Path
 
 import pytest
-from patterned_pages import (
+
+from kvstore.v1 import store_pb2
+from kvstore_client import Client, ClientConfig, Namespace
+from kvstore_client.testing import RunningStore, running_store, wait_until
+from pages.patterned_pages import (
     LAYOUT,
     SMALL_STORE,
     holds_pattern,
@@ -12,10 +16,6 @@ from patterned_pages import (
     pattern,
     write_and_insert,
 )
-
-from kvstore.v1 import store_pb2
-from kvstore_client import Client, ClientConfig, Namespace
-from kvstore_client.testing import RunningStore, running_store, wait_until
 
 PAGES = 4
 LIMIT = 30.0

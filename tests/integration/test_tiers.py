@@ -3,11 +3,11 @@
 from random import Random
 
 import pytest
-from patterned_pages import LAYOUT, SMALL_STORE, holds_pattern, open_client, write_and_insert
 
 from kvstore.core.pool.tier_policy import TierPolicy
 from kvstore_client import Admin, PageRef
 from kvstore_client.testing import running_store, wait_until
+from pages.patterned_pages import LAYOUT, SMALL_STORE, holds_pattern, open_client, write_and_insert
 
 SEQUENCES, PAGES = 80, 4
 WORKING_SET = SEQUENCES * PAGES

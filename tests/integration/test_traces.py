@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from otlp_collector import Collector, collecting
-from traced_client import PAGE_BYTES, PAGES
 
 from kvstore_client.testing import RunningStore, running_store, wait_until
+from processes.traced_client import PAGE_BYTES, PAGES
+from wire.otlp_collector import Collector, collecting
 
 LIMIT = 120.0
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -52,7 +52,7 @@ def test_a_trace_leads_from_the_client_to_the_copy(
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
         with running_store("--log-level", "debug", *TIERS) as store:
-            run(str(SUPPORT / "traced_client.py"), str(store.runtime_dir), way)
+            run(str(SUPPORT / "processes" / "traced_client.py"), str(store.runtime_dir), way)
             client, server = "client:", "kvstore-server:"
             acquire = "client:publish", f"{client}client AcquirePrefix", f"{server}AcquirePrefix"
             match = f"{client}again", f"{client}client MatchPrefix", f"{server}MatchPrefix"
@@ -115,7 +115,7 @@ def test_a_collector_that_is_not_there_costs_nobody_an_answer(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
     with running_store(*TIERS) as store:
-        run(str(SUPPORT / "traced_client.py"), str(store.runtime_dir), "lanes")
+        run(str(SUPPORT / "processes" / "traced_client.py"), str(store.runtime_dir), "lanes")
         assert store.stop() == 0
 
 

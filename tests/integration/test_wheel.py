@@ -12,9 +12,9 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from installed_wheel import InstalledWheel, build_wheel
 
 import kvstore
+from deploy.installed_wheel import InstalledWheel, build_wheel
 
 ROOT = Path(__file__).parents[2]
 DIST = os.environ.get("KVSTORE_DIST")

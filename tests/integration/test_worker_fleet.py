@@ -5,9 +5,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from worker_fleet import Fleet, pool_arguments
 
 from kvstore_client.testing import running_store
+from processes.worker_fleet import Fleet, pool_arguments
 
 
 def fail_with_workers(pids: list[int]) -> None:

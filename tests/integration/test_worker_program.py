@@ -53,7 +53,7 @@ def test_only_serve_needs_an_http_server() -> None:
 
 def test_a_module_of_ours_that_is_missing_is_no_extra() -> None:
     """That is a fault of the installation, with a traceback."""
-    missing = "inference_worker.program"
+    missing = "inference_worker.commands.program"
     done = start(BLOCKED.format(missing=missing, start=STARTS["script"]))
     assert done.returncode == 1
     assert "ModuleNotFoundError" in done.stderr

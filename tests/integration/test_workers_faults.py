@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from stamped_pages import WrongPage, page_count, prompt
-from worker_fleet import Fleet, pool_arguments
 
 import kvstore
 from kvstore_client.testing import running_store, wait_until
+from pages.stamped_pages import WrongPage, page_count, prompt
+from processes.worker_fleet import Fleet, pool_arguments
 
 TOKENS = prompt(1, 2)
 PAGES = page_count(TOKENS)

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from itertools import product
 
 import pytest
-from page_process import LIMIT, PageProcess
-from stamped_pages import LAYOUT, Stamp, page_count, prompt
-from worker_fleet import POOL_SLOTS, Fleet, running_fleet
 
 from kvstore_client.testing import wait_until
+from pages.stamped_pages import LAYOUT, Stamp, page_count, prompt
+from processes.page_process import LIMIT, PageProcess
+from processes.worker_fleet import POOL_SLOTS, Fleet, running_fleet
 
 HELD = prompt(1, 2)
 HELD_PAGES = page_count(HELD)

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from threading import Thread
 
 import pytest
-from stamped_pages import IDENTITY, LAYOUT, page_count, prompt
-from worker_fleet import Fleet, running_fleet
 
 from kvstore_client import Client, ClientConfig, Match, errors
 from kvstore_client.config import MAX_CALL_TIMEOUT
 from kvstore_client.testing import wait_until
+from pages.stamped_pages import IDENTITY, LAYOUT, page_count, prompt
+from processes.worker_fleet import Fleet, running_fleet
 
 HELD = prompt(1, 2)
 PROMPTS = [prompt(3, number) for number in range(8)]

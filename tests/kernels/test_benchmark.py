@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from benchmark_process import run_benchmark
+from processes.benchmark_process import run_benchmark
 
 
 def measured(part: str) -> list[dict[str, Any]]:

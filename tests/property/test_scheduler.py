@@ -5,11 +5,11 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from simulated_batch import LONGEST, STEP_SECONDS, CountedEngine, CountedStore, Prompt
 
-from inference_worker import scheduler_queue
-from inference_worker.scheduler import Scheduler
-from inference_worker.scheduler_queue import PATIENCE
+from engines.simulated_batch import LONGEST, STEP_SECONDS, CountedEngine, CountedStore, Prompt
+from inference_worker.engine import scheduler_queue
+from inference_worker.engine.scheduler import Scheduler
+from inference_worker.engine.scheduler_queue import PATIENCE
 
 PROMPTS = st.builds(
     Prompt,

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from simulation_mutants import MUTANTS, Mutant, simulate, simulate_with
+
+from mutants.simulation import MUTANTS, Mutant, simulate, simulate_with
 
 SEED = 20_26
 # By hypothesis's profile, as all that is generated: `dev`, `ci`, or `nightly` for the most.

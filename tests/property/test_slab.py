@@ -7,10 +7,10 @@ from pathlib import Path
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from hypothesis.strategies import DataObject, data, integers, lists, sampled_from, sets
-from slab_laws import check_laws
-from slab_rig import SlabRig, config, key
 
-from kvstore.storage.slab_clock import SlabClock
+from kvstore.storage.slab.policy import SlabClock
+from slab.laws import check_laws
+from slab.rig import SlabRig, config, key
 
 # Each example makes a file and syncs it again and again.
 SHARE = 20

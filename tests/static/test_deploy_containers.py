@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import yaml
-from deploy_tools import LEAST_HEADROOM, run, size
 
 import kvstore
-from kvstore.config import Config
-from kvstore.config_loading import load_config
+from deploy.tools import LEAST_HEADROOM, run, size
+from kvstore.config.loading import load_config
+from kvstore.config.settings import Config
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -191,8 +191,8 @@ def test_no_container_dies_with_the_store(name: str) -> None:
         "docs/how-to-containers.md",
         "deploy/Dockerfile",
         "deploy/compose.yaml",
-        "clients/python/kvstore_client/cuda_runtime.py",
-        "clients/python/kvstore_client/ctl_checks_device.py",
+        "clients/python/kvstore_client/memory/cuda/runtime.py",
+        "clients/python/kvstore_ctl/doctor/device.py",
     ],
 )
 def test_a_gpu_s_containers_share_what_its_handles_need(path: str) -> None:

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from manifest_rules import load_file, require_pods
-from manifests import Document, Pod, parsed
+
+from deploy.manifest_rules import load_file, require_pods
+from deploy.manifests import Document, Pod, parsed
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "helm" / "kvstore"
-RENDER = ROOT / "tests" / "support" / "render_chart.py"
+RENDER = ROOT / "tests" / "support" / "deploy" / "render_chart.py"
 Values = dict[str, Any]
 VERSION = "1.34"
 # Kinds that Kubernetes itself has no schema of.

@@ -6,8 +6,9 @@ from copy import deepcopy
 from pathlib import Path
 
 import pytest
-from manifest_rules import LEAST_ROOM, require_pods
-from manifests import Document, Pod, parsed, quantity, resources
+
+from deploy.manifest_rules import LEAST_ROOM, require_pods
+from deploy.manifests import Document, Pod, parsed, quantity, resources
 
 KUBERNETES = Path(__file__).parents[2] / "deploy" / "kubernetes"
 FOLDERS = sorted(path.parent.name for path in KUBERNETES.glob("*/kustomization.yaml"))

@@ -5,11 +5,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from deploy_tools import LEAST_HEADROOM, run, size
 
-from kvstore.config import Config
-from kvstore.config_loading import load_config
-from kvstore.service.tenants_file import parse_tenants
+from deploy.tools import LEAST_HEADROOM, run, size
+from kvstore.config.loading import load_config
+from kvstore.config.settings import Config
+from kvstore.service.tenancy.tenants_file import parse_tenants
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from support import fetch_page, vllm_tables
+from support.fetch import page as fetch_page
 from support.page_section import marked
+from support.vllm import tables as vllm_tables
 
 ROOT = Path(__file__).parents[2]
 

@@ -104,7 +104,7 @@ def test_what_is_not_there_is_found(tmp_path: Path) -> None:
     """With torch alone, each program lacks the first package that it imports."""
     missing = closure({"torch"}, tmp_path)["missing"]
     assert "structlog" in missing["kvstore.__main__"]
-    assert "typer" in missing["inference_worker.program"]
+    assert "typer" in missing["inference_worker.commands.program"]
 
 
 def test_each_wheel_has_one_version() -> None:

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from tree_pages import pages
+from core.tree_pages import pages
 
 ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"\]\(([^)\s]+)\)")

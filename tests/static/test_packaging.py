@@ -23,6 +23,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 PACKAGES = {
     "kvstore": ROOT / "kvstore",
     "kvstore_client": ROOT / "clients" / "python" / "kvstore_client",
+    "kvstore_ctl": ROOT / "clients" / "python" / "kvstore_ctl",
     "kvstore_transformers": ROOT / "clients" / "python" / "kvstore_transformers",
     "kvstore_vllm": ROOT / "clients" / "python" / "kvstore_vllm",
     "inference_worker": ROOT / "inference_worker",

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.config import Config
-from kvstore.config_about import Shown, about
+from kvstore.config.about import Shown, about
+from kvstore.config.settings import Config
 from kvstore.errors import KVStoreError
 
 ROOT = Path(__file__).parents[2]

@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from snippets import NOT_RUN, RUN, snippets
-from tree_pages import pages
+
+from core.tree_pages import pages
+from docs.snippets import NOT_RUN, RUN, snippets
 
 ROOT = Path(__file__).parents[2]
 # Fences that a reader may type in, by what they are called.

@@ -6,17 +6,17 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from certificates import Authority
-from own_logs import own_logs
 
 from kvstore.access import Access, read_access
-from kvstore.config import Config
-from kvstore.config_loading import load_config
+from kvstore.config.loading import load_config
+from kvstore.config.settings import Config
 from kvstore.core.values.limits import Quotas, QuotaTable
 from kvstore.core.values.requests import Identity
 from kvstore.errors import CredentialRequired
-from kvstore.rpc.socket_access import SocketAccess
-from kvstore.service.credentials import Credentials
+from kvstore.rpc.attach.table import SocketAccess
+from kvstore.service.tenancy.credentials import Credentials
+from wire.certificates import Authority
+from wire.own_logs import own_logs
 
 TOKEN = "kvs_token"  # noqa: S105 - for this test alone
 WITH_TOKEN = (

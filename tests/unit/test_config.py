@@ -8,8 +8,8 @@ from pydantic_settings import SettingsError
 
 from kvstore import __version__
 from kvstore.__main__ import main
-from kvstore.config import Config
-from kvstore.config_loading import load_config
+from kvstore.config.loading import load_config
+from kvstore.config.settings import Config
 
 MIB = 1 << 20
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kvstore.__main__ import main
-from kvstore.config import Config
-from kvstore.config_loading import load_config
+from kvstore.config.loading import load_config
+from kvstore.config.settings import Config
 
 
 @pytest.fixture(autouse=True)

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.private_file import UntrustedFile, read_private
-from kvstore.regular_file import NoRegularFile, read_regular
+from kvstore.files import NoRegularFile, UntrustedFile, read_private, read_regular
 from kvstore.rpc.tls import Tls, TlsFiles, UnusableTls
 
 

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from own_logs import own_logs
 
-from kvstore.config import Config
-from kvstore.config_about import about
-from kvstore.config_loading import load_config
+from kvstore.config.about import about
+from kvstore.config.loading import load_config
+from kvstore.config.settings import Config
 from kvstore.reload import Reloader, changes
 from kvstore.service.store import KVStore
+from wire.own_logs import own_logs
 
 CAN_CHANGE = frozenset(changes(KVStore.__new__(KVStore), ()))
 

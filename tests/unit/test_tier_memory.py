@@ -5,16 +5,16 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from cuda_card import Card, ServerCuda
 from structlog.testing import capture_logs
 
+from device.card import Card, ServerCuda
 from kvstore import tier_memory
-from kvstore.config_loading import load_config
-from kvstore.service.disk import DiskState
-from kvstore.signals import Signals
-from kvstore.storage.cuda_arena import CudaDevice
+from kvstore.config.loading import load_config
+from kvstore.process import Signals
+from kvstore.service.tiers.disk import DiskState
+from kvstore.storage.cuda.arena import CudaDevice
 from kvstore.storage.errors import DeviceUnavailable
-from kvstore.storage.host_arena import HostMemory
+from kvstore.storage.host.arena import HostMemory
 from kvstore.tier_memory import slab_config, tier_1_source, tier_2, tier_2_node, tier_3
 
 SLOT = 64 << 10

@@ -11,8 +11,8 @@ from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.request import Request
 
-from kvstore_vllm.adapters import AdapterDigests
-from kvstore_vllm.request_key import RequestKey
+from kvstore_vllm.identity.adapters import AdapterDigests
+from kvstore_vllm.identity.request_key import RequestKey
 
 PAGE = 16
 PROMPT = 5 * PAGE

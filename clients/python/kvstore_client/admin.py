@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from kvstore.v1 import lease_pb2, named_pin_pb2, prefix_cache_pb2, store_pb2
-from kvstore_client.attach import AttachConnection
-from kvstore_client.calls import StoreCalls
-from kvstore_client.deadline import Deadline
-from kvstore_client.event_watch import EventWatch, History
+from kvstore_client.calls.attach import AttachConnection
+from kvstore_client.calls.channel import StoreCalls
+from kvstore_client.calls.deadlines import Deadline
+from kvstore_client.calls.event_watch import EventWatch, History
 from kvstore_client.remote import RemoteStore
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.tokens import Tokens, pack_tokens

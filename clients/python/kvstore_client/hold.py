@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 
 from kvstore.v1 import types_pb2
 from kvstore_client.errors import PageRecycled
-from kvstore_client.generation_table import PageGenerations
+from kvstore_client.memory.generations import PageGenerations
 from kvstore_client.page_ref import PageRef
-from kvstore_client.session import Session
+from kvstore_client.session.session import Session
 
 _logger = logging.getLogger(__name__)
 

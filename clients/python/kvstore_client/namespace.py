@@ -4,19 +4,19 @@ from dataclasses import replace
 
 from kvstore.v1 import prefix_cache_pb2
 from kvstore_client.acquired import Acquired
-from kvstore_client.budget import StoreBudget
-from kvstore_client.connector import Connector
+from kvstore_client.calls.breaker import Sample
+from kvstore_client.calls.deadlines import StoreBudget
 from kvstore_client.errors import NamespaceNotFound, StoreError
 from kvstore_client.hold import Hold
 from kvstore_client.identity import NamespaceKey
 from kvstore_client.in_flight import InFlight
 from kvstore_client.match import Match
-from kvstore_client.namespace_memory import NamespaceMemory
+from kvstore_client.memory.namespace_pages import NamespaceMemory
 from kvstore_client.page_ref import Pages
 from kvstore_client.reservation import Reservation
-from kvstore_client.session import Session
+from kvstore_client.session.connector import Connector
+from kvstore_client.session.session import Session
 from kvstore_client.source import Source
-from kvstore_client.store_request import Sample
 from kvstore_client.tokens import Tokens, pack_tokens
 
 # What the wire has room for.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, overload
 from kvstore.v1 import types_pb2
 
 if TYPE_CHECKING:
-    from kvstore_client.extent_table import ExtentTable
+    from kvstore_client.memory.extent_table import ExtentTable
 
 
 class PageRef(NamedTuple):

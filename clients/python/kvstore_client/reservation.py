@@ -5,16 +5,16 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from kvstore.v1 import prefix_cache_pb2
-from kvstore_client.budget import StoreBudget, shared_budget
-from kvstore_client.checksums import NO_CHECKSUM
+from kvstore_client.calls.deadlines import StoreBudget, shared_budget
 from kvstore_client.errors import PageRecycled
-from kvstore_client.generation_table import PageGenerations
 from kvstore_client.hold import Hold, end_holds, require_current
 from kvstore_client.match import Match
+from kvstore_client.memory.checksums import NO_CHECKSUM
+from kvstore_client.memory.generations import PageGenerations
 from kvstore_client.opened_namespace import OpenedNamespace
 from kvstore_client.page_ref import Pages
 from kvstore_client.reuse_hint import ReuseHint
-from kvstore_client.session import Session
+from kvstore_client.session.session import Session
 from kvstore_client.tokens import TOKEN_BYTES, Tokens, pack_tokens
 
 

@@ -14,12 +14,12 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from vllm.version import __version__ as vllm_version
 
-from kvstore_vllm.engine_facts import EngineFacts
-from kvstore_vllm.engine_log import log_with
+from kvstore_vllm.engine.facts import EngineFacts
+from kvstore_vllm.engine.log import log_with
+from kvstore_vllm.engine.settings import ConnectorSettings
 from kvstore_vllm.events import StoredEvents
-from kvstore_vllm.rank_side import RankSide
-from kvstore_vllm.scheduler_side import SchedulerSide
-from kvstore_vllm.settings import ConnectorSettings
+from kvstore_vllm.rank.side import RankSide
+from kvstore_vllm.scheduler.side import SchedulerSide
 from kvstore_vllm.stats import ConnectorPromMetrics, ConnectorStats
 from kvstore_vllm.transfer import StepPlan, WorkerReport
 from kvstore_vllm.versions import require_supported

@@ -20,8 +20,9 @@ from types import SimpleNamespace, TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
-from cuda_streams import Streams
-from lost_device import ILLEGAL, Losable, wait_on_card
+
+from device.lost_device import ILLEGAL, Losable, wait_on_card
+from device.streams import Streams
 
 FOLDER = Path(os.environ["KVSTORE_TEST_CARD"])
 # What handles begin with: a process by its id, which in containers may be its successor's too.
@@ -266,8 +267,8 @@ def _sizes_in_use() -> list[int]:
 
 
 def _driver() -> SimpleNamespace:
-    from client_driver import client_driver  # noqa: PLC0415  # of tests/support
-    from cuda_card import Card  # noqa: PLC0415  # as above
+    from device.card import Card  # noqa: PLC0415  # as above
+    from device.client_driver import client_driver  # noqa: PLC0415  # of tests/support
 
     library = client_driver(Card(uuid=UUID))
 
@@ -291,7 +292,7 @@ def _driver() -> SimpleNamespace:
     return SimpleNamespace(**{**vars(library), **fitting, "cuMemcpyBatchAsync_v2": batch})
 
 
-for _module in ("kvstore.storage.cuda_driver", "kvstore_client.cuda_driver"):
+for _module in ("kvstore.storage.cuda.driver", "kvstore_client.memory.cuda.driver"):
     if _module in sys.modules:
         sys.modules[_module]._load = _driver  # type: ignore[attr-defined]
 if "torch" in sys.modules:

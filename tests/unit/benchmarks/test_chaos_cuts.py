@@ -3,7 +3,7 @@
 import socket
 from pathlib import Path
 
-from support.chaos_cuts import cut_connections
+from chaos.cuts import cut_connections
 
 
 def listening(path: Path) -> socket.socket:

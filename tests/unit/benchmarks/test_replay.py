@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 import replay
-from naive_policies import NAIVE
 from typer.testing import CliRunner
 
 from kvstore.core.eviction import order
 from kvstore.core.eviction.policies import POLICIES
 from kvstore.core.values.requests import ExpectedReuse
-from support.replay_core import Replay
-from support.replay_optimum import optimum
-from support.replay_tiers import Beyond
-from support.replay_trace import Drawn, Oracle, Request, load, next_uses
+from naive.policies import NAIVE
+from support.replay.core import Replay
+from support.replay.optimum import optimum
+from support.replay.tiers import Beyond
+from support.replay.trace import Drawn, Oracle, Request, load, next_uses
 
 TRACE = Path(__file__).parents[2] / "data" / "conversation_300.jsonl.gz"
 REQUESTS = 150

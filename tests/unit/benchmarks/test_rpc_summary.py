@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from support.rpc_summary import GRPC, LANE, PEERS, SIZES, WAYS, summary
+from support.rpc.summary import GRPC, LANE, PEERS, SIZES, WAYS, summary
 
 
 def hits(peers: dict[str, int]) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from support.stall_figures import Request, Stall, cost_of, health_of_stall, hits_after
-from support.stall_probe import Look
+from support.stall.figures import Request, Stall, cost_of, health_of_stall, hits_after
+from support.stall.probe import Look
 
 STALL = Stall(100.0, 130.0)
 

@@ -9,8 +9,10 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from support import fetch_tables, rpc_tables, workload_tables
+from support.fetch import tables as fetch_tables
+from support.rpc import tables as rpc_tables
 from support.table_console import TABLE_WIDTH, table_console
+from support.workloads import tables as workload_tables
 
 SERVERS = ["grpc.server", "grpc.aio", "hot lane"]
 OPERATIONS = ("match", "acquire", "release")

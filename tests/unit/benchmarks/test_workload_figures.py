@@ -4,7 +4,7 @@ from math import comb
 
 import pytest
 
-from support.workload_figures import (
+from support.workloads.figures import (
     Sample,
     hit_rates,
     latency_figures,
@@ -13,7 +13,7 @@ from support.workload_figures import (
     speedup,
     verdict,
 )
-from support.workload_requests import Asked
+from support.workloads.requests import Asked
 
 
 def sample(first: float, *, matched: int = 0, copied: int = 0, prompt: int = 100) -> Sample:

@@ -5,8 +5,8 @@ from typing import Any, cast
 
 import pytest
 
-from inference_worker.reference import Reference
-from support.workload_judge import Judge
+from inference_worker.demo.reference import Reference
+from support.workloads.judge import Judge
 
 
 class Written:

@@ -5,17 +5,17 @@ from dataclasses import replace
 
 import pytest
 
-from inference_worker.byte_tokenizer import ByteTokenizer
-from inference_worker.computed_prompts import ComputedPrompts
-from support.workload_plan import FULL, QUICK, SMALLEST, Batch, Chat, Mixed, Plan, Rag
-from support.workload_requests import (
+from inference_worker.demo.computed_prompts import ComputedPrompts
+from inference_worker.model.tokenizer import ByteTokenizer
+from support.workloads.plan import FULL, QUICK, SMALLEST, Batch, Chat, Mixed, Plan, Rag
+from support.workloads.requests import (
     Asked,
     Conversations,
     batch_requests,
     mixed_requests,
     rag_requests,
 )
-from support.workload_text import UNIQUE_TOKENS, Text
+from support.workloads.text import UNIQUE_TOKENS, Text
 
 
 def text(seed: int = 3) -> Text:

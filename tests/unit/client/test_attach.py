@@ -10,19 +10,18 @@ from threading import Condition
 
 import pytest
 from google.rpc import status_pb2
-from open_descriptors import open_descriptors
-from resident_bytes import resident_bytes
-from scripted_store import Answer, ScriptedAttach, refusal, sealed_memfd
 
 from kvstore.v1 import attach_pb2, types_pb2
 from kvstore_client import errors
-from kvstore_client.attach import AttachConnection
-from kvstore_client.deadline import Deadline
-from kvstore_client.extent_table import ExtentTable
-from kvstore_client.host_extent import POPULATED_BYTES
+from kvstore_client.calls.attach import AttachConnection
+from kvstore_client.calls.deadlines import Deadline
+from kvstore_client.memory.extent_table import ExtentTable
+from kvstore_client.memory.host import POPULATED_BYTES, REQUIRED_SEALS
 from kvstore_client.runtime_dir import RuntimeDir
-from kvstore_client.shared_memory import REQUIRED_SEALS
 from kvstore_client.testing import wait_until
+from processes.open_descriptors import open_descriptors
+from processes.resident_bytes import resident_bytes
+from wire.scripted_store import Answer, ScriptedAttach, refusal, sealed_memfd
 
 WELCOME = attach_pb2.ServerFrame(welcome=attach_pb2.Welcome(credential="c", store_epoch=5))
 BOUND = attach_pb2.ServerFrame(bound=attach_pb2.Bound(pid=7))

@@ -5,8 +5,8 @@ from random import Random
 import pytest
 
 from kvstore_client import errors
-from kvstore_client.backoff import Backoff
-from kvstore_client.breaker import FAILURES_TO_OPEN, BreakerState, CircuitBreaker, Ticket
+from kvstore_client.calls.breaker import FAILURES_TO_OPEN, BreakerState, CircuitBreaker, Ticket
+from kvstore_client.calls.deadlines import Backoff
 
 SLOW = errors.StoreTimedOut("slow")
 BROKEN = errors.StoreUnavailable("broken")

@@ -3,7 +3,7 @@
 import pytest
 
 from kvstore_client import errors
-from kvstore_client.budget import StoreBudget, shared_budget
+from kvstore_client.calls.deadlines import StoreBudget, shared_budget
 
 
 class Clock:

@@ -8,14 +8,14 @@ from threading import Thread
 
 import pytest
 from google.rpc import status_pb2
-from scripted_session import ACKNOWLEDGED, BOUND, CAPABILITIES, GRANTED, KEY, REVOKED, WELCOME
-from scripted_store import ScriptedAttach, ScriptedCalls, refusal
 
 from kvstore.v1 import attach_pb2, prefix_cache_pb2, store_pb2
 from kvstore_client import Client, ClientConfig, Namespace, NamespaceIdentity, errors
 from kvstore_client.identity import NamespaceKey
 from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.testing import wait_until
+from wire.scripted_session import ACKNOWLEDGED, BOUND, CAPABILITIES, GRANTED, KEY, REVOKED, WELCOME
+from wire.scripted_store import ScriptedAttach, ScriptedCalls, refusal
 
 OPENED = store_pb2.OpenNamespaceResponse(namespace_id=b"space", arena_id=1)
 OTHER = NamespaceKey(NamespaceIdentity(b"other"), KEY.layout)

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from kvstore.v1 import store_pb2
-from kvstore_client import ctl_checks_device, ctl_checks_host, ctl_checks_memory
-from kvstore_client.ctl_checks_host import START
-from kvstore_client.ctl_findings import Finding, Outcome, failed, ok, skipped, warning, worst
-from kvstore_client.host_facts import HostFacts
 from kvstore_client.runtime_dir import RuntimeDir
+from kvstore_ctl.doctor import device as ctl_checks_device
+from kvstore_ctl.doctor import host as ctl_checks_host
+from kvstore_ctl.doctor import memory as ctl_checks_memory
+from kvstore_ctl.doctor.findings import Finding, Outcome, failed, ok, skipped, warning, worst
+from kvstore_ctl.doctor.host import START, HostFacts
 
 MIB = 1 << 20
 DEVICE = bytes(range(16))

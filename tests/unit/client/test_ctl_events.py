@@ -9,7 +9,7 @@ from typing import Any, Self, cast
 from kvstore.v1 import store_pb2 as pb
 from kvstore_client import History
 from kvstore_client.admin import Admin
-from kvstore_client.ctl_events import KINDS, Titles, json_line, of_kinds, text_line, watched
+from kvstore_ctl.commands.events import KINDS, Titles, json_line, of_kinds, text_line, watched
 
 SPACE, LEASE, PATH = bytes([0xAB] * 16), bytes([0xCD] * 16), bytes([0xEF] * 16)
 TINY = pb.NamespaceInfo(namespace_id=SPACE, identity={"display_name": "tiny"})

@@ -6,8 +6,8 @@ import pytest
 from rich.console import Console
 
 from kvstore.v1 import store_pb2
-from kvstore_client.ctl_rates import change_between
-from kvstore_client.ctl_top_view import Frame, compact, rendered, span
+from kvstore_ctl.top.rates import change_between
+from kvstore_ctl.top.view import Frame, compact, rendered, span
 
 COUNTERS = {
     "lookup_count": 100,

@@ -6,14 +6,14 @@ from threading import get_ident
 
 import pytest
 import torch
-from cuda_card import Card, ClientCuda
 
+from device.card import Card, ClientCuda
 from kvstore.v1 import types_pb2
-from kvstore_client.cuda_extent import CudaExtent
-from kvstore_client.cuda_memory import CudaMemory, cuda_memory
 from kvstore_client.errors import DeviceUnavailable, NotHostMemory, StoreUnavailable
-from kvstore_client.extents import UntrustedExtent
 from kvstore_client.layout import OpaqueContent, PagedContent, PageLayout
+from kvstore_client.memory.cuda.extent import CudaExtent
+from kvstore_client.memory.cuda.memory import CudaMemory, cuda_memory
+from kvstore_client.memory.extents import UntrustedExtent
 
 EPOCH = 5
 SLOT = 64

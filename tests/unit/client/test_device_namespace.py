@@ -4,8 +4,14 @@ from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 
 import pytest
-from cuda_card import Card, ClientCuda
-from scripted_session import (
+
+from device.card import Card, ClientCuda
+from kvstore.v1 import attach_pb2, prefix_cache_pb2, types_pb2
+from kvstore_client import Client, ClientConfig, Namespace, PageRef, errors
+from kvstore_client.memory.cuda import memory as cuda_memory
+from kvstore_client.runtime_dir import RuntimeDir
+from kvstore_client.testing import wait_until
+from wire.scripted_session import (
     ACKNOWLEDGED,
     BOUND,
     CAPABILITIES,
@@ -19,12 +25,7 @@ from scripted_session import (
     WELCOME,
     matched,
 )
-from scripted_store import ScriptedAttach, ScriptedCalls
-
-from kvstore.v1 import attach_pb2, prefix_cache_pb2, types_pb2
-from kvstore_client import Client, ClientConfig, Namespace, PageRef, cuda_memory, errors
-from kvstore_client.runtime_dir import RuntimeDir
-from kvstore_client.testing import wait_until
+from wire.scripted_store import ScriptedAttach, ScriptedCalls
 
 LIMIT = 30.0
 MATCH = prefix_cache_pb2.MatchPrefixResponse(match=matched(2))

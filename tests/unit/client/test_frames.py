@@ -6,17 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from open_descriptors import open_descriptors
-from scripted_store import LENGTH
 
 from kvstore.v1 import attach_pb2
-from kvstore_client.frames import (
+from kvstore_client.calls.frames import (
     MAX_DESCRIPTORS,
     MAX_FRAME_BYTES,
     BrokenFrames,
     receive_frame,
     send_frame,
 )
+from processes.open_descriptors import open_descriptors
+from wire.scripted_store import LENGTH
 
 FRAME = attach_pb2.ServerFrame(bound=attach_pb2.Bound(pid=7))
 

@@ -7,10 +7,10 @@ from threading import enumerate as all_threads
 
 import pytest
 
-from kvstore_client import errors, gate
-from kvstore_client.backoff import Backoff
-from kvstore_client.breaker import CircuitBreaker
-from kvstore_client.gate import StoreGate
+from kvstore_client import errors
+from kvstore_client.calls import breaker as gate
+from kvstore_client.calls.breaker import CircuitBreaker, StoreGate
+from kvstore_client.calls.deadlines import Backoff
 from kvstore_client.testing import wait_until
 
 SLOW = errors.StoreTimedOut("slow")

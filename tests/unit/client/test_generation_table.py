@@ -5,15 +5,15 @@ from collections.abc import Iterator
 from threading import Condition
 
 import pytest
-from scripted_store import sealed_memfd
 
 from kvstore.v1 import types_pb2
 from kvstore_client.errors import PageRecycled
-from kvstore_client.extent_table import ExtentTable
-from kvstore_client.extents import UntrustedExtent
-from kvstore_client.generation_table import PageGenerations, map_generations
+from kvstore_client.memory.extent_table import ExtentTable
+from kvstore_client.memory.extents import UntrustedExtent
+from kvstore_client.memory.generations import PageGenerations, map_generations
+from kvstore_client.memory.host import REQUIRED_SEALS
 from kvstore_client.page_ref import PageRef
-from kvstore_client.shared_memory import REQUIRED_SEALS
+from wire.scripted_store import sealed_memfd
 
 SLOTS = 4
 TABLE_BYTES = 8 * SLOTS

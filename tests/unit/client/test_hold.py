@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 
 import pytest
-from scripted_session import ABORTED, RELEASED, ScriptedSession
-from scripted_store import ScriptedCalls
 
 from kvstore_client import errors
 from kvstore_client.hold import Hold, end_holds
 from kvstore_client.runtime_dir import RuntimeDir
+from wire.scripted_session import ABORTED, RELEASED, ScriptedSession
+from wire.scripted_store import ScriptedCalls
 
 
 class Device:

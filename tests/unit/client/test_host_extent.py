@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from open_descriptors import open_descriptors
-from scripted_store import sealed_memfd as any_memfd
 
 from kvstore.v1 import types_pb2
-from kvstore_client.extents import UntrustedExtent
-from kvstore_client.host_extent import POPULATED_BYTES, HostExtent
 from kvstore_client.layout import OpaqueContent, PagedContent, PageLayout
-from kvstore_client.shared_memory import REQUIRED_SEALS
+from kvstore_client.memory.extents import UntrustedExtent
+from kvstore_client.memory.host import POPULATED_BYTES, REQUIRED_SEALS, HostExtent
+from processes.open_descriptors import open_descriptors
+from wire.scripted_store import sealed_memfd as any_memfd
 
 PAGE = mmap.PAGESIZE
 # What other tests mapped may be there still, for a thread of theirs or the collector.

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from kvstore_client.host_facts import UNLIMITED, HostFacts, MemoryLimit
+from kvstore_ctl.doctor.host import UNLIMITED, HostFacts, MemoryLimit
 
 V2_MOUNT = "30 24 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
 V1_MOUNT = (

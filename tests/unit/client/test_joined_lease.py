@@ -6,16 +6,16 @@ from functools import partial
 from threading import Condition
 
 import pytest
-from scripted_session import BOUND, CAPABILITIES, EPOCH, WELCOME
-from scripted_store import ScriptedAttach, ScriptedCalls, refusal
 
 from kvstore.v1 import lease_pb2
 from kvstore_client import Client, ClientConfig, errors
-from kvstore_client.attempt import Attempt
-from kvstore_client.joined_lease import SharedLease
 from kvstore_client.runtime_dir import RuntimeDir
-from kvstore_client.session import Session
+from kvstore_client.session.attempt import Attempt
+from kvstore_client.session.joined_lease import SharedLease
+from kvstore_client.session.session import Session
 from kvstore_client.testing import wait_until
+from wire.scripted_session import BOUND, CAPABILITIES, EPOCH, WELCOME
+from wire.scripted_store import ScriptedAttach, ScriptedCalls, refusal
 
 SHARED = SharedLease(EPOCH, bytes(range(16)), bytes(range(32)))
 LOOKED = lease_pb2.ListHoldsResponse()

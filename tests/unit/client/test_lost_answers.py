@@ -5,14 +5,14 @@ from typing import cast
 
 import grpc
 import pytest
-from scripted_session import ABORTED, KEY, RELEASED, ScriptedSession, matched, run_of
-from scripted_store import ScriptedCalls
 
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore_client import Namespace, errors
-from kvstore_client.budget import StoreBudget
-from kvstore_client.connector import Connector
+from kvstore_client.calls.deadlines import StoreBudget
 from kvstore_client.runtime_dir import RuntimeDir
+from kvstore_client.session.connector import Connector
+from wire.scripted_session import ABORTED, KEY, RELEASED, ScriptedSession, matched, run_of
+from wire.scripted_store import ScriptedCalls
 
 
 class OneSession:

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from kvstore.v1 import store_pb2
-from kvstore_client.prefix_tree import TreeView, prefix_tree
+from kvstore_ctl.commands.tree import TreeView, prefix_tree
 
 SPACE = store_pb2.NamespaceInfo(
     namespace_id=b"\xab", cached_page_count=4, layout={"page_tokens": 2}

@@ -3,18 +3,18 @@
 from collections.abc import Iterator
 
 import pytest
-from scripted_session import ABORTED, RELEASED, ScriptedSession, run_of
-from scripted_store import ScriptedCalls, refusal
 
 from kvstore.v1 import prefix_cache_pb2
 from kvstore_client import errors
-from kvstore_client.budget import StoreBudget
+from kvstore_client.calls.deadlines import StoreBudget
 from kvstore_client.hold import Hold
 from kvstore_client.match import Match
 from kvstore_client.opened_namespace import OpenedNamespace
 from kvstore_client.page_ref import PageRef
 from kvstore_client.reservation import Reservation, grow_reservations
 from kvstore_client.runtime_dir import RuntimeDir
+from wire.scripted_session import ABORTED, RELEASED, ScriptedSession, run_of
+from wire.scripted_store import ScriptedCalls, refusal
 
 PACKED = b"\1\0\0\0\2\0\0\0\3\0\0\0\4\0\0\0"
 

@@ -7,9 +7,9 @@ from rich.cells import cell_len
 from rich.console import Console, RenderableType
 
 from kvstore.v1 import lease_pb2, named_pin_pb2, store_pb2
-from kvstore_client import tables, tier_tables
-from kvstore_client.fitted_table import FittedTable
-from kvstore_client.tier_tables import MEBIBYTE
+from kvstore_ctl import tables
+from kvstore_ctl import tables as tier_tables
+from kvstore_ctl.tables import MEBIBYTE, FittedTable
 
 SPACE, LEASE = bytes(range(0xA0, 0xB0)), bytes(range(0xC0, 0xD0))
 COUNTERS = {"lookup_count": 12_345, "asked_token_count": 1000, "matched_token_count": 386}

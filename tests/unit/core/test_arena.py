@@ -4,8 +4,8 @@ from array import array
 from collections.abc import Collection
 
 import pytest
-from core_builders import TENANT, make_arena
 
+from core.core_builders import TENANT, make_arena
 from kvstore.core.pool.arena import Arena
 from kvstore.core.values.slots import INDEX_BITS, INDEX_MASK, ExtentSlots, Slots, SlotState
 from kvstore.errors import PoolExhausted

@@ -3,9 +3,9 @@
 from math import log
 
 import pytest
-from core_builders import node_at, plant
-from eviction_world import going, hint, make, put
 
+from core.core_builders import node_at, plant
+from core.eviction_world import going, hint, make, put
 from kvstore.core.eviction import order, policies
 from kvstore.core.eviction.policies import (
     EXPECTED,

@@ -1,8 +1,8 @@
 """Reserving slots, making room for them, and giving them back."""
 
 import pytest
-from core_builders import NAMESPACE_ID, CoreWorld, make_layout, node_at, picture, places
 
+from core.core_builders import NAMESPACE_ID, CoreWorld, make_layout, node_at, picture, places
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.limits import Limits
 from kvstore.core.values.requests import ReservationRequest

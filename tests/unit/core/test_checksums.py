@@ -1,8 +1,8 @@
 """A page's checksum: kept with its slot, from the insert that publishes it until it is free."""
 
 import pytest
-from core_builders import CoreWorld, places
 
+from core.core_builders import CoreWorld, places
 from kvstore.core.values.requests import Sequence
 from kvstore.core.values.slots import NO_CHECKSUM
 from kvstore.errors import InvalidField

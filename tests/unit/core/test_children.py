@@ -3,8 +3,8 @@
 from array import array
 
 import pytest
-from core_builders import make_namespace
 
+from core.core_builders import make_namespace
 from kvstore.core.index.children import NO_CHILDREN, Children
 from kvstore.core.index.node import Node
 

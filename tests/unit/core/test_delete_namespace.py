@@ -1,10 +1,9 @@
 """A namespace that is deleted: its pages, who holds some of them, and what comes after it."""
 
 import pytest
-from core_builders import ADMIN, NAMESPACE_ID, OWNER, CoreWorld, make_layout, paged
-from third_world import ThirdWorld
-from verifying_steps import ask, found_bad, publish
 
+from core.core_builders import ADMIN, NAMESPACE_ID, OWNER, CoreWorld, make_layout, paged
+from core.third_world import ThirdWorld
 from kvstore.core.invariants.invariant import InvariantBroken
 from kvstore.core.pool.disk import RemovedPrefix
 from kvstore.core.pool.namespace import Namespace
@@ -19,6 +18,7 @@ from kvstore.core.values.requests import (
     ReservationRequest,
 )
 from kvstore.errors import NamespaceNotFound
+from machine.verifying_steps import ask, found_bad, publish
 
 FRESH_ID = b"another of 16 by"
 

@@ -1,9 +1,9 @@
 """Pages that come from tier 3: located, loaded into slots of tier 1, and published."""
 
 import pytest
-from core_builders import FILLER, NAMESPACE_ID, node_at, paged, places
-from third_world import ThirdWorld
 
+from core.core_builders import FILLER, NAMESPACE_ID, node_at, paged, places
+from core.third_world import ThirdWorld
 from kvstore.core.pool.tier_policy import WritePolicy
 from kvstore.core.tiers.disk_reads import DiskRead
 from kvstore.core.values.page_hash import page_digests

@@ -3,8 +3,8 @@
 from random import Random
 
 import pytest
-from core_builders import make_namespace, plant
 
+from core.core_builders import make_namespace, plant
 from kvstore.core.eviction.order import Entry, EntryQueue
 from kvstore.core.eviction.policy import Leaf
 

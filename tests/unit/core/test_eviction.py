@@ -4,8 +4,8 @@ from itertools import chain
 from random import Random
 
 import pytest
-from core_builders import letters_of, make_namespace, node_at, paged, picture, plant
 
+from core.core_builders import letters_of, make_namespace, node_at, paged, picture, plant
 from kvstore.core.eviction.order import HOT_HITS, SWEEP_FROM
 from kvstore.core.eviction.policy import Victim
 from kvstore.core.index.node import Anchor

@@ -4,8 +4,8 @@ from array import array
 from functools import partial
 
 import pytest
-from core_builders import FILLER, letters_of, make_namespace, paged
 
+from core.core_builders import FILLER, letters_of, make_namespace, paged
 from kvstore.core.index.hash_index import DIGEST_BYTES, HashIndex, blake2b_128
 from kvstore.core.index.node import Position
 

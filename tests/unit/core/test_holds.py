@@ -3,8 +3,8 @@
 from array import array
 
 import pytest
-from core_builders import make_namespace, node_at, paged, plant
 
+from core.core_builders import make_namespace, node_at, paged, plant
 from kvstore.core.index.node import Anchor, Position
 from kvstore.core.index.radix import path_slots
 from kvstore.core.leases.holds import Hold, Pin, Reservation

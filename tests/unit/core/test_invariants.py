@@ -6,8 +6,8 @@ The laws of trees and holds are in test_invariants_trees.py.
 from array import array
 
 import pytest
-from core_builders import OWNER, CoreWorld, make_layout, node_at
 
+from core.core_builders import OWNER, CoreWorld, make_layout, node_at
 from kvstore.core.invariants.check import Invariants
 from kvstore.core.invariants.invariant import InvariantBroken
 from kvstore.core.leases.lease import Process

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 import pytest
-from core_builders import NAMESPACE_ID, OWNER, node_at
-from third_world import ThirdWorld
 
+from core.core_builders import NAMESPACE_ID, OWNER, node_at
+from core.third_world import ThirdWorld
 from kvstore.core.invariants.invariant import InvariantBroken
 from kvstore.core.pool.disk import RemovedPrefix
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 import pytest
-from core_builders import CoreWorld, paged
 
+from core.core_builders import CoreWorld, paged
 from kvstore.core.invariants.invariant import InvariantBroken
 from kvstore.core.leases.lease import LeaseState
 from kvstore.core.pool.in_flight import Prefill

@@ -3,8 +3,8 @@
 from array import array
 
 import pytest
-from core_builders import NAMESPACE_ID, OWNER, CoreWorld, node_at, paged
 
+from core.core_builders import NAMESPACE_ID, OWNER, CoreWorld, node_at, paged
 from kvstore.core.index.node import Anchor, Node
 from kvstore.core.invariants.invariant import InvariantBroken
 from kvstore.core.leases.holds import Hold

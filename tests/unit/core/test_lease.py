@@ -1,8 +1,8 @@
 """A lease by itself; the table of leases is in test_lease_table.py."""
 
 import pytest
-from core_builders import EPOCH, OWNER, make_arena, make_namespace, make_tenant, plant
 
+from core.core_builders import EPOCH, OWNER, make_arena, make_namespace, make_tenant, plant
 from kvstore.core.leases.holds import Pin, Reservation
 from kvstore.core.leases.lease import Lease, LeaseChange, LeaseState, Process
 from kvstore.core.values.limits import Limits

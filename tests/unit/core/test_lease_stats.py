@@ -1,8 +1,8 @@
 """What a lease holds, as a whole and hold by hold."""
 
 import pytest
-from core_builders import ADMIN, NAMESPACE_ID, OWNER, CoreWorld
 
+from core.core_builders import ADMIN, NAMESPACE_ID, OWNER, CoreWorld
 from kvstore.core.stats import HoldKind, HoldStats, LeaseStats, hold_stats, lease_stats
 from kvstore.core.values.requests import Caller, Identity
 from kvstore.errors import InvalidField, LeaseNotFound

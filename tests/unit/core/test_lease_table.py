@@ -1,8 +1,8 @@
 """All leases that have not ended, and the tombstones of those that have."""
 
 import pytest
-from core_builders import ADMIN, EPOCH, OWNER
 
+from core.core_builders import ADMIN, EPOCH, OWNER
 from kvstore.core.leases.lease import Lease, LeaseState, Process
 from kvstore.core.leases.table import LeaseTable
 from kvstore.core.values.limits import Limits, Quotas, QuotaTable

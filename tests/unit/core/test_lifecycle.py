@@ -1,8 +1,8 @@
 """Granting, renewing, expiring and ending leases, and what goes back when they do."""
 
 import pytest
-from core_builders import ADMIN, EPOCH, OWNER, CoreWorld
 
+from core.core_builders import ADMIN, EPOCH, OWNER, CoreWorld
 from kvstore.core.cache import PrefixCache
 from kvstore.core.leases.lease import LeaseState
 from kvstore.core.values.limits import Limits, Quotas, QuotaTable

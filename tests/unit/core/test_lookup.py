@@ -1,8 +1,8 @@
 """Finding the cached prefix of a sequence for a lease."""
 
 import pytest
-from core_builders import NAMESPACE_ID, CoreWorld, make_layout, node_at, paged, picture
 
+from core.core_builders import NAMESPACE_ID, CoreWorld, make_layout, node_at, paged, picture
 from kvstore.core.index.node import Position
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.requests import Sequence

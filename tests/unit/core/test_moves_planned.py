@@ -1,9 +1,9 @@
 """Copies in two tiers: which move when, and who is handed which."""
 
 import pytest
-from core_builders import NAMESPACE_ID, OWNER, CoreWorld, node_at, paged
-from tiered_world import make, move, sunk, tiers
 
+from core.core_builders import NAMESPACE_ID, OWNER, CoreWorld, node_at, paged
+from core.tiered_world import make, move, sunk, tiers
 from kvstore.core.eviction.order import LeafOrder
 from kvstore.core.eviction.policy import EvictionPolicy, Victim
 from kvstore.core.invariants.invariant import InvariantBroken

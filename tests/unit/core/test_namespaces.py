@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from core_builders import (
+
+from core.core_builders import (
     ADMIN,
     FILLER,
     NAMESPACE_ID,
@@ -13,7 +14,6 @@ from core_builders import (
     paged,
     picture,
 )
-
 from kvstore.core.pool.namespace import Namespace
 from kvstore.core.values.layout import NamespaceIdentity, PageLayout
 from kvstore.core.values.limits import Limits

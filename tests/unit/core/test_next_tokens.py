@@ -1,9 +1,9 @@
 """Next tokens: a whole sequence found, and nothing of it left to run."""
 
 import pytest
-from core_builders import NAMESPACE_ID
-from letter_world import LetterWorld, letters
 
+from core.core_builders import NAMESPACE_ID
+from core.letter_world import LetterWorld, letters
 from kvstore.core.values.requests import Match, MatchOptions, Sequence
 from kvstore.errors import ParentNotCovered
 

@@ -3,8 +3,7 @@
 from array import array
 from sys import getsizeof
 
-from core_builders import make_namespace, paged
-
+from core.core_builders import make_namespace, paged
 from kvstore.core.index.node import Anchor, AnchorSet, Node, Position
 from kvstore.core.leases.holds import Hold
 from kvstore.core.pool.namespace import Namespace

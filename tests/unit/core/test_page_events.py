@@ -3,12 +3,11 @@
 from collections.abc import Iterable
 
 import pytest
-from core_builders import EPOCH, NAMESPACE_ID, OWNER, TENANT, CoreWorld, make_layout, paged
-from letter_world import LetterWorld
-from third_world import ThirdWorld
-from tiered_world import make, move, sunk
-from verifying_steps import ask, found_bad, publish
 
+from core.core_builders import EPOCH, NAMESPACE_ID, OWNER, TENANT, CoreWorld, make_layout, paged
+from core.letter_world import LetterWorld
+from core.third_world import ThirdWorld
+from core.tiered_world import make, move, sunk
 from kvstore.core.index.hash_index import HashIndex
 from kvstore.core.index.radix import RadixIndex
 from kvstore.core.pool.pages import EVENT_DIGEST_BYTES
@@ -27,6 +26,7 @@ from kvstore.core.values.events import (
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.page_hash import page_digests
 from kvstore.core.values.requests import Caller
+from machine.verifying_steps import ask, found_bad, publish
 
 INSERTED = ("INSERTED", "INSERTED", 1)
 

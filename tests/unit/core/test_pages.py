@@ -2,8 +2,7 @@
 
 from array import array
 
-from core_builders import make_namespace, node_at, paged, plant, shape
-
+from core.core_builders import make_namespace, node_at, paged, plant, shape
 from kvstore.core.eviction.policy import Victim
 from kvstore.core.index.node import Position
 from kvstore.core.leases.holds import Pin

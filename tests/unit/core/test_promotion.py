@@ -1,9 +1,9 @@
 """What is copied to tier 1 before a match is answered."""
 
 import pytest
-from core_builders import FILLER, NAMESPACE_ID, CoreWorld, paged
-from tiered_world import make, move, sunk, tiers
 
+from core.core_builders import FILLER, NAMESPACE_ID, CoreWorld, paged
+from core.tiered_world import make, move, sunk, tiers
 from kvstore.core.values.requests import MatchOptions, Sequence
 
 

@@ -3,8 +3,8 @@
 from array import array
 
 import pytest
-from core_builders import FILLER, letters_of, make_namespace, node_at, paged, picture, shape
 
+from core.core_builders import FILLER, letters_of, make_namespace, node_at, paged, picture, shape
 from kvstore.core.index.node import Node, Position
 from kvstore.core.index.radix import RadixIndex, ancestor, path_slots, path_tokens, subtree, trim
 

@@ -1,9 +1,9 @@
 """Extents that go back: what becomes of their pages, who waits, when they are gone."""
 
 import pytest
-from core_builders import PAGE_TOKENS, CoreWorld, Worker, paged
-from pinned_world import pin
 
+from core.core_builders import PAGE_TOKENS, CoreWorld, Worker, paged
+from core.pinned_world import pin
 from kvstore.core.values.events import Cause
 from kvstore.core.values.requests import Sequence
 from kvstore.core.values.tokens import TOKEN_BYTES

@@ -1,9 +1,9 @@
 """Source pages: reuse to the token."""
 
 import pytest
-from core_builders import NAMESPACE_ID, OWNER, picture, places
-from letter_world import LetterWorld, letters
 
+from core.core_builders import NAMESPACE_ID, OWNER, picture, places
+from core.letter_world import LetterWorld, letters
 from kvstore.core.stats import HoldKind, hold_stats, snapshot
 from kvstore.core.values.limits import Limits
 from kvstore.core.values.requests import Grant, Match, MatchOptions, Sequence

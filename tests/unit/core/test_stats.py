@@ -2,8 +2,7 @@
 
 from dataclasses import asdict
 
-from core_builders import ADMIN, EPOCH, NAMESPACE_ID, OWNER, CoreWorld, make_layout, paged
-
+from core.core_builders import ADMIN, EPOCH, NAMESPACE_ID, OWNER, CoreWorld, make_layout, paged
 from kvstore.core.stats import PrefixStats, ProcessStats, prefixes, snapshot
 from kvstore.core.values.events import Cause
 from kvstore.core.values.layout import NamespaceIdentity

@@ -1,8 +1,8 @@
 """What a tenant has is counted as it comes and goes, and bounded by its quotas."""
 
 import pytest
-from core_builders import ADMIN, EPOCH, NAMESPACE_ID, OWNER, CoreWorld, make_layout
 
+from core.core_builders import ADMIN, EPOCH, NAMESPACE_ID, OWNER, CoreWorld, make_layout
 from kvstore.core.pool.tenant import Tenant
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.limits import Limits, Quotas

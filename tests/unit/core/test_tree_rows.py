@@ -1,7 +1,6 @@
 """A namespace's tree as rows of numbers."""
 
-from core_builders import NAMESPACE_ID, OWNER, CoreWorld, node_at, paged
-
+from core.core_builders import NAMESPACE_ID, OWNER, CoreWorld, node_at, paged
 from kvstore.core.pool.tier_policy import TierPolicy
 from kvstore.core.stats import COLUMNS, first_tokens, overdue_holds, tree_rows
 from kvstore.core.values.requests import NamedPinRequest

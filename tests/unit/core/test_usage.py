@@ -2,8 +2,7 @@
 
 from random import Random
 
-from core_builders import make_namespace, node_at, plant
-
+from core.core_builders import make_namespace, node_at, plant
 from kvstore.core.index.node import Node
 from kvstore.core.index.usage import (
     Step,

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
-from store_world import World, make_world
+
+from stores.store_world import World, make_world
 
 
 @pytest.fixture

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 import pytest
-from store_world import ManualClock
 
 from kvstore.page.recent import Recent
+from stores.store_world import ManualClock
 
 
 def counted(clock: ManualClock, cost: float = 0.0) -> Callable[[], int]:

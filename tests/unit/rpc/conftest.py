@@ -6,19 +6,19 @@ from pathlib import Path
 
 import grpc
 import pytest
-from rpc_world import ADMIN_UID, EPOCH, PAGE_BYTES, VERSION, Server, Worker, party_of
 
 from kvstore.core.cache import PrefixCache
 from kvstore.core.values.limits import Limits, QuotaTable
-from kvstore.rpc.health import Health
-from kvstore.rpc.hot_lanes import HotLanes
+from kvstore.rpc.health.watchdog import Health
+from kvstore.rpc.lane.server import HotLanes
 from kvstore.rpc.server import SERVICES, Sockets, build_server, call_threads
 from kvstore.service.clock import MONOTONIC
-from kvstore.service.credentials import Credentials
 from kvstore.service.store import KVStore
-from kvstore.service.tenants import Tenants
+from kvstore.service.tenancy.credentials import Credentials
+from kvstore.service.tenancy.tenants import Tenants
 from kvstore.storage.arenas import Arenas
-from kvstore.storage.host_arena import HostMemory
+from kvstore.storage.host.arena import HostMemory
+from stores.rpc_world import ADMIN_UID, EPOCH, PAGE_BYTES, VERSION, Server, Worker, party_of
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from threading import Event, get_ident
 
 import pytest
 
-from kvstore.rpc.call_threads import CallThreads
+from kvstore.rpc.fair_queue import CallThreads
 
 CAPACITY = 12
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from kvstore.errors import PeerRefused, QuotaExceeded
-from kvstore.rpc.attach_connection import Connection
-from kvstore.rpc.connection_table import ConnectionTable
+from kvstore.rpc.attach.connection import Connection
+from kvstore.rpc.attach.table import ConnectionTable
 
 
 @pytest.fixture

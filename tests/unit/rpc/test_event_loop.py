@@ -7,11 +7,11 @@ from contextlib import closing
 from threading import Thread
 
 import pytest
-from in_memory import count_of
-from own_logs import own_logs
 
-from kvstore.rpc.event_loop import SWEEP_FROM, EventLoop, Timer
+from kvstore.rpc.attach.event_loop import SWEEP_FROM, EventLoop, Timer
 from kvstore.service.clock import MONOTONIC
+from processes.in_memory import count_of
+from wire.own_logs import own_logs
 
 LIMIT = 30.0
 

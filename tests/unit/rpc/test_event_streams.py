@@ -8,12 +8,12 @@ from typing import Any
 
 import grpc
 import pytest
-from rpc_world import ADMIN_UID, EPOCH, Refused, Server, Worker, refusal_of, tokens, watch
 
 from kvstore.core.values.limits import Limits
 from kvstore.core.values.requests import Caller
 from kvstore.rpc.server import THREAD_COUNT
 from kvstore.v1 import store_pb2 as pb
+from stores.rpc_world import ADMIN_UID, EPOCH, Refused, Server, Worker, refusal_of, tokens, watch
 
 FIRST = tokens(*range(8))
 SECOND = tokens(*range(100, 108))

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from kvstore.rpc.extents import exported_extents, extent_message
+from kvstore.rpc.wire.report import exported_extents, extent_message
 from kvstore.service.store import CudaIpcExport, ExtentDescription, HostExport
 from kvstore.storage.extent import ExtentShape
 from kvstore.v1 import types_pb2

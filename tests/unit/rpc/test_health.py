@@ -5,9 +5,9 @@ from threading import Event
 
 import pytest
 from grpc_health.v1 import health_pb2
-from own_logs import own_logs
 
-from kvstore.rpc.health import LIVENESS, READINESS, Health
+from kvstore.rpc.health.watchdog import LIVENESS, READINESS, Health
+from wire.own_logs import own_logs
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -205,7 +205,7 @@ def test_a_loss_is_logged_with_where_each_thread_is(world: World) -> None:
 
 def test_it_outlives_a_look_that_fails(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread that looks is watched by nobody: it logs, and looks again."""
-    monkeypatch.setattr("kvstore.rpc.health.INTERVAL", 0.001)
+    monkeypatch.setattr("kvstore.rpc.health.watchdog.INTERVAL", 0.001)
     failed, again = Event(), Event()
 
     def look() -> None:

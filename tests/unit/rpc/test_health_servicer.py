@@ -6,13 +6,13 @@ import grpc
 import pytest
 from grpc._server import _RPCState
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from in_memory import count_of
-from rpc_world import Server, refusal_of
 
-from kvstore.rpc.health import LIVENESS, READINESS
-from kvstore.rpc.health_servicer import HealthServicer
+from kvstore.rpc.health.servicer import HealthServicer
+from kvstore.rpc.health.watchdog import LIVENESS, READINESS
 from kvstore.rpc.server import SERVICES, THREAD_COUNT
 from kvstore_client.testing import wait_until
+from processes.in_memory import count_of
+from stores.rpc_world import Server, refusal_of
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING

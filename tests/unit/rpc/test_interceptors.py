@@ -7,20 +7,20 @@ from pathlib import Path
 
 import grpc
 import pytest
-from rpc_world import Refused, refusal_of
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
 from kvstore.core.values.limits import Limits, QuotaTable
 from kvstore.errors import PoolExhausted
-from kvstore.log import merge_call
+from kvstore.logs import merge_call
+from kvstore.rpc.grpc_adapter import Admission, Outcomes, Send
 from kvstore.rpc.identity import Callers
-from kvstore.rpc.interceptors import Admission, Outcomes, Send
 from kvstore.service.clock import MONOTONIC
-from kvstore.service.credentials import Credentials
-from kvstore.service.traffic import Traffic
+from kvstore.service.tenancy.credentials import Credentials
+from kvstore.service.tenancy.rate_limit import Traffic
 from kvstore.v1 import store_pb2 as pb
 from kvstore.v1 import store_pb2_grpc
+from stores.rpc_world import Refused, refusal_of
 
 MAX_DEADLINE = 60.0
 LIMITS = Limits(max_deadline=MAX_DEADLINE)

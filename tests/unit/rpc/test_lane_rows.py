@@ -4,13 +4,13 @@ import socket
 from collections.abc import Callable
 
 import pytest
-from rpc_world import Server, Worker, lane_answer, nothing, reason, tokens
 
-from kvstore.rpc.hot_lane import LENGTHS, HotLane
-from kvstore.rpc.hot_lane_calls import METHODS
-from kvstore.rpc.hot_lanes import MOST_AT_ONCE
+from kvstore.rpc.lane.calls import METHODS
+from kvstore.rpc.lane.connection import LENGTHS, HotLane
+from kvstore.rpc.lane.server import MOST_AT_ONCE
 from kvstore.v1 import attach_pb2
 from kvstore.v1 import prefix_cache_pb2 as pb
+from stores.rpc_world import Server, Worker, lane_answer, nothing, reason, tokens
 
 RELEASE = METHODS.index("/kvstore.v1.PrefixCacheService/ReleasePins")
 MATCH = METHODS.index("/kvstore.v1.PrefixCacheService/MatchPrefix")

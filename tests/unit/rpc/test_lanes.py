@@ -6,13 +6,13 @@ from threading import Event, Semaphore
 
 import grpc
 import pytest
-from rpc_world import Refused, Server, Worker, refusal_of
 
 from kvstore.core.values.limits import Quotas, QuotaTable
 from kvstore.rpc.server import MAX_CALLS, MAX_PENDING, THREAD_COUNT
-from kvstore.service.traffic import Requests
+from kvstore.service.tenancy.rate_limit import Requests
 from kvstore.v1 import lease_pb2, prefix_cache_pb2, store_pb2
 from kvstore_client.testing import wait_until
+from stores.rpc_world import Refused, Server, Worker, refusal_of
 
 FLOOD = MAX_CALLS + 500
 RETRY_INFO = "google.rpc.RetryInfo"

@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
-from rpc_world import Server, tokens
 
 from kvstore.core.pool.disk import DiskState
-from kvstore.service.load_terms import LoadTerms
+from kvstore.service.tiers.disk_reader import LoadTerms
 from kvstore.v1 import prefix_cache_pb2 as pb
+from stores.rpc_world import Server, tokens
 
 PROMPT = tokens(*range(13))
 

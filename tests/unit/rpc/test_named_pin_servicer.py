@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
-from rpc_world import ADMIN_UID, Refused, Server, Worker, tokens
 
 from kvstore.core.values.limits import Quotas, QuotaTable
 from kvstore.v1 import named_pin_pb2 as pb
 from kvstore.v1 import store_pb2
+from stores.rpc_world import ADMIN_UID, Refused, Server, Worker, tokens
 
 TWO_PAGES = tokens(*range(8))
 THREE_PAGES = tokens(*range(12))

@@ -6,7 +6,7 @@ import pytest
 
 from kvstore.core.values.requests import Identity
 from kvstore.errors import InvalidField
-from kvstore.rpc.pagination import Page, PageTokens, fresh_key, page_size_of
+from kvstore.rpc.wire.fields import Page, PageTokens, fresh_key, page_size_of
 
 KEY = b"k" * 32
 MINE = Identity("a")

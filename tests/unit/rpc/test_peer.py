@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kvstore.errors import PeerRefused
-from kvstore.rpc.peer import identify, overflow_uid, watch
+from kvstore.rpc.attach.peer import identify, overflow_uid, watch
 from kvstore.service.processes import has_died
 
 NOBODY = 65534

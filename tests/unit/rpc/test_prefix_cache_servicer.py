@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from rpc_world import EPOCH, PAGE_TOKENS, Refused, Server, Worker, tokens
 
 from kvstore.core.values.limits import Limits
 from kvstore.v1 import prefix_cache_pb2 as pb
 from kvstore.v1 import store_pb2
+from stores.rpc_world import EPOCH, PAGE_TOKENS, Refused, Server, Worker, tokens
 
 # Three pages, and one token to run.
 PROMPT = tokens(*range(13))

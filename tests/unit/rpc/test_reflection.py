@@ -6,10 +6,10 @@ from queue import SimpleQueue
 import grpc
 import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from rpc_world import Server, refusal_of
 
 from kvstore.rpc.reflection import MAX_STREAMS
 from kvstore.rpc.server import SERVICES
+from stores.rpc_world import Server, refusal_of
 
 LIST = reflection_pb2.ServerReflectionRequest(list_services="")
 

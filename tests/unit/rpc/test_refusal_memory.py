@@ -5,13 +5,13 @@ import tracemalloc
 from collections.abc import Callable
 
 import pytest
-from core_builders import NAMESPACE_ID, CoreWorld, make_layout
 
+from core.core_builders import NAMESPACE_ID, CoreWorld, make_layout
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.limits import Limits, Quotas
 from kvstore.core.values.requests import MatchOptions, ReservationRequest, Sequence
 from kvstore.errors import KVStoreError
-from kvstore.rpc import convert
+from kvstore.rpc.wire import convert
 from kvstore.v1 import prefix_cache_pb2, types_pb2
 
 HUGE = 2**32 - 1

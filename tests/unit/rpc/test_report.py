@@ -22,12 +22,12 @@ from kvstore.core.values.counters import Counters
 from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.values.limits import Limits, Quotas
 from kvstore.core.values.slots import SlotState
-from kvstore.rpc import report
-from kvstore.rpc.tier3_report import tier_3_message
-from kvstore.service.disk import DiskState, DiskUse
-from kvstore.service.tier3 import Tier3Use
-from kvstore.service.traffic import Requests
-from kvstore.storage.slab_book import SlabCounters
+from kvstore.rpc.wire import report
+from kvstore.rpc.wire.report import tier_3_message
+from kvstore.service.tenancy.rate_limit import Requests
+from kvstore.service.tiers.disk import DiskState, DiskUse
+from kvstore.service.tiers.disk_tier import Tier3Use
+from kvstore.storage.slab.book import SlabCounters
 from kvstore.v1 import lease_pb2, store_pb2, types_pb2
 
 COUNTERS = Counters(*range(1, 24))

@@ -9,7 +9,7 @@ import pytest
 from google.rpc import error_details_pb2, status_pb2
 
 from kvstore import errors
-from kvstore.rpc import status
+from kvstore.rpc.wire import status
 from kvstore.v1 import errors_pb2
 
 CONTRACT = Path(__file__).parents[3] / "proto" / "kvstore" / "v1" / "errors.proto"

@@ -7,22 +7,19 @@ from pathlib import Path
 
 import grpc
 import pytest
-from certificates import Authority, Certificate
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
     PrivateFormat,
     load_pem_private_key,
 )
-from own_logs import own_logs
-from rpc_world import Refused, Server, refusal_of
 from structlog.testing import capture_logs
 
 from kvstore.core.values.limits import Limits
-from kvstore.log import merge_call
+from kvstore.logs import merge_call
 from kvstore.rpc.server import UnusableAddress, listen, server_options
 from kvstore.rpc.tls import Tls, TlsFiles, UnusableTls
-from kvstore.service.tenants import Tenant, Tenants
+from kvstore.service.tenancy.tenants import Tenant, Tenants
 from kvstore.v1 import (
     lease_pb2,
     lease_pb2_grpc,
@@ -31,6 +28,9 @@ from kvstore.v1 import (
     store_pb2_grpc,
 )
 from kvstore.v1 import store_pb2 as pb
+from stores.rpc_world import Refused, Server, refusal_of
+from wire.certificates import Authority, Certificate
+from wire.own_logs import own_logs
 
 ALICE_TOKEN = "kvs_alice"  # noqa: S105 - for this test alone
 BOB_TOKEN = "kvs_bob"  # noqa: S105 - as above

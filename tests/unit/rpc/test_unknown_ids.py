@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from rpc_world import PAGE_TOKENS, Refused, Server, Worker, tokens
 
 from kvstore.v1 import lease_pb2, named_pin_pb2, prefix_cache_pb2, store_pb2
+from stores.rpc_world import PAGE_TOKENS, Refused, Server, Worker, tokens
 
 pb = prefix_cache_pb2
 FILES = (lease_pb2, prefix_cache_pb2, named_pin_pb2, store_pb2)

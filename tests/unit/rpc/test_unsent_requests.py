@@ -8,11 +8,11 @@ from threading import Event
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from rpc_world import Server
 
-from kvstore.rpc.health_servicer import CHECK_THREADS, MAX_CHECKS
+from kvstore.rpc.health.servicer import CHECK_THREADS, MAX_CHECKS
 from kvstore.rpc.server import MAX_CALLS, MAX_CONNECTIONS, THREAD_COUNT, listen
 from kvstore.v1 import store_pb2
+from stores.rpc_world import Server
 
 CONTRACT = "/kvstore.v1.StoreService/GetStats"
 CHECK = "/grpc.health.v1.Health/Check"

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from disk_store import DiskStores
-from store_world import World, Worlds, make_world
+
+from stores.disk_store import DiskStores
+from stores.store_world import World, Worlds, make_world
 
 
 @pytest.fixture

@@ -5,17 +5,17 @@ from contextlib import ExitStack, closing
 from functools import partial
 
 import pytest
-from cuda_card import EVERY_CALL, Card, ServerCuda
-from own_logs import own_logs
-from store_world import PAGE_BYTES, Worlds, sequence_of
-from tiered_store import Tiered
 from xxhash import xxh3_64_intdigest
 
+from device.card import EVERY_CALL, Card, ServerCuda
 from kvstore.core.invariants.check import Invariants
 from kvstore.core.pool.tier_policy import TierPolicy, WritePolicy
 from kvstore.core.values.requests import Caller, Identity, Match, MatchOptions, ReservationRequest
 from kvstore.errors import StoreDraining
-from kvstore.storage.cuda_arena import GRANULARITY, CudaDevice
+from kvstore.storage.cuda.arena import GRANULARITY, CudaDevice
+from stores.store_world import PAGE_BYTES, Worlds, sequence_of
+from stores.tiered_store import Tiered
+from wire.own_logs import own_logs
 
 PAGES = 3
 ADMIN = Identity("uid-0", admin=True)

@@ -3,8 +3,6 @@
 from collections.abc import Callable
 
 import pytest
-from own_logs import own_logs
-from store_world import PAGE_BYTES, PAGE_TOKENS, World, Worlds, sequence_of
 
 from kvstore.core.invariants.check import Invariants
 from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
@@ -16,6 +14,8 @@ from kvstore.core.values.requests import (
     ReservationRequest,
 )
 from kvstore.errors import PoolExhausted
+from stores.store_world import PAGE_BYTES, PAGE_TOKENS, World, Worlds, sequence_of
+from wire.own_logs import own_logs
 
 BUDGET = 16
 

@@ -3,15 +3,15 @@
 from pathlib import Path
 
 import pytest
-from own_logs import own_logs
-from store_world import PAGE_BYTES, PAGE_TOKENS, World, Worlds, sequence_of
 
 from kvstore.core.values.layout import NamespaceIdentity, OpaqueContent, PageLayout
 from kvstore.core.values.limits import Quotas, QuotaTable
 from kvstore.core.values.requests import Caller, MatchOptions, ReservationRequest
 from kvstore.errors import PoolExhausted
-from kvstore.service.growth import PACE
+from kvstore.service.memory.growth import PACE
 from kvstore.storage.extent import ExtentDescription
+from stores.store_world import PAGE_BYTES, PAGE_TOKENS, World, Worlds, sequence_of
+from wire.own_logs import own_logs
 
 
 def steps(world: World) -> int:

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from store_world import IDENTITY, PAGE_TOKENS, World, Worlds, sequence_of
-
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.requests import (
     Caller,
@@ -19,6 +17,7 @@ from kvstore.core.values.requests import (
     Sequence,
 )
 from kvstore.errors import KVStoreError
+from stores.store_world import IDENTITY, PAGE_TOKENS, World, Worlds, sequence_of
 
 OTHER = "uid-2"
 

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 
 import pytest
-from store_world import World, Worlds, sequence_of
 
 from kvstore.core.invariants.check import Invariants
 from kvstore.core.values.requests import Caller, Identity, Removed, ReservationRequest
 from kvstore.errors import NamespaceNotFound
 from kvstore.service import administration
 from kvstore.service.administration import NODES_AT_ONCE
+from stores.store_world import World, Worlds, sequence_of
 
 OWNER = Identity("uid-1")
 NODES = 3 * NODES_AT_ONCE

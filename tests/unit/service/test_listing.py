@@ -3,11 +3,11 @@
 from collections.abc import Callable
 
 import pytest
-from store_world import World, make_world, sequence_of
 
 from kvstore.core.values.layout import NamespaceIdentity
 from kvstore.core.values.requests import Caller, Identity, MatchOptions, ReservationRequest
 from kvstore.service import listing
+from stores.store_world import World, make_world, sequence_of
 
 ADMIN = Identity("root", admin=True)
 

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import pytest
-from own_logs import own_logs
-from store_world import World
 
 from kvstore.core.values.requests import ReservationRequest
-from kvstore.service.reaper import Grower, Reaper
+from kvstore.service.threads import Grower, Reaper
+from stores.store_world import World
+from wire.own_logs import own_logs
 
 LIMIT = 30.0
 

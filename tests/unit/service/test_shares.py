@@ -1,13 +1,13 @@
 """Who gives memory to whom."""
 
 import pytest
-from core_builders import make_tenant
 
+from core.core_builders import make_tenant
 from kvstore.core.eviction.policies import LeastRecentlyUsed
 from kvstore.core.pool.arena import Arena, ArenaKey
 from kvstore.core.values.limits import Quotas, QuotaTable
 from kvstore.core.values.slots import ExtentSlots
-from kvstore.service.shares import Shares
+from kvstore.service.memory.fair_share import Shares
 
 SLOT = 10
 

@@ -1,10 +1,10 @@
 """Requests are counted by tenant, and those over the rate are refused."""
 
 import pytest
-from store_world import ManualClock
 
 from kvstore.core.values.limits import Quotas, QuotaTable
-from kvstore.service.traffic import Requests, TooManyRequests, Traffic
+from kvstore.service.tenancy.rate_limit import Requests, TooManyRequests, Traffic
+from stores.store_world import ManualClock
 
 
 def make_traffic(rate: float | None, *, max_tenants: int = 100) -> tuple[Traffic, ManualClock]:

@@ -4,14 +4,14 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
-from page_world import PageWorld
-from store_world import make_world
 
 from kvstore.core.stats import COLUMNS
 from kvstore.core.values.requests import Identity
 from kvstore.page.outline import Outline
 from kvstore.page.site import PageSite
 from kvstore.service import administration
+from stores.page_world import PageWorld
+from stores.store_world import make_world
 
 ADMIN = Identity("root", admin=True)
 

@@ -8,8 +8,6 @@ from random import Random
 from threading import Barrier
 
 import pytest
-from own_logs import own_logs
-from store_world import PAGE_BYTES, World, Worlds, sequence_of
 from structlog.testing import capture_logs
 from xxhash import xxh3_64_intdigest
 
@@ -27,6 +25,8 @@ from kvstore.service.verification import Sampler
 from kvstore.storage.arenas import POISON
 from kvstore.storage.errors import CudaFailed
 from kvstore.storage.extent import HostExport, SlotReader
+from stores.store_world import PAGE_BYTES, World, Worlds, sequence_of
+from wire.own_logs import own_logs
 
 ADMIN = Identity("uid-0", admin=True)
 

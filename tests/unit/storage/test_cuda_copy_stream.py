@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from threading import Event
 
 import pytest
-from copier_rig import COUNT, LIMIT, SLOT, Rig, turned
 
+from device.copier_rig import COUNT, LIMIT, SLOT, Rig, turned
 from kvstore.storage.arenas import POISON
 
 

@@ -5,14 +5,14 @@ import sys
 from importlib.util import find_spec
 
 import pytest
-from cuda_card import UUID, Card, driver_library
-from cupy_stand_in import cupy_on
 
-from kvstore.storage import cuda_driver
+from device.card import UUID, Card, driver_library
+from device.cupy_stand_in import cupy_on
 from kvstore.storage.copies import DeviceCopy
-from kvstore.storage.cuda_arena import CudaDevice
-from kvstore.storage.cuda_driver import CopyAttributes
-from kvstore.storage.cuda_runtime import CupyRuntime
+from kvstore.storage.cuda import driver as cuda_driver
+from kvstore.storage.cuda.arena import CudaDevice
+from kvstore.storage.cuda.driver import CopyAttributes
+from kvstore.storage.cuda.runtime import CupyRuntime
 from kvstore.storage.errors import CudaFailed, DeviceUnavailable
 
 SIZE = 4096

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from own_logs import own_logs
 
 from kvstore.core.values.slots import ExtentSlots, recycle
 from kvstore.storage import generation_table
 from kvstore.storage.errors import NotEnoughMemory
 from kvstore.storage.generation_table import F_SEAL_FUTURE_WRITE, SEALS, GenerationTable
+from wire.own_logs import own_logs
 
 
 @pytest.fixture

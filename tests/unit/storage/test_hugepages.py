@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kvstore.storage.errors import NotEnoughMemory
-from kvstore.storage.hugepages import (
+from kvstore.storage.host.hugepages import (
     HUGEPAGE_BYTES,
     POOL,
     SHMEM_ENABLED,

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.storage import numa
 from kvstore.storage.extent import ExtentShape
-from kvstore.storage.host_arena import HostExtent
-from kvstore.storage.host_mapping import ENOUGH_THREADS, HostTerms
+from kvstore.storage.host import numa
+from kvstore.storage.host.arena import HostExtent
+from kvstore.storage.host.mapping import ENOUGH_THREADS, HostTerms
 
 SHAPE = ExtentShape(extent_id=909, arena_id=1, tier=2, slot_count=4, slot_bytes=mmap.PAGESIZE)
 # The kernel has NUMA where it shows each mapping's policy.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.storage.processors import processor_count
+from kvstore.storage.host.limits import processor_count
 
 ALL = len(os.sched_getaffinity(0))
 V2_MOUNT = "30 24 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"

@@ -2,10 +2,10 @@
 
 from itertools import islice
 
-from kvstore.storage.slab_clock import WINDOW, SlabClock
-from kvstore.storage.slab_layout import layout_of
-from kvstore.storage.slab_segment import Segment, SlotState
-from kvstore.storage.slab_superblock import SegmentHeader
+from kvstore.storage.slab.layout import layout_of
+from kvstore.storage.slab.policy import WINDOW, SlabClock
+from kvstore.storage.slab.segment import Segment, SlotState
+from kvstore.storage.slab.superblock import SegmentHeader
 
 PAGE_BYTES = 4096
 

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slab_rig import LIMIT, PAGE_BYTES, SEGMENT_BYTES, SlabRig, config, key
 from structlog.testing import capture_logs
 
-from kvstore.storage.slab import Slab
-from kvstore.storage.slab_book import SlabState
-from kvstore.storage.slab_clock import SlabClock
-from kvstore.storage.slab_errors import SlabUnusable
-from kvstore.storage.slab_layout import ALIGNMENT
-from kvstore.storage.slab_reader import MAX_FAILURES
+from kvstore.storage.errors import SlabUnusable
+from kvstore.storage.slab.book import SlabState
+from kvstore.storage.slab.layout import ALIGNMENT
+from kvstore.storage.slab.policy import SlabClock
+from kvstore.storage.slab.reader import MAX_FAILURES
+from kvstore.storage.slab.slab import Slab
+from slab.rig import LIMIT, PAGE_BYTES, SEGMENT_BYTES, SlabRig, config, key
 
 
 @pytest.fixture

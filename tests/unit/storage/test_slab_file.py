@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from own_logs import own_logs
 
-from kvstore.storage.slab_errors import SlabInUse, SlabUnusable
-from kvstore.storage.slab_file import MAX_VIEWS, SlabFile, aligned
-from kvstore.storage.slab_layout import ALIGNMENT
-from kvstore.storage.slab_superblock import Superblock
+from kvstore.storage.errors import SlabInUse, SlabUnusable
+from kvstore.storage.slab.file import MAX_VIEWS, SlabFile, aligned
+from kvstore.storage.slab.layout import ALIGNMENT
+from kvstore.storage.slab.superblock import Superblock
+from wire.own_logs import own_logs
 
 SEGMENT = 64 << 10
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from slab_rig import LIMIT, PAGE_BYTES, SlabRig, config, key
 
-from kvstore.storage.slab_clock import WINDOW, SlabClock
+from kvstore.storage.slab.policy import WINDOW, SlabClock
+from slab.rig import LIMIT, PAGE_BYTES, SlabRig, config, key
 
 
 @pytest.fixture

@@ -5,9 +5,10 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from slab_rig import LIMIT, PAGE_BYTES, SlabRig, config, key, memory, page_bytes
 from structlog.testing import capture_logs
 from xxhash import xxh3_64_intdigest
+
+from slab.rig import LIMIT, PAGE_BYTES, SlabRig, config, key, memory, page_bytes
 
 
 @pytest.fixture

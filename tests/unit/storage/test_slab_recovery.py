@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from slab_rig import PAGE_BYTES, SEGMENT_BYTES, SlabRig, config, flip, key
 
-from kvstore.storage.slab_header import HEADER_BYTES, SlotHeader
-from kvstore.storage.slab_layout import ALIGNMENT
+from kvstore.storage.slab.header import HEADER_BYTES, SlotHeader
+from kvstore.storage.slab.layout import ALIGNMENT
+from slab.rig import PAGE_BYTES, SEGMENT_BYTES, SlabRig, config, flip, key
 
 
 @pytest.fixture

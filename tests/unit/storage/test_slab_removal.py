@@ -6,7 +6,8 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from slab_rig import LIMIT, NAMESPACE, SlabRig, config, key
+
+from slab.rig import LIMIT, NAMESPACE, SlabRig, config, key
 
 OTHER = bytes(range(32))
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from kvstore.storage.slab_errors import SlabUnusable
-from kvstore.storage.slab_layout import ALIGNMENT
-from kvstore.storage.slab_superblock import (
+from kvstore.storage.errors import SlabUnusable
+from kvstore.storage.slab.layout import ALIGNMENT
+from kvstore.storage.slab.superblock import (
     SegmentHeader,
     Superblock,
     decode_segment,

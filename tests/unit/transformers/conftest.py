@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 from transformers import PreTrainedModel
 
-from inference_worker.threads import use_threads
-from inference_worker.tiny_models import TINY_MODELS
+from inference_worker.model.device import use_threads
+from inference_worker.model.tiny import TINY_MODELS
 
 
 @pytest.fixture(scope="session", autouse=True)

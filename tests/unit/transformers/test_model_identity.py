@@ -13,7 +13,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from inference_worker.tiny_models import tiny_folder
+from inference_worker.model.tiny import tiny_folder
 from kvstore_transformers.digest import folder_digest, module_digest
 from kvstore_transformers.model_identity import (
     is_of_folder,

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from vllm_stand_ins import Lora, PromptRequest
 
 from kvstore_client.testing import wait_until
-from kvstore_vllm.adapters import AdapterDigests
-from kvstore_vllm.request_key import RequestKey
-from kvstore_vllm.unidentifiable import UndigestableAdapter
+from kvstore_vllm.identity.adapters import AdapterDigests
+from kvstore_vllm.identity.errors import UndigestableAdapter
+from kvstore_vllm.identity.request_key import RequestKey
+from vllm_rig.vllm_stand_ins import Lora, PromptRequest
 
 
 def make_adapter(folder: Path, value: float) -> str:

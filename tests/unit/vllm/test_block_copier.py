@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from kvstore_client import DatedRun
-from kvstore_vllm.block_copier import BlockCopier, planes_of, stretches
-from kvstore_vllm.block_geometry import pieces_of
+from kvstore_vllm.blocks.copier import BlockCopier, planes_of, stretches
+from kvstore_vllm.blocks.geometry import pieces_of
 from kvstore_vllm.transfer import Transfer, runs_between
 
 BLOCKS, SLOTS = 12, 10

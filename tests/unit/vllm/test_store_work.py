@@ -7,8 +7,8 @@ import pytest
 
 from kvstore_client import Match
 from kvstore_client.errors import LayoutMismatch, LimitExceeded, StoreError, StoreUnavailable
-from kvstore_vllm.request_key import RequestKey
-from kvstore_vllm.store_work import StoreWork
+from kvstore_vllm.identity.request_key import RequestKey
+from kvstore_vllm.scheduler.store_work import StoreWork
 
 PAGE = 4
 TOKENS = list(range(8))

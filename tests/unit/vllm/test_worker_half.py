@@ -11,14 +11,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from client_driver import client_driver
-from cuda_card import Card
 
-from kvstore_client import DatedRun, PageRef, cuda_driver
+from device.card import Card
+from device.client_driver import client_driver
+from kvstore_client import DatedRun, PageRef
+from kvstore_client.memory.cuda import driver as cuda_driver
 from kvstore_client.testing import wait_until
-from kvstore_vllm.block_copier import BlockCopier, Plane
+from kvstore_vllm.blocks.copier import BlockCopier, Plane
+from kvstore_vllm.rank.half import WorkerHalf
 from kvstore_vllm.transfer import StepPlan, Transfer
-from kvstore_vllm.worker_half import WorkerHalf
 
 BLOCK = 16
 

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 import torch
-from patterned_pages import LIMIT
 from transformers import PreTrainedModel
 
 import kvstore_client
-from inference_worker.block_table import BlockTable, PageRef
-from inference_worker.model import PagedModel, page_model
-from inference_worker.page_pool import PagePool
-from inference_worker.self_check import stock_rows
-from inference_worker.step import Step, StepPart
-from inference_worker.threads import use_threads
-from inference_worker.tiny_models import TINY_MODELS
+from inference_worker.engine.step import Step, StepPart
+from inference_worker.model.device import use_threads
+from inference_worker.model.model import PagedModel, page_model
+from inference_worker.model.self_check import stock_rows
+from inference_worker.model.tiny import TINY_MODELS
+from inference_worker.pages.block_table import BlockTable, PageRef
+from inference_worker.pages.pool import PagePool
+from pages.patterned_pages import LIMIT
 
 PAGE_TOKENS = 16
 SLOTS = 64

@@ -17,8 +17,8 @@ from transformers import (
     PreTrainedModel,
 )
 
-from inference_worker.attention import paged_attention
-from inference_worker.model import page_model
+from inference_worker.attention.attention import paged_attention
+from inference_worker.model.model import page_model
 
 Ids = Callable[[int, int], list[int]]
 

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_cases import CASES, Case, attend
 
-from inference_worker.attention import Terms
-from inference_worker.gathered_attention import GatheredAttention
-from inference_worker.step import Step
+from device.kernel_cases import CASES, Case, attend
+from inference_worker.attention.attention import Terms
+from inference_worker.attention.gathered import GatheredAttention
+from inference_worker.engine.step import Step
 
 TOLERANCE = 2e-5
 # Lengths of a token, of whole pages and of their neighbours; so far apart that padding ends.

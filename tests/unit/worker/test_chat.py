@@ -7,18 +7,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from engine_world import CHUNK_TOKENS, NOTHING, EngineWorld
 from rich.console import Console
 
-from inference_worker.chat import Chat
-from inference_worker.chat_format import Exchange, chat_format
-from inference_worker.chat_repl import COMMANDS, ChatRepl, figures
-from inference_worker.engine import PAGE_TOKENS, Engine
+from engines.engine_world import CHUNK_TOKENS, NOTHING, EngineWorld
+from inference_worker.chat.chat import Chat
+from inference_worker.chat.format import Exchange, chat_format
+from inference_worker.chat.repl import COMMANDS, ChatRepl, figures, noted_interrupt
+from inference_worker.engine.engine import PAGE_TOKENS, Engine
+from inference_worker.engine.sampling import SamplingOptions
 from inference_worker.errors import RequestTooLongError
-from inference_worker.interrupt import noted_interrupt
-from inference_worker.model import PagedModel
-from inference_worker.sampling import SamplingOptions
-from inference_worker.terminal_text import terminal_text
+from inference_worker.model.model import PagedModel
+from inference_worker.text.terminal import terminal_text
 from kvstore_client.testing import running_store
 
 QUESTIONS = ["What is a page of keys and values?", "And who may write it?"]

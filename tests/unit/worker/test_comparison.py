@@ -6,9 +6,9 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from inference_worker.comparison import NEAR_TIE, compare
-from inference_worker.reference import Reference
-from inference_worker.tiny_models import build_qwen3
+from inference_worker.demo.comparison import NEAR_TIE, compare
+from inference_worker.demo.reference import Reference
+from inference_worker.model.tiny import build_qwen3
 
 Ids = Callable[[int, int], list[int]]
 TOKENS = 10

@@ -2,11 +2,11 @@
 
 import pytest
 
-from inference_worker.continuation import Continuation
+from inference_worker.engine.generation import Generation
+from inference_worker.engine.request import FinishReason, Request
+from inference_worker.engine.sampling_options import SamplingOptions
 from inference_worker.errors import ContinuationError
-from inference_worker.generation import Generation
-from inference_worker.request import FinishReason, Request
-from inference_worker.sampling_options import SamplingOptions
+from inference_worker.fleet.continuation import Continuation
 
 PROMPT = [1, 2, 3, 4]
 GREEDY = Request(prompt_ids=PROMPT, max_tokens=5, stop_ids=frozenset([99]))

@@ -8,9 +8,8 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedTokenizerFast
 
-from inference_worker.byte_tokenizer import ByteTokenizer
-from inference_worker.demo_script import AGAIN, DOCUMENT_TOKENS, QUESTIONS, WORKERS, DemoScript
-from inference_worker.tokenizer import Tokenizer, load_tokenizer
+from inference_worker.demo.script import AGAIN, DOCUMENT_TOKENS, QUESTIONS, WORKERS, DemoScript
+from inference_worker.model.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer
 
 FEWEST_TOKENS = 15
 

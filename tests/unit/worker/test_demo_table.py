@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
-from inference_worker.demo_table import COLUMNS, DemoTable, summary
+from inference_worker.demo.table import COLUMNS, DemoTable, summary
 
 
 def row(**changes: object) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from inference_worker.demo import verdict
+from inference_worker.demo.demo import verdict
 
 
 def row(

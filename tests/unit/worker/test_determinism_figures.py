@@ -5,11 +5,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from inference_worker.model import PagedModel, page_model
-from inference_worker.tiny_models import TINY_MODELS
-from support.determinism_cost import cost_ratios, thread_ratios, work_of
-from support.determinism_logits import Differences, compare_ways
-from support.determinism_rig import DeterminismRig
+from inference_worker.model.model import PagedModel, page_model
+from inference_worker.model.tiny import TINY_MODELS
+from support.determinism.cost import cost_ratios, thread_ratios, work_of
+from support.determinism.logits import Differences, compare_ways
+from support.determinism.rig import DeterminismRig
 
 CONTEXT, POSITIONS, TEXTS = 150, 3, 2
 

@@ -7,12 +7,12 @@ import sys
 import pytest
 import torch
 
-from inference_worker.device_work import DeviceWork
-from inference_worker.engine import Engine
-from inference_worker.engine_thread import EngineThread
+from inference_worker.engine.engine import Engine
+from inference_worker.engine.request import Request
 from inference_worker.errors import DEVICE_LOST_STATUS, DeviceLostError
-from inference_worker.model import PagedModel
-from inference_worker.request import Request
+from inference_worker.fleet.thread import EngineThread
+from inference_worker.model.model import PagedModel
+from inference_worker.pages.device_work import DeviceWork
 
 LIMIT = 60.0
 PROMPT = list(b"Which device?")
@@ -93,7 +93,7 @@ def test_a_release_that_the_device_fails_ends_the_engine(
 ) -> None:
     """An error of one request may be the first sign that the device has failed."""
     monkeypatch.setattr(
-        "inference_worker.request_run.RequestRun.give_back",
+        "inference_worker.engine.request_run.RequestRun.give_back",
         lambda *_, **__: (_ for _ in ()).throw(ILLEGAL),
     )
     rig.model.error, rig.answers = ValueError("its own"), False
@@ -175,7 +175,7 @@ import atexit, sys, types
 import inference_worker.__main__ as main
 from inference_worker.errors import DeviceLostError
 def lose(): raise DeviceLostError("cuda:0 fails for good: an error")
-sys.modules["inference_worker.program"] = types.SimpleNamespace(app=lose)
+sys.modules["inference_worker.commands.program"] = types.SimpleNamespace(app=lose)
 atexit.register(lambda: print("an ordinary end"))
 main.main()
 """

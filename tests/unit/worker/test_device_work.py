@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from patterned_pages import LIMIT
-from sequence_rig import LAYOUT, STORED, SequenceRig
 
-from inference_worker.device_work import DeviceWork
+from engines.sequence_rig import LAYOUT, STORED, SequenceRig
+from inference_worker.pages.device_work import DeviceWork
 from kvstore_client import Client, ClientConfig, Namespace, NamespaceIdentity
 from kvstore_client.testing import RunningStore, running_store
+from pages.patterned_pages import LIMIT
 
 IDS = list(range(50, 67))
 

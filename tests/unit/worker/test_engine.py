@@ -4,12 +4,15 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from engine_world import CHUNK_TOKENS, NOTHING, EngineWorld
-from heard import Heard
 from transformers import PreTrainedModel
 
-from inference_worker.block_table import PageRef
-from inference_worker.engine import PAGE_TOKENS, Engine
+from engines.engine_world import CHUNK_TOKENS, NOTHING, EngineWorld
+from engines.heard import Heard
+from inference_worker.demo.reference import Reference
+from inference_worker.engine.engine import PAGE_TOKENS, Engine
+from inference_worker.engine.request import Request
+from inference_worker.engine.sampling import SamplingOptions
+from inference_worker.engine.step import Step
 from inference_worker.errors import (
     BadLengthError,
     BadPromptError,
@@ -17,12 +20,9 @@ from inference_worker.errors import (
     BadSaltError,
     RequestTooLongError,
 )
-from inference_worker.model import PagedModel
-from inference_worker.reference import Reference
-from inference_worker.request import Request
-from inference_worker.sampling import SamplingOptions
-from inference_worker.step import Step
-from inference_worker.tiny_models import TINY_MODELS
+from inference_worker.model.model import PagedModel
+from inference_worker.model.tiny import TINY_MODELS
+from inference_worker.pages.block_table import PageRef
 from kvstore_client.testing import running_store
 
 Ids = Callable[[int, int], list[int]]

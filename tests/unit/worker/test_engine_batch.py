@@ -4,17 +4,17 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 import torch
-from engine_world import CHUNK_TOKENS, NOTHING, EngineWorld
-from heard import Heard
 
-from inference_worker import page_growth
-from inference_worker.engine import PAGE_TOKENS, Engine
-from inference_worker.model import PagedModel
-from inference_worker.page_acquisition import RESERVE_AHEAD
-from inference_worker.request import FinishReason, Request
-from inference_worker.sampling_options import GREEDY, SamplingOptions
-from inference_worker.step import Step
-from inference_worker.tiny_models import TINY_MODELS
+from engines.engine_world import CHUNK_TOKENS, NOTHING, EngineWorld
+from engines.heard import Heard
+from inference_worker.engine.engine import PAGE_TOKENS, Engine
+from inference_worker.engine.request import FinishReason, Request
+from inference_worker.engine.sampling_options import GREEDY, SamplingOptions
+from inference_worker.engine.step import Step
+from inference_worker.model.model import PagedModel
+from inference_worker.model.tiny import TINY_MODELS
+from inference_worker.pages import growth as page_growth
+from inference_worker.pages.acquisition import RESERVE_AHEAD
 from kvstore_client import Reservation
 from kvstore_client.testing import RunningStore, running_store
 

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterator
 
 import pytest
-from engine_world import NOTHING, EngineWorld
 
-from inference_worker.engine import PAGE_TOKENS
-from inference_worker.model import PagedModel
-from inference_worker.page_acquisition import LEAST_COPIED
-from inference_worker.sampling import SamplingOptions
+from engines.engine_world import NOTHING, EngineWorld
+from inference_worker.engine.engine import PAGE_TOKENS
+from inference_worker.engine.sampling import SamplingOptions
+from inference_worker.model.model import PagedModel
+from inference_worker.pages.acquisition import LEAST_COPIED
 from kvstore_client.testing import running_store
 
 Ids = Callable[[int, int], list[int]]

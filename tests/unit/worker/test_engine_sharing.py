@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from engine_world import LIMIT, NOTHING, EngineWorld, left_at
-from heard import Heard
 
-from inference_worker import page_supply, prefill_speed
-from inference_worker.engine import PAGE_TOKENS
-from inference_worker.model import PagedModel
-from inference_worker.request import FinishReason, Request
+from engines.engine_world import LIMIT, NOTHING, EngineWorld, left_at
+from engines.heard import Heard
+from inference_worker.engine import prefill_speed
+from inference_worker.engine.engine import PAGE_TOKENS
+from inference_worker.engine.request import FinishReason, Request
+from inference_worker.model.model import PagedModel
+from inference_worker.pages import supply as page_supply
 from kvstore_client.testing import RunningStore, running_store
 
 Ids = Callable[[int, int], list[int]]

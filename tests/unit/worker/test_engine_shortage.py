@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from engine_world import CHUNK_TOKENS, LIMIT, NOTHING, EngineWorld, left_at
-from heard import Heard
 
-from inference_worker.engine import PAGE_TOKENS, Engine
-from inference_worker.model import PagedModel
-from inference_worker.request import FinishReason, Request
-from inference_worker.sampling_options import GREEDY, SamplingOptions
+from engines.engine_world import CHUNK_TOKENS, LIMIT, NOTHING, EngineWorld, left_at
+from engines.heard import Heard
+from inference_worker.engine.engine import PAGE_TOKENS, Engine
+from inference_worker.engine.request import FinishReason, Request
+from inference_worker.engine.sampling_options import GREEDY, SamplingOptions
+from inference_worker.model.model import PagedModel
 from kvstore_client.testing import RunningStore, running_store
 
 Ids = Callable[[int, int], list[int]]

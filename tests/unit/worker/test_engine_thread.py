@@ -7,12 +7,12 @@ from threading import Event
 
 import pytest
 
-from inference_worker.async_engine import EngineBusyError, EngineGoneError, Piece
-from inference_worker.engine import Engine
-from inference_worker.engine_thread import EngineThread
+from inference_worker.engine.engine import Engine
+from inference_worker.engine.request import FinishReason, Request
 from inference_worker.errors import BadPromptError, RequestTooLongError
-from inference_worker.model import PagedModel
-from inference_worker.request import FinishReason, Request
+from inference_worker.fleet.async_engine import EngineBusyError, EngineGoneError, Piece
+from inference_worker.fleet.thread import EngineThread
+from inference_worker.model.model import PagedModel
 
 LIMIT = 60.0
 LONGEST = 400

@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from inference_worker.exact_rows import WORKSPACE, exact_digest, fix_workspace
+from inference_worker.attention.exact_rows import WORKSPACE, exact_digest, fix_workspace
 
 GPU = torch.device("cuda", 0)
 CPU = torch.device("cpu")

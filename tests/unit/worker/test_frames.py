@@ -6,7 +6,7 @@ from asyncio import StreamReader
 import pytest
 
 from inference_worker.errors import BadPromptError
-from inference_worker.frames import HEAD, MOST_BYTES, Frame, read_frame
+from inference_worker.fleet.frames import HEAD, MOST_BYTES, Frame, read_frame
 
 
 def read_all(told: bytes) -> list[Frame | None]:

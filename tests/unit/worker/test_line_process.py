@@ -10,8 +10,8 @@ from typing import IO
 
 import pytest
 
+from inference_worker.demo.line_process import LineProcess, reference_process, worker_process
 from inference_worker.errors import ProcessEndedError, WorkerError
-from inference_worker.line_process import LineProcess, reference_process, worker_process
 from kvstore_client.testing import wait_until
 
 # Answers what it is told to, as a program of the project would; says what it was started with.
@@ -150,7 +150,7 @@ def test_the_projects_processes_are_started_as_they_are_asked_for(
     ]
     folder = str(model)
     assert reference == [
-        *(sys.executable, "-m", "inference_worker.reference"),
+        *(sys.executable, "-m", "inference_worker.demo.reference"),
         *("--model", folder, "--threads", "3"),
     ]
     assert placed[len(worker) :] == ["--device", "cuda:99", "--dtype", "float32"]
@@ -159,7 +159,7 @@ def test_the_projects_processes_are_started_as_they_are_asked_for(
 
 def test_the_other_end_of_a_worker_needs_no_torch() -> None:
     """Whoever only asks workers does not load what they compute with."""
-    code = "import sys, inference_worker.line_process; print('torch' in sys.modules)"
+    code = "import sys, inference_worker.demo.line_process; print('torch' in sys.modules)"
     environment = {"PYTHONPATH": ":".join(sys.path)}
     said = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True)
     assert said == "False\n"

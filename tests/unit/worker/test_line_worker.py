@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from engine_world import NOTHING, EngineWorld, Left, left_at
 
-from inference_worker.engine import PAGE_TOKENS, Engine
-from inference_worker.line_worker import LineWorker
-from inference_worker.model import PagedModel
+from engines.engine_world import NOTHING, EngineWorld, Left, left_at
+from inference_worker.demo.line_worker import LineWorker
+from inference_worker.engine.engine import PAGE_TOKENS, Engine
+from inference_worker.model.model import PagedModel
 from kvstore_client.testing import running_store
 
 Ids = Callable[[int, int], list[int]]

@@ -2,10 +2,10 @@
 
 import pytest
 
+from inference_worker.commands.local_worker import local_worker
 from inference_worker.errors import BackendMismatchError, DeviceLostError
-from inference_worker.local_worker import local_worker
-from inference_worker.model import PagedModel
-from inference_worker.prefix_cache_backend import PrefixCacheBackend
+from inference_worker.model.model import PagedModel
+from inference_worker.pages.backend import PrefixCacheBackend
 from kvstore_client.testing import running_store
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from inference_worker.model_cache import build_once
+from inference_worker.model.cache import build_once
 from kvstore_transformers.cache_folder import cache_folder
 
 

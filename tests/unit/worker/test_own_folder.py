@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from inference_worker.own_folder import named_folder
-from inference_worker.serve_store import ServeStore, StoreOptions
+from inference_worker.store.own_folder import named_folder
+from inference_worker.store.serve_store import ServeStore, StoreOptions
 
 
 @pytest.fixture

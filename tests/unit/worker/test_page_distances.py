@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from inference_worker.block_table import BlockTable, PageRef
+from inference_worker.attention.distances import FEWEST_PAGES, UNIT_BYTES
 from inference_worker.errors import UnknownExtentError
-from inference_worker.page_distances import FEWEST_PAGES, UNIT_BYTES
-from inference_worker.page_layout import PageLayout
-from inference_worker.page_pool import PagePool
+from inference_worker.pages.block_table import BlockTable, PageRef
+from inference_worker.pages.layout import PageLayout
+from inference_worker.pages.pool import PagePool
 
 LAYOUT = PageLayout(3, 2, 4, "float32", 4)
 SLOTS = 2 * FEWEST_PAGES

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from inference_worker.block_table import BlockTable, PageRef
 from inference_worker.errors import LayoutMismatchError, UnknownExtentError
-from inference_worker.page_layout import PageLayout
-from inference_worker.page_pool import PagePool
+from inference_worker.pages.block_table import BlockTable, PageRef
+from inference_worker.pages.layout import PageLayout
+from inference_worker.pages.pool import PagePool
 
 LAYOUT = PageLayout(3, 2, 5, "float32", 4)
 # Two extents and the private one, forwards and backwards.

@@ -7,7 +7,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from inference_worker.program import app
+from inference_worker.commands.program import app
 from kvstore import __version__
 
 

@@ -5,18 +5,18 @@ from typing import Any
 
 import pytest
 import torch
-from broken_store import program
-from engine_world import LIMIT, EngineWorld
-from heard import Heard
 
-from inference_worker import engine
-from inference_worker.engine import PAGE_TOKENS
-from inference_worker.generation import Generation
-from inference_worker.model import PagedModel
-from inference_worker.request import Request
-from inference_worker.store_namespace import model_namespace
+from engines.engine_world import LIMIT, EngineWorld
+from engines.heard import Heard
+from inference_worker.engine import engine
+from inference_worker.engine.engine import PAGE_TOKENS
+from inference_worker.engine.generation import Generation
+from inference_worker.engine.request import Request
+from inference_worker.model.model import PagedModel
+from inference_worker.pages.namespaces import model_namespace
 from kvstore_client import Acquired, Client, ClientConfig
 from kvstore_client.testing import running_store
+from processes.broken_store import program
 
 Ids = Callable[[int, int], list[int]]
 SLOTS = 64

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from inference_worker.reference import Reference
-from inference_worker.tiny_models import build_qwen3, tiny_folder
+from inference_worker.demo.reference import Reference
+from inference_worker.model.tiny import build_qwen3, tiny_folder
 
 Ids = Callable[[int, int], list[int]]
 
@@ -73,7 +73,7 @@ def test_its_process_answers_lines_and_knows_no_store(reference: Reference, text
     """It says that it is ready, answers each line, survives bad ones, and imports no client."""
     ids = text_ids(30, 32)
     program = (
-        "import json, sys; from inference_worker.reference import main; main();"
+        "import json, sys; from inference_worker.demo.reference import main; main();"
         "clients = ('kvstore.', 'kvstore_client');"
         "print(json.dumps([m for m in sys.modules if m.startswith(clients)]))"
     )

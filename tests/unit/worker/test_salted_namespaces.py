@@ -2,8 +2,8 @@
 
 import pytest
 
-from inference_worker import salted_namespaces
-from inference_worker.salted_namespaces import SaltedNamespaces
+from inference_worker.pages import namespaces as salted_namespaces
+from inference_worker.pages.namespaces import SaltedNamespaces
 from kvstore_client import Client, Namespace, NamespaceIdentity, PagedContent, PageLayout
 from kvstore_client.testing import running_store
 

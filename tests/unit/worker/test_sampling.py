@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 import torch
 
-from inference_worker.sampling import GREEDY, Choice, Sampler, SamplingOptions, choose_all
+from inference_worker.engine.sampling import GREEDY, Choice, Sampler, SamplingOptions, choose_all
 
 LOGITS = [2.0, -1.0, 0.5, 3.0, 1.0, 2.5, -4.0, 0.0]
 DRAWS = 4_000

@@ -8,11 +8,11 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from inference_worker import attention
+from inference_worker.attention import attention
 from inference_worker.errors import SelfCheckError
-from inference_worker.model import page_model
-from inference_worker.self_check import check_ids, check_length, stock_rows
-from inference_worker.tiny_models import TINY_MODELS, build_gemma3
+from inference_worker.model.model import page_model
+from inference_worker.model.self_check import check_ids, check_length, stock_rows
+from inference_worker.model.tiny import TINY_MODELS, build_gemma3
 from kvstore_transformers.probe import ModelShape
 
 RIGHT = attention.paged_attention

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from inference_worker.block_table import BlockTable, PageRef
-from inference_worker.page_layout import PageLayout
-from inference_worker.page_pool import PagePool
-from inference_worker.step import Step, StepPart
+from inference_worker.engine.step import Step, StepPart
+from inference_worker.pages.block_table import BlockTable, PageRef
+from inference_worker.pages.layout import PageLayout
+from inference_worker.pages.pool import PagePool
 
 POOL = PagePool(PageLayout(1, 1, 2, "float32", 4))
 

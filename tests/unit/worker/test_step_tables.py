@@ -5,16 +5,16 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from rebuilt_tables import rebuilt_tables
 
-from inference_worker.block_table import BlockTable, PageRef
+from device.rebuilt_tables import rebuilt_tables
+from inference_worker.attention.distances import UNIT_BYTES
+from inference_worker.attention.kernel_shape import KernelShape
+from inference_worker.attention.tables import Room, StepTables
+from inference_worker.engine.step import Step, StepPart
 from inference_worker.errors import UnknownExtentError
-from inference_worker.kernel_shape import KernelShape
-from inference_worker.page_distances import UNIT_BYTES
-from inference_worker.page_layout import PageLayout
-from inference_worker.page_pool import PagePool
-from inference_worker.step import Step, StepPart
-from inference_worker.step_tables import Room, StepTables
+from inference_worker.pages.block_table import BlockTable, PageRef
+from inference_worker.pages.layout import PageLayout
+from inference_worker.pages.pool import PagePool
 
 LAYOUT = PageLayout(1, 8, 4, "float32", 16)
 GROUP = 4

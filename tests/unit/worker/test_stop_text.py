@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_worker.stop_text import StopText
+from inference_worker.text.stop import StopText
 
 
 def through(stops: list[str], *pieces: str) -> tuple[list[str], bool]:

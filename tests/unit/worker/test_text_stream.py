@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_worker.byte_tokenizer import ByteTokenizer
-from inference_worker.text_stream import MANY_IDS, TextStream
+from inference_worker.model.tokenizer import ByteTokenizer
+from inference_worker.text.stream import MANY_IDS, TextStream
 
 TOKENIZER = ByteTokenizer()
 NO_TEXT = 300

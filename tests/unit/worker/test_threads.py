@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from inference_worker.threads import threads_for, use_threads
+from inference_worker.model.device import threads_for, use_threads
 
 
 @pytest.fixture(autouse=True)

@@ -5,8 +5,12 @@ from pathlib import Path
 import pytest
 from transformers import GemmaTokenizer
 
-from inference_worker.byte_tokenizer import ByteTokenizer
-from inference_worker.tokenizer import FolderTokenizer, Tokenizer, load_tokenizer
+from inference_worker.model.tokenizer import (
+    ByteTokenizer,
+    FolderTokenizer,
+    Tokenizer,
+    load_tokenizer,
+)
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from inference_worker.byte_tokenizer import ByteTokenizer
-from inference_worker.chat_format import Message
-from inference_worker.warm_prompts import PromptFileError, chat_prefix, read_prompts
+from inference_worker.chat.format import Message
+from inference_worker.commands.warm_prompts import PromptFileError, chat_prefix, read_prompts
+from inference_worker.model.tokenizer import ByteTokenizer
 
 TOKENIZER = ByteTokenizer()
 SYSTEM = Message("system", "Be brief.")

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_worker.work_list import SPLIT_KEYS, Parts, WorkList, plan_work
+from inference_worker.attention.work_list import SPLIT_KEYS, Parts, WorkList, plan_work
 
 # 132 multiprocessors with four programs each, for the 8 kv heads of an entry.
 PROGRAMS = 132 * 4 // 8

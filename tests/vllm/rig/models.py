@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from transformers.utils.logging import disable_progress_bar
 
-from inference_worker.tiny_models import TINY_MODELS
+from inference_worker.model.tiny import TINY_MODELS
 
 ADAPTER_RANK = 8
 # Large enough that an adapter changes answers.

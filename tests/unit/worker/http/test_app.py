@@ -9,11 +9,10 @@ from typing import Any
 
 import httpx2
 import pytest
-from counting_engine import CountingEngine
 from starlette.applications import Starlette
 
-from inference_worker.async_engine import Piece
-from inference_worker.byte_tokenizer import ByteTokenizer
+from engines.counting_engine import CountingEngine
+from inference_worker.engine.request import Request
 from inference_worker.errors import (
     BadPromptError,
     BadRequestError,
@@ -21,10 +20,11 @@ from inference_worker.errors import (
     EngineGoneError,
     WorkerError,
 )
+from inference_worker.fleet.async_engine import Piece
 from inference_worker.http.app import build_app
 from inference_worker.http.served_model import served_model
 from inference_worker.http.settings import HttpSettings
-from inference_worker.request import Request
+from inference_worker.model.tokenizer import ByteTokenizer
 from kvstore import tracing
 
 LIMIT = 30.0

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from inference_worker.chat_format import Message
+from inference_worker.chat.format import Message
 from inference_worker.http.bodies import ChatBody, CompletionBody, parse_body
 from inference_worker.http.problem import Problem
 

@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-from patterned_pages import LIMIT
-from sequence_rig import LAYOUT, SLOTS, SequenceRig
 
-from inference_worker.block_table import PageRef
-from inference_worker.page_acquisition import RESERVE_AHEAD
-from inference_worker.private_arena import PRIVATE_EXTENT
-from inference_worker.sequence_pages import SequencePages
+from engines.sequence_rig import LAYOUT, SLOTS, SequenceRig
+from inference_worker.pages.acquisition import RESERVE_AHEAD
+from inference_worker.pages.block_table import PageRef
+from inference_worker.pages.private_arena import PRIVATE_EXTENT
+from inference_worker.pages.sequence import SequencePages
 from kvstore_client import Client
+from pages.patterned_pages import LIMIT
 
 # What a real model would like best; the rig has none.
 BEST, BEST_OF_ALL = 77, 88
