@@ -40,7 +40,7 @@ ALIGNMENT = 2 << 20
 
 
 def measure(plan: Plan, console: Console) -> dict[str, Any]:
-    """Return everything as one JSON value."""
+    """Returns everything as one JSON value."""
     before = machine.load_average()
     console.print("Opening memory of several sizes ...")
     opened = measure_open(plan)
@@ -91,7 +91,7 @@ def measure(plan: Plan, console: Console) -> dict[str, Any]:
 
 
 def measure_host(plan: Plan, console: Console) -> dict[str, Any]:
-    """Return what moves between two tiers of the host come to, as one JSON value."""
+    """Returns what moves between two tiers of the host come to, as one JSON value."""
     before = machine.load_average()
     console.print("Moving pages between tiers ...")
     rows = measure_tiers(plan)
@@ -115,7 +115,7 @@ def main(
     host: Annotated[bool, typer.Option(help="Two tiers of host memory, nothing else.")] = False,
     model: Annotated[str | None, typer.Option(help=f"Qwen3's shape: {', '.join(SHAPES)}.")] = None,
 ) -> None:
-    """Measure opening, copying and the first token on a GPU."""
+    """Measures opening, copying and the first token on a GPU."""
     # As Ctrl-C: everything that was started is stopped on the way out.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     device = "cpu" if host else device

@@ -39,7 +39,7 @@ class Part(StrEnum):
 
 
 def measure(plan: KernelPlan, parts: tuple[Part, ...], console: Console) -> dict[str, Any]:
-    """Return everything as one JSON value."""
+    """Returns everything as one JSON value."""
     before = machine.load_average()
     found: dict[str, Any] = {}
     if Part.KERNELS in parts:
@@ -72,7 +72,7 @@ def measure(plan: KernelPlan, parts: tuple[Part, ...], console: Console) -> dict
 
 
 def why_not(device: str, parts: tuple[Part, ...]) -> str | None:
-    """Return the reason why the benchmark cannot measure here, or None."""
+    """Returns the reason why the benchmark cannot measure here, or None."""
     if device != "cpu" and not torch.cuda.is_available():
         return "no CUDA device"
     if parts != (Part.ENGINE,) and find_spec("triton") is None:
@@ -90,7 +90,7 @@ def main(
     only: Annotated[Part | None, typer.Option(help="This part alone.")] = None,
     device: Annotated[str, typer.Option(help="cuda:N, or cpu to try the code.")] = "cuda:0",
 ) -> None:
-    """Time the attention kernels and the engine's decode steps on a GPU."""
+    """Times the attention kernels and the engine's decode steps on a GPU."""
     # As on Ctrl-C: the program cleans up.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     parts = tuple(Part) if only is None else (only,)

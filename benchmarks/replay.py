@@ -36,7 +36,7 @@ app = typer.Typer()
 
 
 def oracle_of(hints: str, asked: list[Request]) -> Oracle | None:
-    """Return who gives the hints, or None."""
+    """Returns who gives the hints, or None."""
     if hints == "none":
         return None
     kind, _, rest = hints.partition(":")

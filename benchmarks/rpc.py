@@ -57,7 +57,7 @@ class Plan:
 
 
 def measure(plan: Plan) -> Rounds:
-    """Return the slices of every cell, one a round."""
+    """Returns the slices of every cell, one a round."""
     rounds: Rounds = {}
     with ExitStack() as stack:
         served = _serve(plan, stack)
@@ -86,7 +86,7 @@ def measure(plan: Plan) -> Rounds:
 
 
 def _serve(plan: Plan, stack: ExitStack) -> dict[str, ServedStore]:
-    """Start the servers, with the shared prompts cached, and workers of each way to call them."""
+    """Starts the servers, with the shared prompts cached, and workers of each way to call them."""
     size, most = str(plan.tier_bytes), max(plan.callers)
     arguments = ("--tier1-bytes", size, "--extent-bytes", size)
     stores = {
@@ -107,7 +107,7 @@ def _serve(plan: Plan, stack: ExitStack) -> dict[str, ServedStore]:
 
 
 def document_of(plan: Plan, rounds: Rounds, loads: tuple[float, float]) -> dict[str, Any]:
-    """Return everything as one JSON value."""
+    """Returns everything as one JSON value."""
     return {
         "benchmark": "rpc",
         "machine": machine.machine_facts(),
@@ -149,7 +149,7 @@ def main(
         bool, typer.Option(help="Whole hits, beside LMCache where it is set up.")
     ] = True,
 ) -> None:
-    """Measure what a call costs over gRPC with threads, over grpc.aio, and without gRPC."""
+    """Measures what a call costs over gRPC with threads, over grpc.aio, and without gRPC."""
     # As Ctrl-C: everything that was started is stopped on the way out.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     usual = QUICK if quick else FULL

@@ -78,7 +78,7 @@ class Rig:
         self.layout = PageLayout(PAGE_TOKENS, PAGE_BYTES, 1, OpaqueContent(b"metrics"))
 
     def lease(self, number: int) -> tuple[Caller, bytes]:
-        """Grant a lease and return its caller and its namespace, which all share."""
+        """Grants a lease and returns its caller and its namespace, which all share."""
         identity = self.credentials.identity_of(os.geteuid())
         caller = Caller(identity, number.to_bytes(16), bytes(32), EPOCH)
         self.store.grant(caller, ttl=3600.0, display_name=f"engine {number % 40}", features=())
@@ -89,7 +89,7 @@ class Rig:
         return caller, namespace.namespace_id
 
     def publish(self, caller: Caller, namespace_id: bytes, number: int, tokens: bytes) -> None:
-        """Insert whole pages."""
+        """Inserts whole pages."""
         pages = len(tokens) // 4 // PAGE_TOKENS
         request = ReservationRequest(number, start_page=0, page_count=pages)
         self.store.reserve(caller, namespace_id, [request])
@@ -98,7 +98,7 @@ class Rig:
 
 
 def in_turns(calls: dict[str, Callable[[], None]], rounds: int) -> dict[str, Any]:
-    """Make each call so often a round, in turns; microseconds of processor time, and ratios."""
+    """Makes each call so often a round, in turns; microseconds of processor time, and ratios."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(rounds * TURNS):
         for name, call in list(calls.items())[:: -1 if number % 2 else 1]:
@@ -117,7 +117,7 @@ def in_turns(calls: dict[str, Callable[[], None]], rounds: int) -> dict[str, Any
 
 
 def lane_call(rounds: int) -> dict[str, Any]:
-    """Measure the server's part of calls over a lane, timed and not: no socket, no client."""
+    """Measures the server's part of calls over a lane, timed and not: no socket, no client."""
     with ExitStack() as stack:
         rig = Rig(1_000, stack)
         caller, namespace_id = rig.lease(1)
@@ -161,7 +161,7 @@ def lane_call(rounds: int) -> dict[str, Any]:
 
 
 def scrape(pages: int, leases: int, rounds: int) -> dict[str, Any]:
-    """Measure a scrape of a store with many pages and many holds."""
+    """Measures a scrape of a store with many pages and many holds."""
     with ExitStack() as stack:
         rig = Rig(pages, stack)
         callers = [rig.lease(number + 1) for number in range(leases)]
@@ -236,7 +236,7 @@ def matching(*arguments: str) -> Iterator[tuple[RunningStore, Callable[[], None]
 
 
 def beside(rounds: int, seconds: float) -> dict[str, Any]:
-    """Measure matches on a server without metrics, on one with, and beside scrapes, in turns."""
+    """Measures matches on a server without metrics, on one with, and beside scrapes, in turns."""
     running = Event()
     with ExitStack() as stack:
         _, plain = stack.enter_context(matching())
@@ -274,7 +274,7 @@ def main(
     quick: Annotated[bool, typer.Option(help="Some seconds, rougher figures.")] = False,
     rounds: Annotated[int, typer.Option(help="Times that it is measured; few: little of it.")] = 51,
 ) -> None:
-    """Measure what metrics cost calls and the store."""
+    """Measures what metrics cost calls and the store."""
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     before = machine.load_average()
     rounds = min(rounds, 5) if quick else rounds

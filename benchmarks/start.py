@@ -27,7 +27,7 @@ FIGURES = ("ready", "touch", "worker")
 
 
 def show(document: dict[str, Any]) -> None:
-    """Print tables for people."""
+    """Prints tables for people."""
     console = table_console()
     table = Table("extent, s a GiB", "ready", "first touch", "a worker's", "both to memset again")
     for name, way in document["extents"]["ways"].items():
@@ -59,7 +59,7 @@ def main(
         list[int], typer.Option(min=1, help="Numbers of threads; 1, 2, 4 ... if absent.")
     ] = [],  # noqa: B006
 ) -> None:
-    """Measure how soon a store's host memory is ready."""
+    """Measures how soon a store's host memory is ready."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     before = machine.load_average()
     size = (mib or (256 if quick else 1024)) << 20

@@ -50,7 +50,7 @@ def main(  # noqa: PLR0913 - each is an option
     threads: Annotated[int, typer.Option(min=0, help="0: one for each core, of tiny one.")] = 0,
     seed: Annotated[int, typer.Option(help="Of what is asked, and in which order.")] = 1,
 ) -> None:
-    """Measure the workloads, or show what was measured."""
+    """Measures the workloads, or show what was measured."""
     # As Ctrl-C: everything that was started is stopped on the way out.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if report:

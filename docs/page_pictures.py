@@ -37,7 +37,7 @@ SIZES = {"page-1280": (1280, 900, "light"), "page-375": (375, 800, "light")} | {
 
 
 def main() -> None:
-    """Run the demo's prompts on two workers, and take the pictures before they let go."""
+    """Runs the demo's prompts on two workers, and take the pictures before they let go."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=IMAGES, help="the folder of the pictures")
     out: Path = parser.parse_args().out
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def play(workers: dict[str, LineProcess], script: DemoScript) -> None:
-    """Ask the demo's questions and have its chat; worker A keeps a pin, for a hold to be seen."""
+    """Asks the demo's questions and have its chat; worker A keeps a pin, for a hold to be seen."""
 
     def ask(turn: DemoTurn, prompt_ids: list[int]) -> list[int]:
         Event().wait(PAUSE)
@@ -85,7 +85,7 @@ def play(workers: dict[str, LineProcess], script: DemoScript) -> None:
 
 
 def show(browser: Browser) -> None:
-    """Open the lease that holds something, and wait until all of it is drawn."""
+    """Opens the lease that holds something, and waits until all of it is drawn."""
     browser.wait("document.querySelectorAll('#tree-picture .mark').length > 0")
     browser.wait("document.querySelector('#figures').innerText.includes('1 pin')")
     browser.click("#lease-table .opens")

@@ -47,7 +47,7 @@ ATTACH = """
 
 
 def rows() -> Iterator[str]:
-    """Yield the page's lines."""
+    """Yields the page's lines."""
     for name, each in PERMISSIONS.items():
         cells = (each.own, each.other, each.under_own_lease, each.nobody, each.admin)
         yield _row(f"`{name.removeprefix('kvstore.v1.')}`", *map(_coded, cells), each.means)
@@ -66,7 +66,7 @@ def _coded(reason: str) -> str:
 
 
 def main() -> int:
-    """Write the page, and exit 0."""
+    """Writes the page, and exit 0."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=PAGE, help="default: the committed page")
     out: Path = parser.parse_args().out

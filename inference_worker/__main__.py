@@ -15,7 +15,7 @@ OURS: Final = frozenset({"inference_worker", "kvstore", "kvstore_client"})
 
 
 def main() -> None:
-    """Run the program.
+    """Runs the program.
 
     Exits with ``USAGE_STATUS`` if a package is not installed, and with ``DEVICE_LOST_STATUS`` if
     its device fails for good.

@@ -83,7 +83,7 @@ EXIT_USAGE = 2
 
 
 def main(arguments: Sequence[str] | None = None, *, clock: Clock = MONOTONIC) -> int:
-    """Serve until SIGTERM or SIGINT and return the exit status; a second signal ends at once.
+    """Serves until SIGTERM or SIGINT and returns the exit status; a second signal ends at once.
 
     ``config`` as the first argument shows the settings instead, and serves nothing. By
     another ``clock`` a test has leases end when it likes.
@@ -120,7 +120,7 @@ def serve(
     read_again: Callable[[], Config],
     clock: Clock,
 ) -> None:
-    """Serve until one of STOP_SIGNALS; then drain and stop. SIGHUP has it use ``read_again``.
+    """Serves until one of STOP_SIGNALS; then drain and stops. SIGHUP has it use ``read_again``.
 
     Raises what ``REFUSALS`` has.
     """
@@ -228,7 +228,7 @@ def serve(
 
 
 def _tickers(store: KVStore, clock: Clock, interval: float) -> dict[str, Ticker]:
-    """Return the threads that let time pass and memory move, by the names that health has."""
+    """Returns the threads that let time pass and memory move, by the names that health has."""
     tickers: dict[str, Ticker] = {"reaper": Reaper(store, clock=clock, interval=interval)}
     for name, growth in zip(("growth", "growth_of_tier_2"), store.growths, strict=False):
         tickers[name] = Grower(growth, clock=clock, interval=interval)

@@ -30,7 +30,7 @@ class Access:
     tls: Tls | None
 
     def reload(self, credentials: Credentials, rates: Callable[[QuotaTable], None]) -> bool:
-        """Read the tenants file again; return whether it could be used, else nothing changes.
+        """Reads the tenants file again; returns whether it could be used, else nothing changes.
 
         Who is who counts from now on, and so do the rates of requests, which ``rates`` is
         called with. Other quotas stay: a store holds what it let in.
@@ -50,7 +50,7 @@ class Access:
 
 
 def read_access(settings: AccessSettings) -> Access:
-    """Return what the settings say; raises ValueError that names the setting."""
+    """Returns what the settings say; raises ValueError that names the setting."""
     path = settings.tenants_file
     known = TenantsFile.empty() if path is None else _read_tenants(path)
     if settings.listen is not None:

@@ -18,7 +18,7 @@ class RegularFile(NamedTuple):
 
 
 def read_regular(path: Path) -> RegularFile:
-    """Return a regular file; never waits for somebody to write it.
+    """Returns a regular file; never waits for somebody to write it.
 
     Raises :class:`NoRegularFile`, and ``OSError`` where it cannot be read.
     """
@@ -45,7 +45,7 @@ class UntrustedFile(ValueError):
 
 
 def read_private(path: Path, *, secret: bool) -> bytes:
-    """Return a file's content; ``secret``: others may not even read it.
+    """Returns a file's content; ``secret``: others may not even read it.
 
     Raises :class:`UntrustedFile` where it cannot be read, is no regular file, belongs to
     neither root nor this process's user, or its mode lets others in. What is checked is
@@ -103,7 +103,7 @@ class RuntimeDir:
             )
 
     def prepare(self) -> None:
-        """Make the folder with mode 0700, unless it exists and is ours alone.
+        """Makes the folder with mode 0700, unless it exists and is ours alone.
 
         For a group it gets that group and mode 0750 in the end, also where it was ours
         alone. Raises :class:`UnusableRuntimeDir` where it cannot be made or given to
@@ -138,7 +138,7 @@ class RuntimeDir:
             ) from error
 
     def remove_sockets(self) -> None:
-        """Remove what a dead server left; only under the file lock.
+        """Removes what a dead server left; only under the file lock.
 
         Raises :class:`UnusableRuntimeDir` where something else is in a socket's
         place, which is then left alone.

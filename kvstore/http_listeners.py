@@ -31,7 +31,7 @@ def listen_for_http(
     clock: Clock,
     stack: ExitStack,
 ) -> None:
-    """Start the listeners; ``stack`` closes them, and ``health`` watches them.
+    """Starts the listeners; ``stack`` closes them, and ``health`` watches them.
 
     ``owner`` has what is known of the mutex. Raises ``UnusableHttpAddress``.
     """
@@ -42,7 +42,7 @@ def listen_for_http(
 
 
 def metrics_routes(views: Views, health: Health, clock: Clock) -> dict[str, Route]:
-    """Return what Prometheus and probes ask for."""
+    """Returns what Prometheus and probes ask for."""
     registry = process_registry()
     registry.register(StoreCollector(views))
     return {

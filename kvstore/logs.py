@@ -21,7 +21,7 @@ class LoggedCall(Protocol):
     """What a line of the log says of a call, put together when there is a line: most have none."""
 
     def facts(self) -> dict[str, str]:
-        """Return what its lines say besides."""
+        """Returns what its lines say besides."""
         ...
 
 
@@ -34,7 +34,7 @@ LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
 
 def merge_call(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
-    """Add what is known of the call under way to its line; a processor of structlog's."""
+    """Adds what is known of the call under way to its line; a processor of structlog's."""
     del logger, name
     call = CALL.get()
     return event if call is None else {**call.facts(), **event}
@@ -58,7 +58,7 @@ _Logger = cast(
 
 
 def configure_logging(log_format: LogFormat, level: LogLevel) -> None:
-    """Set structlog up for this process.
+    """Sets structlog up for this process.
 
     Stdout stays empty. Tracebacks come without local variables, which could be
     token ids. Only effective before the first event is logged.

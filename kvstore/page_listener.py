@@ -24,7 +24,7 @@ MAX_CONNECTIONS = 48
 def show_page(
     config: Config, store: KVStore, health: Health, clock: Clock, stack: ExitStack
 ) -> None:
-    """Start the listener, and what counts beside it; ``stack`` closes both.
+    """Starts the listener, and what counts beside it; ``stack`` closes both.
 
     Raises ``UnusableHttpAddress``. Nothing happens where no address is set.
     """

@@ -29,7 +29,7 @@ class Signals:
         self._writer.settimeout(0)
 
     def __enter__(self) -> Self:
-        """Take the signals from now on; in the main thread alone."""
+        """Takes the signals from now on; in the main thread alone."""
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         for each in self._numbers:
             signal.signal(each, _noted)
@@ -43,7 +43,7 @@ class Signals:
         self._writer.close()
 
     def wait(self) -> signal.Signals:
-        """Wait for the next one and return it."""
+        """Waits for the next one and returns it."""
         return signal.Signals(self._reader.recv(1)[0])
 
     def came(self, seconds: float) -> bool:
@@ -57,7 +57,7 @@ class Signals:
 
 
 def _noted(number: int, frame: FrameType | None) -> None:
-    """Do nothing: the descriptor tells."""
+    """Does nothing: the descriptor tells."""
 
 
 class ServiceManager:
@@ -73,19 +73,19 @@ class ServiceManager:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "ServiceManager":
-        """Return the manager that started this process."""
+        """Returns the manager that started this process."""
         return cls(environment.get("NOTIFY_SOCKET"))
 
     def ready(self) -> None:
-        """Say that the server takes calls."""
+        """Says that the server takes calls."""
         self._tell("READY=1")
 
     def alive(self) -> None:
-        """Say that the server is alive; where that stays away, systemd kills and restarts it."""
+        """Says that the server is alive; where that stays away, systemd kills and restarts it."""
         self._tell("WATCHDOG=1")
 
     def stopping(self) -> None:
-        """Say that the server drains and will end."""
+        """Says that the server drains and will end."""
         self._tell("STOPPING=1")
 
     def _tell(self, message: str) -> None:
@@ -132,7 +132,7 @@ class InstanceLock:
         self._descriptor: int | None = None
 
     def __enter__(self) -> Self:
-        """Take the lock, and remove the sockets that a dead server left.
+        """Takes the lock, and removes the sockets that a dead server left.
 
         Raises :class:`InstanceRunning`, naming the other's pid, or
         ``UnusableRuntimeDir``.
@@ -165,7 +165,7 @@ class InstanceLock:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Remove the sockets and give the lock up."""
+        """Removes the sockets and gives the lock up."""
         try:
             self._runtime_dir.remove_sockets()
         finally:

@@ -30,7 +30,7 @@ def build_store(
     stack: ExitStack,
     signals: Signals,
 ) -> KVStore:
-    """Return a store over the memory and the disk that the settings name; ``stack`` closes both.
+    """Returns a store over the memory and the disk that the settings name; ``stack`` closes both.
 
     One of ``signals`` ends the wait for a device. Raises ``DeviceUnavailable`` or
     ``SlabInUse``.

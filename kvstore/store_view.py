@@ -22,7 +22,7 @@ class StoreView:
         self._clock = clock
 
     def __call__(self) -> View:
-        """Return a view of now."""
+        """Returns a view of now."""
         store, began = self._store, self._clock()
         stats = store.stats(LOOKER)
         now = self._clock()

@@ -61,21 +61,21 @@ class OnlyThese:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return what Python's finder finds, or None if the name is not allowed."""
+        """Returns what Python's finder finds, or None if the name is not allowed."""
         allowed = name.partition(".")[0] in self._names or name.startswith(BUILD_FACTS)
         return PathFinder.find_spec(name, path, target) if allowed else None
 
     def find_distributions(self, context: DistributionFinder.Context) -> Iterable[Distribution]:
-        """Return what Python's finder finds: this only reads a version and imports nothing."""
+        """Returns what Python's finder finds: this only reads a version and imports nothing."""
         return PathFinder.find_distributions(context)
 
     def install(self) -> None:
-        """Replace Python's finder."""
+        """Replaces Python's finder."""
         sys.meta_path[:] = [self if each is PathFinder else each for each in sys.meta_path]
 
 
 def missing_modules() -> dict[str, str]:
-    """Import everything and return the reason for each module that cannot be imported."""
+    """Imports everything and returns the reason for each module that cannot be imported."""
     sys.path[:0] = [str(ROOT / each) for each in PATHS]
     found = {}
     for name in MODULES:
@@ -102,7 +102,7 @@ def missing_modules() -> dict[str, str]:
 
 
 def project_files() -> list[str]:
-    """Return the project's files that were imported, relative to its root."""
+    """Returns the project's files that were imported, relative to its root."""
     files = [getattr(each, "__file__", None) for each in [*sys.modules.values()]]
     paths = [Path(each) for each in files if each]
     return sorted(
@@ -113,7 +113,7 @@ def project_files() -> list[str]:
 
 
 def versions() -> dict[str, str]:
-    """Return the version of each distribution that matters, or "missing"."""
+    """Returns the version of each distribution that matters, or "missing"."""
     found = {"python": sys.version.split()[0]}
     for name in SHOWN:
         try:
@@ -132,7 +132,7 @@ def _import_file(path: Path) -> None:
 
 
 def main() -> int:
-    """Import everything and print what is missing."""
+    """Imports everything and print what is missing."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", type=Path, metavar="FILE")
     only = parser.parse_args().only

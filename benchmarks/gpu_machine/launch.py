@@ -19,7 +19,7 @@ CASES: Final = {
 
 
 def main(arguments: list[str]) -> int:
-    """Run attention once for a named case and return the exit status."""
+    """Runs attention once for a named case and returns the exit status."""
     if not torch.cuda.is_available():
         print("no CUDA device")
         return NO_DEVICE_STATUS

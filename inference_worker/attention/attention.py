@@ -44,7 +44,7 @@ class StepAttention(Protocol):
         value: torch.Tensor,
         terms: Terms,
     ) -> torch.Tensor:
-        """Attend causally over pages, for one layer.
+        """Attends causally over pages, for one layer.
 
         ``query`` is ``[heads, tokens, head_dim]``, ``key`` and ``value`` the same with the kv
         heads; the answer is ``[tokens, heads, head_dim]``, contiguous.
@@ -58,7 +58,7 @@ _current: ContextVar[StepAttention | None] = ContextVar("kvstore_attention", def
 
 
 def register_attention() -> None:
-    """Make ``ATTENTION_NAME`` known to transformers; may be repeated.
+    """Makes ``ATTENTION_NAME`` known to transformers; may be repeated.
 
     The name is left out of the mask registry on purpose: then no layer gets a mask built.
     """
@@ -88,7 +88,7 @@ def paged_attention(
     s_aux: torch.Tensor | None = None,
     **keywords: Any,  # noqa: ANN401 - whatever else a model passes
 ) -> tuple[torch.Tensor, None]:
-    """Attend causally over pages, for one layer, as transformers calls it.
+    """Attends causally over pages, for one layer, as transformers calls it.
 
     ``query`` is ``[1, heads, tokens, head_dim]``, ``key`` and ``value`` the same with the kv
     heads; the answer is ``[1, tokens, heads, head_dim]``.

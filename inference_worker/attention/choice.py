@@ -23,7 +23,7 @@ HEAD_BYTES: Final = 16
 def choose_attention(
     layout: PageLayout, device: torch.device, kind: AttentionKind | None = None
 ) -> AttentionOfStep:
-    """Return what makes a step's attention: as asked, else kernels where they can run.
+    """Returns what makes a step's attention: as asked, else kernels where they can run.
 
     On a CPU kernels run in Triton's interpreter, where ``TRITON_INTERPRET=1`` is set, and only if
     they are asked for. Raises ``ValueError`` with the reason where they were and cannot be had.
@@ -40,7 +40,7 @@ def choose_attention(
 
 
 def why_no_kernels(layout: PageLayout) -> str | None:
-    """Return why kernels cannot serve pages of this layout, or None where they can."""
+    """Returns why kernels cannot serve pages of this layout, or None where they can."""
     head_bytes = layout.token_bytes // layout.kv_head_count
     if head_bytes % HEAD_BYTES:
         return f"kernels read 16 bytes at a time, and a head of this model has {head_bytes}"

@@ -14,7 +14,7 @@ def attend_dense(
     terms: Terms,
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Attend with ``[a, b, rows, dim]`` to ``[a, b, keys, dim]``; gives what the query is like.
+    """Attends with ``[a, b, rows, dim]`` to ``[a, b, keys, dim]``; gives what the query is like.
 
     ``mask``, added to the scores, is broadcast to ``[a, b, rows, keys]`` and of the query's dtype;
     None is a causal mask over as many keys as rows. ``sinks``, of ``terms``, are broadcast to
@@ -37,5 +37,5 @@ def attend_dense(
 
 
 def mask_of(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Turn who sees whom into what is added to scores."""
+    """Turns who sees whom into what is added to scores."""
     return torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, -torch.inf)

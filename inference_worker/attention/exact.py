@@ -40,7 +40,7 @@ class ExactAttention:
     """
 
     def __init__(self, step: Step) -> None:
-        """Attend for the parts of ``step``."""
+        """Attends for the parts of ``step``."""
         self._step = step
         self._writes = step.pool.token_rows((p.table, p.start, p.end) for p in step.parts)
         self._pieces: list[_Piece] = []
@@ -61,7 +61,7 @@ class ExactAttention:
         value: torch.Tensor,
         terms: Terms,
     ) -> torch.Tensor:
-        """Attend as :meth:`~inference_worker.attention.attention.StepAttention.attend` says."""
+        """Attends as :meth:`~inference_worker.attention.attention.StepAttention.attend` says."""
         pool, computed = self._step.pool, slice(self._step.token_count)
         pool.write(layer, self._writes, *(x.transpose(0, 1)[computed] for x in (key, value)))
         heads, tokens, head_dim = query.shape
@@ -78,7 +78,7 @@ class ExactAttention:
         return answer
 
     def _seen_in(self, window: int | None) -> list[_Keys]:
-        """Look up what the pieces read in layers of this window, once a step."""
+        """Looks up what the pieces read in layers of this window, once a step."""
         if window not in self._keys:
             self._keys[window] = [self._keys_of(piece, window) for piece in self._pieces]
         return self._keys[window]
@@ -99,7 +99,7 @@ class ExactAttention:
 
 
 def _padded(tokens: torch.Tensor, count: int) -> torch.Tensor:
-    """Copy ``[tokens, kv_heads, dim]`` and put zeros behind."""
+    """Copies ``[tokens, kv_heads, dim]`` and put zeros behind."""
     padded = tokens.new_zeros((count, *tokens.shape[1:]))
     padded[: tokens.shape[0]] = tokens
     return padded

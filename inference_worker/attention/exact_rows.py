@@ -24,7 +24,7 @@ EXPERT_COUNTS: Final = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
 def forwards_of(step: Step) -> Iterator[Step]:
-    """Cut a step into steps of ``FORWARD_ROWS`` tokens, and a last one of what is left.
+    """Cuts a step into steps of ``FORWARD_ROWS`` tokens, and a last one of what is left.
 
     Logits are wanted of the last of a part, where they are of the part: in the same order.
     """
@@ -46,7 +46,7 @@ def forwards_of(step: Step) -> Iterator[Step]:
 
 
 def filled(numbers: torch.Tensor) -> torch.Tensor:
-    """Put zeros behind int64 ``[tokens]``, up to ``FORWARD_ROWS``."""
+    """Puts zeros behind int64 ``[tokens]``, up to ``FORWARD_ROWS``."""
     return torch.nn.functional.pad(numbers, (0, FORWARD_ROWS - numbers.shape[-1]))
 
 
@@ -54,19 +54,19 @@ class RowByRow(torch.nn.Module):
     """A language model's head that computes each row for itself, as its only one."""
 
     def __init__(self, head: torch.nn.Module) -> None:
-        """Take the head of a model."""
+        """Takes the head of a model."""
         super().__init__()
         self._head = head
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """Give the logits of ``[1, rows, hidden]``."""
+        """Gives the logits of ``[1, rows, hidden]``."""
         # Where a row begins in memory is the same for all, too.
         each = [self._head(row.clone()) for row in rows.split(1, dim=1)]
         return torch.cat(each, dim=1) if each else self._head(rows)
 
 
 def exact_digest(digest: str, device: torch.device) -> str:
-    """Name the model as computed exactly, as 64 hexadecimal digits: where bits may be shared.
+    """Names the model as computed exactly, as 64 hexadecimal digits: where bits may be shared.
 
     Another number of threads, version of torch or kind of processor gives other bits, and so
     another digest. So does another model of GPU, version of CUDA or workspace of cuBLAS.
@@ -99,7 +99,7 @@ def fix_workspace(device: torch.device) -> None:
 
 
 def _device_name(device: torch.device) -> str:
-    """Name a device by all that its bits depend on; torch names the kind of a CPU."""
+    """Names a device by all that its bits depend on; torch names the kind of a CPU."""
     if device.type != "cuda":
         return device.type
     major, minor = torch.cuda.get_device_capability(device)
@@ -109,7 +109,7 @@ def _device_name(device: torch.device) -> str:
 
 
 def refuse_experts(config: PreTrainedConfig) -> None:
-    """Raise ``UnsupportedModelError`` for a mixture of experts.
+    """Raises ``UnsupportedModelError`` for a mixture of experts.
 
     How many rows an expert gets, and so what each comes to, depends on its neighbours.
     """

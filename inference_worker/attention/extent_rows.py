@@ -8,7 +8,7 @@ import torch
 
 
 def upload(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return ``numbers``, which are on the CPU, on ``device``, without waiting for the device.
+    """Returns ``numbers``, which are on the CPU, on ``device``, without waiting for the device.
 
     Memory that is not pinned would have to be waited for.
     """
@@ -38,7 +38,7 @@ class ExtentRows:
 
 
 def find_rows(extents: torch.Tensor, rows: torch.Tensor, device: torch.device) -> ExtentRows:
-    """Sort rows by the extent that each is in: two int64 ``[count]`` on the CPU, in order."""
+    """Sorts rows by the extent that each is in: two int64 ``[count]`` on the CPU, in order."""
     return ExtentRows(extents.shape[0], tuple(_shares(extents, rows, device)))
 
 

@@ -16,7 +16,7 @@ class GatheredAttention:
     """
 
     def __init__(self, step: Step) -> None:
-        """Attend for the parts of ``step``."""
+        """Attends for the parts of ``step``."""
         self._step = step
         self._writes = step.pool.token_rows(
             (part.table, part.start, part.end) for part in step.parts
@@ -31,7 +31,7 @@ class GatheredAttention:
         value: torch.Tensor,
         terms: Terms,
     ) -> torch.Tensor:
-        """Attend as :meth:`~inference_worker.attention.attention.StepAttention.attend` says."""
+        """Attends as :meth:`~inference_worker.attention.attention.StepAttention.attend` says."""
         self._step.pool.write(layer, self._writes, key.transpose(0, 1), value.transpose(0, 1))
         answer = torch.empty_like(query.transpose(0, 1), memory_format=torch.contiguous_format)
         for reading in self._readings_of(terms.window):
@@ -39,7 +39,7 @@ class GatheredAttention:
         return answer
 
     def _readings_of(self, window: int | None) -> list[Reading]:
-        """Plan what is read in layers of this window, once a step."""
+        """Plans what is read in layers of this window, once a step."""
         if window not in self._readings:
             pool = self._step.pool
             found: list[Reading] = []

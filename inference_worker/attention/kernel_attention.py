@@ -36,7 +36,7 @@ class KernelAttention:
     def __init__(
         self, step: Step, *, programs: int | None = None, shape: KernelShape = DEFAULT_SHAPE
     ) -> None:
-        """Take a ``step`` whose pool is on a CUDA device, or in Triton's interpreter on a CPU.
+        """Takes a ``step`` whose pool is on a CUDA device, or in Triton's interpreter on a CPU.
 
         Long reads are split for ``programs`` that run at once, by default as many as the device's
         multiprocessors have room for. ``why_no_kernels`` must give no reason against the layout.
@@ -56,7 +56,7 @@ class KernelAttention:
         value: torch.Tensor,
         terms: Terms,
     ) -> torch.Tensor:
-        """Attend as :meth:`~inference_worker.attention.attention.StepAttention.attend` does.
+        """Attends as :meth:`~inference_worker.attention.attention.StepAttention.attend` does.
 
         Raises ``UnknownExtentError`` for a page of an extent that is not mapped.
         """
@@ -167,7 +167,7 @@ class KernelAttention:
 
 
 def _room(device: torch.device, shape: KernelShape) -> Room:
-    """Return how many programs a device runs at once; one on a CPU, in the interpreter."""
+    """Returns how many programs a device runs at once; one on a CPU, in the interpreter."""
     if device.type != "cuda":
         return Room(1, 1)
     processors: int = torch.cuda.get_device_properties(device).multi_processor_count

@@ -36,7 +36,7 @@ def write_rows(
     HEADS: tl.constexpr,
     DIMS: tl.constexpr,
 ):
-    """Write one token's keys and values into its page: grid ``(tokens,)``.
+    """Writes one token's keys and values into its page: grid ``(tokens,)``.
 
     ``spots[token]`` is the token's place in all rows of ``pages``, counted in tokens. ``HEADS``
     and ``DIMS`` are the next powers of two.
@@ -86,7 +86,7 @@ def attend_pages(
     HAS_SINKS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Attend causally with the queries of one entry, to its keys: grid ``(entries * kv heads,)``.
+    """Attends causally with the queries of one entry, to its keys: grid ``(entries * kv heads,)``.
 
     An entry (:class:`~inference_worker.attention.work_list.WorkList`) is a tile of up to ``ROWS
 
@@ -188,7 +188,7 @@ def merge_splits(
     DIMS: tl.constexpr,
     SPLITS: tl.constexpr,
 ):
-    """Merge the partial results of one head of one token: grid ``(merges * heads,)``.
+    """Merges the partial results of one head of one token: grid ``(merges * heads,)``.
 
     A merge is one of :class:`~inference_worker.attention.work_list.WorkList`. Loads ``SPLITS``
     partial results at once, all peaks as one vector. The number of partial results is no

@@ -25,7 +25,7 @@ class Reading(Protocol):
     """Queries of a step that attend together, the same in each layer of one window."""
 
     def attend(self, layer: int, query: torch.Tensor, answer: torch.Tensor, terms: Terms) -> None:
-        """Attend with the rows of ``[heads, tokens, dim]``; fill those of ``answer``."""
+        """Attends with the rows of ``[heads, tokens, dim]``; fills those of ``answer``."""
         ...
 
 
@@ -46,7 +46,7 @@ class PrefillReading:
     pieces: tuple[Piece, ...]
 
     def attend(self, layer: int, query: torch.Tensor, answer: torch.Tensor, terms: Terms) -> None:
-        """Attend as :meth:`Reading.attend` says."""
+        """Attends as :meth:`Reading.attend` says."""
         keys, values = self.pool.gather(layer, self.pages)
         for piece in self.pieces:
             attended = attend_piece(
@@ -62,7 +62,7 @@ def attend_piece(
     mask: torch.Tensor | None,
     terms: Terms,
 ) -> torch.Tensor:
-    """Attend with ``[heads, queries, dim]`` of one sequence to ``[keys, kv_heads, dim]``."""
+    """Attends with ``[heads, queries, dim]`` of one sequence to ``[keys, kv_heads, dim]``."""
     # A kv head's group of query heads shares its keys without a copy: batch is the kv head.
     grouped = query.unflatten(0, (keys.shape[1], -1))
     keys, values = (
@@ -84,7 +84,7 @@ class DecodeReading:
     mask: torch.Tensor
 
     def attend(self, layer: int, query: torch.Tensor, answer: torch.Tensor, terms: Terms) -> None:
-        """Attend as :meth:`Reading.attend` says."""
+        """Attends as :meth:`Reading.attend` says."""
         count = self.queries.shape[0]
         keys, values = (
             x.index_fill_(0, self.unseen, 0.0).unflatten(0, (count, -1)).transpose(1, 2)
@@ -99,7 +99,7 @@ class DecodeReading:
 
 
 def prefill_reading(pool: PagePool, part: StepPart, begin: int, window: int | None) -> Reading:
-    """Cut a part's queries so that those of a piece share few keys that they do not need.
+    """Cuts a part's queries so that those of a piece share few keys that they do not need.
 
     The part's tokens begin at row ``begin`` of the step.
     """
@@ -125,7 +125,7 @@ def prefill_reading(pool: PagePool, part: StepPart, begin: int, window: int | No
 def piece_mask(
     pool: PagePool, first: int, last: int, lowest: int, window: int | None
 ) -> torch.Tensor | None:
-    """Say what queries ``[first, last)`` see of keys ``[lowest, last)``; None: it is causal."""
+    """Says what queries ``[first, last)`` see of keys ``[lowest, last)``; None: it is causal."""
     if first == lowest and (window is None or last - first <= window):
         return None
     # All see the keys before the first of them, but for a window.
@@ -140,7 +140,7 @@ def piece_mask(
 def decode_readings(
     pool: PagePool, parts: Sequence[StepPart], begins: Sequence[int], window: int | None
 ) -> Iterator[Reading]:
-    """Group parts of one token each, that are at the rows ``begins`` of the step."""
+    """Groups parts of one token each, that are at the rows ``begins`` of the step."""
     page_tokens = pool.layout.page_tokens
     firsts = [lowest_seen(part.start, window) // page_tokens for part in parts]
     counts = [
@@ -168,7 +168,7 @@ def decode_readings(
 
 
 def lowest_seen(first: int, window: int | None) -> int:
-    """Say which is the first position that a query at ``first`` sees."""
+    """Says which is the first position that a query at ``first`` sees."""
     return 0 if window is None else max(0, first - window + 1)
 
 
@@ -178,7 +178,7 @@ def _seen(queries: torch.Tensor, keys: torch.Tensor, window: int | None) -> torc
 
 
 def _groups(counts: Sequence[int], most: int) -> Iterable[list[int]]:
-    """Put what has about as many pages together, ``most`` pages at once with the padding."""
+    """Puts what has about as many pages together, ``most`` pages at once with the padding."""
     group: list[int] = []
     for i in sorted(range(len(counts)), key=counts.__getitem__, reverse=True):
         if group:

@@ -54,7 +54,7 @@ class Chat:
         self._past: list[Exchange] = []
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Begins anew."""
         self._past.clear()
 
     def say(
@@ -63,7 +63,7 @@ class Chat:
         put: Callable[[str], None],
         stopped: Callable[[], bool] = lambda: False,
     ) -> ChatTurn:
-        """Answer, with ``put`` called for each piece of text as it comes.
+        """Answers, with ``put`` called for each piece of text as it comes.
 
         Where ``stopped``, asked after each token, says so, the answer is what there is by then.
 

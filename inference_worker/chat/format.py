@@ -30,11 +30,11 @@ class ChatFormat(Protocol):
         ...
 
     def prompt_ids(self, past: Sequence[Exchange], question: str) -> list[int]:
-        """Give all of a chat, up to where the next answer begins."""
+        """Gives all of a chat, up to where the next answer begins."""
         ...
 
     def message_ids(self, messages: Sequence[Message]) -> list[int]:
-        """Give all of a chat whose answers are text, up to where the next answer begins.
+        """Gives all of a chat whose answers are text, up to where the next answer begins.
 
         The ids of a chat that grows begin with those that it had. Raises ``ValueError`` for
         messages that the format has no place for.
@@ -48,11 +48,11 @@ class TemplateFormat:
     stop_ids: frozenset[int] = frozenset()
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        """Take a tokenizer that has one."""
+        """Takes a tokenizer that has one."""
         self._tokenizer = tokenizer
 
     def prompt_ids(self, past: Sequence[Exchange], question: str) -> list[int]:
-        """Render the whole chat anew: answers go in as text, as the template wants them."""
+        """Renders the whole chat anew: answers go in as text, as the template wants them."""
         messages: list[Message] = []
         for each in past:
             messages.append(Message("user", each.question))
@@ -60,7 +60,7 @@ class TemplateFormat:
         return self.message_ids([*messages, Message("user", question)])
 
     def message_ids(self, messages: Sequence[Message]) -> list[int]:
-        """Render the whole chat; what the template says against it is a ``ValueError``."""
+        """Renders the whole chat; what the template says against it is a ``ValueError``."""
         ids = self._tokenizer.render_chat([each._asdict() for each in messages])
         assert ids is not None  # it has a template
         return ids
@@ -82,14 +82,14 @@ class TurnFormat:
     before_system: list[int] | None = None
 
     def prompt_ids(self, past: Sequence[Exchange], question: str) -> list[int]:
-        """Put one turn behind the other."""
+        """Puts one turn behind the other."""
         ids = list(self.tokenizer.begin_ids)
         for each in past:
             ids += self._asked(each.question) + each.answer_ids + self.after_answer
         return ids + self._asked(question)
 
     def message_ids(self, messages: Sequence[Message]) -> list[int]:
-        """Put one turn behind the other; the last has to be a question."""
+        """Puts one turn behind the other; the last has to be a question."""
         if not messages or messages[-1].role != "user":
             raise ValueError("the last message has to be the user's")
         ids = list(self.tokenizer.begin_ids)
@@ -120,7 +120,7 @@ class TurnFormat:
 
 
 def chat_format(tokenizer: Tokenizer, end_ids: frozenset[int]) -> ChatFormat:
-    """Choose a tokenizer's own template, else Gemma's turns, else plain text.
+    """Chooses a tokenizer's own template, else Gemma's turns, else plain text.
 
     Gemma's turns are for a model that was taught them, which ends what it says with their mark: one
     that only knows the mark's id repeats the question. In plain text an answer is one line.

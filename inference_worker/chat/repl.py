@@ -19,11 +19,11 @@ class Interrupt:
     """Whether SIGINT came."""
 
     def __init__(self) -> None:
-        """Start without."""
+        """Starts without."""
         self.came = False
 
     def note(self, number: int, frame: FrameType | None) -> None:
-        """Take a SIGINT; raises ``KeyboardInterrupt`` for the second."""
+        """Takes a SIGINT; raises ``KeyboardInterrupt`` for the second."""
         del number, frame
         if self.came:
             raise KeyboardInterrupt
@@ -62,7 +62,7 @@ class ChatRepl:
         interactive: bool = False,
         told_without_store: bool = False,
     ) -> None:
-        """Begin; if ``interactive`` a first SIGINT ends the answer alone.
+        """Begins; if ``interactive`` a first SIGINT ends the answer alone.
 
         ``told_without_store``: why there is no store was said, and is not again until there was
         one.
@@ -74,7 +74,7 @@ class ChatRepl:
         self._told_without_store = told_without_store
 
     def run(self, lines: Iterable[str]) -> None:
-        """Answer each line until there are no more, or to ``/quit``; ``/new`` forgets the turns.
+        """Answers each line until there are no more, or to ``/quit``; ``/new`` forgets the turns.
 
         As JSON a turn is one line: the fields of a generation with ``question``, ``text`` and
         ``alone_ms``, or ``{"question", "error"}``, or ``{"question", "help"}``.
@@ -127,7 +127,7 @@ class ChatRepl:
 
 
 def figures(turn: ChatTurn, *, with_failure: bool = True) -> str:
-    """Say in one line what a turn reused, ran and took."""
+    """Says in one line what a turn reused, ran and took."""
     found = turn.generation
     reused = found.matched_tokens + found.copied_tokens
     ran = f"prefilled {found.prefilled_tokens} of {found.prompt_tokens} tokens"

@@ -117,7 +117,7 @@ def chat(  # noqa: PLR0913 - each is an option
 
 
 def _typed(console: Console) -> Iterator[str]:
-    """Yield lines from a terminal until its end."""
+    """Yields lines from a terminal until its end."""
     with suppress(EOFError):
         while True:
             yield console.input("[bold]> [/bold]")

@@ -87,7 +87,7 @@ def _show(
     *,
     as_json: bool,
 ) -> None:
-    """Print a report, and what is wrong with it; exits with its status."""
+    """Prints a report, and what is wrong with it; exits with its status."""
     if as_json:
         sys.stdout.write(json.dumps(report) + "\n")
     else:

@@ -60,7 +60,7 @@ def generate(  # noqa: PLR0913 - each is an option
     deterministic: Deterministic = False,
     as_json: Json = False,
 ) -> None:
-    """Continue one prompt and print the text; with --json also what was reused and when it began.
+    """Continues one prompt and print the text; with --json also what was reused and when it began.
 
     The prompt is text as it stands, without a chat's turns.
     """
@@ -94,7 +94,7 @@ def generate(  # noqa: PLR0913 - each is an option
 def _print(
     worker: LocalWorker, prompt: str, max_tokens: int, sampling: SamplingOptions, *, as_json: bool
 ) -> None:
-    """Print a prompt's continuation as it comes, or whole as JSON."""
+    """Prints a prompt's continuation as it comes, or whole as JSON."""
     tokenizer = worker.model.tokenizer
     pieces: list[str] = []
 

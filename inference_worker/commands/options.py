@@ -99,7 +99,7 @@ def told_failures(console: Console) -> Iterator[None]:
 def sampling_options(
     temperature: float, top_p: float, top_k: int, seed: int | None
 ) -> SamplingOptions:
-    """Make a request's sampling of the options; raises ``typer.BadParameter``, status 2."""
+    """Makes a request's sampling of the options; raises ``typer.BadParameter``, status 2."""
     try:
         return SamplingOptions(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed)
     except ValueError as error:

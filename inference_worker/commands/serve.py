@@ -81,7 +81,7 @@ def serve(  # noqa: PLR0913 - each is an option
         float, typer.Option(help="Seconds that running requests get after SIGTERM.", min=0)
     ] = GRACE_SECONDS,
 ) -> None:
-    """Answer OpenAI's requests over HTTP, with several engines on one store.
+    """Answers OpenAI's requests over HTTP, with several engines on one store.
 
     Each engine is a process with a lease of its own; what one computes the others find. Where
     one dies, its requests go on on another and it is started again. SIGTERM lets running

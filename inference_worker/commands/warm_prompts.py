@@ -24,7 +24,7 @@ class PromptFileError(ValueError):
     """A line of the file is no prompt."""
 
     def __init__(self, line: int, why: str) -> None:
-        """Say where, and why."""
+        """Says where, and why."""
         super().__init__(f"line {line}: {why}")
         self.line = line
 
@@ -40,7 +40,7 @@ class WarmPrompt(NamedTuple):
 def read_prompts(
     lines: Iterable[str], tokenizer: Tokenizer, render: Render, pin_prefix: str
 ) -> list[WarmPrompt]:
-    """Read one prompt from each line that is not blank.
+    """Reads one prompt from each line that is not blank.
 
     A pin's name is the line's ``name``, else a digest of its ids, with ``pin_prefix`` before it.
     Raises ``PromptFileError``, also for a name that two lines have.
@@ -64,7 +64,7 @@ def read_prompts(
 
 
 def chat_prefix(messages: Sequence[Message], render: Render) -> list[int]:
-    """Return the ids of a chat as far as its messages decide them.
+    """Returns the ids of a chat as far as its messages decide them.
 
     A chat that ends with a user's message is rendered whole, as it is asked. Any other ends where
     the next user's words begin: what is the same whatever they are.
@@ -77,7 +77,7 @@ def chat_prefix(messages: Sequence[Message], render: Render) -> list[int]:
 
 
 def _fields(number: int, line: str) -> dict[str, Any]:
-    """Return a line's fields; raises ``PromptFileError``."""
+    """Returns a line's fields; raises ``PromptFileError``."""
     try:
         told = json.loads(line)
     except ValueError:

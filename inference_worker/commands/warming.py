@@ -37,14 +37,14 @@ class Warmer:
     def __init__(
         self, worker: LocalWorker, admin: Admin, namespace_id: bytes, page_tokens: int
     ) -> None:
-        """Take a worker whose namespace is open, and whoever may pin there."""
+        """Takes a worker whose namespace is open, and whoever may pin there."""
         self._worker = worker
         self._admin = admin
         self._namespace_id = namespace_id
         self._page_tokens = page_tokens
 
     def warm(self, prompt: WarmPrompt, *, ttl: float | None = None) -> Warmed:
-        """Compute what is not cached of a prompt and pin its whole pages, for ``ttl`` seconds.
+        """Computes what is not cached of a prompt and pin its whole pages, for ``ttl`` seconds.
 
         Where all is cached nothing is computed, and the pin is renewed.
         """

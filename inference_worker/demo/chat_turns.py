@@ -47,7 +47,7 @@ def measure_chat_turns(worker: LocalWorker, runs: int = RUNS) -> dict[str, Any]:
 
 
 def chat_turns_faults(report: dict[str, Any]) -> list[str]:
-    """Say what of a report is not as it has to be, in sentences; times are the machine's."""
+    """Says what of a report is not as it has to be, in sentences; times are the machine's."""
     wrong = [] if report["identical"] else ["the outputs differ"]
     second = report["turns"][1]
     known = second["prompt_tokens"] - second["prefilled_tokens"]
@@ -66,7 +66,7 @@ def _said(turns: list[ChatTurn]) -> list[list[int]]:
 
 
 def _turn(number: int, found: dict[str, list[list[ChatTurn]]]) -> dict[str, Any]:
-    """Sum up one turn: the tokens of the last chat with the cache, and the medians' times."""
+    """Sums up one turn: the tokens of the last chat with the cache, and the medians' times."""
     last = found["with"][-1][number].generation
     row: dict[str, Any] = {
         "prompt_tokens": last.prompt_tokens,

@@ -27,7 +27,7 @@ class Comparison:
 
 
 def compare(reference: Ask, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> Comparison:
-    """Ask the reference for as many ids and compare, going on from ours at near ties.
+    """Asks the reference for as many ids and compare, going on from ours at near ties.
 
     ``reference`` takes ``prompt_ids``, ``max_tokens`` and ``forced_ids`` and answers as
     :mod:`inference_worker.demo.reference` does.

@@ -63,7 +63,7 @@ class Demo:
         self.reference.ask(prompt_ids=prompt_ids, max_tokens=OUTPUT_TOKENS)
 
     def ask(self, turn: DemoTurn, prompt_ids: list[int]) -> list[int]:
-        """Run one request all three ways, note its row, and return its output ids."""
+        """Runs one request all three ways, note its row, and returns its output ids."""
         worker = self.workers[turn.worker]
         request = {"op": "generate", "prompt_ids": prompt_ids, "max_tokens": OUTPUT_TOKENS}
         answer = worker.ask(**request)
@@ -129,7 +129,7 @@ class Demo:
             self.published[tuple(page)] = name
 
     def stats(self) -> dict[str, Any]:
-        """Read the store's stats once the living workers' releases have reached it."""
+        """Reads the store's stats once the living workers' releases have reached it."""
         for worker in self.workers.values():
             try:
                 worker.ask(op="flush")
@@ -146,7 +146,7 @@ def run_demo(
     threads: int | None = None,
     device: str = CPU,
 ) -> dict[str, Any]:
-    """Run the demo and return its report; with ``leak`` worker A keeps one pin on purpose.
+    """Runs the demo and returns its report; with ``leak`` worker A keeps one pin on purpose.
 
     Each process computes with ``threads``, by default one for a tiny model and else one for
     each core. The store's pages are on ``device``, and all compute there.
@@ -232,7 +232,7 @@ def _play(demo: Demo, script: DemoScript, *, leak: bool) -> dict[str, Any]:
 
 
 def verdict(report: dict[str, Any], *, leak: bool) -> list[str]:
-    """Return what is wrong with a report, in sentences; nothing where the demo shows its point.
+    """Returns what is wrong with a report, in sentences; nothing where the demo shows its point.
 
     Times are not judged here: they are this machine's.
     """

@@ -32,7 +32,7 @@ class LineProcess:
         log: IO[bytes],
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Start ``python -m module arguments``, with ``environment`` on top of this process's."""
+        """Starts ``python -m module arguments``, with ``environment`` on top of this process's."""
         self.name = name
         self._ids = count(1)
         self._process = subprocess.Popen(  # noqa: S603 - our own modules, our own arguments
@@ -50,11 +50,11 @@ class LineProcess:
         return self._process.pid
 
     def wait_ready(self) -> None:
-        """Wait for its first line; raises ``ProcessEndedError``."""
+        """Waits for its first line; raises ``ProcessEndedError``."""
         self._read()
 
     def ask(self, **request: object) -> dict[str, Any]:
-        """Send a request and wait for its answer.
+        """Sends a request and waits for its answer.
 
         Raises ``ProcessEndedError``, and ``WorkerError`` where the answer is an error.
         """
@@ -65,7 +65,7 @@ class LineProcess:
         return answer
 
     def send(self, **request: object) -> None:
-        """Send a request without waiting; raises ``ProcessEndedError``."""
+        """Sends a request without waiting; raises ``ProcessEndedError``."""
         assert self._process.stdin is not None  # a pipe
         try:
             self._process.stdin.write(json.dumps({"id": next(self._ids), **request}) + "\n")
@@ -74,7 +74,7 @@ class LineProcess:
             raise ProcessEndedError(self.name, self._process.wait()) from None
 
     def wait_ended(self, timeout: float) -> int:
-        """Wait for its end and return its exit status, negative for a signal.
+        """Waits for its end and returns its exit status, negative for a signal.
 
         Raises ``WorkerError`` if it lives on.
         """
@@ -84,11 +84,11 @@ class LineProcess:
             raise WorkerError(f"{self.name} did not end within {timeout} s") from None
 
     def kill(self) -> None:
-        """Send SIGKILL, from any thread; whoever waits for its answer is told that it ended."""
+        """Sends SIGKILL, from any thread; whoever waits for its answer is told that it ended."""
         self._process.kill()
 
     def close(self, timeout: float = 30.0) -> None:
-        """End it: no more lines, then SIGKILL; nothing the second time."""
+        """Ends it: no more lines, then SIGKILL; nothing the second time."""
         assert self._process.stdin is not None  # pipes
         assert self._process.stdout is not None
         if not self._process.stdin.closed:
@@ -132,7 +132,7 @@ def worker_process(
     threads: int | None = None,
     device: str = CPU,
 ) -> LineProcess:
-    """Start ``kvstore-worker run`` on a store, with ``threads`` or one for each core.
+    """Starts ``kvstore-worker run`` on a store, with ``threads`` or one for each core.
 
     In float32, whatever the device: its tokens are there to be compared.
     """
@@ -146,7 +146,7 @@ def worker_process(
 def reference_process(
     folder: Path, *, log: IO[bytes], threads: int | None = None, device: str = CPU
 ) -> LineProcess:
-    """Start stock transformers on a model folder, with ``threads`` or one for each core."""
+    """Starts stock transformers on a model folder, with ``threads`` or one for each core."""
     arguments = ["--model", str(folder), *_threads(threads)]
     if device != CPU:
         arguments += ["--device", device]

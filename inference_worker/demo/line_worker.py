@@ -36,14 +36,14 @@ class LineWorker:
         client: kvstore_client.Client | None,
         namespace: kvstore_client.Namespace | None,
     ) -> None:
-        """Take an engine and, where it uses a store, its client and namespace."""
+        """Takes an engine and, where it uses a store, its client and namespace."""
         self._engine = engine
         self._client = client
         self._namespace = namespace
         self._kept: list[kvstore_client.Match] = []
 
     def serve(self, requests: IO[str], answers: IO[str]) -> None:
-        """Answer requests until there are no more, then give back what was kept on purpose."""
+        """Answers requests until there are no more, then gives back what was kept on purpose."""
         _put(answers, {"ready": True})
         for line in requests:
             name: Any = None

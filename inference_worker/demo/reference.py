@@ -36,13 +36,13 @@ class Watcher(LogitsProcessor):  # type: ignore[misc]
     """Sees each step's logits: notes the time and the gap, and puts forced ids through."""
 
     def __init__(self, forced_ids: Sequence[int]) -> None:
-        """Start before the first step."""
+        """Starts before the first step."""
         self.gaps: list[float] = []
         self.forced_ids = list(forced_ids)
         self.first_seen: float | None = None
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Take the raw logits ``[1, vocabulary]`` of one step and give those to choose from."""
+        """Takes the raw logits ``[1, vocabulary]`` of one step and gives those to choose from."""
         del input_ids
         best = scores[0].topk(2).values.tolist()
         if self.first_seen is None:
@@ -60,14 +60,14 @@ class Reference:
     """A stock model that continues prompts greedily, one at a time."""
 
     def __init__(self, module: PreTrainedModel) -> None:
-        """Take a loaded model; its own generation settings are dropped."""
+        """Takes a loaded model; its own generation settings are dropped."""
         self._module = module.eval()
         self._module.generation_config = GenerationConfig()
 
     def answer(
         self, prompt_ids: Sequence[int], max_tokens: int, forced_ids: Sequence[int] = ()
     ) -> dict[str, Any]:
-        """Continue a prompt by exactly ``max_tokens`` ids, the first of them forced.
+        """Continues a prompt by exactly ``max_tokens`` ids, the first of them forced.
 
         Raises ``ValueError`` for an empty prompt, no token to give, or more forced than given.
         """
@@ -94,7 +94,7 @@ class Reference:
 
 
 def load_reference(folder: Path, device: str = CPU) -> Reference:
-    """Load a folder's model in float32 with stock attention; raises as ``find_device``."""
+    """Loads a folder's model in float32 with stock attention; raises as ``find_device``."""
     module = AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="sdpa"
     )
@@ -102,7 +102,7 @@ def load_reference(folder: Path, device: str = CPU) -> Reference:
 
 
 def serve(reference: Reference, requests: IO[str], answers: IO[str]) -> None:
-    """Answer requests, one JSON object a line, until there are no more."""
+    """Answers requests, one JSON object a line, until there are no more."""
     _put(answers, {"ready": True})
     for line in requests:
         name: Any = None
@@ -122,7 +122,7 @@ def _put(answers: IO[str], answer: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Run the reference on standard input and output."""
+    """Runs the reference on standard input and output."""
     parser = argparse.ArgumentParser(description="Stock transformers, greedy, one line a request.")
     parser.add_argument("--model", type=Path, required=True, help="a transformers model folder")
     parser.add_argument("--threads", type=int, default=None, help="default: all cores")

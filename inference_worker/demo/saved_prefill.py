@@ -26,7 +26,7 @@ MOST_WITH: Final = OWN_TOKENS + DECODE_STEPS
 
 
 def measure_saved_prefill(worker: LocalWorker) -> dict[str, Any]:
-    """Run the request without the cache, and with it after another one; gives the report.
+    """Runs the request without the cache, and with it after another one; gives the report.
 
     The worker's pages have ``PAGE_TOKENS`` tokens, its store nothing of this. Positions are
     counted by the engine as it runs the model's steps.
@@ -50,7 +50,7 @@ def measure_saved_prefill(worker: LocalWorker) -> dict[str, Any]:
 
 
 def saved_prefill_faults(report: dict[str, Any]) -> list[str]:
-    """Say what of a report is not as it has to be, in sentences."""
+    """Says what of a report is not as it has to be, in sentences."""
     wrong = []
     if report["store_failure"] is not None:
         wrong.append(f"the store failed: {report['store_failure']}")
@@ -64,7 +64,7 @@ def saved_prefill_faults(report: dict[str, Any]) -> list[str]:
 
 
 def _prompts(model: PagedModel) -> tuple[list[int], list[int]]:
-    """Give two prompts that share exactly their first tokens, of the demo's text."""
+    """Gives two prompts that share exactly their first tokens, of the demo's text."""
     text = DemoScript(model.tokenizer).document
     mine = text[: SHARED_TOKENS + OWN_TOKENS]
     # From further on, where the text goes on with another token.

@@ -32,7 +32,7 @@ class DemoScript:
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        """Read and encode what is shipped with the package."""
+        """Reads and encode what is shipped with the package."""
         data = files("inference_worker") / "data"
         text = (data / "demo_text.txt").read_text(encoding="utf-8")
         self._asked = json.loads((data / "demo_questions.json").read_text(encoding="utf-8"))
@@ -42,26 +42,26 @@ class DemoScript:
         self.document = [*tokenizer.begin_ids, *ids[:limit]]
 
     def warm_up(self) -> list[int]:
-        """Return a prompt that begins as no other of the demo does: out of the text's middle."""
+        """Returns a prompt that begins as no other of the demo does: out of the text's middle."""
         middle = len(self.document) // 2
         return self.document[middle : middle + WARM_UP_TOKENS]
 
     def questions(self) -> Iterator[DemoTurn]:
-        """Yield questions on the document, to the workers in turn."""
+        """Yields questions on the document, to the workers in turn."""
         for number, text in enumerate(self._asked["questions"][:QUESTIONS]):
             yield self._turn(number, "question", text)
 
     def again(self) -> DemoTurn:
-        """Return the first question once more, to the worker that was not asked it."""
+        """Returns the first question once more, to the worker that was not asked it."""
         return self._turn(1, AGAIN, self._asked["questions"][0])
 
     def chat(self) -> Iterator[DemoTurn]:
-        """Yield a chat's turns, each to the other worker than the one before."""
+        """Yields a chat's turns, each to the other worker than the one before."""
         for number, text in enumerate(self._asked["chat"]):
             yield self._turn(number, "chat", text)
 
     def last_words(self) -> DemoTurn:
-        """Return the question during which worker B is killed, and which A then answers."""
+        """Returns the question during which worker B is killed, and which A then answers."""
         return self._turn(1, "killed", self._asked["questions"][QUESTIONS])
 
     def _turn(self, number: int, kind: str, text: str) -> DemoTurn:

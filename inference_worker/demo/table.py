@@ -42,7 +42,7 @@ class DemoTable:
     """A live table on ``console``; a context manager, one thread."""
 
     def __init__(self, console: Console) -> None:
-        """Start empty."""
+        """Starts empty."""
         self._table = Table(
             title="Two workers, one store", caption=CAPTION, box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
         )
@@ -52,7 +52,7 @@ class DemoTable:
         self._live = Live(self._table, console=console, auto_refresh=False)
 
     def add(self, kind: str, row: dict[str, Any]) -> None:
-        """Show one request's row of the report."""
+        """Shows one request's row of the report."""
         self._table.add_row(
             row["worker"],
             kind,
@@ -86,13 +86,13 @@ class DemoTable:
 
 
 def _sooner(row: dict[str, Any]) -> str:
-    """Say how much sooner the first token came; nothing where nothing was reused."""
+    """Says how much sooner the first token came; nothing where nothing was reused."""
     reused = row["matched_tokens"] + row["copied_tokens"]
     return f"{row['ttft_ms_without'] / row['ttft_ms']:.1f}x" if reused else "-"
 
 
 def summary(report: dict[str, Any]) -> list[str]:
-    """Say in sentences what the table shows: medians, and what was left over."""
+    """Says in sentences what the table shows: medians, and what was left over."""
     rows = report["requests"]
     exact = sum(
         row["matched_tokens"] + row["copied_tokens"] == row["shared_tokens"] for row in rows

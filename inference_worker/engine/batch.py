@@ -33,7 +33,7 @@ class BatchRunner:
         wait_for_device: Callable[[], None],
         on_first_token: Callable[[RequestRun], None],
     ) -> None:
-        """Call ``on_first_token`` before each request's first token is reported.
+        """Calls ``on_first_token`` before each request's first token is reported.
 
         ``wait_for_device`` returns when all work that the engine queued is done.
         """
@@ -45,13 +45,13 @@ class BatchRunner:
         self._on_first_token = on_first_token
 
     def run(self, parts: list[Part]) -> None:
-        """Compute the parts of the requests that are still there, and tell what came of it."""
+        """Computes the parts of the requests that are still there, and tells what came of it."""
         batch = self._batch(parts)
         if batch:
             self._compute(batch)
 
     def _batch(self, parts: list[Part]) -> list[tuple[RequestRun, Part, StepPart]]:
-        """Give the parts of the requests that are still there, ready to be computed."""
+        """Gives the parts of the requests that are still there, ready to be computed."""
         batch = []
         for part in parts:
             run = self._table.runs.get(part.number)
@@ -66,7 +66,7 @@ class BatchRunner:
         return batch
 
     def _compute(self, batch: list[tuple[RequestRun, Part, StepPart]]) -> None:
-        """Run a batch, and tell the tokens that came of it; then the store is told."""
+        """Runs a batch, and tells the tokens that came of it; then the store is told."""
         try:
             ids = [id_ for run, part, _ in batch for id_ in run.next_ids(part.token_count)]
             step = Step(self._pool, tuple(step_part for _, _, step_part in batch))
@@ -86,7 +86,7 @@ class BatchRunner:
                 self._publish(run, ended.get(run.number))
 
     def _choose(self, runs: list[RequestRun], logits: torch.Tensor) -> dict[int, FinishReason]:
-        """Choose and report the next token of each row's request; return who ended, and why.
+        """Chooses and report the next token of each row's request; returns who ended, and why.
 
         Waits for the device once, then compares each request's pages with the pages that it read.
         Chooses no token from pages that the store gave to others.

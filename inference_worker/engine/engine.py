@@ -60,7 +60,7 @@ class Engine:
         max_running: int = MAX_RUNNING,
         private_tokens: int | None = None,
     ) -> None:
-        """Accept sequences of at most ``longest`` tokens, by default ``longest_sequence``.
+        """Accepts sequences of at most ``longest`` tokens, by default ``longest_sequence``.
 
         A step computes at most ``max_step_tokens``, by default ``step_tokens``, besides one token
         of each request that decodes. At most ``max_running`` requests have pages at a time.
@@ -176,11 +176,11 @@ class Engine:
         return number
 
     def generation(self, number: int) -> Generation:
-        """Say what came so far of a request that has not ended; raises ``KeyError``."""
+        """Says what came so far of a request that has not ended; raises ``KeyError``."""
         return self._table.runs[number].generation
 
     def abort(self, number: int) -> None:
-        """End a request wherever it is; nothing if it has ended.
+        """Ends a request wherever it is; nothing if it has ended.
 
         What it computed is the store's, and its listener has its end: at once or, where a
         listener calls this, before the step goes on.
@@ -193,7 +193,7 @@ class Engine:
             self._end_aborted()
 
     def step(self) -> bool:
-        """Run at most one batch; return False if the engine cannot do anything now.
+        """Runs at most one batch; returns False if the engine cannot do anything now.
 
         Raises ``DeviceLostError`` if the device has failed for good: this process has to end then.
         """
@@ -220,7 +220,7 @@ class Engine:
         on_published: OnPublished = _ignore,
         stopped: Callable[[], bool] = lambda: False,
     ) -> Generation:
-        """Continue a prompt by ``max_tokens`` ids, or to the first of ``stop_ids``.
+        """Continues a prompt by ``max_tokens`` ids, or to the first of ``stop_ids``.
 
         Calls ``stopped`` after each id, and ends sooner if it returns True. ``on_token`` is
         called with each id as soon as it is chosen, and ``on_published`` as in :meth:`add`. Gives
@@ -260,13 +260,13 @@ class Engine:
                 self._table.end(run, FinishReason.ABORT)
 
     def _note_speed(self, run: RequestRun) -> None:
-        """Measure how fast prompts are computed, and tell the store with the next request."""
+        """Measures how fast prompts are computed, and tells the store with the next request."""
         self._speed.note(run.generation.computed_tokens, run.seconds_of_prompt)
         if self._namespaces is not None:
             self._namespaces.state_speed(self._speed.tokens_per_second)
 
     def _checked(self, prompt_ids: Sequence[int], max_tokens: int) -> list[int]:
-        """Return the prompt as a list of its own, if it can be computed; raises as `add`."""
+        """Returns the prompt as a list of its own, if it can be computed; raises as `add`."""
         ids = [index(each) for each in prompt_ids]
         if not ids:
             raise BadPromptError("a prompt without tokens")

@@ -39,7 +39,7 @@ class Generation:
     store_failure: str | None = None
 
     def plain(self) -> dict[str, Any]:
-        """Give all of it as JSON has it: pages as ``[extent, slot]``, times in milliseconds."""
+        """Gives all of it as JSON has it: pages as ``[extent, slot]``, times in milliseconds."""
         return {
             "output_ids": list(self.output_ids),
             "prompt_tokens": self.prompt_tokens,

@@ -10,7 +10,7 @@ class RequestOutcome:
     """A listener that keeps the end or the failure of a request."""
 
     def __init__(self, on_token: Callable[[int], None]) -> None:
-        """Hand each token on."""
+        """Hands each token on."""
         self._on_token = on_token
         self._generation: Generation | None = None
         self._error: Exception | None = None
@@ -21,20 +21,20 @@ class RequestOutcome:
         return self._generation is not None or self._error is not None
 
     def on_token(self, token: int) -> None:
-        """Hand it on."""
+        """Hands it on."""
         self._on_token(token)
 
     def on_end(self, generation: Generation, reason: FinishReason) -> None:
-        """Keep what came of it."""
+        """Keeps what came of it."""
         del reason
         self._generation = generation
 
     def on_failure(self, error: Exception) -> None:
-        """Keep why it failed."""
+        """Keeps why it failed."""
         self._error = error
 
     def generation(self) -> Generation:
-        """Give what came of it; raises what made it fail."""
+        """Gives what came of it; raises what made it fail."""
         if self._error is not None:
             raise self._error
         assert self._generation is not None  # it is there

@@ -24,11 +24,11 @@ class PrefillSpeed:
         return self._tokens / self._seconds if self._seconds else 0.0
 
     def seconds_for(self, token_count: int) -> float:
-        """Say how long so many tokens take, as far as is known."""
+        """Says how long so many tokens take, as far as is known."""
         return token_count / (self.tokens_per_second or UNKNOWN_SPEED)
 
     def note(self, token_count: int, seconds: float) -> None:
-        """Take in a prompt of which ``token_count`` tokens were computed, in so many seconds."""
+        """Takes in a prompt of which ``token_count`` tokens were computed, in so many seconds."""
         if token_count >= LEAST_TOKENS and seconds > 0:
             self._tokens = self._tokens * FADING + token_count
             self._seconds = self._seconds * FADING + seconds

@@ -43,13 +43,13 @@ class RequestListener(Protocol):
     """
 
     def on_token(self, token: int) -> None:
-        """Take the next id, as soon as it is chosen."""
+        """Takes the next id, as soon as it is chosen."""
         ...
 
     def on_end(self, generation: Generation, reason: FinishReason) -> None:
-        """Take all that came of it; everything it held is given back."""
+        """Takes all that came of it; everything it held is given back."""
         ...
 
     def on_failure(self, error: Exception) -> None:
-        """Take what made it fail; everything it held is given back."""
+        """Takes what made it fail; everything it held is given back."""
         ...

@@ -32,7 +32,7 @@ class RequestRun:
         *,
         uses_store: bool = True,
     ) -> None:
-        """Start with the checked prompt, holding nothing."""
+        """Starts with the checked prompt, holding nothing."""
         self.number: Final = number
         self.request: Final = request
         self.listener: Final = listener
@@ -90,7 +90,7 @@ class RequestRun:
         return first - (self._began or first) - waited
 
     def open(self, pages: SequencePages) -> bool:
-        """Go on behind what ``pages`` have of all ids; tells whether these are the first."""
+        """Goes on behind what ``pages`` have of all ids; tells whether these are the first."""
         self.pages = pages
         self._computed = pages.matched_tokens + pages.copied_tokens
         self._computed_here = 0
@@ -129,17 +129,17 @@ class RequestRun:
         )
 
     def next_ids(self, count: int) -> list[int]:
-        """Give the next ``count`` ids to be computed."""
+        """Gives the next ``count`` ids to be computed."""
         return self.ids[self._computed : self._computed + count]
 
     def advance(self, count: int) -> None:
-        """Take in that the next ``count`` ids were computed."""
+        """Takes in that the next ``count`` ids were computed."""
         self._computed += count
         self._computed_here += count
         self.generation.computed_tokens += count
 
     def require_current(self) -> None:
-        """Raise ``PageRecycled`` if the store gave some of the pages that were read to others.
+        """Raises ``PageRecycled`` if the store gave some of the pages that were read to others.
 
         Call it after the device's work on the pages is done.
         """
@@ -147,7 +147,7 @@ class RequestRun:
         self.pages.require_current()
 
     def chosen(self, choice: Choice) -> None:
-        """Take in the next token, chosen from the last id's logits."""
+        """Takes in the next token, chosen from the last id's logits."""
         prompt = self.generation.prompt_tokens
         # Never a sample: whoever finds it decodes greedily.
         best = {self._computed: choice.argmax}
@@ -156,7 +156,7 @@ class RequestRun:
         self.say(choice.token)
 
     def say(self, token: int) -> None:
-        """Take in a token that was chosen, or known."""
+        """Takes in a token that was chosen, or known."""
         said = self.generation.output_ids
         if not said:
             self.generation.time_to_first_token = time.perf_counter() - self._added
@@ -165,7 +165,7 @@ class RequestRun:
         self.ids.append(token)
 
     def end_after(self, token: int) -> FinishReason | None:
-        """Tell whether the last token said ends the request, and why."""
+        """Returns whether the last token said ends the request, and why."""
         if token in self.request.stop_ids:
             return FinishReason.STOP
         said = len(self.generation.output_ids)
@@ -180,7 +180,7 @@ class RequestRun:
                 self._note(self.pages.publish(self.ids, self._computed, token))
 
     def give_back(self, *, publish: bool) -> None:
-        """Release all pages; with ``publish`` the store is told the rest of what was computed.
+        """Releases all pages; with ``publish`` the store is told the rest of what was computed.
 
         That is the last page, however full, and the next tokens.
         """
@@ -200,14 +200,14 @@ class RequestRun:
             pages.close()
 
     def end(self) -> None:
-        """End its trace, where it has one: it ended, however."""
+        """Ends its trace, where it has one: it ended, however."""
         self._end_prefill()
         if self.span is not None:
             self.span.set_attribute("output_tokens", len(self.generation.output_ids))
             self.span.end()
 
     def distrust(self, why: PageRecycled) -> None:
-        """Release all pages, and compute all ids anew without the store.
+        """Releases all pages, and compute all ids anew without the store.
 
         Each token was chosen before the store's pages were found recycled, and holds.
         """

@@ -25,7 +25,7 @@ class RequestTable:
         on_gone: Callable[[int], None],
         check_error: Callable[[Exception], None] = lambda _: None,
     ) -> None:
-        """Call ``on_gone`` with the number of each that ended, ``check_error`` with each error."""
+        """Calls ``on_gone`` with the number of each that ended, ``check_error`` with each error."""
         self.runs: dict[int, RequestRun] = {}
         self.totals = dict.fromkeys(("prompt", "matched", "copied", "prefilled", "computed"), 0)
         # Requests that are to end as soon as a step can do without them; none is told a token.
@@ -35,7 +35,7 @@ class RequestTable:
         self._check_error = check_error
 
     def opened(self, run: RequestRun, pages: SequencePages) -> None:
-        """Hand a request its pages, and count what the first ones had of it."""
+        """Hands a request its pages, and count what the first ones had of it."""
         if run.open(pages):
             found = run.generation
             self.totals["prompt"] += found.prompt_tokens
@@ -44,7 +44,7 @@ class RequestTable:
             self.totals["prefilled"] += found.prefilled_tokens
 
     def yielded(self, run: RequestRun) -> None:
-        """Count a request that waits for what is done elsewhere, once."""
+        """Counts a request that waits for what is done elsewhere, once."""
         self.yielded_count += not run.yielded
         run.yielded = True
 
@@ -69,7 +69,7 @@ class RequestTable:
             _tell(partial(run.listener.on_end, run.generation, reason))
 
     def fail(self, run: RequestRun, error: Exception) -> None:
-        """Release all that a request holds, and tell why."""
+        """Releases all that a request holds, and tells why."""
         self._check_error(error)
         try:
             self.release(run, publish=False)
@@ -86,7 +86,7 @@ class RequestTable:
             self.fail(run, error)
 
     def release(self, run: RequestRun, *, publish: bool) -> None:
-        """Forget a request and release all that it holds, telling nobody."""
+        """Forgets a request and releases all that it holds, telling nobody."""
         del self.runs[run.number]
         self._on_gone(run.number)
         try:

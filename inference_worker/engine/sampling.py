@@ -31,7 +31,7 @@ class Sampler:
     """
 
     def __init__(self, options: SamplingOptions) -> None:
-        """Start at the seed."""
+        """Starts at the seed."""
         self._options = options
         self._generator = torch.Generator()
         if options.seed is None:
@@ -47,7 +47,7 @@ class Sampler:
                 self._warpers.append(TopPLogitsWarper(options.top_p))
 
     def choose(self, logits: torch.Tensor) -> Choice:
-        """Choose from raw logits ``[vocabulary]``, on any device; waits for that device.
+        """Chooses from raw logits ``[vocabulary]``, on any device; waits for that device.
 
         Raises what a draw raises.
         """
@@ -62,7 +62,7 @@ class Sampler:
         return self._options.is_greedy
 
     def draw(self, logits: torch.Tensor) -> int:
-        """Draw a token from raw logits ``[1, vocabulary]``, float32 on the CPU.
+        """Draws a token from raw logits ``[1, vocabulary]``, float32 on the CPU.
 
         Raises ``RuntimeError`` where they are no distribution, as of NaN.
         """
@@ -71,7 +71,7 @@ class Sampler:
 
 
 def choose_all(logits: torch.Tensor, samplers: Sequence[Sampler]) -> list[Choice | Exception]:
-    """Choose for each request of a batch from its row of raw logits ``[rows, vocabulary]``.
+    """Chooses for each request of a batch from its row of raw logits ``[rows, vocabulary]``.
 
     The best tokens of all rows are looked for at once; who draws does so from its row alone, so
     that a seed gives the same tokens in a batch as without one. A draw that fails gives what it

@@ -24,7 +24,7 @@ class SamplingOptions:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what no distribution follows from."""
+        """Refuses what no distribution follows from."""
         if not 0 <= self.temperature < float("inf"):
             raise ValueError(f"a temperature is 0 or more, not {self.temperature}")
         if not 0 < self.top_p <= 1:

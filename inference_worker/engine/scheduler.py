@@ -75,22 +75,22 @@ class Scheduler:
         self._queue.add(number, token_count)
 
     def remove(self, number: int) -> None:
-        """Forget a request, whatever became of it; nothing the second time."""
+        """Forgets a request, whatever became of it; nothing the second time."""
         self._queue.remove(number)
         if self._running.pop(number, None) is not None:
             self._closed_until = 0.0
             self.published(prompt=True)
 
     def computed(self, part: Part) -> None:
-        """Take in that a part was computed."""
+        """Takes in that a part was computed."""
         self._running[part.number].computed += part.token_count
 
     def extended(self, number: int) -> None:
-        """Take in that a running request has one id more, to be computed too."""
+        """Takes in that a running request has one id more, to be computed too."""
         self._running[number].token_count += 1
 
     def published(self, *, prompt: bool) -> None:
-        """Take in that this engine published pages; with ``prompt`` the last of a prompt's."""
+        """Takes in that this engine published pages; with ``prompt`` the last of a prompt's."""
         self._queue.published()
         if prompt:
             self._queue.look_again()
@@ -103,7 +103,7 @@ class Scheduler:
             self._queue.look_again()
 
     def plan(self, supply: Supply, now: float) -> list[Part]:
-        """Admit what has room, and choose the parts of the next step, all with their pages.
+        """Admits what has room, and choose the parts of the next step, all with their pages.
 
         First the next token of each request that decodes, then what is missing of prompts,
         within the step's tokens. No part where nothing can be done at ``now``, in seconds.
@@ -134,7 +134,7 @@ class Scheduler:
                 self._queue.takes_over(job, now)
 
     def _order_matters(self, now: float) -> bool:
-        """Tell whether what is cached decides who of the waiting is admitted now."""
+        """Returns whether what is cached decides who of the waiting is admitted now."""
         count, room = self._queue.ready_count(now), self._room()
         if count <= 1 or room <= 0:
             return count > 0 >= room
@@ -148,18 +148,18 @@ class Scheduler:
         return self._queue.next(now, room) if room > 0 else None
 
     def _room(self) -> int:
-        """Count the tokens of the next step that nobody needs who runs."""
+        """Counts the tokens of the next step that nobody needs who runs."""
         return self._max_step_tokens - sum(job.missing for job in self._running.values())
 
     def _room_beside(self) -> int:
-        """Count those that a step has for short prompts beside a long one."""
+        """Counts those that a step has for short prompts beside a long one."""
         decodes = [job for job in self._running.values() if job.missing == 1]
         beside = (self._max_step_tokens - len(decodes)) // 2
         prompts = [job for job in self._running.values() if job.missing > 1]
         return beside - sum(job.missing for job in _short(prompts, beside))
 
     def _parts(self) -> Iterator[Part]:
-        """Choose what is computed: what decodes, short rests of prompts, then the oldest prompts.
+        """Chooses what is computed: what decodes, short rests of prompts, then the oldest prompts.
 
         A prompt of which most is cached does not wait for a long one; that has half the step.
         """
@@ -200,7 +200,7 @@ class Scheduler:
 
 
 def _short(prompts: list[_Job], room: int) -> list[_Job]:
-    """Choose the shortest rests that fit together."""
+    """Chooses the shortest rests that fit together."""
     chosen = []
     for job in sorted(prompts, key=lambda job: job.missing):
         room -= job.missing

@@ -40,13 +40,13 @@ class Waiting:
         return max(self.token_count - self.cached, 1)
 
     def is_stale(self, version: int, now: float) -> bool:
-        """Tell whether another peek may say something else."""
+        """Returns whether another peek may say something else."""
         if self._peeked_at is None:
             return True
         return self._peeked_version != version or now - self._peeked_at >= PEEK_SECONDS
 
     def peeked(self, cached: int, version: int, now: float) -> None:
-        """Take in what a peek said."""
+        """Takes in what a peek said."""
         self.cached, self._peeked_version, self._peeked_at = cached, version, now
 
     @property
@@ -56,7 +56,7 @@ class Waiting:
         return peeked_at, self.number
 
     def put_off(self, found: Elsewhere, now: float) -> None:
-        """Leave it alone for a while, or for good have it wait for nobody."""
+        """Leaves it alone for a while, or for good have it wait for nobody."""
         if self.prefix is None:
             self._waits_since = now
         self.prefix, self.one_is_enough = found.prefix, found.one_is_enough
@@ -65,7 +65,7 @@ class Waiting:
         self.look_at = min(now + found.look_after, gives_up_at) if self.may_yield else now
 
     def wait_anew(self, now: float) -> None:
-        """Begin the wait again: another one does now what it waits for."""
+        """Begins the wait again: another one does now what it waits for."""
         self._waits_since = now
 
 
@@ -80,14 +80,14 @@ class WaitingQueue:
     """
 
     def __init__(self) -> None:
-        """Start with none."""
+        """Starts with none."""
         self._jobs: dict[int, Waiting] = {}
         self._passes = 0
         # Grows when something was published here.
         self._version = 0
 
     def __len__(self) -> int:
-        """Count them."""
+        """Counts them."""
         return len(self._jobs)
 
     def add(self, number: int, token_count: int, *, resumes: bool = False) -> None:
@@ -95,15 +95,15 @@ class WaitingQueue:
         self._jobs[number] = Waiting(number, token_count, resumes)
 
     def remove(self, number: int) -> None:
-        """Forget a request; nothing where it does not wait."""
+        """Forgets a request; nothing where it does not wait."""
         self._jobs.pop(number, None)
 
     def published(self) -> None:
-        """Take in that this engine published pages, which those that wait may lack."""
+        """Takes in that this engine published pages, which those that wait may lack."""
         self._version += 1
 
     def look_again(self) -> None:
-        """Take in that what is waited for may be done, or given up: it was this engine's own."""
+        """Takes in that what is waited for may be done, or given up: it was this engine's own."""
         for job in self._jobs.values():
             job.look_at = 0.0
 
@@ -112,18 +112,18 @@ class WaitingQueue:
         return min((job.look_at for job in self._lookers()), default=None)
 
     def peek(self, supply: Supply, now: float) -> None:
-        """Ask what is cached of a few, where that is not known or may have changed."""
+        """Asks what is cached of a few, where that is not known or may have changed."""
         jobs = [job for job in self._ready(now) if not job.resumes]
         stale = [job for job in jobs if job.is_stale(self._version, now)]
         for job in sorted(stale, key=lambda each: each.peek_order)[:PEEKS_A_STEP]:
             job.peeked(supply.peek(job.number), self._version, now)
 
     def total_lacking(self, now: float) -> int:
-        """Count the tokens that those lack who can be admitted now."""
+        """Counts the tokens that those lack who can be admitted now."""
         return sum(job.lacking for job in self._ready(now))
 
     def ready_count(self, now: float) -> int:
-        """Count those that can be admitted now."""
+        """Counts those that can be admitted now."""
         return len(self._ready(now))
 
     def next(self, now: float, most_lacking: int | None) -> Waiting | None:
@@ -141,7 +141,7 @@ class WaitingQueue:
         return min(fits, key=lambda job: (-job.cached, job.number), default=None)
 
     def admitted(self, job: Waiting, now: float) -> None:
-        """Take in that a request waits no more; nothing where it was removed."""
+        """Takes in that a request waits no more; nothing where it was removed."""
         if self._jobs.get(job.number) is not job:
             return
         if not job.resumes:
@@ -150,7 +150,7 @@ class WaitingQueue:
         del self._jobs[job.number]
 
     def takes_over(self, job: Waiting, now: float) -> None:
-        """Take in that a request came to run: if it gave up, others wait for it from now on."""
+        """Takes in that a request came to run: if it gave up, others wait for it from now on."""
         if job.may_yield or not job.one_is_enough:
             return
         for other in self._jobs.values():
@@ -158,12 +158,12 @@ class WaitingQueue:
                 other.wait_anew(now)
 
     def _ready(self, now: float) -> list[Waiting]:
-        """Give those that can be admitted; of those that wait for the same work, one looks."""
+        """Gives those that can be admitted; of those that wait for the same work, one looks."""
         free = [job for job in self._jobs.values() if job.prefix is None]
         return free + [job for job in self._lookers() if job.look_at <= now]
 
     def _lookers(self) -> list[Waiting]:
-        """Give the oldest of each prefix that is computed elsewhere."""
+        """Gives the oldest of each prefix that is computed elsewhere."""
         first: dict[Hashable, Waiting] = {}
         for job in self._jobs.values():
             if job.prefix is not None:

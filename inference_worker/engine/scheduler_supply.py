@@ -44,11 +44,11 @@ class Supply(Protocol):
     """Gets and gives back the pages of requests, by their numbers."""
 
     def peek(self, number: int) -> int:
-        """Tell how many of a waiting request's tokens are cached; holds nothing."""
+        """Returns how many of a waiting request's tokens are cached; holds nothing."""
         ...
 
     def admit(self, number: int, *, may_yield: bool) -> Admitted | Elsewhere | NotAdmitted:
-        """Match a waiting request and have pages for all its tokens; else hold nothing.
+        """Matches a waiting request and have pages for all its tokens; else hold nothing.
 
         Only with ``may_yield`` may the answer be that they are computed elsewhere.
         """
@@ -66,5 +66,5 @@ class Supply(Protocol):
         ...
 
     def give_way(self, number: int) -> None:
-        """Put what is complete of a request into the store, and give back all that it holds."""
+        """Puts what is complete of a request into the store, and gives back all that it holds."""
         ...

@@ -40,7 +40,7 @@ class Step:
     parts: tuple[StepPart, ...]
 
     def __post_init__(self) -> None:
-        """Refuse a step that could not be computed."""
+        """Refuses a step that could not be computed."""
         if not self.parts:
             msg = "a step has at least one part"
             raise ValueError(msg)

@@ -22,7 +22,7 @@ class EngineAnswers:
         writer: StreamWriter,
         attached: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Take an engine that is ready, the socket, and what says whether it has a store now."""
+        """Takes an engine that is ready, the socket, and what says whether it has a store now."""
         self._engine = engine
         self._attached = attached
         self._reader = reader
@@ -81,5 +81,5 @@ class EngineAnswers:
         self._put(stats_frame(number, stats))
 
     def _put(self, frame: Frame) -> None:
-        """Write without waiting: what is not read is some tokens of each request at most."""
+        """Writes without waiting: what is not read is some tokens of each request at most."""
         self._writer.write(frame.pack())

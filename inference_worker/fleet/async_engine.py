@@ -38,7 +38,7 @@ class AsyncEngine(Protocol):
         ...
 
     def generate(self, request: Request) -> AsyncGenerator[Piece, None]:
-        """Give a request's tokens as they come; closing it aborts the request.
+        """Gives a request's tokens as they come; closing it aborts the request.
 
         Raises ``RequestTooLongError``, ``BadRequestError`` for what the engine cannot continue,
         ``EngineBusyError`` where too many wait, ``EngineGoneError`` where it ended, and what made
@@ -47,5 +47,5 @@ class AsyncEngine(Protocol):
         ...
 
     async def stats(self) -> EngineStats:
-        """Say what the engine does now, and its totals; raises ``EngineGoneError``."""
+        """Says what the engine does now, and its totals; raises ``EngineGoneError``."""
         ...

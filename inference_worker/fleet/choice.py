@@ -7,7 +7,7 @@ from inference_worker.fleet.link import EngineLink
 
 
 def choose_engine(links: Iterable[EngineLink], request: Request) -> EngineLink | None:
-    """Choose the one with the fewest tokens to compute, the first of several; None of none.
+    """Chooses the one with the fewest tokens to compute, the first of several; None of none.
 
     What each has in its own memory does not count: what one has computed of a prompt, all find at
     the store.

@@ -35,7 +35,7 @@ class Continuation:
         return not sampling.is_greedy and sampling.seed is not None
 
     def next_request(self) -> Request:
-        """Return what a process is to be asked now; not where :attr:`ended` says it is over."""
+        """Returns what a process is to be asked now; not where :attr:`ended` says it is over."""
         if not self._given or self._repeats:
             self._repeated = 0
             return self._request
@@ -47,7 +47,7 @@ class Continuation:
         )
 
     def take(self, token_ids: Sequence[int]) -> list[int]:
-        """Take a process's next tokens and return those that were not given before.
+        """Takes a process's next tokens and returns those that were not given before.
 
         Raises ``ContinuationError`` where a repetition differs from what was given.
         """
@@ -67,11 +67,11 @@ class Continuation:
         return FinishReason.LENGTH if len(self._given) >= self._request.max_tokens else None
 
     def reused(self, tokens: int | None) -> int | None:
-        """Return how many of its own prompt's tokens a process reused that reused so many."""
+        """Returns how many of its own prompt's tokens a process reused that reused so many."""
         return None if tokens is None else min(tokens, len(self._request.prompt_ids))
 
     def whole(self, last: Generation | None) -> Generation:
-        """Return what came of the request, with what its last process did for the prompt.
+        """Returns what came of the request, with what its last process did for the prompt.
 
         Without a ``last`` that came to tell, all of the prompt counts as computed.
         """

@@ -23,7 +23,7 @@ class FleetCounts:
         self._last: dict[EngineLink, EngineStats] = {}
 
     def add(self, told: Mapping[EngineLink, EngineStats]) -> EngineStats:
-        """Take what the living told and return the sums."""
+        """Takes what the living told and returns the sums."""
         for ended in self._last.keys() - {each for each in self._last if each.open}:
             last = self._last.pop(ended)
             self._past = added([self._past, replace(last, **dict.fromkeys(NOW, 0))])
@@ -32,7 +32,7 @@ class FleetCounts:
 
 
 def added(each: Iterable[EngineStats]) -> EngineStats:
-    """Add counts field by field."""
+    """Adds counts field by field."""
     all_of_them = list(each)
     return EngineStats(
         **{

@@ -36,14 +36,14 @@ class Fleet:
         find_store: FindStore,
         program: Sequence[str] = PROGRAM,
     ) -> None:
-        """Start nothing; ``find_store`` is asked as each process has loaded its model."""
+        """Starts nothing; ``find_store`` is asked as each process has loaded its model."""
         self._changed = asyncio.Event()
         self.seats = [EngineSeat(each, find_store, self._note, program) for each in engines]
         self._counts = FleetCounts()
         self._moves = 0
 
     async def start(self) -> LoadedModel:
-        """Start all, wait for the first that serves, and return what it loaded.
+        """Starts all, wait for the first that serves, and returns what it loaded.
 
         Raises ``WorkerError`` where one cannot be had, as of a model that is not there.
         """
@@ -53,7 +53,7 @@ class Fleet:
         return next(each.loaded for each in self.seats if each.loaded is not None)
 
     async def wait_serving(self, count: int) -> None:
-        """Wait until ``count`` processes serve; raises ``WorkerError`` where they will not."""
+        """Waits until ``count`` processes serve; raises ``WorkerError`` where they will not."""
         while sum(1 for _ in self._links()) < count:
             for each in self.seats:
                 if each.failure is not None:
@@ -61,7 +61,7 @@ class Fleet:
             await self._changed.wait()
 
     async def close(self) -> None:
-        """Abort what is under way, give all back, and end the processes."""
+        """Aborts what is under way, give all back, and end the processes."""
         await asyncio.gather(*(each.stop() for each in self.seats))
 
     @property
@@ -75,7 +75,7 @@ class Fleet:
         return next(self._links(), None) is not None
 
     async def generate(self, request: Request) -> AsyncGenerator[Piece, None]:
-        """Yield a request's tokens as they come, each once, whatever dies meanwhile.
+        """Yields a request's tokens as they come, each once, whatever dies meanwhile.
 
         Closed before its end, the request is aborted. Raises what the engine raises,
         ``EngineBusyError`` only where the queues of all are full and it was not begun,
@@ -110,7 +110,7 @@ class Fleet:
         yield Piece([], way.whole(None), ended)
 
     async def stats(self) -> EngineStats:
-        """Add up what all processes count, those that ended included.
+        """Adds up what all processes count, those that ended included.
 
         Of one that does not answer in time, and of one that ended, it is what it told last.
         """
@@ -132,7 +132,7 @@ class Fleet:
     async def _choose(
         self, request: Request, way: Continuation, full: set[EngineLink]
     ) -> EngineLink:
-        """Return who takes a request; one that was begun waits for it, where nobody serves."""
+        """Returns who takes a request; one that was begun waits for it, where nobody serves."""
         link = choose_engine((each for each in self._links() if each not in full), request)
         if link is None and way.moves:
             try:
@@ -146,7 +146,7 @@ class Fleet:
         return link
 
     async def _may_have_room(self, way: Continuation, full: set[EngineLink]) -> bool:
-        """Tell whether any has room besides those; one that was begun waits until they have."""
+        """Returns whether any has room besides those; one that was begun waits until they have."""
         if full.issuperset(self._links()):
             if not way.moves:
                 return False
@@ -159,6 +159,6 @@ class Fleet:
         return (each for each in links if each is not None and each.open)
 
     def _note(self) -> None:
-        """Wake whoever waits for a change."""
+        """Wakes whoever waits for a change."""
         self._changed.set()
         self._changed = asyncio.Event()

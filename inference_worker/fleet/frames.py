@@ -23,7 +23,7 @@ class Frame(NamedTuple):
     token_ids: Sequence[int] = ()
 
     def pack(self) -> bytes:
-        """Write it as it travels; raises ``BadPromptError`` for an id that is no uint32."""
+        """Writes it as it travels; raises ``BadPromptError`` for an id that is no uint32."""
         told = json.dumps(self.fields).encode()
         try:
             ids = array("I", self.token_ids)
@@ -35,7 +35,7 @@ class Frame(NamedTuple):
 
 
 async def read_frame(reader: StreamReader) -> Frame | None:
-    """Read the next message, or None where the other end is gone, in the middle of one too.
+    """Reads the next message, or None where the other end is gone, in the middle of one too.
 
     Raises ``ValueError`` for bytes that are none.
     """

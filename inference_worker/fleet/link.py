@@ -20,7 +20,7 @@ GONE: Final = Frame({"op": "gone"})
 
 @asynccontextmanager
 async def both_ways(sock: socket.socket) -> AsyncGenerator[tuple[StreamReader, StreamWriter], None]:
-    """Provide what reads a connected socket and what writes it, and close them in the end.
+    """Provides what reads a connected socket and what writes it, and closes them in the end.
 
     Each has a descriptor of its own. A transport that writes to who is gone is closed at
     once, with all that came and was not read: the last that a process said before it died.
@@ -41,7 +41,7 @@ class EngineLink:
     """
 
     def __init__(self, reader: StreamReader, writer: StreamWriter) -> None:
-        """Take both ways of a socket; nothing is read before :meth:`serve`."""
+        """Takes both ways of a socket; nothing is read before :meth:`serve`."""
         self._reader = reader
         self._writer = writer
         self._numbers = count(1)
@@ -50,7 +50,7 @@ class EngineLink:
         self.open = True
 
     async def serve(self) -> None:
-        """Hand each answer to who waits for it, until the process is gone; then tell all."""
+        """Hands each answer to who waits for it, until the process is gone; then tells all."""
         try:
             while (frame := await read_frame(self._reader)) is not None:
                 heard = self._heard.get(frame.fields["id"])
@@ -63,7 +63,7 @@ class EngineLink:
                 heard.put_nowait(GONE)
 
     async def generate(self, request: Request) -> AsyncGenerator[Piece, None]:
-        """Yield a request's tokens as they come; closed before its end, it is aborted.
+        """Yields a request's tokens as they come; closed before its end, it is aborted.
 
         Raises what the engine raised, and ``EngineGoneError`` where the process ended.
         """
@@ -94,7 +94,7 @@ class EngineLink:
                 self._send(Frame({"op": "abort", "id": number}))
 
     async def stats(self) -> EngineStats:
-        """Ask what it counts; raises ``EngineGoneError`` where it ended."""
+        """Asks what it counts; raises ``EngineGoneError`` where it ended."""
         number, heard = self._listen()
         try:
             self._send(Frame({"op": "stats", "id": number}))

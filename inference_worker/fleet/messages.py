@@ -29,7 +29,7 @@ _BAD: Final = {each.param: each for each in (BadPromptError, BadLengthError, Bad
 
 
 def request_frame(number: int, request: Request) -> Frame:
-    """Write a request down."""
+    """Writes a request down."""
     told = {each.name: getattr(request, each.name) for each in fields(request)}
     del told["prompt_ids"]
     told |= {"sampling": asdict(request.sampling), "stop_ids": sorted(request.stop_ids)}
@@ -37,7 +37,7 @@ def request_frame(number: int, request: Request) -> Frame:
 
 
 def request_of(frame: Frame) -> Request:
-    """Read what :func:`request_frame` wrote."""
+    """Reads what :func:`request_frame` wrote."""
     told = {name: value for name, value in frame.fields.items() if name not in {"op", "id"}}
     told["sampling"] = SamplingOptions(**told["sampling"])
     told["stop_ids"] = frozenset(told["stop_ids"])
@@ -45,12 +45,12 @@ def request_of(frame: Frame) -> Request:
 
 
 def end_frame(number: int, generation: Generation, reason: FinishReason) -> Frame:
-    """Write down what came of a request."""
+    """Writes down what came of a request."""
     return Frame({"op": "end", "id": number, "reason": reason, "generation": asdict(generation)})
 
 
 def end_of(told: Mapping[str, Any]) -> tuple[Generation, FinishReason]:
-    """Read what :func:`end_frame` wrote."""
+    """Reads what :func:`end_frame` wrote."""
     found = dict(told["generation"])
     for name in ("matched_pages", "published_pages"):
         found[name] = [PageRef(*page) for page in found[name]]
@@ -60,7 +60,7 @@ def end_of(told: Mapping[str, Any]) -> tuple[Generation, FinishReason]:
 
 
 def failure_frame(number: int, error: Exception) -> Frame:
-    """Write down what made a request fail."""
+    """Writes down what made a request fail."""
     told: dict[str, Any] = {"op": "failed", "id": number, "message": str(error), "kind": ""}
     match error:
         case RequestTooLongError():
@@ -79,7 +79,7 @@ def failure_frame(number: int, error: Exception) -> Frame:
 
 
 def failure_of(told: Mapping[str, Any]) -> Exception:
-    """Read what :func:`failure_frame` wrote; what has no type of its own is a ``WorkerError``."""
+    """Reads what :func:`failure_frame` wrote; what has no type of its own is a ``WorkerError``."""
     message = str(told["message"])
     match told["kind"]:
         case "too_long":
@@ -95,10 +95,10 @@ def failure_of(told: Mapping[str, Any]) -> Exception:
 
 
 def stats_frame(number: int, stats: EngineStats) -> Frame:
-    """Write an engine's counts down."""
+    """Writes an engine's counts down."""
     return Frame({"op": "stats", "id": number, "stats": asdict(stats)})
 
 
 def stats_of(told: Mapping[str, Any]) -> EngineStats:
-    """Read what :func:`stats_frame` wrote."""
+    """Reads what :func:`stats_frame` wrote."""
     return EngineStats(**told["stats"])

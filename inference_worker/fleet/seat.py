@@ -51,7 +51,7 @@ class EngineSeat:
         changed: Callable[[], None],
         program: Sequence[str] = PROGRAM,
     ) -> None:
-        """Start nothing; ``changed`` is called whenever a field did.
+        """Starts nothing; ``changed`` is called whenever a field did.
 
         ``program`` is what Python runs, with a socket's number behind it.
         """
@@ -69,11 +69,11 @@ class EngineSeat:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin; returns at once."""
+        """Begins; returns at once."""
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """End the process, by SIGKILL where it does not end by itself."""
+        """Ends the process, by SIGKILL where it does not end by itself."""
         self._stopping = True
         if self._task is None:
             return
@@ -110,7 +110,7 @@ class EngineSeat:
             self.restarts += 1
 
     async def _live(self, backoff: Backoff) -> int:
-        """Run one process to its end and return its status; raises ``WorkerError``."""
+        """Runs one process to its end and returns its status; raises ``WorkerError``."""
         ours, theirs = socket.socketpair()
         with ours, theirs:
             fd = theirs.fileno()
@@ -154,7 +154,7 @@ class EngineSeat:
             watching.cancel()
 
     async def _watch(self, link: EngineLink, process: Process) -> None:
-        """Kill a process that is stopped or stands still: its socket would stay open."""
+        """Kills a process that is stopped or stands still: its socket would stay open."""
         with suppress(EngineGoneError, ProcessLookupError):
             attached = False
             while True:
@@ -176,7 +176,7 @@ class _EndedError(Exception):
 
 
 async def _next(reader: StreamReader) -> dict[str, Any]:
-    """Read a process's next step; raises ``WorkerError`` with what it refuses."""
+    """Reads a process's next step; raises ``WorkerError`` with what it refuses."""
     frame = await read_frame(reader)
     if frame is None:
         raise _EndedError

@@ -36,7 +36,7 @@ def serve_engines(
     port: int,
     grace: float,
 ) -> None:
-    """Serve engines at a host and port until SIGTERM or SIGINT; for the main thread.
+    """Serves engines at a host and port until SIGTERM or SIGINT; for the main thread.
 
     Running requests get ``grace`` seconds after the signal. Raises ``OSError`` if the server cannot
     listen on the address.
@@ -72,7 +72,7 @@ async def _serve(
 
 
 async def unless_signalled(starting: Coroutine[Any, Any, T]) -> T:
-    """Await a start, unless a signal to stop ends it first; return a shell's status for it."""
+    """Awaits a start, unless a signal to stop ends it first; returns a shell's status for it."""
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(starting)
     status = 0
 

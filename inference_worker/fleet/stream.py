@@ -18,7 +18,7 @@ class EngineStream:
     """
 
     def __init__(self, request: Request, reused_tokens: Callable[["EngineStream"], int]) -> None:
-        """Begin on the running loop; ``reused_tokens`` is asked with the first token."""
+        """Begins on the running loop; ``reused_tokens`` is asked with the first token."""
         self.request = request
         # Of the engine's thread: the request's number within its engine.
         self.number: int | None = None
@@ -32,7 +32,7 @@ class EngineStream:
         self._error: Exception | None = None
 
     def on_token(self, token: int) -> None:
-        """Hand a token over; raises ``RuntimeError`` where the loop is closed."""
+        """Hands a token over; raises ``RuntimeError`` where the loop is closed."""
         if self._reused is None:
             self._reused = self._reused_tokens(self)
         with self._mutex:
@@ -40,12 +40,12 @@ class EngineStream:
         self._loop.call_soon_threadsafe(self._came.set)
 
     def on_end(self, generation: Generation, reason: FinishReason) -> None:
-        """Hand the end over."""
+        """Hands the end over."""
         self._end = generation, reason
         self._wake()
 
     def on_failure(self, error: Exception) -> None:
-        """Hand over why there is no more."""
+        """Hands over why there is no more."""
         self._error = error
         self._wake()
 
@@ -55,7 +55,7 @@ class EngineStream:
         return self._end is not None or self._error is not None
 
     async def next(self) -> Piece:
-        """Wait for what comes next; raises what made the request fail."""
+        """Waits for what comes next; raises what made the request fail."""
         while True:
             # First the end, then the tokens: none is added after it.
             end, error = self._end, self._error

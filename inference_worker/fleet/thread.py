@@ -39,7 +39,7 @@ class EngineThread:
     """
 
     def __init__(self, engine: Engine, *, max_waiting: int = MAX_WAITING) -> None:
-        """Start the thread, which alone uses ``engine`` from now on.
+        """Starts the thread, which alone uses ``engine`` from now on.
 
         At most ``max_waiting`` requests wait besides those that the engine has places for, which
         a step gives them; raises ``ValueError`` for less than 1.
@@ -74,7 +74,7 @@ class EngineThread:
         return self._accepting and self.failure is None
 
     async def generate(self, request: Request) -> AsyncGenerator[Piece, None]:
-        """Give a request's tokens as they come; closing it aborts the request.
+        """Gives a request's tokens as they come; closing it aborts the request.
 
         Raises as :class:`~inference_worker.fleet.async_engine.AsyncEngine` says.
         """
@@ -95,16 +95,16 @@ class EngineThread:
                 self._order(stream, adds=False)
 
     async def stats(self) -> EngineStats:
-        """Say what the engine did up to its last step, and who waits for it now."""
+        """Says what the engine did up to its last step, and who waits for it now."""
         with self._changed:
             return replace(self._counts, waiting=self._counts.waiting + self._unseen)
 
     async def wait_failed(self) -> None:
-        """Wait until an error has ended the thread; :attr:`failure` is that error from then on."""
+        """Waits until an error has ended the thread; :attr:`failure` is that error from then on."""
         await asyncio.shield(asyncio.wrap_future(self._failed))
 
     async def close(self, grace: float = 0.0) -> None:
-        """Take no more, let what runs end within ``grace`` seconds, abort the rest.
+        """Takes no more, let what runs end within ``grace`` seconds, abort the rest.
 
         Returns when the engine holds nothing and its thread has ended; may be repeated.
         """
@@ -156,7 +156,7 @@ class EngineThread:
             self._fail(error, streams)
 
     def _wait(self) -> bool:
-        """Sleep until there is something to do; False where there never will be."""
+        """Sleeps until there is something to do; False where there never will be."""
         with self._changed:
             while not self._orders and not self._engine.has_work:
                 if self._stopping:
@@ -165,7 +165,7 @@ class EngineThread:
         return True
 
     def _pause(self) -> None:
-        """Sleep until the engine may have something to do, or somebody orders."""
+        """Sleeps until the engine may have something to do, or somebody orders."""
         seconds = self._engine.next_look
         with self._changed:
             if not self._orders:
@@ -193,7 +193,7 @@ class EngineThread:
             self._unseen -= seen
 
     def _reused_tokens(self, stream: EngineStream) -> int:
-        """Say what the cache spared a request that has its first token, and so waits no more."""
+        """Says what the cache spared a request that has its first token, and so waits no more."""
         assert stream.number is not None  # it was added
         self._count(0)
         found = self._engine.generation(stream.number)

@@ -28,7 +28,7 @@ def build_app(
     settings: HttpSettings | None = None,
     registry: CollectorRegistry | None = None,
 ) -> Starlette:
-    """Make the application of one model; its ``state.drain`` is how it ends.
+    """Makes the application of one model; its ``state.drain`` is how it ends.
 
     ``registry`` may have metrics besides, which ``/metrics`` shows too.
     """

@@ -21,7 +21,7 @@ class HttpCounters:
     """The metrics of one HTTP server. One event loop uses it."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        """Add them to a registry."""
+        """Adds them to a registry."""
         self.registry = registry
         self.requests = Counter(
             "http_requests",
@@ -72,7 +72,7 @@ class EngineCollector(Collector):
         self.stats: EngineStats | None = None
 
     def collect(self) -> Iterator[Metric]:
-        """Give what the engine counts."""
+        """Gives what the engine counts."""
         stats = self.stats
         if stats is None:
             return

@@ -22,7 +22,7 @@ class ServedModel:
 def served_model(
     name: str, tokenizer: Tokenizer, end_ids: frozenset[int], longest: int
 ) -> ServedModel:
-    """Serve a model under a name, in the chat format that its tokenizer has."""
+    """Serves a model under a name, in the chat format that its tokenizer has."""
     return ServedModel(
         name=name,
         tokenizer=tokenizer,

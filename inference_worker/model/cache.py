@@ -10,7 +10,7 @@ from kvstore_transformers.cache_folder import cache_folder
 
 
 def build_once(name: str, build: Callable[[Path], None]) -> Path:
-    """Return the cached folder ``name``, built by ``build`` in an empty folder if it is missing.
+    """Returns the cached folder ``name``, built by ``build`` in an empty folder if it is missing.
 
     The folder appears whole or not at all; of several processes one builds and the others wait.
     What ``build`` raises is raised, and nothing is kept.

@@ -13,7 +13,7 @@ from inference_worker.model.source import TINY
 
 
 def find_device(name: str) -> torch.device:
-    """Return ``cpu`` or a CUDA device (``cuda``, ``cuda:N`` as this process counts them).
+    """Returns ``cpu`` or a CUDA device (``cuda``, ``cuda:N`` as this process counts them).
 
     Raises ``ValueError`` with the reason where there is none of that name.
     """
@@ -34,7 +34,7 @@ def find_device(name: str) -> torch.device:
 
 
 def weights_dtype(device: torch.device, name: DtypeName | None = None) -> torch.dtype:
-    """Return what weights, keys and values are kept in: float32 on a CPU, else bfloat16."""
+    """Returns what weights, keys and values are kept in: float32 on a CPU, else bfloat16."""
     if name is not None:
         dtype: torch.dtype = getattr(torch, name)
         return dtype
@@ -60,7 +60,7 @@ def end_process(error: DeviceLostError) -> NoReturn:
 
 
 def threads_for(model: str, count: int | None) -> int | None:
-    """Say how many threads a model computes with: ``count`` if given, one for a tiny model.
+    """Says how many threads a model computes with: ``count`` if given, one for a tiny model.
 
     Threads that wait for each other cost a small model more than they compute: 134 s instead of
     10 s for the tests of tiny models, with two threads each on two busy cores.
@@ -69,7 +69,7 @@ def threads_for(model: str, count: int | None) -> int | None:
 
 
 def use_threads(count: int | None = None) -> int:
-    """Set torch's threads to ``count``, else one for each core this process may run on.
+    """Sets torch's threads to ``count``, else one for each core this process may run on.
 
     Changes the whole process; called once by a program's main.
     Returns the number set.

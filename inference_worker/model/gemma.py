@@ -56,7 +56,7 @@ _IN_LAYER: Final = MappingProxyType(
 
 
 def gemma_folder(console: Console | None = None) -> Path:
-    """Give the folder with the model and its tokenizer in the cache, converted on first use.
+    """Gives the folder with the model and its tokenizer in the cache, converted on first use.
 
     The first use takes about half a minute and shows its phases on ``console``, else on standard
     error; later ones only look.
@@ -76,7 +76,7 @@ def gemma_folder(console: Console | None = None) -> Path:
 
 
 def convert_gguf(source: Path, folder: Path, progress: Progress) -> None:
-    """Write a Gemma 3 text model's GGUF file as a float32 folder of transformers, with tokenizer.
+    """Writes a Gemma 3 text model's GGUF file as a float32 folder of transformers, with tokenizer.
 
     Shows its phases on ``progress``.
     Raises ``ValueError`` or ``KeyError`` if the file is not a whole Gemma 3.
@@ -108,7 +108,7 @@ def _phase(progress: Progress, name: str) -> Iterator[None]:
 
 
 def _convert_weight(tensor: Any) -> tuple[str, torch.Tensor]:  # noqa: ANN401 - gguf is untyped
-    """Give a weight's name in the model and its float32 values."""
+    """Gives a weight's name in the model and its float32 values."""
     from gguf.quants import dequantize  # noqa: PLC0415  # as above
 
     *layer, name, _ = str(tensor.name).split(".")
@@ -151,7 +151,7 @@ def _read_config(reader: "GGUFReader") -> Gemma3TextConfig:
 
 
 def _save(folder: Path, config: Gemma3TextConfig, weights: Mapping[str, torch.Tensor]) -> None:
-    """Write an ordinary model folder; raises ``ValueError`` if a weight is missing or too many."""
+    """Writes an ordinary model folder; raises ``ValueError`` if a weight is missing or too many."""
     with torch.device("meta"):
         module = Gemma3ForCausalLM(config)
     missing, unknown = module.load_state_dict(weights, strict=False, assign=True)

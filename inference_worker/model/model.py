@@ -68,7 +68,7 @@ class PagedModel:
         *,
         deterministic: bool = False,
     ) -> None:
-        """Take a module whose attention is set to the paged one, or will be before it computes.
+        """Takes a module whose attention is set to the paged one, or will be before it computes.
 
         A ``deterministic`` one computes in forwards of one size, and its digest is another.
         Raises ``ValueError`` for an attention that cannot be had.
@@ -122,7 +122,7 @@ class PagedModel:
         return frozenset([named] if isinstance(named, int) else named or ())
 
     def layout(self, page_tokens: int) -> PageLayout:
-        """Say what this model's pages of ``page_tokens`` tokens look like."""
+        """Says what this model's pages of ``page_tokens`` tokens look like."""
         return PageLayout(
             layer_count=self._shape.layer_count,
             kv_head_count=self._shape.kv_head_count,
@@ -132,7 +132,7 @@ class PagedModel:
         )
 
     def forward(self, step: Step, input_ids: torch.Tensor) -> torch.Tensor:
-        """Compute a step's tokens and write their keys and values into its pages.
+        """Computes a step's tokens and writes their keys and values into its pages.
 
         ``input_ids`` are int64 ``[step.token_count]``, the parts' tokens one after the other.
         Gives float32 logits ``[rows, vocabulary]``: the last row of each part that wants them.
@@ -150,7 +150,7 @@ class PagedModel:
         return self._compute(input_ids, step.position_ids(), step.logit_rows(), attention)
 
     def _compute_exactly(self, step: Step, input_ids: torch.Tensor) -> torch.Tensor:
-        """Compute a step of ``FORWARD_ROWS`` tokens at most, with padding behind them."""
+        """Computes a step of ``FORWARD_ROWS`` tokens at most, with padding behind them."""
         positions = filled(step.position_ids())
         return self._compute(filled(input_ids), positions, step.logit_rows(), ExactAttention(step))
 
@@ -161,7 +161,7 @@ class PagedModel:
         rows: torch.Tensor,
         attention: StepAttention,
     ) -> torch.Tensor:
-        """Run the module; gives float32 logits of ``rows``."""
+        """Runs the module; gives float32 logits of ``rows``."""
         with torch.inference_mode(), running(attention):
             answer = self._module(
                 input_ids=upload(input_ids, self.device).unsqueeze(0),
@@ -183,7 +183,7 @@ def load_model(
     tokenizer: Tokenizer | None = None,
     deterministic: bool = False,
 ) -> PagedModel:
-    """Load what ``model_folder`` finds for ``source``: float32 on a CPU, bfloat16 on a GPU.
+    """Loads what ``model_folder`` finds for ``source``: float32 on a CPU, bfloat16 on a GPU.
 
     ``dtype`` and ``attention``, if told, are others than ``weights_dtype`` and
     ``choose_attention`` find; a ``tokenizer``, if given, stands in for the folder's, which for a
@@ -216,7 +216,7 @@ def page_model(
     attention: AttentionKind | None = None,
     deterministic: bool = False,
 ) -> PagedModel:
-    """Serve a model built in this process; without a tokenizer its tokens are bytes.
+    """Serves a model built in this process; without a tokenizer its tokens are bytes.
 
     Without a ``digest``, 64 hexadecimal digits that no other weights have, all of them are read
     for one. Changes the module's attention and puts it in evaluation mode.

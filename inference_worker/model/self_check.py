@@ -28,12 +28,12 @@ class PagedForward(Protocol):
     """A forward pass over pages, as ``PagedModel.forward``."""
 
     def __call__(self, step: Step, input_ids: torch.Tensor) -> torch.Tensor:
-        """Compute a step; gives float32 logits ``[rows, vocabulary]``."""
+        """Computes a step; gives float32 logits ``[rows, vocabulary]``."""
         ...
 
 
 def stock_rows(module: PreTrainedModel, ids: torch.Tensor, rows: list[int]) -> torch.Tensor:
-    """Give the plain forward's float32 logits of some rows: ``[rows, vocabulary]``."""
+    """Gives the plain forward's float32 logits of some rows: ``[rows, vocabulary]``."""
     with torch.inference_mode():
         keep = torch.tensor(rows, dtype=torch.int64, device=module.device)
         answer = module(input_ids=ids.unsqueeze(0), use_cache=False, logits_to_keep=keep)
@@ -42,13 +42,13 @@ def stock_rows(module: PreTrainedModel, ids: torch.Tensor, rows: list[int]) -> t
 
 
 def check_length(shape: ModelShape) -> int:
-    """Say how many tokens the comparison takes: past the window where that is affordable."""
+    """Says how many tokens the comparison takes: past the window where that is affordable."""
     windows = [w for w in shape.windows if w is not None and w <= LONGEST_WINDOW]
     return max([SHORTEST, *(w + BEYOND for w in windows)])
 
 
 def check_ids(count: int, vocabulary: int, device: torch.device) -> torch.Tensor:
-    """Give ``count`` token ids, spread over the vocabulary and always the same."""
+    """Gives ``count`` token ids, spread over the vocabulary and always the same."""
     return (torch.arange(count, device=device) * 7919 + 13) % vocabulary
 
 
@@ -60,7 +60,7 @@ def check_paged(
     expected: torch.Tensor,
     rows: list[int],
 ) -> None:
-    """Compute ``ids`` in steps that end at ``rows`` and compare with the plain forward's logits.
+    """Computes ``ids`` in steps that end at ``rows`` and compare with the plain forward's logits.
 
     Adds the private extent to ``pool`` and removes it again.
     Raises ``SelfCheckError`` if any row differs by more than rounding.
@@ -82,7 +82,7 @@ def check_paged(
 
 
 def check_exact(model_type: str, forward: PagedForward, pool: PagePool, ids: torch.Tensor) -> None:
-    """Compute a sequence in several places of a step, beside others, and compare bit for bit.
+    """Computes a sequence in several places of a step, beside others, and compare bit for bit.
 
     Adds the private extent to ``pool`` and removes it again.
     Raises ``UnsupportedModelError`` where a row's numbers depend on the place or the neighbours.

@@ -10,7 +10,7 @@ __all__ = ["GEMMA", "TINY", "model_folder"]
 
 
 def model_folder(source: str | Path) -> Path:
-    """Give the model folder of ``gemma``, ``tiny``, ``tiny-gemma3``, ``tiny-llama``, or a path.
+    """Gives the model folder of ``gemma``, ``tiny``, ``tiny-gemma3``, ``tiny-llama``, or a path.
 
     ``tiny`` is ``tiny-qwen3``.
     The named ones are made in the cache on first use, Gemma in about half a minute.

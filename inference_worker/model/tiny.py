@@ -55,17 +55,17 @@ _LOGIT_GAIN: Final = 20.0
 
 
 def build_qwen3() -> PreTrainedModel:
-    """Build a random Qwen3 with fixed weights; the same on each call."""
+    """Builds a random Qwen3 with fixed weights; the same on each call."""
     return _with_weights(Qwen3ForCausalLM(Qwen3Config(**_SIZES)))
 
 
 def build_llama() -> PreTrainedModel:
-    """Build a random Llama with fixed weights; the same on each call."""
+    """Builds a random Llama with fixed weights; the same on each call."""
     return _with_weights(LlamaForCausalLM(LlamaConfig(**_SIZES)))
 
 
 def build_gemma3() -> PreTrainedModel:
-    """Build a random Gemma 3: two sliding layers of 32 tokens before each full one."""
+    """Builds a random Gemma 3: two sliding layers of 32 tokens before each full one."""
     kinds = ["sliding_attention", "sliding_attention", "full_attention"] * 2
     sizes = {**_SIZES, "num_hidden_layers": len(kinds), "query_pre_attn_scalar": 32}
     config = Gemma3TextConfig(**sizes, layer_types=kinds, sliding_window=WINDOW)
@@ -80,7 +80,7 @@ TINY_MODELS: Final[MappingProxyType[str, Callable[[], PreTrainedModel]]] = Mappi
 
 
 def tiny_folder(name: str = "qwen3") -> Path:
-    """Give the folder of a tiny model in the cache, built on first use; raises ``KeyError``."""
+    """Gives the folder of a tiny model in the cache, built on first use; raises ``KeyError``."""
     build = TINY_MODELS[name]
 
     def save(folder: Path) -> None:
@@ -92,7 +92,7 @@ def tiny_folder(name: str = "qwen3") -> Path:
 
 
 def _with_weights(module: PreTrainedModel, embedding_deviation: float = 1.0) -> PreTrainedModel:
-    """Overwrite every weight, by name and in order, without touching torch's own generator."""
+    """Overwrites every weight, by name and in order, without touching torch's own generator."""
     generator = torch.Generator().manual_seed(SEED)
     with torch.no_grad():
         for name, weight in sorted(module.named_parameters()):

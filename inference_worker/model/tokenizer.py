@@ -21,11 +21,11 @@ class ByteTokenizer:
         return []
 
     def encode(self, text: str) -> list[int]:
-        """Give the text's UTF-8 bytes."""
+        """Gives the text's UTF-8 bytes."""
         return list(text.encode())
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Give the text of the ids below 256; what is no UTF-8 becomes a replacement character."""
+        """Gives the text of the ids below 256; what is no UTF-8 becomes a replacement character."""
         return bytes(i for i in ids if i < BYTE_VALUES).decode(errors="replace")
 
     def special_id(self, name: str) -> None:
@@ -50,19 +50,19 @@ class Tokenizer(Protocol):
         ...
 
     def encode(self, text: str) -> list[int]:
-        """Give the text's ids alone, without ``begin_ids``, so that pieces can be joined."""
+        """Gives the text's ids alone, without ``begin_ids``, so that pieces can be joined."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Give the text of any ids, special ones left out."""
+        """Gives the text of any ids, special ones left out."""
         ...
 
     def special_id(self, name: str) -> int | None:
-        """Give the id of one token by its name, such as ``<start_of_turn>``; None without it."""
+        """Gives the id of one token by its name, such as ``<start_of_turn>``; None without it."""
         ...
 
     def render_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int] | None:
-        """Give the ids of a chat up to where its next answer begins; None without a template.
+        """Gives the ids of a chat up to where its next answer begins; None without a template.
 
         A message has ``role`` (system, user or assistant) and ``content``. Raises ``ValueError``
         for messages that the template refuses.
@@ -74,7 +74,7 @@ class FolderTokenizer:
     """A model folder's own tokenizer, as transformers loads it."""
 
     def __init__(self, folder: Path) -> None:
-        """Load it, which takes seconds for a large vocabulary; raises what transformers raises."""
+        """Loads it, which takes seconds for a large vocabulary; raises what transformers raises."""
         self._tokenizer: Any = _loader(folder).from_pretrained(folder)
         first = self._tokenizer.encode("", add_special_tokens=True)[:1]
         self._begin_ids = [int(i) for i in first if i == self._tokenizer.bos_token_id]
@@ -85,21 +85,21 @@ class FolderTokenizer:
         return list(self._begin_ids)
 
     def encode(self, text: str) -> list[int]:
-        """Give the text's ids alone."""
+        """Gives the text's ids alone."""
         return [int(i) for i in self._tokenizer.encode(text, add_special_tokens=False)]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Give the text, special tokens left out."""
+        """Gives the text, special tokens left out."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
 
     def special_id(self, name: str) -> int | None:
-        """Look it up; an unknown name has the unknown token's id, which is another's."""
+        """Looks it up; an unknown name has the unknown token's id, which is another's."""
         found = self._tokenizer.convert_tokens_to_ids(name)
         known = found is not None and self._tokenizer.convert_ids_to_tokens(found) == name
         return int(found) if known else None
 
     def render_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int] | None:
-        """Apply the tokenizer's own template."""
+        """Applies the tokenizer's own template."""
         if not self._tokenizer.chat_template:
             return None
         try:
@@ -112,7 +112,7 @@ class FolderTokenizer:
 
 
 def _loader(folder: Path) -> Any:  # noqa: ANN401 - a class of transformers, which has no types
-    """Choose what reads a folder: a ``tokenizer.json`` says all, and is read without torch."""
+    """Chooses what reads a folder: a ``tokenizer.json`` says all, and is read without torch."""
     if (folder / TOKENIZER_FILE).exists():
         return PreTrainedTokenizerFast
     from transformers import AutoTokenizer  # noqa: PLC0415 - imports torch, where it is there
@@ -121,7 +121,7 @@ def _loader(folder: Path) -> Any:  # noqa: ANN401 - a class of transformers, whi
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
-    """Load a folder's tokenizer; where it has none, its tokens are bytes."""
+    """Loads a folder's tokenizer; where it has none, its tokens are bytes."""
     names = (TOKENIZER_FILE, "tokenizer.model", "tokenizer_config.json", "vocab.json")
     if any((folder / name).exists() for name in names):
         return FolderTokenizer(folder)

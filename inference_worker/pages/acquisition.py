@@ -25,7 +25,7 @@ class Acquisition(NamedTuple):
 
 
 def is_worth_copying(match: Match) -> bool:
-    """Tell whether a match's source saves more than it costs.
+    """Returns whether a match's source saves more than it costs.
 
     It does behind matched pages, where nothing has to run then, and where it has
     ``LEAST_COPIED`` tokens.
@@ -48,7 +48,7 @@ def acquire_pages(
     yield_idle: float | None,
     budget: StoreBudget,
 ) -> Acquisition:
-    """Match all ids, of ``page_count`` pages, and reserve the rest, some of ``page_limit`` ahead.
+    """Matches all ids, of ``page_count`` pages, and reserve the rest, some of ``page_limit`` ahead.
 
     Where there is no room for that, for the ids alone, else for less of them. ``shared`` and
     ``yield_idle`` are as in ``SequencePages``. Raises ``ValueError`` for tokens that are none.
@@ -73,7 +73,7 @@ def acquire_pages(
 def _reserve_less(
     namespace: Namespace, match: Match, page_count: int, budget: StoreBudget
 ) -> Acquisition:
-    """Reserve behind a match; where that is not all that was wanted, nothing more is asked for."""
+    """Reserves behind a match; where that is not all that was wanted, nothing more is asked for."""
     reservation = _reserve_some(namespace, match.page_count, page_count, budget)
     complete = reservation is not None and reservation.page_count == page_count
     return Acquisition(Acquired(match, reservation), grows=complete)
@@ -82,7 +82,7 @@ def _reserve_less(
 def _reserve_some(
     namespace: Namespace, start_page: int, page_count: int, budget: StoreBudget
 ) -> Reservation | None:
-    """Reserve so many pages, or less where there is no room for them.
+    """Reserves so many pages, or less where there is no room for them.
 
     Each try asks for half of the one before, down to one page: the prompt's first pages are then
     the store's, and all behind them private. None where the store gives none.

@@ -17,12 +17,12 @@ class PrefixCacheBackend(StrEnum):
 
 
 def store_arguments(wanted: PrefixCacheBackend | None) -> tuple[str, ...]:
-    """Return what has a kvstore-server find prefixes so; nothing: as it does by itself."""
+    """Returns what has a kvstore-server find prefixes so; nothing: as it does by itself."""
     return () if wanted is None else ("--prefix-cache-backend", wanted)
 
 
 def check_backend(runtime_dir: Path | None, wanted: PrefixCacheBackend | None) -> None:
-    """Compare ``wanted`` with the index of the store in ``runtime_dir``; None is content with any.
+    """Compares ``wanted`` with the index of the store in ``runtime_dir``; None is content with any.
 
     A store that is not there now, or is too old to say, is not compared: both indexes find the
     same pages. Raises ``BackendMismatchError``, and ``ValueError`` for a path too long.

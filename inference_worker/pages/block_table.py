@@ -18,7 +18,7 @@ class BlockTable:
     """
 
     def __init__(self, page_tokens: int, pages: Iterable[PageRef] = ()) -> None:
-        """Start with ``pages``, of ``page_tokens`` tokens each."""
+        """Starts with ``pages``, of ``page_tokens`` tokens each."""
         self._page_tokens = page_tokens
         self._pages = list(pages)
         self._places: torch.Tensor | None = None
@@ -27,15 +27,15 @@ class BlockTable:
         self.version = 0
 
     def __len__(self) -> int:
-        """Count the pages."""
+        """Counts the pages."""
         return len(self._pages)
 
     def __getitem__(self, index: int) -> PageRef:
-        """Name the page at ``index``; raises ``IndexError`` outside the table."""
+        """Names the page at ``index``; raises ``IndexError`` outside the table."""
         return self._pages[index]
 
     def __iter__(self) -> Iterator[PageRef]:
-        """Go through the pages in order."""
+        """Goes through the pages in order."""
         return iter(self._pages)
 
     @property
@@ -49,17 +49,17 @@ class BlockTable:
         return len(self._pages) * self._page_tokens
 
     def pages_from(self, index: int) -> Sequence[PageRef]:
-        """Return the pages from ``index`` on."""
+        """Returns the pages from ``index`` on."""
         return self._pages[index:]
 
     def append(self, *pages: PageRef) -> None:
-        """Add pages at the end."""
+        """Adds pages at the end."""
         self._pages.extend(pages)
         self._places = None
         self.version += 1
 
     def replace(self, index: int, page: PageRef) -> PageRef:
-        """Put ``page`` at ``index``, as when the store named another as the one; return the old.
+        """Puts ``page`` at ``index``, as when the store named another as the one; returns the old.
 
         Raises ``IndexError`` outside the table.
         """

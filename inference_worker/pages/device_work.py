@@ -16,12 +16,12 @@ class DeviceWork:
     """
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
-        """Note the device's current stream; a CPU has none, its work is done when it returns."""
+        """Notes the device's current stream; a CPU has none, its work is done when it returns."""
         self._device = where = torch.device(device)
         self._stream = torch.cuda.current_stream(where) if where.type == "cuda" else None
 
     def wait(self) -> None:
-        """Return once all that was queued until now is done; later work is not waited for.
+        """Returns once all that was queued until now is done; later work is not waited for.
 
         Afterwards kernels launched later, in any process, see what was written. Raises what the
         device raises for work that failed: then nothing it touched may be told or given back.
@@ -33,7 +33,7 @@ class DeviceWork:
         done.synchronize()
 
     def answers(self) -> bool:
-        """Wait for all work on the device; return False if the device fails once more."""
+        """Waits for all work on the device; returns False if the device fails once more."""
         try:
             if self._stream is not None:
                 torch.cuda.synchronize(self._device)
@@ -42,7 +42,7 @@ class DeviceWork:
         return True
 
     def check(self, error: Exception) -> None:
-        """Raise ``DeviceLostError`` if ``error`` came from a device that has failed for good.
+        """Raises ``DeviceLostError`` if ``error`` came from a device that has failed for good.
 
         Torch, Triton and cupy raise a ``RuntimeError`` if CUDA refuses a call. Only another call
         shows whether the error stays (CUDA calls such errors sticky), so this asks the device once.

@@ -17,15 +17,15 @@ class Growing(Protocol):
         ...
 
     def lacking(self, token_count: int) -> int:
-        """Count the pages that are missing for so many tokens."""
+        """Counts the pages that are missing for so many tokens."""
         ...
 
     def ahead(self, token_count: int) -> int:
-        """Count the pages to ask for."""
+        """Counts the pages to ask for."""
         ...
 
     def take_grown(self) -> None:
-        """Take up what came."""
+        """Takes up what came."""
         ...
 
 

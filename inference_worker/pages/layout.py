@@ -24,7 +24,7 @@ class PageLayout:
     kv_factor: int = 2
 
     def __post_init__(self) -> None:
-        """Refuse what no page can have."""
+        """Refuses what no page can have."""
         if self.dtype not in DTYPE_BYTES:
             msg = f"dtype {self.dtype!r} is none of {sorted(DTYPE_BYTES)}"
             raise ValueError(msg)
@@ -64,5 +64,5 @@ class PageLayout:
         return self.token_values * DTYPE_BYTES[self.dtype]
 
     def pages_for(self, tokens: int) -> int:
-        """Say how many pages hold ``tokens`` tokens, the last one perhaps partly."""
+        """Says how many pages hold ``tokens`` tokens, the last one perhaps partly."""
         return -(-tokens // self.page_tokens)

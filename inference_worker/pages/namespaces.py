@@ -15,7 +15,7 @@ from kvstore_client.errors import StoreUnavailable
 def model_namespace(
     client: kvstore_client.Client, model: PagedModel, page_tokens: int, display_name: str
 ) -> kvstore_client.Namespace:
-    """Return the namespace of a model's pages of ``page_tokens`` tokens.
+    """Returns the namespace of a model's pages of ``page_tokens`` tokens.
 
     Its identity is the digest of the model's weights and configuration, never a name.
     It opens in the background, in each session of the client.
@@ -43,7 +43,7 @@ MAX_SALT_BYTES: Final = 256
 
 
 def salt_bytes(salt: str) -> bytes:
-    """Write a salt as a store takes it: UTF-8, and of what is longer than that a digest."""
+    """Writes a salt as a store takes it: UTF-8, and of what is longer than that a digest."""
     written = salt.encode()
     return written if len(written) <= MAX_SALT_BYTES else sha256(written).digest()
 
@@ -55,12 +55,12 @@ class SaltedNamespaces:
     """
 
     def __init__(self, unsalted: Namespace) -> None:
-        """Start with the one of no salt, which stays."""
+        """Starts with the one of no salt, which stays."""
         self._unsalted = unsalted
         self._salted: OrderedDict[str, Namespace] = OrderedDict()
 
     def find(self, salt: str, used: Callable[[], AbstractSet[str]]) -> Namespace:
-        """Give a salt's namespace, perhaps not open yet; none of ``used`` salts is let go."""
+        """Gives a salt's namespace, perhaps not open yet; none of ``used`` salts is let go."""
         if not salt:
             return self._unsalted
         if salt not in self._salted:

@@ -25,7 +25,7 @@ class PagePool:
     """
 
     def __init__(self, layout: PageLayout, device: torch.device | str = "cpu") -> None:
-        """Start without any extent; raises ``ValueError`` if K and V are not both in a page."""
+        """Starts without any extent; raises ``ValueError`` if K and V are not both in a page."""
         if layout.kv_factor != KV_FACTOR:
             msg = f"this pool keeps keys and values, a kv factor of 2, not {layout.kv_factor}"
             raise ValueError(msg)
@@ -64,7 +64,7 @@ class PagePool:
         return self._distances
 
     def add_extent(self, key: int, pages: torch.Tensor) -> None:
-        """Make an extent's slots usable; its memory must stay mapped until it is removed.
+        """Makes an extent's slots usable; its memory must stay mapped until it is removed.
 
         Raises ``LayoutMismatchError`` if the tensor is not contiguous pages of this layout on
         this device, and ``ValueError`` if the key is taken.
@@ -72,7 +72,7 @@ class PagePool:
         self._extents.add(key, pages)
 
     def remove_extent(self, key: int) -> None:
-        """Drop the view of an extent, so that its memory can be unmapped.
+        """Drops the view of an extent, so that its memory can be unmapped.
 
         No block table may be used with a page of it any more.
         Raises ``UnknownExtentError``.
@@ -80,7 +80,7 @@ class PagePool:
         self._extents.remove(key)
 
     def use_extent(self, key: int, pages: torch.Tensor) -> None:
-        """Add an extent, or use it once more; it is removed when all have left it.
+        """Adds an extent, or use it once more; it is removed when all have left it.
 
         Raises what :meth:`add_extent` raises, and ``LayoutMismatchError`` where the key is used
         for other memory, such as that of a store before it restarted.
@@ -88,15 +88,15 @@ class PagePool:
         self._extents.use(key, pages)
 
     def leave_extent(self, key: int) -> None:
-        """End one use of an extent; raises ``KeyError`` where there is none."""
+        """Ends one use of an extent; raises ``KeyError`` where there is none."""
         self._extents.leave(key)
 
     def page(self, ref: PageRef) -> torch.Tensor:
-        """View one page, in the layout's shape; raises ``UnknownExtentError``."""
+        """Views one page, in the layout's shape; raises ``UnknownExtentError``."""
         return self._extents.pages(ref.extent)[ref.slot]
 
     def rows(self, extent: int) -> torch.Tensor:
-        """View an extent as ``[slots * layers * kv_factor, page_tokens * kv_heads * head_dim]``.
+        """Views an extent as ``[slots * layers * kv_factor, page_tokens * kv_heads * head_dim]``.
 
         The K or V (``kv`` 0 or 1) of a slot's layer is row
         ``(slot * layers + layer) * kv_factor + kv``.
@@ -107,11 +107,11 @@ class PagePool:
         )
 
     def page_rows(self, extents: torch.Tensor, slots: torch.Tensor) -> ExtentRows:
-        """Look up pages, to be gathered: int64 ``[pages]`` each, as a block table names them."""
+        """Looks up pages, to be gathered: int64 ``[pages]`` each, as a block table names them."""
         return find_rows(extents, slots * self._layout.rows_per_page, self._device)
 
     def token_rows(self, spans: Iterable[tuple[BlockTable, int, int]]) -> ExtentRows:
-        """Look up positions ``[start, end)`` of tables, one span after the other, to be written.
+        """Looks up positions ``[start, end)`` of tables, one span after the other, to be written.
 
         Raises ``IndexError`` beyond a table.
         """
@@ -129,7 +129,7 @@ class PagePool:
         return find_rows(torch.cat(extents), torch.cat(rows), self._device)
 
     def write(self, layer: int, tokens: ExtentRows, key: torch.Tensor, value: torch.Tensor) -> None:
-        """Put keys and values ``[tokens, kv_heads, head_dim]`` where ``token_rows`` found them.
+        """Puts keys and values ``[tokens, kv_heads, head_dim]`` where ``token_rows`` found them.
 
         Touches no other position. Raises ``LayoutMismatchError`` if the shapes do not fit, and
         ``UnknownExtentError``.
@@ -147,7 +147,7 @@ class PagePool:
                 into.index_copy_(0, places + offset, rows[ours])
 
     def gather(self, layer: int, pages: ExtentRows) -> tuple[torch.Tensor, torch.Tensor]:
-        """Copy out K and V of what ``page_rows`` found: two ``[tokens, kv_heads, head_dim]``.
+        """Copies out K and V of what ``page_rows`` found: two ``[tokens, kv_heads, head_dim]``.
 
         Tokens not written yet come with whatever their slot holds. Raises ``UnknownExtentError``.
         """
@@ -166,5 +166,5 @@ class PagePool:
         return taken.view(-1, layout.kv_head_count, layout.head_dim)
 
     def copy_page(self, source: PageRef, target: PageRef) -> None:
-        """Copy a whole page to another slot, in any extent; raises ``UnknownExtentError``."""
+        """Copies a whole page to another slot, in any extent; raises ``UnknownExtentError``."""
         self.page(target).copy_(self.page(source))

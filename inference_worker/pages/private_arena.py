@@ -23,7 +23,7 @@ class PrivateArena:
     def __init__(
         self, layout: PageLayout, max_tokens: int, device: torch.device | str = "cpu"
     ) -> None:
-        """Allocate pages for at least ``max_tokens`` tokens; raises ``ValueError`` below 1."""
+        """Allocates pages for at least ``max_tokens`` tokens; raises ``ValueError`` below 1."""
         if max_tokens < 1:
             msg = f"a private arena holds at least 1 token, not {max_tokens}"
             raise ValueError(msg)
@@ -49,7 +49,7 @@ class PrivateArena:
         return len(self._used)
 
     def allocate(self, count: int) -> list[PageRef]:
-        """Take ``count`` slots, all or none; raises ``ArenaExhaustedError``."""
+        """Takes ``count`` slots, all or none; raises ``ArenaExhaustedError``."""
         if count > len(self._unused):
             raise ArenaExhaustedError(count, len(self._unused))
         slots = [self._unused.pop() for _ in range(count)]
@@ -57,7 +57,7 @@ class PrivateArena:
         return [PageRef(PRIVATE_EXTENT, slot) for slot in slots]
 
     def release(self, pages: Iterable[PageRef]) -> None:
-        """Give slots back, all or none; raises ``ValueError`` for one that is not allocated."""
+        """Gives slots back, all or none; raises ``ValueError`` for one that is not allocated."""
         pages = list(pages)
         slots = {page.slot for page in pages if page.extent == PRIVATE_EXTENT}
         if len(slots) != len(pages) or not slots <= self._used:

@@ -20,7 +20,7 @@ class PagePublisher:
     def __init__(
         self, match: kvstore_client.Match, reservation: kvstore_client.Reservation, page_tokens: int
     ) -> None:
-        """Take a reservation for the pages behind a match, both of which the caller holds."""
+        """Takes a reservation for the pages behind a match, both of which the caller holds."""
         self._match = match
         self._reservation = reservation
         self._page_tokens = page_tokens
@@ -53,7 +53,7 @@ class PagePublisher:
         return [PageRef(page.extent_id, page.slot) for page in own if page in named]
 
     def store_next_token(self, ids: Sequence[int], end: int, next_token: int) -> None:
-        """Store the argmax of what follows the first ``end`` of ``ids``, which were inserted.
+        """Stores the argmax of what follows the first ``end`` of ``ids``, which were inserted.
 
         Nothing happens where their last page was not inserted here.
         """

@@ -44,7 +44,7 @@ class SequencePages:
         shared: bool = True,
         yield_idle: float | None = None,
     ) -> None:
-        """Match the prompt and reserve the rest; without a namespace all pages are private.
+        """Matches the prompt and reserve the rest; without a namespace all pages are private.
 
         ``longest`` is how many tokens the sequence can come to have in pages: no slot is reserved
         beyond. With ``accept_next_token`` all of the prompt may be matched, not all but one.
@@ -146,17 +146,17 @@ class SequencePages:
         return bool(self._private_pages)
 
     def lacking(self, token_count: int) -> int:
-        """Count the pages that are missing for so many tokens."""
+        """Counts the pages that are missing for so many tokens."""
         return max(self._pool.layout.pages_for(token_count) - len(self.table), 0)
 
     def ahead(self, token_count: int) -> int:
-        """Count the pages to ask for, so that the store is asked once in as many."""
+        """Counts the pages to ask for, so that the store is asked once in as many."""
         missing = self._pool.layout.pages_for(token_count) + RESERVE_AHEAD - len(self.table)
         most = self._page_limit - len(self.table)
         return max(self.lacking(token_count), min(missing, most), 0)
 
     def take_grown(self) -> None:
-        """Take up the pages that the reservation has more than before.
+        """Takes up the pages that the reservation has more than before.
 
         Where their memory is of no use here, nothing more is asked for or published.
         """
@@ -181,7 +181,7 @@ class SequencePages:
             self.table.append(*pages)
 
     def require_current(self) -> None:
-        """Raise ``PageRecycled`` if the store, by a bug, gave one of its pages to another.
+        """Raises ``PageRecycled`` if the store, by a bug, gave one of its pages to another.
 
         Call it after the device's work on the pages is done. Everything computed since the last
         call is then invalid: publish neither it nor anything after it.
@@ -192,7 +192,7 @@ class SequencePages:
     def publish(
         self, ids: Sequence[int], computed: int, next_token: int | None = None
     ) -> list[PageRef]:
-        """Insert the pages that the first ``computed`` of ``ids`` fill, and were not inserted.
+        """Inserts the pages that the first ``computed`` of ``ids`` fill, and were not inserted.
 
         ``next_token`` is the argmax of what follows, and is stored where a page ends there.
         Gives those that are the store's from now on, as ``PagePublisher.publish``.
@@ -207,7 +207,7 @@ class SequencePages:
     def finish(
         self, ids: Sequence[int], computed: int, next_tokens: dict[int, int]
     ) -> list[PageRef]:
-        """Insert what is left of the first ``computed`` of ``ids``, within a page too.
+        """Inserts what is left of the first ``computed`` of ``ids``, within a page too.
 
         ``next_tokens`` are the argmaxes of what follows, by the number of tokens before them; all
         of the last page was computed. Nothing can be written or published afterwards.
@@ -223,7 +223,7 @@ class SequencePages:
         return published
 
     def _go_on_without(self, error: LayoutMismatchError) -> None:
-        """Give back what was acquired in memory that does not fit; all pages are private then."""
+        """Gives back what was acquired in memory that does not fit; all pages are private then."""
         self.close()
         self._acquired = None
         self._unfit = error
@@ -232,7 +232,7 @@ class SequencePages:
         self.table = BlockTable(self._pool.layout.page_tokens)
 
     def _use(self, acquired: kvstore_client.Acquired) -> None:
-        """Map what was acquired."""
+        """Maps what was acquired."""
         self._matched = self._map(acquired.match.pages)
         self.table.append(*self._matched)
         if acquired.reservation is not None:
@@ -254,7 +254,7 @@ class SequencePages:
             self._source = acquired.match.source
 
     def _copy_source(self) -> None:
-        """Copy the source, once, into the first page that is this sequence's own."""
+        """Copies the source, once, into the first page that is this sequence's own."""
         if self._source is not None:
             self._pool.copy_page(_place(self._source.page), self.table[len(self._matched)])
             # Both wait for the device: the copy is complete.
@@ -263,7 +263,7 @@ class SequencePages:
             self._source = None
 
     def _map(self, pages: Iterable[kvstore_client.PageRef]) -> list[PageRef]:
-        """Make the extents of the store's pages part of the pool, and name them there."""
+        """Makes the extents of the store's pages part of the pool, and name them there."""
         named = [_place(page) for page in pages]
         assert self._namespace is not None or not named  # only the store's pages come here
         for extent in {page.extent for page in named} - self._views:
@@ -273,7 +273,7 @@ class SequencePages:
         return named
 
     def close(self) -> None:
-        """Give everything back; nothing the second time."""
+        """Gives everything back; nothing the second time."""
         for extent in self._views:
             self._pool.leave_extent(extent)
         self._views.clear()
@@ -296,5 +296,5 @@ class SequencePages:
 
 
 def _place(page: kvstore_client.PageRef) -> PageRef:
-    """Name a page of the store's as the pool does."""
+    """Names a page of the store's as the pool does."""
     return PageRef(page.extent_id, page.slot)

@@ -41,7 +41,7 @@ class PageSupply:
         table: RequestTable,
         speed: PrefillSpeed,
     ) -> None:
-        """Look requests up in ``table``; without ``namespaces`` all pages are private."""
+        """Looks requests up in ``table``; without ``namespaces`` all pages are private."""
         self._pool = pool
         self._private = private
         self._namespaces = namespaces
@@ -49,7 +49,7 @@ class PageSupply:
         self._speed = speed
 
     def peek(self, number: int) -> int:
-        """Ask the store what is cached; zero for a request that takes no part in it."""
+        """Asks the store what is cached; zero for a request that takes no part in it."""
         run = self._table.runs[number]
         namespace = self._namespace(run)
         if namespace is None or not run.shares_cache:
@@ -58,7 +58,7 @@ class PageSupply:
             return namespace.peek(run.ids)
 
     def admit(self, number: int, *, may_yield: bool) -> Admitted | Elsewhere | NotAdmitted:
-        """Match all ids of a request and have pages for them.
+        """Matches all ids of a request and have pages for them.
 
         Of the store's and, where it has too few, private ones; where nothing else runs there is
         always room. A token that the store knows is said at once.
@@ -103,7 +103,7 @@ class PageSupply:
         return self._allocate(self._pages(number), token_count)
 
     def give_way(self, number: int) -> None:
-        """Put what is complete into the store, and release all."""
+        """Puts what is complete into the store, and releases all."""
         run = self._table.runs[number]
         run.generation.preemptions += 1
         try:
@@ -120,7 +120,7 @@ class PageSupply:
         return {each.request.cache_salt for each in self._table.runs.values()}
 
     def _opening(self, run: RequestRun) -> Elsewhere | None:
-        """Tell whether a request's namespace is about to be open."""
+        """Returns whether a request's namespace is about to be open."""
         salt = run.request.cache_salt
         if self._namespaces is None or not self._namespaces.is_opening(salt):
             return None

@@ -13,7 +13,7 @@ OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 def named_folder() -> Path | None:
-    """Return the folder that ``$KVSTORE_RUNTIME_DIR`` names; None where it cannot be had.
+    """Returns the folder that ``$KVSTORE_RUNTIME_DIR`` names; None where it cannot be had.
 
     It cannot where a server holds it, where it is no folder, somebody else's or open to others,
     as a server would refuse it. Raises ``ValueError`` for a path too long for a socket.
@@ -26,7 +26,7 @@ def named_folder() -> Path | None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Tell whether a folder is this user's alone, or not there yet."""
+    """Returns whether a folder is this user's alone, or not there yet."""
     try:
         status = folder.lstat()
     except FileNotFoundError:
@@ -38,7 +38,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _is_held(flock_file: Path) -> bool:
-    """Tell whether a process has a server's file locked; it is not locked after."""
+    """Returns whether a process has a server's file locked; it is not locked after."""
     try:
         with flock_file.open("rb") as looked:
             fcntl.flock(looked, fcntl.LOCK_SH | fcntl.LOCK_NB)

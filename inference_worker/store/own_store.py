@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 def budget_arguments(max_pages: int, page_bytes: int) -> tuple[str, ...]:
-    """Return what keeps a kvstore-server within so many pages, all of a size.
+    """Returns what keeps a kvstore-server within so many pages, all of a size.
 
     Extents are of one size, so that it may be one page less for each GiB.
     """
@@ -50,7 +50,7 @@ class OwnStore:
     """
 
     def __init__(self, runtime_dir: Path, arguments: Sequence[str]) -> None:
-        """Start nothing."""
+        """Starts nothing."""
         self.runtime_dir = runtime_dir
         self.pid: int | None = None
         # Whether the process of that pid came to serve.
@@ -60,7 +60,7 @@ class OwnStore:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Start it and wait until it answers.
+        """Starts it and waits until it answers.
 
         Raises ``WorkerError`` where it does not, as where another one serves the folder already.
         """
@@ -80,7 +80,7 @@ class OwnStore:
         self._task = asyncio.create_task(self._keep())
 
     async def close(self) -> None:
-        """End it as SIGTERM does, and by SIGKILL where that takes too long."""
+        """Ends it as SIGTERM does, and by SIGKILL where that takes too long."""
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
@@ -108,7 +108,7 @@ class OwnStore:
         self.pid = self._process.pid
 
     def _answers(self) -> bool:
-        """Tell whether it answers, and not another one in its place."""
+        """Returns whether it answers, and not another one in its place."""
         try:
             holder = RuntimeDir(self.runtime_dir).flock_file.read_text(encoding="ascii").strip()
             if holder != str(self.pid):

@@ -26,7 +26,7 @@ class StoreOptions:
     max_pages: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a cap on somebody else's store, and one without a store."""
+        """Refuses a cap on somebody else's store, and one without a store."""
         if self.max_pages and self.backend is PrefixCacheBackend.NONE:
             raise StoreOptionsError(
                 "--prefix-cache-max-pages caps a store, and with --prefix-cache-backend none "
@@ -56,7 +56,7 @@ class ServeStore:
     """
 
     def __init__(self, options: StoreOptions) -> None:
-        """Start nothing; raises ``ValueError`` for a path too long for a socket."""
+        """Starts nothing; raises ``ValueError`` for a path too long for a socket."""
         self._options = options
         self._temporary: TemporaryFolder | None = None
         self._own: OwnStore | None = None
@@ -75,7 +75,7 @@ class ServeStore:
         return self._paths.path
 
     async def find(self, loaded: LoadedModel) -> Path | None:
-        """Return the store's folder, None without a store; raises ``WorkerError``."""
+        """Returns the store's folder, None without a store; raises ``WorkerError``."""
         if not self._options.used:
             return None
         if self._options.start:
@@ -85,7 +85,7 @@ class ServeStore:
         return self._paths.path
 
     async def close(self) -> None:
-        """End the store that was started, if one was."""
+        """Ends the store that was started, if one was."""
         if self._started is not None:
             self._started.cancel()
             await asyncio.wait([self._started])

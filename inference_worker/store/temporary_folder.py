@@ -19,7 +19,7 @@ class TemporaryFolder:
     """A new folder, locked by this process as long as it lives."""
 
     def __init__(self) -> None:
-        """Make it, and remove those of processes that are gone."""
+        """Makes it, and removes those of processes that are gone."""
         for each in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
             _sweep(each)
         self._locked: int | None = None
@@ -29,14 +29,14 @@ class TemporaryFolder:
             self._locked = _locked(self.path)
 
     def remove(self) -> None:
-        """Remove it with all that is in it."""
+        """Removes it with all that is in it."""
         assert self._locked is not None  # since it was made
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._locked)
 
 
 def _sweep(folder: Path) -> None:
-    """Remove a folder of this user that neither a process nor its store has locked."""
+    """Removes a folder of this user that neither a process nor its store has locked."""
     held = [_locked(folder)]
     try:
         if held[0] is None or os.fstat(held[0]).st_uid != os.geteuid():
@@ -53,7 +53,7 @@ def _sweep(folder: Path) -> None:
 
 
 def _locked(path: Path) -> int | None:
-    """Lock what is there and return its descriptor; None where it is gone or another's."""
+    """Locks what is there and returns its descriptor; None where it is gone or another's."""
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:

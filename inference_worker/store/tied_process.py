@@ -17,7 +17,7 @@ PR_SET_PDEATHSIG: Final = 1
 
 
 def tied_command(number: signal.Signals, *arguments: str) -> list[str]:
-    """Return the command of a Python program that gets signal ``number`` when this process ends.
+    """Returns the command of a Python program that gets signal ``number`` when this process ends.
 
     The thread that starts it has to live as long as it shall.
     """
@@ -25,7 +25,7 @@ def tied_command(number: signal.Signals, *arguments: str) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Become the program; end at once where the parent is gone already."""
+    """Becomes the program; ends at once where the parent is gone already."""
     parent, number, *program = arguments
     if ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(number), 0, 0, 0) != 0:
         sys.exit("prctl: PR_SET_PDEATHSIG was refused")

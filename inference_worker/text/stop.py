@@ -21,7 +21,7 @@ class StopText:
         self.stopped = False
 
     def add(self, text: str) -> str:
-        """Take a piece, and give what is certainly not part of a stop string."""
+        """Takes a piece, and gives what is certainly not part of a stop string."""
         text = self._held + text
         for place in range(len(self._held), len(text)):
             ended = self._step(text[place])
@@ -34,12 +34,12 @@ class StopText:
         return text[: len(text) - held]
 
     def end(self) -> str:
-        """Give what was held back, since nothing follows it."""
+        """Gives what was held back, since nothing follows it."""
         held, self._held = self._held, ""
         return held
 
     def _step(self, character: str) -> int:
-        """Take one character; gives how long the string is that ends with it, or 0."""
+        """Takes one character; gives how long the string is that ends with it, or 0."""
         ended = 0
         for number, (stop, borders) in enumerate(self._stops):
             found = self._found[number]
@@ -53,7 +53,7 @@ class StopText:
 
 
 def _borders(stop: str) -> list[int]:
-    """Give for each length of a beginning the longest shorter one that it also ends with."""
+    """Gives for each length of a beginning the longest shorter one that it also ends with."""
     borders = [0, 0]
     for place in range(1, len(stop)):
         found = borders[place]

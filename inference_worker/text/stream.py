@@ -27,7 +27,7 @@ class TextStream:
     def __init__(
         self, tokenizer: Tokenizer, put: Callable[[str], None], context: Sequence[int] = ()
     ) -> None:
-        """Start behind ``context``; ``put`` is called with each piece, never an empty one."""
+        """Starts behind ``context``; ``put`` is called with each piece, never an empty one."""
         self._tokenizer = tokenizer
         self._put = put
         self._ids: list[int] = list(context[-CONTEXT_IDS:])
@@ -41,7 +41,7 @@ class TextStream:
         self._before = "" if finished == text else text
 
     def add(self, token: int) -> None:
-        """Take one id."""
+        """Takes one id."""
         self._ids.append(token)
         text = self._tokenizer.decode(self._ids)
         if text != self._before:
@@ -58,19 +58,19 @@ class TextStream:
                 self._let_go(text)
 
     def end(self) -> None:
-        """Hand on what is left, finished or not."""
+        """Hands on what is left, finished or not."""
         text = self._tokenizer.decode(self._ids)
         self._leave_out(text)
         self._hand_on(text)
 
     def _leave_out(self, text: str) -> None:
-        """Take for the context's own what no id after it changed, finished or not."""
+        """Takes for the context's own what no id after it changed, finished or not."""
         same = takewhile(lambda pair: pair[0] == pair[1], zip(self._before, text, strict=False))
         self._done = max(self._done, sum(1 for _ in same))
         self._before = ""
 
     def _hand_on(self, text: str) -> bool:
-        """Hand on what is new of the window's text; tells whether something is."""
+        """Hands on what is new of the window's text; tells whether something is."""
         if len(text) <= self._done:
             return False
         self._put(text[self._done :])
@@ -78,13 +78,13 @@ class TextStream:
         return True
 
     def _begin_window(self, start: int) -> None:
-        """Forget the first ids; the others are context from now on."""
+        """Forgets the first ids; the others are context from now on."""
         del self._ids[:start]
         self._context = len(self._ids)
         self._done = len(self._tokenizer.decode(self._ids))
 
     def _let_go(self, text: str) -> None:
-        """Hand on what is no character, up to a place where the text can be cut."""
+        """Hands on what is no character, up to a place where the text can be cut."""
         last = len(self._ids) - CHARACTER_IDS
         for cut in range(last, last - CHARACTER_IDS, -1):
             before = self._tokenizer.decode(self._ids[:cut])

@@ -10,5 +10,5 @@ _CONTROLS: Final = MappingProxyType(
 
 
 def terminal_text(text: str) -> str:
-    """Give ``text`` with U+FFFD for each control character but tab and newline."""
+    """Gives ``text`` with U+FFFD for each control character but tab and newline."""
     return text.translate(_CONTROLS)

@@ -39,7 +39,7 @@ class Shown:
     metrics: str = ""
 
     def text(self) -> str:
-        """Return them as a phrase, each name in backquotes."""
+        """Returns them as a phrase, each name in backquotes."""
         places = (
             (self.metrics, "{} of /metrics"),
             (self.stats, "{} of kvstore-ctl stats"),
@@ -95,7 +95,7 @@ class About:
 
 
 def about(name: str, field: FieldInfo) -> About:
-    """Return what is known of a setting; raises ValueError for one that tells too little."""
+    """Returns what is known of a setting; raises ValueError for one that tells too little."""
     found = [*field.metadata, *_within(field.annotation)]
     values = next((each for each in found if isinstance(each, Values)), None)
     shown = next((each for each in found if isinstance(each, Shown)), None)
@@ -114,7 +114,7 @@ def about(name: str, field: FieldInfo) -> About:
 
 
 def default_text(field: FieldInfo) -> str:
-    """Return a setting's default as one would write it; "" where its description says it.
+    """Returns a setting's default as one would write it; "" where its description says it.
 
     That is so where the default is none, or comes from the environment.
     """
@@ -124,7 +124,7 @@ def default_text(field: FieldInfo) -> str:
 
 
 def value_text(value: object) -> str:
-    """Return a value as one would write it for a flag, exactly; "" for none."""
+    """Returns a value as one would write it for a flag, exactly; "" for none."""
     if value is None:
         return ""
     if isinstance(value, ByteSize):
@@ -135,7 +135,7 @@ def value_text(value: object) -> str:
 
 
 def size_text(size: int) -> str:
-    """Return a size in the largest unit that says it exactly: ``1536MiB``, ``0B``."""
+    """Returns a size in the largest unit that says it exactly: ``1536MiB``, ``0B``."""
     for unit, bits in UNITS_OF_SIZES:
         if size and not size % (1 << bits):
             return f"{size >> bits}{unit}"
@@ -143,7 +143,7 @@ def size_text(size: int) -> str:
 
 
 def _within(annotation: Any) -> Iterator[object]:  # noqa: ANN401 - whatever a type may be
-    """Yield what a type's annotations say of its values, those within a union too."""
+    """Yields what a type's annotations say of its values, those within a union too."""
     if annotation is bool:
         yield Values("", "true or false")
     elif get_origin(annotation) is Literal:
@@ -157,7 +157,7 @@ def _within(annotation: Any) -> Iterator[object]:  # noqa: ANN401 - whatever a t
 
 
 def help_formatter(fields: Mapping[str, FieldInfo]) -> type[RawDescriptionHelpFormatter]:
-    """Return argparse's formatter for these settings, by their names.
+    """Returns argparse's formatter for these settings, by their names.
 
     pydantic's own help ends in "(default: null)", in a factory's name, or in a
     size as bare bytes, and says of a value the name of its type in Python.

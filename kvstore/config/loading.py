@@ -27,7 +27,7 @@ class Resolved(NamedTuple):
 
 
 def resolve(arguments: Sequence[str]) -> Resolved:
-    """Return the settings for a command line, and where each value came from.
+    """Returns the settings for a command line, and where each value came from.
 
     Raises ``ValueError`` (pydantic's, or ``SettingsError``) naming what is wrong, a flag
     that is none too; ``--help`` and ``--version`` end the process with status 0.
@@ -57,7 +57,7 @@ def resolve(arguments: Sequence[str]) -> Resolved:
 
 
 def _told(error: str) -> str:
-    """Return in a line what is wrong with a command line, and the flag that may be meant."""
+    """Returns in a line what is wrong with a command line, and the flag that may be meant."""
     if not error.startswith(NOT_TAKEN):
         return error
     why = error.removeprefix(NOT_TAKEN)
@@ -69,12 +69,12 @@ def _told(error: str) -> str:
 
 
 def load_config(arguments: Sequence[str]) -> Config:
-    """Return the settings for a command line; raises and ends as :func:`resolve` does."""
+    """Returns the settings for a command line; raises and ends as :func:`resolve` does."""
     return resolve(arguments).config
 
 
 def settings_error(error: ValueError) -> str:
-    """Return in one line what is wrong with the settings, each by its name."""
+    """Returns in one line what is wrong with the settings, each by its name."""
     if not isinstance(error, ValidationError):
         return str(error)
     problems = (

@@ -322,7 +322,7 @@ class TierSettings(BaseSettings):
         return self
 
     def tier_policy(self, *, on_gpu: bool) -> TierPolicy | None:
-        """Return how the tiers work together; None where there is one."""
+        """Returns how the tiers work together; None where there is one."""
         if not self.tier2_bytes:
             return None
         return TierPolicy(
@@ -496,7 +496,7 @@ LARGEST_EXTENT = 4 << 30
 
 
 def default_runtime_dir() -> Path:
-    """Return ``$XDG_RUNTIME_DIR/kvstore``, else ``/tmp/kvstore-UID``."""
+    """Returns ``$XDG_RUNTIME_DIR/kvstore``, else ``/tmp/kvstore-UID``."""
     if session_dir := os.environ.get("XDG_RUNTIME_DIR"):
         return Path(session_dir) / "kvstore"
     return Path("/tmp") / f"kvstore-{os.geteuid()}"  # noqa: S108 - made with mode 0700, checked
@@ -687,7 +687,7 @@ class StoreSettings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Return the sources below the flags, the first wins."""
+        """Returns the sources below the flags, the first wins."""
         del init_settings, dotenv_settings, file_secret_settings
         return env_settings, ConfigFile(settings_cls)
 
@@ -706,7 +706,7 @@ class Config(HttpSettings, AccessSettings, LeaseSettings, TierSettings, StoreSet
         return max(self.bytes_of_an_extent, min(quarter, LARGEST_EXTENT))
 
     def in_force(self) -> dict[str, object]:
-        """Return every setting's value; of those that are absent, what holds without them."""
+        """Returns every setting's value; of those that are absent, what holds without them."""
         values = {name: getattr(self, name) for name in Config.model_fields}
         values["extent_bytes"] = ByteSize(self.bytes_of_an_extent)
         on_gpu = self.cuda_device is not None

@@ -32,7 +32,7 @@ class Exit(IntEnum):
 
 
 def config_command(arguments: Sequence[str]) -> int:
-    """Print what was asked for on stdout and return the exit status; complaints go to stderr."""
+    """Prints what was asked for on stdout and returns the exit status; complaints go to stderr."""
     checks = list(arguments[:1]) == [CHECK]
     parser = _parser()
     asked, flags = parser.parse_known_args(arguments[1:] if checks else arguments)
@@ -58,7 +58,7 @@ def config_command(arguments: Sequence[str]) -> int:
 
 
 def as_table(resolved: Resolved) -> str:
-    """Return a line a setting: its name, its value, and where that came from."""
+    """Returns a line a setting: its name, its value, and where that came from."""
     rows = [
         (name, value_text(value) or "-", _origin(resolved, name))
         for name, value in resolved.config.in_force().items()
@@ -68,7 +68,7 @@ def as_table(resolved: Resolved) -> str:
 
 
 def as_json(resolved: Resolved) -> str:
-    """Return an object by the settings' names; sizes are bytes, and null is none."""
+    """Returns an object by the settings' names; sizes are bytes, and null is none."""
     in_force = resolved.config.in_force()
     told = {
         each.name: {
@@ -89,7 +89,7 @@ def as_json(resolved: Resolved) -> str:
 
 
 def as_toml(resolved: Resolved) -> str:
-    """Return a file that ``--config-file`` takes, which sets all of it as it is now."""
+    """Returns a file that ``--config-file`` takes, which sets all of it as it is now."""
     parts = [f"# The settings of {PROGRAM}, as `{PROGRAM} {COMMAND} --toml` found them.\n"]
     for each in _abouts():
         if each.name == "config_file":
@@ -103,7 +103,7 @@ def as_toml(resolved: Resolved) -> str:
 
 
 def explained(resolved: Resolved, name: str) -> str:
-    """Return all that is known of one setting."""
+    """Returns all that is known of one setting."""
     told = about(name, Config.model_fields[name])
     value = value_text(resolved.config.in_force()[name]) or "none"
     rows = {
@@ -146,7 +146,7 @@ def _origin(resolved: Resolved, name: str) -> str:
 
 
 def _name(spelling: str) -> str:
-    """Return a setting's name, however it was spelled: as a flag, a variable, or itself."""
+    """Returns a setting's name, however it was spelled: as a flag, a variable, or itself."""
     return spelling.lower().removeprefix("kvstore_").lstrip("-").replace("-", "_")
 
 
@@ -158,7 +158,7 @@ def _require_field(name: str) -> None:
 
 
 def _require_folder(slab: Path | None) -> None:
-    """Refuse a file of tier 3 whose folder is none: a server would go on without tier 3."""
+    """Refuses a file of tier 3 whose folder is none: a server would go on without tier 3."""
     if slab is None:
         return
     try:

@@ -28,18 +28,18 @@ class ConfigFile(PydanticBaseSettingsSource):
     """The values of the TOML file that ``config_file`` names, where one is named."""
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        """Return nothing: the file is read as a whole."""
+        """Returns nothing: the file is read as a whole."""
         del field
         return None, field_name, False
 
     def __call__(self) -> dict[str, Any]:
-        """Return the file's values; raises ``SettingsError`` if it cannot be read."""
+        """Returns the file's values; raises ``SettingsError`` if it cannot be read."""
         path = self.current_state.get("config_file")
         return {} if path is None else file_values(Path(path), self.settings_cls.model_fields)
 
 
 def file_values(path: Path, fields: Mapping[str, FieldInfo]) -> dict[str, Any]:
-    """Return the values of a TOML file; raises ``SettingsError``, also for unknown settings."""
+    """Returns the values of a TOML file; raises ``SettingsError``, also for unknown settings."""
     try:
         values = tomllib.loads(read_regular(path).content.decode())
     except NoRegularFile as error:
@@ -62,7 +62,7 @@ def origin_of(
     file: Mapping[str, object],
     path: Path | None,
 ) -> Origin:
-    """Return whose value a setting has, of what each source gives."""
+    """Returns whose value a setting has, of what each source gives."""
     if name in flags:
         return Origin("flag", f"--{name.replace('_', '-')}")
     if name in variables:

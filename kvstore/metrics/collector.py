@@ -42,7 +42,7 @@ class StoreCollector(Collector):
         self._lookups = lookups.Lookups(self._names)
 
     def collect(self) -> Iterator[Family]:
-        """Yield every metric that has a value."""
+        """Yields every metric that has a value."""
         view = self._views.now()
         with self._mutex:
             sheet = self._sheet(view)

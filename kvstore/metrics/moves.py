@@ -126,7 +126,7 @@ METRICS: Final = (MOVED, MOVED_BYTES, MOVE_SECONDS, FAILED_MOVES, LOADED, *OF_DI
 
 
 def write(view: View, sheet: Sheet) -> None:
-    """Write all of it."""
+    """Writes all of it."""
     for (source, target), counts in view.moves.items():
         by = str(source), str(target)
         sheet.add(MOVED, counts.pages, *by)

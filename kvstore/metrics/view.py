@@ -58,7 +58,7 @@ class Views:
         self._last: tuple[float, View] | None = None
 
     def now(self) -> View:
-        """Return a view that is at most a second old."""
+        """Returns a view that is at most a second old."""
         with self._mutex:
             if self._last is None or self._clock() - self._last[0] >= self._lifetime:
                 view = self._make()

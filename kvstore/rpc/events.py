@@ -35,7 +35,7 @@ FIELDS = {
 
 
 def event_messages(told: Told, *, after: int, started_at: float) -> list[pb.WatchEventsResponse]:
-    """Return what a watcher is told, numbered from the one after ``after`` on.
+    """Returns what a watcher is told, numbered from the one after ``after`` on.
 
     ``started_at`` is when the store started, by the clock of the events.
     """
@@ -111,7 +111,7 @@ class EventStreams:
         context: grpc.ServicerContext,
         send: Send,
     ) -> None:
-        """Begin to tell a caller what happens, and return.
+        """Begins to tell a caller what happens, and returns.
 
         Raises InvalidField, NamespaceNotFound, QuotaExceeded or StoreDraining.
         """

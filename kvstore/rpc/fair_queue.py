@@ -48,17 +48,17 @@ class Turns(Generic[W]):
         return bool(self._waiting)
 
     def put(self, lane: Hashable, work: W) -> None:
-        """Put work at the end of its lane's line."""
+        """Puts work at the end of its lane's line."""
         with self._mutex:
             self._waiting.setdefault(lane, deque()).append(work)
 
     def begin(self) -> tuple[Hashable, W] | None:
-        """Return the first work of the lane that waits longest and may have a thread, if any."""
+        """Returns the first work of the lane that waits longest and may have a thread, if any."""
         with self._mutex:
             return self._next() if self._waiting else None
 
     def enter(self, lane: Hashable, work: W) -> tuple[Hashable, W] | None:
-        """Put work in line, and begin what comes first."""
+        """Puts work in line, and begin what comes first."""
         with self._mutex:
             running = self._running.get(lane, 0)
             if not self._waiting and running < self._idle:
@@ -70,7 +70,7 @@ class Turns(Generic[W]):
             return self._next()
 
     def end(self, lane: Hashable) -> tuple[Hashable, W] | None:
-        """Note that work of a lane is done, and begin what comes next."""
+        """Notes that work of a lane is done, and begin what comes next."""
         with self._mutex:
             self._idle += 1
             running = self._running[lane] - 1
@@ -128,7 +128,7 @@ class CallThreads(ThreadPoolExecutor):
         return self._capacity // 3
 
     def arrive(self, lane: Hashable, *, always: bool = False) -> bool:
-        """Name the lane of the call that is submitted next in this thread.
+        """Names the lane of the call that is submitted next in this thread.
 
         Returns False where it has to be refused: then the next call is run at once, in
         the thread that submits it, and MUST NOT wait for anything. A lane has at most
@@ -147,7 +147,7 @@ class CallThreads(ThreadPoolExecutor):
         self._arrived.refused = True
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
-        """Run a call when its lane's turn comes."""
+        """Runs a call when its lane's turn comes."""
         lane: Hashable = getattr(self._arrived, "lane", ERRANDS)
         future: Future[T] = Future()
         work = partial(_run, future, partial(fn, *args, **kwargs))
@@ -163,7 +163,7 @@ class CallThreads(ThreadPoolExecutor):
         return future
 
     def _run_next(self) -> None:
-        """Run calls, each the first of the lane that waits longest, while a lane may have more."""
+        """Runs calls, each the first of the lane that waits longest, while a lane may have more."""
         turn = self._turns.begin()
         while turn is not None:
             lane, work = turn
@@ -220,7 +220,7 @@ class Lanes(grpc.ServerInterceptor):
         continuation: "Continuation[Request, Response]",
         handler_call_details: grpc.HandlerCallDetails,
     ) -> "Handler[Request, Response]":
-        """Go on with a call that may have a thread, or refuse it."""
+        """Goes on with a call that may have a thread, or refuse it."""
         method = handler_call_details.method
         if method.startswith(CHECKS):
             if self._check_threads.arrive(PROBES):

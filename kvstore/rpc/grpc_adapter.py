@@ -51,7 +51,7 @@ Continuation: TypeAlias = "Callable[[grpc.HandlerCallDetails], Handler[Request, 
 
 
 def sending(behavior: Callable[..., None]) -> Callable[..., Any]:
-    """Mark a stream's behavior as one that is given ``send`` and returns at once.
+    """Marks a stream's behavior as one that is given ``send`` and returns at once.
 
     gRPC asks for the mark (``_stream_response_in_pool`` in grpc/_server.py): a stream that
     answers by returning an iterator takes a thread of the calls' for its life.
@@ -61,7 +61,7 @@ def sending(behavior: Callable[..., None]) -> Callable[..., Any]:
 
 
 def request_id_of(context: grpc.ServicerContext) -> str:
-    """Return the id that the client gave the call, or none.
+    """Returns the id that the client gave the call, or none.
 
     Where calls are traced the span that the client names comes first.
     """
@@ -89,7 +89,7 @@ class _MethodInterceptor(grpc.ServerInterceptor):
         continuation: "Continuation[Request, Response]",
         handler_call_details: grpc.HandlerCallDetails,
     ) -> "Handler[Request, Response]":
-        """Wrap the method, unless it is exempt or unknown."""
+        """Wraps the method, unless it is exempt or unknown."""
         method = handler_call_details.method
         wrapped = self._wrapped.get(method)
         if wrapped is not None:
@@ -105,7 +105,7 @@ class _MethodInterceptor(grpc.ServerInterceptor):
     def _wrap(
         self, method: str, handler: "grpc.RpcMethodHandler[Request, Response]"
     ) -> "grpc.RpcMethodHandler[Request, Response]":
-        """Return the handler that takes the method's calls from now on."""
+        """Returns the handler that takes the method's calls from now on."""
 
 
 class Outcomes(_MethodInterceptor):
@@ -225,7 +225,7 @@ def _end(context: grpc.ServicerContext, outcome: Outcome) -> NoReturn:
 
 
 def parsed(parse: Callable[[bytes], Request], request: bytes) -> Request:
-    """Return a request, read; raises InvalidField for bytes that are none."""
+    """Returns a request, read; raises InvalidField for bytes that are none."""
     try:
         return parse(request)
     except DecodeError as error:

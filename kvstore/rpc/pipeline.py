@@ -24,14 +24,14 @@ from kvstore.service.timing import CallTimes
 
 
 def require_size(size: int, limit: str, limits: Limits) -> None:
-    """Raise LimitExceeded for a request of more bytes than the named limit."""
+    """Raises LimitExceeded for a request of more bytes than the named limit."""
     maximum = getattr(limits, limit)
     if size > maximum:
         raise LimitExceeded(limit=limit, maximum=maximum, value=size)
 
 
 def size_limit_of(method: str) -> str:
-    """Return the name of the limit on a method's requests.
+    """Returns the name of the limit on a method's requests.
 
     ``method`` is the path of a call, as in ``/kvstore.v1.LeaseService/GrantLease``.
     Requests with token ids may be as long as any message.
@@ -68,12 +68,12 @@ DEADLINE_ROUNDING = 1.02
 
 
 def usable_request_id(given: str) -> str:
-    """Return the id that the client gave the call, or none where it is of no use."""
+    """Returns the id that the client gave the call, or none where it is of no use."""
     return given if given and REQUEST_ID_FORM.fullmatch(given) else ""
 
 
 def call_logger() -> Logger:
-    """Return what outcomes log with.
+    """Returns what outcomes log with.
 
     Made once for many calls: to find out for each that nothing is logged takes as long as
     to log it.
@@ -133,11 +133,11 @@ class Outcome:
         return self._request_id
 
     def facts(self) -> dict[str, str]:
-        """Return what the lines of the call say besides."""
+        """Returns what the lines of the call say besides."""
         return {"request_id": self.request_id, "method": self._method, "tenant": self.tenant}
 
     def ended(self, error: Exception | None = None) -> None:
-        """Note that it is over, and what it raised; once."""
+        """Notes that it is over, and what it raised; once."""
         reason = "OK"
         if self._span is not None:
             self._leave_span(error)
@@ -182,7 +182,7 @@ class Outcome:
 def require_admissible(
     tenant: str, remaining: float | None, *, traffic: Traffic, longest: float, always: bool
 ) -> None:
-    """Count a call of a tenant, and refuse one that may not come in.
+    """Counts a call of a tenant, and refuse one that may not come in.
 
     ``remaining`` is the time to its deadline, in seconds. Raises TooManyRequests for
     what is over the tenant's rate, unless it comes in ``always``, or InvalidField for a
@@ -195,7 +195,7 @@ def require_admissible(
 
 
 def require_deadline(remaining: float | None, longest: float) -> None:
-    """Raise InvalidField as :func:`require_admissible` does for a deadline."""
+    """Raises InvalidField as :func:`require_admissible` does for a deadline."""
     if remaining is None or remaining > longest * DEADLINE_ROUNDING:
         maximum = f"{longest:g} s"
         raise InvalidField(field="deadline", why="missing or too long", maximum=maximum)

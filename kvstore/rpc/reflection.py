@@ -26,7 +26,7 @@ class BoundedReflection(reflection.ReflectionServicer):  # type: ignore[misc]  #
         request_iterator: Iterator[reflection_pb2.ServerReflectionRequest],
         context: grpc.ServicerContext,
     ) -> Iterator[reflection_pb2.ServerReflectionResponse]:
-        """Answer each request of a stream; ends the call with QuotaExceeded for one too many."""
+        """Answers each request of a stream; ends the call with QuotaExceeded for one too many."""
         if not self._available.acquire(blocking=False):
             status.abort(
                 context, QuotaExceeded(quota="reflection_streams", maximum=self._max_streams)

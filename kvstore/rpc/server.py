@@ -71,7 +71,7 @@ class Sockets(NamedTuple):
 
 
 def call_threads() -> CallThreads:
-    """Return the threads that take a server's calls."""
+    """Returns the threads that take a server's calls."""
     return CallThreads(THREAD_COUNT, MAX_CALLS)
 
 
@@ -85,7 +85,7 @@ def build_server(
     clock: Clock,
     threads: CallThreads | None = None,
 ) -> grpc.Server:
-    """Return a server bound to its socket, with its mode and group, and not started.
+    """Returns a server bound to its socket, with its mode and group, and not started.
 
     ``version`` is what the server says of itself, ``threads`` take its calls. The
     socket's folder has to exist, and nothing may be at its path: gRPC would take a living server's
@@ -111,7 +111,7 @@ def build_server(
 
 
 def listen(server: grpc.Server, address: str, tls: Tls | None) -> int:
-    """Bind a server that is not started to ``HOST:PORT`` too, and return the port.
+    """Binds a server that is not started to ``HOST:PORT`` too, and returns the port.
 
     Without ``tls`` all goes in clear. Raises :class:`UnusableAddress`.
     """
@@ -126,7 +126,7 @@ def listen(server: grpc.Server, address: str, tls: Tls | None) -> int:
 
 
 def server_options(limits: Limits) -> tuple[tuple[str, int], ...]:
-    """Return the options of gRPC's core."""
+    """Returns the options of gRPC's core."""
     return (
         ("grpc.max_receive_message_length", limits.max_message_bytes),
         ("grpc.max_send_message_length", limits.max_message_bytes),
@@ -147,7 +147,7 @@ def add_services(
     sockets: Sockets,
     version: str,
 ) -> None:
-    """Register every service: the contract's, health and reflection."""
+    """Registers every service: the contract's, health and reflection."""
     lease_pb2_grpc.add_LeaseServiceServicer_to_server(LeaseServicer(store, callers), server)
     prefix_cache_pb2_grpc.add_PrefixCacheServiceServicer_to_server(
         PrefixCacheServicer(store, callers), server

@@ -34,7 +34,7 @@ class Announcer:
             self._wake_ups.remove(wake_up)
 
     def announce(self) -> None:
-        """Wake everybody who listens."""
+        """Wakes everybody who listens."""
         with self._mutex:
             for wake_up in self._wake_ups:
                 wake_up()
@@ -78,7 +78,7 @@ class Watching:
             self.remembered = len(self._watch)
 
     def take(self) -> Told | None:
-        """Wait for events and return those that are there; None once it is over.
+        """Waits for events and returns those that are there; None once it is over.
 
         What happened before the store ended it is told first.
         """
@@ -95,7 +95,7 @@ class Watching:
         return told if told.events or more else None
 
     def pause(self) -> None:
-        """Wait a moment, for more to come, or for the end."""
+        """Waits a moment, for more to come, or for the end."""
         if self._goes_on:
             self._ended.wait(PACE)
 
@@ -105,7 +105,7 @@ class Watching:
         self._due.set()
 
     def forget(self) -> None:
-        """Hand it nothing more; can be repeated."""
+        """Hands it nothing more; can be repeated."""
         self.end()
         with self._mutex:
             self._cache.events.end(self._watch)
@@ -137,7 +137,7 @@ class EventWatches:
     def begin(
         self, identity: Identity, namespace_id: bytes = b"", *, history: bool, live: bool = True
     ) -> Watching:
-        """Return what tells of what happens from now on, until :meth:`forget`.
+        """Returns what tells of what happens from now on, until :meth:`forget`.
 
         Of what ``identity`` may see, or of one namespace; with ``history`` of what is
         remembered first, and without ``live`` of nothing else. Raises NamespaceNotFound,
@@ -156,19 +156,19 @@ class EventWatches:
         return watching
 
     def forget(self, watching: Watching) -> None:
-        """End a watch, whoever wants it; can be repeated."""
+        """Ends a watch, whoever wants it; can be repeated."""
         watching.forget()
         with self._state:
             self._watching.discard(watching)
 
     def use(self) -> EventUse:
-        """Return how much is told."""
+        """Returns how much is told."""
         log = self._cache.events
         with self._state:
             return EventUse(log.count, log.lost_count, len(self._watching))
 
     def close(self) -> None:
-        """End all watches, and begin no other. Does not wait."""
+        """Ends all watches, and begin no other. Does not wait."""
         with self._state:
             self._closed = True
             left = list(self._watching)

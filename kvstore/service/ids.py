@@ -8,7 +8,7 @@ LARGEST_ID = (1 << 32) - 1
 
 
 def random_ids() -> Iterator[int]:
-    """Yield random ids from 1 to 2**32 - 1, none twice.
+    """Yields random ids from 1 to 2**32 - 1, none twice.
 
     A tenant that counted ids would learn what others do: arenas and extents are
     named by these.

@@ -18,7 +18,7 @@ class LogBudget:
         self._left_out = 0
 
     def write(self, log: Callable[..., object], event: str, **fields: object) -> None:
-        """Write a line with ``log``; ``left_out`` in it is how many were not, since the last."""
+        """Writes a line with ``log``; ``left_out`` in it is how many were not, since the last."""
         if self._bucket.wait(self._clock()) > 0:
             self._left_out += 1
             return

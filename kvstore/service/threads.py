@@ -57,26 +57,26 @@ class Ticker:
         return self._clock() if self._excused() else self._ticked_at
 
     def start(self) -> None:
-        """Start the thread; once."""
+        """Starts the thread; once."""
         self._thread.start()
 
     def pace(self, interval: float) -> None:
-        """Tick every ``interval`` seconds from now on; the next tick comes at once."""
+        """Ticks every ``interval`` seconds from now on; the next tick comes at once."""
         self._interval = interval
         self._due.set()
 
     def is_alive(self) -> bool:
-        """Return whether the thread runs."""
+        """Returns whether the thread runs."""
         return self._thread.is_alive()
 
     def close(self) -> None:
-        """Stop the thread and wait for its end; work under way is finished first."""
+        """Stops the thread and waits for its end; work under way is finished first."""
         self._closing.set()
         self._due.set()
         self._thread.join()
 
     def tick(self) -> None:
-        """Do all the work once; raises nothing."""
+        """Does all the work once; raises nothing."""
         for work in self._works:
             try:
                 work()
@@ -157,7 +157,7 @@ class Collector:
         self.step()
 
     def step(self) -> None:
-        """Collect what came since the last time and leave the rest alone, if that is due."""
+        """Collects what came since the last time and leave the rest alone, if that is due."""
         now = self._clock()
         if now >= self._due_at or gc.get_count()[2] >= ROUNDS:
             self._due_at = now + AT_LATEST

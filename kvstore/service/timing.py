@@ -17,7 +17,7 @@ BOUNDS: Final = tuple((1 << bits) / MICROSECONDS for bits in range(FEWEST_BITS, 
 
 
 def bucket_of(seconds: float) -> int:
-    """Return the number of a duration's bucket."""
+    """Returns the number of a duration's bucket."""
     bits = int(seconds * MICROSECONDS).bit_length()
     if bits <= FEWEST_BITS:
         return 0
@@ -36,11 +36,11 @@ class DurationCounts(NamedTuple):
         return sum(self.counts)
 
     def cumulative(self) -> list[int]:
-        """Return how many were shorter than each bound, and all of them at the end."""
+        """Returns how many were shorter than each bound, and all of them at the end."""
         return list(accumulate(self.counts))
 
     def plus(self, other: "DurationCounts") -> "DurationCounts":
-        """Return the counts of both."""
+        """Returns the counts of both."""
         both = zip(self.counts, other.counts, strict=True)
         return DurationCounts(tuple(a + b for a, b in both), self.seconds + other.seconds)
 
@@ -55,12 +55,12 @@ class Durations:
         self._seconds = 0.0
 
     def note(self, seconds: float) -> None:
-        """Count one."""
+        """Counts one."""
         self._counts[bucket_of(seconds)] += 1
         self._seconds += seconds
 
     def read(self) -> DurationCounts:
-        """Return the counts of now."""
+        """Returns the counts of now."""
         return DurationCounts(tuple(self._counts), self._seconds)
 
 
@@ -82,7 +82,7 @@ class CallTimes:
         self._books: list[_Book] = []
 
     def note(self, method: str, outcome: str, seconds: float) -> None:
-        """Count a call that ended; ``outcome`` is OK or its error's reason."""
+        """Counts a call that ended; ``outcome`` is OK or its error's reason."""
         try:
             line: list[float] = self._own.book[method, outcome]
         except (AttributeError, KeyError):
@@ -91,7 +91,7 @@ class CallTimes:
         line[-1] += seconds
 
     def read(self) -> dict[tuple[str, str], DurationCounts]:
-        """Return the counts of now, by method and outcome."""
+        """Returns the counts of now, by method and outcome."""
         found: dict[tuple[str, str], DurationCounts] = {}
         with self._mutex:
             books = list(self._books)
@@ -104,7 +104,7 @@ class CallTimes:
         return found
 
     def _begin(self, method: str, outcome: str) -> list[float]:
-        """Return a fresh line of this thread's book."""
+        """Returns a fresh line of this thread's book."""
         book: _Book | None = getattr(self._own, "book", None)
         if book is None:
             book = self._own.book = {}

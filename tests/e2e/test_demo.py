@@ -64,7 +64,7 @@ def ended() -> Iterator[dict[str, "subprocess.CompletedProcess[str]"]]:
 
 
 def report_of(done: "subprocess.CompletedProcess[str]") -> Report:
-    """Return the object in the last line of a demo that went well."""
+    """Returns the object in the last line of a demo that went well."""
     assert done.returncode == 0, done.stderr
     report: Report = json.loads(done.stdout.splitlines()[-1])
     return report
@@ -84,12 +84,12 @@ class Known:
         self._ends: set[tuple[int, ...]] = set()
 
     def compute(self, ids: list[int], *ends: int) -> None:
-        """Note a sequence that was computed."""
+        """Notes a sequence that was computed."""
         self._prefixes |= {tuple(ids[:end]) for end in range(1, len(ids) + 1)}
         self._ends |= {tuple(ids[:end]) for end in ends}
 
     def shared(self, ids: list[int]) -> int:
-        """Return how many tokens are known, of all but the last, or of all with their next one."""
+        """Returns how many tokens are known, of all but the last, or of all with their next one."""
         if tuple(ids) in self._ends:
             return len(ids)
         ends = range(1, len(ids))

@@ -19,7 +19,7 @@ from processes.forked_programs import ANEW, NESTED
 
 
 def run(mutant: Mutant, folder: Path) -> "subprocess.CompletedProcess[str]":
-    """Run a mutant's tests on a copy of the worker with its change.
+    """Runs a mutant's tests on a copy of the worker with its change.
 
     In a fork of a process that has torch and all else but the worker itself, and but one of
     pytest's plugins, whose assertions it wants to rewrite as it imports it.

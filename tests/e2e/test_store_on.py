@@ -61,7 +61,7 @@ def here(model: PagedModel, store: RunningStore) -> Iterator[EngineWorld]:
 
 
 def computed_pages(prompt_tokens: int) -> int:
-    """Count the pages of a request, the last begun: the last token given was not computed."""
+    """Counts the pages of a request, the last begun: the last token given was not computed."""
     return -(-(prompt_tokens + OUTPUT_TOKENS - 1) // PAGE_TOKENS)
 
 

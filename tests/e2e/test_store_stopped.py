@@ -25,7 +25,7 @@ ENDINGS: dict[str, Callable[[RunningStore], Any]] = {
 
 
 def at_visit(number: int, action: Callable[[], object]) -> tuple[OnPublished, list[int]]:
-    """Return a callback that acts when it is called for the ``number``-th time, and its calls."""
+    """Returns a callback that acts when it is called for the ``number``-th time, and its calls."""
     calls: list[int] = []
 
     def visit(pages: list[PageRef]) -> None:

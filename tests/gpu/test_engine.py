@@ -25,7 +25,7 @@ PATIENCE = 240.0
 
 @pytest.fixture(scope="module", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Give this process, and those that it starts, a cache of their own."""
+    """Gives this process, and those that it starts, a cache of their own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KVSTORE_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -39,7 +39,7 @@ def store() -> Iterator[RunningStore]:
 
 
 def numbers(length: int, seed: int) -> list[int]:
-    """Return always the same random bytes."""
+    """Returns always the same random bytes."""
     made = torch.Generator().manual_seed(seed)
     return torch.randint(0, 256, (length,), generator=made).tolist()
 

@@ -133,6 +133,6 @@ def test_nothing_is_left_open(rig: AttachRig) -> None:
 
 
 def sockets_and_pidfds() -> int:
-    """Return how many descriptors this process has that are no plain files or memory."""
+    """Returns how many descriptors this process has that are no plain files or memory."""
     targets = [str(each.resolve()) for each in Path("/proc/self/fd").iterdir()]
     return sum("socket:" in each or "anon_inode" in each for each in targets)

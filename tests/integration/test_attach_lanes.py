@@ -14,14 +14,14 @@ RENEW = METHODS.index("/kvstore.v1.LeaseService/RenewLease")
 
 
 def ask_for_lane(peer: AttachPeer, caller: Caller) -> attach_pb2.ServerFrame:
-    """Ask for a lane and return the answer."""
+    """Asks for a lane and returns the answer."""
     opening = attach_pb2.OpenLane(lease_id=caller.lease_id, lease_secret=caller.secret)
     peer.send(attach_pb2.ClientFrame(open_lane=opening))
     return peer.receive()[0]
 
 
 def lane_of(rig: AttachRig, caller: Caller) -> AttachPeer:
-    """Return a lane."""
+    """Returns a lane."""
     peer = rig.connect()
     peer.hello()
     assert list(ask_for_lane(peer, caller).lane_opened.methods) == list(METHODS)

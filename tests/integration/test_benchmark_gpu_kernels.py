@@ -13,7 +13,7 @@ ARGUMENTS = ("gpu_kernels", "--device", "cpu", "--quick", "--json")
 
 
 def measured(part: str) -> dict[str, Any]:
-    """Return the output of a run of one part."""
+    """Returns the output of a run of one part."""
     found: dict[str, Any] = json.loads(run_benchmark(*ARGUMENTS, "--only", part))
     assert found["note"].startswith("no measurement")
     return found

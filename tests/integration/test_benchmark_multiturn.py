@@ -32,7 +32,7 @@ def asked() -> list[Turn]:
 
 
 def serve(asked: list[Turn], *, callers: int, speed: float = 0.0) -> list[Served]:
-    """Replay turns against an application with an engine and a store of its own."""
+    """Replays turns against an application with an engine and a store of its own."""
     use_threads(1)
 
     async def talk() -> list[Served]:

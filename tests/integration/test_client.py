@@ -116,7 +116,7 @@ def test_slots_released_are_there_for_the_next_reserve(opened: tuple[Client, Nam
 
 
 def fill(namespace: Namespace, count: int) -> bool:
-    """Reserve so many slots, so that the arena grows; tell whether they are there."""
+    """Reserves so many slots, so that the arena grows; tell whether they are there."""
     try:
         namespace.reserve(start_page=0, page_count=count).abort()
     except errors.PoolExhausted:

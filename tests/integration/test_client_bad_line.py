@@ -46,7 +46,7 @@ def proxy(store: RunningStore) -> Iterator[Proxy]:
 
 
 def nothing_left(store: RunningStore) -> bool:
-    """Tell whether there are no leases, no holds, and only free and cached slots."""
+    """Returns whether there are no leases, no holds, and only free and cached slots."""
     with connect_admin(store.runtime_dir) as admin:
         stats = admin.stats()
     (arena,) = stats.arenas
@@ -69,7 +69,7 @@ def a_client(
 
 
 def hits(namespace: Namespace) -> bool:
-    """Tell whether the tokens' pages are found."""
+    """Returns whether the tokens' pages are found."""
     with namespace.match(TOKENS) as match:
         return match.token_count == len(TOKENS) - 1
 
@@ -143,7 +143,7 @@ def test_bytes_that_drip_are_as_good(proxy: Proxy) -> None:
 
 
 def memfds() -> int:
-    """Count this process's descriptors of memfds: clients close theirs once they are mapped."""
+    """Counts this process's descriptors of memfds: clients close theirs once they are mapped."""
     count = 0
     for each in Path("/proc/self/fd").iterdir():
         try:

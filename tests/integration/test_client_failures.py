@@ -36,7 +36,7 @@ def store() -> Iterator[RunningStore]:
 
 
 def closes(client: Client) -> bool:
-    """Close a client and tell whether that came to an end."""
+    """Closes a client and tells whether that came to an end."""
     thread = Thread(target=client.close, daemon=True)
     thread.start()
     thread.join(LIMIT)
@@ -44,7 +44,7 @@ def closes(client: Client) -> bool:
 
 
 def leases_by_state(store: RunningStore, name: str) -> list[int]:
-    """Return the states of the leases of one display name."""
+    """Returns the states of the leases of one display name."""
     with connect_admin(store.runtime_dir) as admin:
         return [each.state for each in admin.leases() if each.display_name == name]
 

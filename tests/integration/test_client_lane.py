@@ -29,7 +29,7 @@ def proxy() -> Iterator[Proxy]:
 
 
 def hits(namespace: Namespace) -> bool:
-    """Tell whether the tokens' pages are found."""
+    """Returns whether the tokens' pages are found."""
     with namespace.match(TOKENS) as match:
         return match.token_count == len(TOKENS) - 1
 

@@ -48,12 +48,12 @@ def namespace(store: RunningStore) -> Iterator[Namespace]:
 
 
 def run(store: RunningStore, *arguments: str) -> Result:
-    """Run a command against the store."""
+    """Runs a command against the store."""
     return CliRunner().invoke(app, [*arguments, "--runtime-dir", str(store.runtime_dir)])
 
 
 def run_json(store: RunningStore, *arguments: str) -> Any:  # noqa: ANN401  # each command's own
-    """Run a command with --json and return what it printed."""
+    """Runs a command with --json and returns what it printed."""
     result = run(store, *arguments, "--json")
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)

@@ -30,7 +30,7 @@ SLOTS = 32
 
 
 def prompt(number: int) -> list[int]:
-    """Return a prompt of four pages and a token that begins like no other."""
+    """Returns a prompt of four pages and a token that begins like no other."""
     return [10_000 + number * 100 + each for each in range(len(TOKENS))]
 
 
@@ -103,7 +103,7 @@ def test_descriptors_that_run_out_are_seen(store: RunningStore) -> None:
 
 
 def finding_of(client: Client, name: str, **settings: float) -> Finding:
-    """Return what a check makes of the store as it is now."""
+    """Returns what a check makes of the store as it is now."""
     return getattr(ctl_checks_store, f"{name}_check")(client.admin.stats(), **settings)  # type: ignore[no-any-return]
 
 

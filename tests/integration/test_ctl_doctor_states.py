@@ -101,7 +101,7 @@ def test_a_store_on_a_device_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def flood(admin: Admin) -> None:
-    """Ask more often than the tenant may."""
+    """Asks more often than the tenant may."""
     for _ in range(10_000):
         admin.capabilities()
 
@@ -128,7 +128,7 @@ def test_an_older_server_whose_disk_fails_and_whose_tenant_floods(tmp_path: Path
         found: dict[str, Any] = {}
 
         def answered() -> bool:
-            """Ask until two calls in a row are not refused."""
+            """Asks until two calls in a row are not refused."""
             found.update(diagnose(store.runtime_dir)[1])
             return "versions" in found
 

@@ -70,12 +70,12 @@ def idle() -> Iterator[RunningStore]:
 
 
 def run(store: RunningStore, *arguments: str) -> Result:
-    """Run a command against the store, whose folder stands before the command."""
+    """Runs a command against the store, whose folder stands before the command."""
     return CliRunner().invoke(app, ["--runtime-dir", str(store.runtime_dir), *arguments])
 
 
 def busy_frame(store: RunningStore, matched: Callable[[str], bool], *options: str) -> str:
-    """Return a frame within whose interval something was matched, however long that takes."""
+    """Returns a frame within whose interval something was matched, however long that takes."""
     frames: list[str] = []
 
     def is_busy() -> bool:
@@ -221,7 +221,7 @@ def test_an_idle_and_empty_store_is_shown(idle: RunningStore) -> None:
 
 
 def heard(terminal: int) -> Iterator[bytes]:
-    """Yield what a terminal shows, until its other end is closed or nothing comes."""
+    """Yields what a terminal shows, until its other end is closed or nothing comes."""
     while select.select([terminal], [], [], LIMIT)[0]:
         try:
             yield os.read(terminal, 65536)

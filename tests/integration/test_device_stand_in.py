@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(find_spec("cupy") is not None, reason="the real 
 
 @pytest.fixture(autouse=True)
 def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give every process that is started a cupy whose device is a folder."""
+    """Gives every process that is started a cupy whose device is a folder."""
     folders = [str(SUPPORT / "shared_card"), str(SUPPORT)]
     monkeypatch.setenv("KVSTORE_TEST_CARD", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*folders, *sys.path]))

@@ -16,7 +16,7 @@ GRACE = ("--drain-grace", "600")
 
 
 def ended(store: RunningStore) -> int:
-    """Wait until a store ended by itself and return its exit status."""
+    """Waits until a store ended by itself and returns its exit status."""
     return store._started().wait(LIMIT)
 
 

@@ -26,13 +26,13 @@ PATIENCE = 60.0
 
 
 async def no_store(loaded: LoadedModel) -> None:
-    """Use none."""
+    """Uses none."""
     del loaded
 
 
 @asynccontextmanager
 async def fleet_of(count: int, model: str = "counting") -> AsyncGenerator[Fleet, None]:
-    """Run a fleet whose processes all serve."""
+    """Runs a fleet whose processes all serve."""
     settings = [EngineSettings(model=model, name=f"engine {each}") for each in range(count)]
     fleet = Fleet(settings, no_store, PROGRAM)
     try:
@@ -44,7 +44,7 @@ async def fleet_of(count: int, model: str = "counting") -> AsyncGenerator[Fleet,
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run a test's coroutine, for so long at most."""
+    """Runs a test's coroutine, for so long at most."""
 
     async def bounded() -> None:
         async with asyncio.timeout(PATIENCE):
@@ -54,7 +54,7 @@ def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def expected(request: Request) -> list[int]:
-    """Return what a request's tokens are, computed here."""
+    """Returns what a request's tokens are, computed here."""
     ids = list(request.prompt_ids)
     for place in range(request.max_tokens):
         ids.append(next_token(ids, request, place))
@@ -75,7 +75,7 @@ class Heard:
         return [each for piece in self.pieces for each in piece]
 
     async def listen(self, fleet: Fleet, request: Request) -> "Heard":
-        """Take all of a request."""
+        """Takes all of a request."""
         async with aclosing(fleet.generate(request)) as pieces:
             async for piece in pieces:
                 assert self.generation is None
@@ -85,17 +85,17 @@ class Heard:
         return self
 
     async def wait_for(self, count: int) -> None:
-        """Wait until so many tokens came."""
+        """Waits until so many tokens came."""
         await until(lambda: len(self.ids) >= count)
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait until something holds."""
+    """Waits until something holds."""
     assert await asyncio.to_thread(wait_until, condition)
 
 
 def busy_pid(fleet: Fleet) -> int:
-    """Return the process that has something to compute."""
+    """Returns the process that has something to compute."""
     (pid,) = [
         each.pid
         for each in fleet.seats

@@ -19,7 +19,7 @@ PROMPT = [7, 8]
 
 
 async def no_store(loaded: LoadedModel) -> None:
-    """Use none."""
+    """Uses none."""
     del loaded
 
 
@@ -28,7 +28,7 @@ def with_fleet(
     find_store: Callable[[LoadedModel], Awaitable[None]],
     test: Callable[..., object],
 ) -> None:
-    """Run a test on a fleet, each of which has no room at first for so many requests."""
+    """Runs a test on a fleet, each of which has no room at first for so many requests."""
 
     async def run() -> None:
         settings = [EngineSettings(model=str(each), name="engine") for each in busy]

@@ -17,7 +17,7 @@ WRONG = [sys.executable, "-m", "kvstore", "--tier1-bytes", "many"]
 
 
 def parent_of(pid: int) -> int:
-    """Return the process that a process belongs to."""
+    """Returns the process that a process belongs to."""
     return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
 
 

@@ -34,7 +34,7 @@ class Slow:
         self.may_answer = asyncio.Event()
 
     async def generate(self, request: Request) -> AsyncGenerator[Piece, None]:
-        """Say one token."""
+        """Says one token."""
         await self.may_answer.wait()
         found = Generation(
             prompt_tokens=len(request.prompt_ids),

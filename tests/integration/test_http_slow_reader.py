@@ -35,7 +35,7 @@ class Endless:
         self.closed = 0
 
     async def generate(self, request: Request) -> AsyncGenerator[Piece, None]:
-        """Say the same again and again."""
+        """Says the same again and again."""
         del request
         try:
             while True:
@@ -52,7 +52,7 @@ class Words(ByteTokenizer):
     """Ids that are long words."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Give far more than sockets and transports hold."""
+        """Gives far more than sockets and transports hold."""
         return "w" * (len(ids) << 20)
 
 

@@ -27,7 +27,7 @@ STORE = (
 
 
 def page_sizes() -> dict[str, str]:
-    """Return the size of the kernel's pages, in KiB, of each of this process's mapped extents."""
+    """Returns the size of the kernel's pages, in KiB, of each of this process's mapped extents."""
     sizes, inside = dict[str, str](), ""
     for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
         first = line.split(" ")[0]
@@ -69,7 +69,7 @@ def test_a_store_of_large_pages_serves_a_client() -> None:
 
 
 def assert_refused(runtime_dir: Path) -> None:
-    """Check that a client's namespace stays closed for lack of memory."""
+    """Checks that a client's namespace stays closed for lack of memory."""
     with Client(runtime_dir) as client:
         namespace = client.namespace(IDENTITY, LAYOUT)
         assert not namespace.wait_open(2)

@@ -43,13 +43,13 @@ def opened(store: RunningStore) -> Iterator[tuple[Client, Namespace, bytes]]:
 
 
 def press(namespace: Namespace) -> None:
-    """Fill the store twice over."""
+    """Fills the store twice over."""
     for tokens in PRESSURE:
         write_and_insert(namespace, tokens)
 
 
 def reads_right(namespace: Namespace) -> bool:
-    """Tell whether all that was pinned is matched, with the bytes that were written."""
+    """Returns whether all that was pinned is matched, with the bytes that were written."""
     with namespace.match(TOKENS) as match:
         return match.token_count == PINNED and holds_pattern(namespace, TOKENS, match.pages)
 

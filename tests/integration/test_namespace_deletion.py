@@ -24,7 +24,7 @@ PAGES = len(TOKENS) // LAYOUT.page_tokens
 
 
 def delete(store: RunningStore, *more: str, typed: str = "") -> tuple[int, str]:
-    """Delete the store's only namespace: exit status and what was printed."""
+    """Deletes the store's only namespace: exit status and what was printed."""
     arguments = ["namespaces", "delete", "tiny", *more, "--runtime-dir", str(store.runtime_dir)]
     result = CliRunner().invoke(app, arguments, input=typed)
     return result.exit_code, result.stdout

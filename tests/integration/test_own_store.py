@@ -43,7 +43,7 @@ threading.Event().wait()
 
 
 def capabilities(folder: Path) -> store_pb2.GetCapabilitiesResponse | None:
-    """Ask the store that is there, if there is one."""
+    """Asks the store that is there, if there is one."""
     try:
         with connect_admin(folder, timeout=10.0) as admin:
             return admin.capabilities()
@@ -196,7 +196,7 @@ def test_a_store_whose_parent_is_killed_stops_in_order(tmp_path: Path) -> None:
 
 
 def alive(pid: int) -> bool:
-    """Tell whether a process runs: one that waits to be collected does not."""
+    """Returns whether a process runs: one that waits to be collected does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:

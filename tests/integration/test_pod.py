@@ -40,7 +40,7 @@ with Client(sys.argv[1]) as client:
 
 @pytest.fixture
 def volume(tmp_path: Path) -> Path:
-    """Return a folder that is everybody's, and hands its group down."""
+    """Returns a folder that is everybody's, and hands its group down."""
     made = tmp_path / "volume"
     made.mkdir()
     made.chmod(0o2777)
@@ -49,7 +49,7 @@ def volume(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(volume: Path) -> Iterator[Contained]:
-    """Provide a store in a folder below the volume, which it made itself."""
+    """Provides a store in a folder below the volume, which it made itself."""
     flags = ("--runtime-dir", str(volume / "store"), "--tier1-bytes", "64MiB")
     with Contained("-m", "kvstore", *flags, "--log-format", "json") as made:
         made.hear("server_started")

@@ -11,7 +11,7 @@ BLOCKED = (
 
 
 def start(missing: str) -> "subprocess.CompletedProcess[str]":
-    """Ask the script for its version where a module is missing, and wait for its end."""
+    """Asks the script for its version where a module is missing, and waits for its end."""
     command = [sys.executable, "-c", BLOCKED.format(missing=missing)]
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
 

@@ -62,7 +62,7 @@ class Ranked:
 
 
 def kill(process: PageProcess) -> None:
-    """Kill a process and wait until it is gone."""
+    """Kills a process and waits until it is gone."""
     process.signal(signal.SIGKILL)
     assert process.wait_exit() == -signal.SIGKILL
 

@@ -18,7 +18,7 @@ TIER_2 = ("--tier2-bytes", str(2 * WORKING_SET * LAYOUT.page_bytes), "--verify-r
 
 
 def tokens_of(number: int) -> list[int]:
-    """Return a sequence of four pages and a token; some share their first page."""
+    """Returns a sequence of four pages and a token; some share their first page."""
     return [number % 7] * LAYOUT.page_tokens + [
         10_000 * number + each for each in range((PAGES - 1) * LAYOUT.page_tokens + 1)
     ]

@@ -25,7 +25,7 @@ MODULES = "import sys, {module}; print(*sys.modules)"
 
 
 def run(*arguments: str, **environment: str) -> str:
-    """Run some Python to its end and return what it printed."""
+    """Runs some Python to its end and returns what it printed."""
     done = subprocess.run(
         [sys.executable, *arguments],
         env={**os.environ, **environment},
@@ -39,7 +39,7 @@ def run(*arguments: str, **environment: str) -> str:
 
 
 def came(collector: Collector, *wanted: tuple[str, ...]) -> bool:
-    """Wait until a collector has spans of these paths."""
+    """Waits until a collector has spans of these paths."""
     return wait_until(lambda: set(wanted) <= collector.paths())
 
 
@@ -65,14 +65,14 @@ def test_a_trace_leads_from_the_client_to_the_copy(
 
 
 def logged(store: RunningStore, collector: Collector) -> None:
-    """Check that a line of the log leads to its trace."""
+    """Checks that a line of the log leads to its trace."""
     ids = re.findall(r"request_id=(\S+)", store.log)
     traces = {each.trace_id.hex() for each in collector.spans}
     assert [each for each in ids if each.startswith("00-") and each.split("-")[1] in traces]
 
 
 def called(method: str) -> tuple[str, str]:
-    """Return a call of a worker's and what it was in the server."""
+    """Returns a call of a worker's and what it was in the server."""
     return f"kvstore-worker:client {method}", f"kvstore-server:{method}"
 
 

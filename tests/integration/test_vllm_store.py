@@ -36,7 +36,7 @@ def access(store: RunningStore) -> Iterator[StoreAccess]:
 
 
 def save(work: StoreWork, memory: Namespace, tokens: Sequence[int], fill: int) -> Acquired:
-    """Save pages as a request does: in two inserts."""
+    """Saves pages as a request does: in two inserts."""
     acquired = work.acquire(KEY, tokens, yielding=True)
     assert acquired is not None
     assert acquired.reservation is not None

@@ -11,7 +11,7 @@ from processes.worker_fleet import Fleet, pool_arguments
 
 
 def fail_with_workers(pids: list[int]) -> None:
-    """Fail as a test does, with a worker that runs and one that is stopped."""
+    """Fails as a test does, with a worker that runs and one that is stopped."""
     with running_store(*pool_arguments()) as store, Fleet(store) as fleet:
         stopped = fleet.spawn("stopped")
         pids += [fleet.spawn("running").pid, stopped.pid]

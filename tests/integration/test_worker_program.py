@@ -18,7 +18,7 @@ DEMO = ["kvstore-worker", "demo", "--help"]
 
 
 def start(code: str) -> "subprocess.CompletedProcess[str]":
-    """Run some Python to its end."""
+    """Runs some Python to its end."""
     command = [sys.executable, "-c", code]
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
 

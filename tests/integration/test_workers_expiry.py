@@ -27,7 +27,7 @@ def fleet() -> Iterator[Fleet]:
 
 
 def stop_past_its_ttl(fleet: Fleet) -> tuple[PageProcess, set[PageRef]]:
-    """Return a stopped worker whose lease expired, and the slots that it has written.
+    """Returns a stopped worker whose lease expired, and the slots that it has written.
 
     It holds a match as well.
     """

@@ -101,7 +101,7 @@ def test_no_request_waits_for_a_server_that_is_known_to_be_dead(fleet: Fleet) ->
         failures: list[errors.StoreError | None] = []
 
         def request() -> None:
-            """Ask for what needs the release to be through."""
+            """Asks for what needs the release to be through."""
             with namespace.acquire(HELD, total_page_count=page_count(HELD)) as acquired:
                 failures.append(acquired.failure)
 

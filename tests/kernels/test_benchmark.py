@@ -7,7 +7,7 @@ from processes.benchmark_process import run_benchmark
 
 
 def measured(part: str) -> list[dict[str, Any]]:
-    """Return the rows of a run of one part."""
+    """Returns the rows of a run of one part."""
     found = json.loads(
         run_benchmark("gpu_kernels", "--device", "cpu", "--quick", "--json", "--only", part)
     )

@@ -25,7 +25,7 @@ KNOWN = {} if NIGHTLY else known_looks()
 
 @pytest.fixture(scope="module")
 def hunt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hunt]:
-    """Return what looks for mutants."""
+    """Returns what looks for mutants."""
     with Hunt(tmp_path_factory.mktemp("mutants")) as made:
         yield made
 

@@ -80,7 +80,7 @@ def test_two_engines_on_one_store_end_all_requests(
 
 
 def steps_of_the_first(matches: Callable[[int], int], *, most: int) -> int:
-    """Count the steps until a prompt without a match ends, where others come in each step."""
+    """Counts the steps until a prompt without a match ends, where others come in each step."""
     engine = CountedEngine(CountedStore(1000), Scheduler(max_step_tokens=8, max_running=1))
     engine.add(1, Prompt(8, 1))
     for step in range(most):

@@ -93,7 +93,7 @@ def test_a_seed_is_one_schedule() -> None:
 
 
 def chosen_mutants() -> list[Mutant]:
-    """Return the mutants to look for: all of them takes minutes."""
+    """Returns the mutants to look for: all of them takes minutes."""
     return [each for each in MUTANTS if NIGHTLY or each.name in QUICK]
 
 

@@ -63,7 +63,7 @@ def test_such_a_run_loads_and_stores(ranks: int) -> None:
 
 
 def run_at_random() -> None:
-    """Run some worlds to their ends, the same each time."""
+    """Runs some worlds to their ends, the same each time."""
     for seed in range(20):
         draw = random.Random(seed)
         world = HalfWorld(Setup(ranks=2, lag=seed % 2, load_async=seed % 3 > 0))

@@ -111,7 +111,7 @@ IMPURE = frozenset(
 
 
 def modules_imported(path: Path) -> Iterator[tuple[str, ast.stmt | ast.expr]]:
-    """Yield each module that a file names in an import, wherever in the file, and the node."""
+    """Yields each module that a file names in an import, wherever in the file, and the node."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         match node:
             case ast.Import(names=names):
@@ -127,18 +127,18 @@ def modules_imported(path: Path) -> Iterator[tuple[str, ast.stmt | ast.expr]]:
 
 
 def belongs(module: str, packages: set[str] | tuple[str, ...]) -> bool:
-    """Tell whether a module is one of the packages, or inside one."""
+    """Returns whether a module is one of the packages, or inside one."""
     return any(module == package or module.startswith(f"{package}.") for package in packages)
 
 
 def files_of(package: str) -> list[Path]:
-    """Return the Python files of a package, or the one file that a path names."""
+    """Returns the Python files of a package, or the one file that a path names."""
     path = ROOT / package
     return [path] if path.suffix == ".py" else sorted(path.rglob("*.py"))
 
 
 def own_name(package: str) -> str:
-    """Return the import name of a path of ours."""
+    """Returns the import name of a path of ours."""
     path = package.removesuffix(".py").removesuffix("/__init__")
     return path.removeprefix("clients/python/").replace("/", ".")
 

@@ -20,14 +20,14 @@ Compose = dict[str, Any]
 
 
 def read_compose(name: str) -> Compose:
-    """Return a compose file, its anchors resolved."""
+    """Returns a compose file, its anchors resolved."""
     read: Compose = yaml.safe_load((DEPLOY / name).read_text(encoding="utf-8"))
     return read
 
 
 @pytest.fixture(scope="module")
 def compose() -> Compose:
-    """Return the file with the store and two workers."""
+    """Returns the file with the store and two workers."""
     return read_compose("compose.yaml")
 
 

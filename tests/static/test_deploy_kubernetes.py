@@ -18,7 +18,7 @@ BUILDERS = (("kustomize", "build"), ("kubectl", "kustomize"))
 
 
 def built(folder: Path) -> list[Document]:
-    """Return what kustomize makes of a folder; skip where this machine has none."""
+    """Returns what kustomize makes of a folder; skips where this machine has none."""
     for program, command in BUILDERS:
         if shutil.which(program):
             said = subprocess.run(
@@ -30,7 +30,7 @@ def built(folder: Path) -> list[Document]:
 
 
 def require_valid(documents: list[Document], version: str) -> None:
-    """Raise where a document is none that this version of Kubernetes knows."""
+    """Raises where a document is none that this version of Kubernetes knows."""
     validate = pytest.importorskip("kubernetes_validate", reason="needs kubernetes-validate")
     for each in documents:
         validate.validate(each, version, strict=True)

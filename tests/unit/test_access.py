@@ -27,19 +27,19 @@ WITH_NAME = '[tenants.alice]\ncertificate_names = ["alice"]'
 
 @pytest.fixture(autouse=True)
 def no_settings_around(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take away the settings of whoever runs the tests."""
+    """Takes away the settings of whoever runs the tests."""
     for name in Config.model_fields:
         monkeypatch.delenv(f"KVSTORE_{name.upper()}", raising=False)
 
 
 @pytest.fixture
 def tenants(tmp_path: Path) -> Path:
-    """Provide a tenants file with a token."""
+    """Provides a tenants file with a token."""
     return written(tmp_path, WITH_TOKEN)
 
 
 def written(folder: Path, text: str, mode: int = 0o600) -> Path:
-    """Return a tenants file."""
+    """Returns a tenants file."""
     path = folder / "tenants.toml"
     path.write_text(text)
     path.chmod(mode)
@@ -47,7 +47,7 @@ def written(folder: Path, text: str, mode: int = 0o600) -> Path:
 
 
 def access_of(*flags: str) -> Access:
-    """Return what flags come to."""
+    """Returns what flags come to."""
     return read_access(load_config(flags))
 
 

@@ -25,7 +25,7 @@ with InstanceLock(RuntimeDir(Path(sys.argv[1]))):
 
 @pytest.fixture
 def runtime_dir(tmp_path: Path) -> RuntimeDir:
-    """Provide a folder that does not exist yet."""
+    """Provides a folder that does not exist yet."""
     return RuntimeDir(tmp_path / "run")
 
 

@@ -40,7 +40,7 @@ for level in ("info", "debug", "warning"):
 
 
 def logged(log_format: str) -> str:
-    """Return what a process logs on stderr; its stdout has to be empty."""
+    """Returns what a process logs on stderr; its stdout has to be empty."""
     result = subprocess.run(
         [sys.executable, "-c", SCRIPT, log_format], capture_output=True, text=True, check=True
     )

@@ -10,7 +10,7 @@ from kvstore.files import UntrustedFile, read_private
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Provide a file."""
+    """Provides a file."""
     path = tmp_path / "file"
     path.write_bytes(b"content")
     return path

@@ -11,7 +11,7 @@ from kvstore.rpc.tls import Tls, TlsFiles, UnusableTls
 
 @pytest.fixture(params=["pipe", "device"])
 def odd(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Provide a named pipe that nobody writes, or a device that has no end."""
+    """Provides a named pipe that nobody writes, or a device that has no end."""
     if request.param == "device":
         return Path("/dev/zero")
     pipe = tmp_path / "pipe"

@@ -66,7 +66,7 @@ def test_beside_a_tier_1_of_the_host_it_is_not(card: Card) -> None:
 
 
 def machine(root: Path, has_memory: str) -> Path:
-    """Write the files of a machine whose GPU is on node 1, and return its root."""
+    """Writes the files of a machine whose GPU is on node 1, and returns its root."""
     node = root / "sys/devices/system/node"
     gpu = root / "sys/bus/pci/devices/0000:3b:00.0"
     for folder in (node, gpu):

@@ -46,7 +46,7 @@ SETTINGS = ConnectorSettings()
 
 
 def names_of(config: type) -> set[str]:
-    """Return the fields of one of vLLM's configurations."""
+    """Returns the fields of one of vLLM's configurations."""
     return {each.name for each in fields(config)}
 
 
@@ -69,7 +69,7 @@ def configure(model: Path, **arguments: object) -> VllmConfig:
 
 
 def digest(config: VllmConfig) -> bytes:
-    """Return its digest."""
+    """Returns its digest."""
     return model_identity(config, SETTINGS).model_digest
 
 

@@ -15,7 +15,7 @@ THREADS: Final = (1, 2)
 
 
 def work_of(context: int, texts: int) -> dict[str, Work]:
-    """Name what is timed: a prompt, and steps of decodes behind it."""
+    """Names what is timed: a prompt, and steps of decodes behind it."""
 
     def decodes(count: int) -> Work:
         parts = [(text, context, context + 1) for text in range(count)]
@@ -32,7 +32,7 @@ def work_of(context: int, texts: int) -> dict[str, Work]:
 def cost_ratios(
     plain: DeterminismRig, exact: DeterminismRig, work: dict[str, Work], rounds: int
 ) -> dict[str, Any]:
-    """Time each kind of work in both modes, in turns: CPU seconds, ratios within each round."""
+    """Times each kind of work in both modes, in turns: CPU seconds, ratios within each round."""
     found: dict[str, Any] = {}
     for name, each in work.items():
         pairs = [(_cpu(each, plain), _cpu(each, exact)) for _ in range(rounds + 1)][1:]
@@ -45,7 +45,7 @@ def cost_ratios(
 
 
 def thread_ratios(rig: DeterminismRig, work: dict[str, Work], rounds: int) -> dict[str, Any]:
-    """Time each kind of work with one thread and with two, in turns: seconds that pass."""
+    """Times each kind of work with one thread and with two, in turns: seconds that pass."""
     before = torch.get_num_threads()
     found: dict[str, Any] = {}
     try:

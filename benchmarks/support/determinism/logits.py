@@ -22,7 +22,7 @@ class Differences:
     changed_gaps: list[float] = field(default_factory=list)
 
     def add(self, one: torch.Tensor, other: torch.Tensor) -> None:
-        """Compare rows ``[positions, vocabulary]``."""
+        """Compares rows ``[positions, vocabulary]``."""
         best = one.topk(2, dim=-1)
         changed = best.indices[:, 0] != other.argmax(-1)
         self.positions += one.shape[0]
@@ -31,7 +31,7 @@ class Differences:
         self.changed_gaps += (best.values[changed, 0] - best.values[changed, 1]).tolist()
 
     def plain(self) -> dict[str, Any]:
-        """Give it as JSON has it."""
+        """Gives it as JSON has it."""
         return {
             "positions": self.positions,
             "positions_with_other_bits": self.different,
@@ -44,7 +44,7 @@ class Differences:
 def compare_ways(
     rig: DeterminismRig, texts: int, context: int, positions: int
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Compare each way with a context that is computed whole, and continued alone.
+    """Compares each way with a context that is computed whole, and continued alone.
 
     Of each text ``[0, context)`` is the prompt; the next ``positions`` are decoded, forced.
     """
@@ -75,7 +75,7 @@ def compare_ways(
 def _continue(
     rig: DeterminismRig, texts: Sequence[int], context: int, positions: int, cuts: Sequence[int]
 ) -> torch.Tensor:
-    """Give the logits from the context's last position on: ``[positions, texts, words]``."""
+    """Gives the logits from the context's last position on: ``[positions, texts, words]``."""
     first = [rig.prefill(text, context, cuts) for text in texts]
     rows = [torch.cat(first)]
     rows += [

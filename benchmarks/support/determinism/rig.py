@@ -21,7 +21,7 @@ class DeterminismRig:
     """Sequences of the same texts, each computed again and again. One thread uses it."""
 
     def __init__(self, model: PagedModel, texts: Sequence[torch.Tensor]) -> None:
-        """Make room for one copy of each text, ids int64 ``[tokens]``."""
+        """Makes room for one copy of each text, ids int64 ``[tokens]``."""
         self._model = model
         self._texts = texts
         self._pool = PagePool(model.layout(PAGE_TOKENS), model.device)
@@ -43,7 +43,7 @@ class DeterminismRig:
         return logits
 
     def compute(self, parts: Sequence[tuple[int, int, int]]) -> torch.Tensor:
-        """Run one step of ``(text, start, end)``; gives float32 ``[parts, vocabulary]``."""
+        """Runs one step of ``(text, start, end)``; gives float32 ``[parts, vocabulary]``."""
         step = Step(
             self._pool,
             tuple(

@@ -23,7 +23,7 @@ class CallsAlone:
         self._worker = worker
 
     def hit(self, pace: Pace, token_count: int) -> Times:
-        """Time a whole hit: an acquire, its pages' places, and their release, each answered.
+        """Times a whole hit: an acquire, its pages' places, and their release, each answered.
 
         ``caller`` is the acquire with the places: a client does not wait for releases.
         The empty reservation is aborted untimed.
@@ -74,7 +74,7 @@ class CallsAlone:
 
 @contextmanager
 def calls_alone(runtime_dir: Path, lanes: dict[str, bool]) -> Iterator[dict[str, CallsAlone]]:
-    """Attach a lease for each name, whose calls go over lanes or over gRPC, until the end."""
+    """Attaches a lease for each name, whose calls go over lanes or over gRPC, until the end."""
     with ExitStack() as stack:
         yield {
             name: CallsAlone(

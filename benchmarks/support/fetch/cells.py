@@ -53,7 +53,7 @@ THREADED = f", {THREADS} threads"
 
 
 def threaded(slice_: Slice, use_threads: Callable[[int], None]) -> Slice:
-    """Return the same slice with a thread for each core, as far as torch takes them."""
+    """Returns the same slice with a thread for each core, as far as torch takes them."""
 
     def measured(pace: Pace) -> Times:
         use_threads(THREADS)
@@ -68,7 +68,7 @@ def threaded(slice_: Slice, use_threads: Callable[[int], None]) -> Slice:
 def our_cells(
     workers: dict[str, OurWorker], alone: dict[str, CallsAlone], engine: EngineMemory
 ) -> dict[Cell, Slice]:
-    """Return what is measured of ours."""
+    """Returns what is measured of ours."""
     cells: dict[Cell, Slice] = {}
     worker, unchecked = workers[OURS], workers[UNCHECKED]
     for tokens in TOKENS:
@@ -102,7 +102,7 @@ def our_cells(
 
 
 def peer_cells(name: str, peer: lmcache_peer.LMCachePeer) -> dict[Cell, Slice]:
-    """Return what is measured of a peer."""
+    """Returns what is measured of a peer."""
     hits: dict[Cell, Slice] = {
         Cell("hit", name, tokens): partial(peer.hit, token_count=tokens) for tokens in TOKENS
     }
@@ -122,7 +122,7 @@ def peer_cells(name: str, peer: lmcache_peer.LMCachePeer) -> dict[Cell, Slice]:
 
 
 def memcpy_cells() -> dict[Cell, Slice]:
-    """Return a plain copy of as many bytes, from one place of this process to another."""
+    """Returns a plain copy of as many bytes, from one place of this process to another."""
     source, target = (torch.ones(PAYLOAD_BYTES, dtype=torch.uint8) for _ in range(2))
 
     def once() -> list[int]:
@@ -137,7 +137,7 @@ def memcpy_cells() -> dict[Cell, Slice]:
 
 
 def started_peers(stack: ExitStack, content: bytes, left_out: dict[str, str]) -> dict[Cell, Slice]:
-    """Start what can be had of the peers; note in ``left_out`` why one cannot be."""
+    """Starts what can be had of the peers; notes in ``left_out`` why one cannot be."""
     cells: dict[Cell, Slice] = {}
     python = environment.interpreter("lmcache")
     if not python:

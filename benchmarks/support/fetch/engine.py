@@ -28,7 +28,7 @@ class EngineMemory:
         ]
 
     def fill(self, payload: bytes) -> None:
-        """Write the KV of a prompt into both pools."""
+        """Writes the KV of a prompt into both pools."""
         shape = (PAGES, *LARGE.page_shape(PAGE_TOKENS))
         pages = torch.frombuffer(bytearray(payload), dtype=torch.bfloat16).view(shape)
         self.pages[self.block_ids] = pages
@@ -36,27 +36,27 @@ class EngineMemory:
             layer[:, self.block_ids] = pages[:, number].transpose(0, 1)
 
     def clear(self) -> None:
-        """Forget the KV, so that what is there afterwards was fetched."""
+        """Forgets the KV, so that what is there afterwards was fetched."""
         for each in (self.pages, *self.layers):
             each.zero_()
 
     def digests(self) -> tuple[str, str]:
-        """Return a digest of the KV in each pool, as pages in the prompt's order."""
+        """Returns a digest of the KV in each pool, as pages in the prompt's order."""
         stacked = torch.stack([layer[:, self.block_ids] for layer in self.layers])
         return _digest(self.pages[self.block_ids]), _digest(stacked.permute(2, 0, 1, 3, 4, 5))
 
     def gather_pages(self, extent: torch.Tensor, slots: Sequence[int]) -> None:
-        """Copy pages, which lie in these slots of an extent, into ``pages``: one copy a page."""
+        """Copies pages, which lie in these slots of an extent, into ``pages``: one copy a page."""
         for slot, block in zip(slots, self.block_ids.tolist(), strict=True):
             self.pages[block].copy_(extent[slot])
 
     def scatter_pages(self, extent: torch.Tensor, slots: Sequence[int]) -> None:
-        """Copy ``pages`` into slots of an extent: one copy a page."""
+        """Copies ``pages`` into slots of an extent: one copy a page."""
         for slot, block in zip(slots, self.block_ids.tolist(), strict=True):
             extent[slot].copy_(self.pages[block])
 
     def gather_layers(self, extent: torch.Tensor, slots: Sequence[int]) -> None:
-        """Copy pages, which lie in these slots of an extent, into ``layers``."""
+        """Copies pages, which lie in these slots of an extent, into ``layers``."""
         for first, run in _runs(slots):
             blocks, source = self.block_ids[first : first + len(run)], extent[run.start : run.stop]
             for number, layer in enumerate(self.layers):
@@ -64,7 +64,7 @@ class EngineMemory:
                     layer[plane].index_copy_(0, blocks, source[:, number, plane])
 
     def scatter_layers(self, extent: torch.Tensor, slots: Sequence[int]) -> None:
-        """Copy ``layers`` into slots of an extent."""
+        """Copies ``layers`` into slots of an extent."""
         for first, run in _runs(slots):
             blocks, target = self.block_ids[first : first + len(run)], extent[run.start : run.stop]
             for number, layer in enumerate(self.layers):
@@ -73,7 +73,7 @@ class EngineMemory:
 
 
 def _runs(slots: Sequence[int]) -> list[tuple[int, range]]:
-    """Return the runs of slots that follow each other, each with the index of its first."""
+    """Returns the runs of slots that follow each other, each with the index of its first."""
     runs: list[tuple[int, range]] = []
     for index, slot in enumerate(slots):
         if runs and runs[-1][1].stop == slot:

@@ -15,7 +15,7 @@ class Cell(NamedTuple):
     tokens: int
 
     def also(self, suffix: str) -> "Cell":
-        """Return a cell of the same part and tokens, named with a suffix."""
+        """Returns a cell of the same part and tokens, named with a suffix."""
         return self._replace(name=self.name + suffix)
 
 
@@ -23,7 +23,7 @@ Rounds = dict[Cell, list[Times]]
 
 
 def cell_figures(rounds: Rounds, references: dict[str, str], moved: int) -> list[dict[str, Any]]:
-    """Return each cell's figures, times in milliseconds, raw samples in microseconds.
+    """Returns each cell's figures, times in milliseconds, raw samples in microseconds.
 
     ``fastest_ms`` is the shortest of all, which other work lengthens least. ``ratio`` is to the
     part's reference in ``references``: the median of the rounds' own. ``gb_s`` is of ``moved``

@@ -14,7 +14,7 @@ TITLES = {"fetch": "64 MiB of KV for a hit", "store": "64 MiB of KV published"}
 
 
 def lines(document: dict[str, Any]) -> Iterator[str]:
-    """Yield the tables, as Markdown."""
+    """Yields the tables, as Markdown."""
     facts, load, method = document["machine"], document["load_average"], document["method"]
     yield (
         f"One run of {method['rounds']} rounds on {facts['cores']} cores of an"

@@ -36,7 +36,7 @@ WARM_UP = Pace(0.2, 2, 10)
 def run(
     *, quick: bool, rounds: int = 0, peers: bool = True, parts: Collection[str] = tuple(REFERENCES)
 ) -> dict[str, Any]:
-    """Measure ``parts`` of the benchmark, beside peers where they are set up.
+    """Measures ``parts`` of the benchmark, beside peers where they are set up.
 
     Returns everything as one JSON value; says on stderr which peer was left out, and why.
     """
@@ -67,7 +67,7 @@ def run(
 def measure(
     rounds: int, pace: Pace, parts: Collection[str], *, peers: bool, left_out: dict[str, str]
 ) -> tuple[Rounds, list[float]]:
-    """Return the slices of every cell, one a round, and the load average before each round."""
+    """Returns the slices of every cell, one a round, and the load average before each round."""
     results: Rounds = {}
     loads: list[float] = []
     content = payload()

@@ -64,7 +64,7 @@ class OurWorker:
     def hit(
         self, pace: Pace, token_count: int, *, reserving: bool = False, listed: bool = False
     ) -> Times:
-        """Time a whole hit: a match, its pages' places, and its release answered.
+        """Times a whole hit: a match, its pages' places, and its release answered.
 
         ``caller`` is what the caller waits for: releases are sent in the background. With
         ``reserving`` it is an acquire, whose empty reservation is aborted too. Tokens are
@@ -93,7 +93,7 @@ class OurWorker:
         return repeat(pace, ("whole", "caller"), once)
 
     def fetch(self, pace: Pace, copy: Copy | None = None) -> Times:
-        """Time a hit until its KV can be used: in place, or copied into an engine's memory."""
+        """Times a hit until its KV can be used: in place, or copied into an engine's memory."""
 
         def once() -> list[int]:
             began = perf_counter_ns()
@@ -131,7 +131,7 @@ class OurWorker:
         return repeat(pace, ("whole",), once)
 
     def verify(self, engine: EngineMemory) -> tuple[str, str]:
-        """Fetch once into an engine's cleared memory; return the digests of both its pools."""
+        """Fetches once into an engine's cleared memory; returns the digests of both its pools."""
         engine.clear()
         with self._match() as match:
             slots, extent = self._places(match.pages)
@@ -145,7 +145,7 @@ class OurWorker:
         return match
 
     def _places(self, pages: Pages) -> tuple[Sequence[int], torch.Tensor]:
-        """Return the slots that pages lie in, and their one extent as it is mapped."""
+        """Returns the slots that pages lie in, and their one extent as it is mapped."""
         [run] = pages.runs
         return run.slots, self.large.extent_tensor(run.extent_id)
 
@@ -161,13 +161,13 @@ class OurWorker:
 
 
 def _one_to_run(cached: "array[int]") -> "array[int]":
-    """Return the tokens and one more: a match leaves one to run."""
+    """Returns the tokens and one more: a match leaves one to run."""
     return cached + array("I", [0])
 
 
 @contextmanager
 def our_store() -> Iterator[Path]:
-    """Run a store, as it is, and give its folder."""
+    """Runs a store, as it is, and gives its folder."""
     size = str(2 * EXTENT_BYTES)
     with running_store("--tier1-bytes", size, "--extent-bytes", str(EXTENT_BYTES)) as store:
         yield store.runtime_dir
@@ -177,7 +177,7 @@ def our_store() -> Iterator[Path]:
 def our_workers(
     runtime_dir: Path, configs: dict[str, ClientConfig]
 ) -> Iterator[dict[str, OurWorker]]:
-    """Attach a worker for each configuration until the block ends."""
+    """Attaches a worker for each configuration until the block ends."""
     with ExitStack() as stack:
         admin = stack.enter_context(connect_admin(runtime_dir))
         yield {

@@ -15,12 +15,12 @@ SECOND = {"hit": ("caller_ms", "lookup_ms"), "fetch": ("lookup_ms",), "store": (
 
 
 def tables(document: dict[str, Any]) -> list[Table]:
-    """Return one table for each part."""
+    """Returns one table for each part."""
     return [part_table(document, part) for part in TITLES]
 
 
 def part_table(document: dict[str, Any], part: str) -> Table:
-    """Return the table of one part."""
+    """Returns the table of one part."""
     reference = document["references"][part]
     table = Table(title=TITLES[part], title_justify="left", box=box.SIMPLE_HEAD)
     headings = ["ms", "of it, ms" if SECOND[part] else "", "GB/s" if part != "hit" else ""]

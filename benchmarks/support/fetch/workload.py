@@ -39,17 +39,17 @@ class Pace(NamedTuple):
 
 
 def prompt_of(token_count: int) -> "array[int]":
-    """Return the prompt of this length."""
+    """Returns the prompt of this length."""
     return array("I", range(token_count, 2 * token_count))
 
 
 def payload() -> bytes:
-    """Return the KV of the prompt whose bytes are moved: page after page, without a pattern."""
+    """Returns the KV of the prompt whose bytes are moved: page after page, without a pattern."""
     return np.random.default_rng(SEED).bytes(PAYLOAD_BYTES)
 
 
 def repeat(pace: Pace, names: Sequence[str], once: Callable[[], Sequence[int]]) -> Times:
-    """Call ``once``, which returns nanoseconds for each of ``names``, at a pace."""
+    """Calls ``once``, which returns nanoseconds for each of ``names``, at a pace."""
     rows: list[Sequence[int]] = []
     end = time.monotonic() + pace.seconds
     while len(rows) < pace.least or (time.monotonic() < end and len(rows) < pace.most):

@@ -29,7 +29,7 @@ class Prompts:
         self._vocabulary = vocabulary
 
     def fresh(self, count: int) -> list[int]:
-        """Give ``count`` ids that nobody computed before."""
+        """Gives ``count`` ids that nobody computed before."""
         return self._random.choices(range(self._vocabulary), k=count)
 
 
@@ -49,7 +49,7 @@ class Resident:
             self._forward(start, prefix[start : start + plan.chunk_tokens])
 
     def first_token(self, suffix: list[int]) -> float:
-        """Compute the suffix behind the prefix and choose a token; return the seconds."""
+        """Computes the suffix behind the prefix and choose a token; returns the seconds."""
         begin = time.perf_counter()
         int(self._forward(self._prefix_tokens, suffix)[0].argmax())
         return time.perf_counter() - begin
@@ -62,7 +62,7 @@ class Resident:
 def measure_first_token(
     plan: Plan, model: PagedModel, namespace: Namespace
 ) -> list[dict[str, Any]]:
-    """Return a row for each length of the shared prefix: milliseconds, medians over the rounds.
+    """Returns a row for each length of the shared prefix: milliseconds, medians over the rounds.
 
     ``cold`` is a prompt that nobody computed, published as it goes; ``hit`` one whose prefix is
     in the store; ``suffix alone`` the rest of such a prompt as a prompt of its own, without the
@@ -104,7 +104,7 @@ def _row(
 def _round(
     plan: Plan, engine: Engine, resident: Resident, prompts: Prompts, prefix: list[int]
 ) -> Iterator[tuple[str, float]]:
-    """Measure each kind once, each with an end of its own."""
+    """Measures each kind once, each with an end of its own."""
     suffix = prompts.fresh(plan.suffix_tokens)
     hit = engine.generate(prefix + suffix, 1)
     _require(hit, len(prefix), len(suffix))
@@ -119,7 +119,7 @@ def _round(
 
 
 def _require(generation: Generation, matched: int, prefilled: int) -> None:
-    """Raise where a request was not what it is called here."""
+    """Raises where a request was not what it is called here."""
     found = (generation.matched_tokens, generation.prefilled_tokens, generation.store_failure)
     # Two random prompts may begin with the same few tokens.
     if not matched <= found[0] <= matched + PAGE_TOKENS or found[2] is not None:

@@ -18,7 +18,7 @@ COPIES = 8
 
 
 def measure_gather(plan: Plan, model: PagedModel, namespace: Namespace) -> dict[str, Any]:
-    """Return GB/s of each way, and each way's share of the plain copy: medians over the rounds.
+    """Returns GB/s of each way, and each way's share of the plain copy: medians over the rounds.
 
     Pages are of the model's layout, in slots of the store in no order. ``pages`` gathers whole
     pages, ``rows`` the keys and values of layer after layer, as attention without kernels does.

@@ -39,7 +39,7 @@ SHAPES: dict[str, dict[str, int]] = {
 
 
 def build_model(name: str, device: str) -> PreTrainedModel:
-    """Build a model of random weights on its device: bfloat16 on a GPU, float32 on a CPU.
+    """Builds a model of random weights on its device: bfloat16 on a GPU, float32 on a CPU.
 
     Raises ``KeyError`` for a name that is none of ``SHAPES``.
     """

@@ -29,7 +29,7 @@ PATIENCE = 60.0
 
 
 def measure_open(plan: Plan) -> list[dict[str, Any]]:
-    """Return a row for each size: the first process's milliseconds, and the others' median."""
+    """Returns a row for each size: the first process's milliseconds, and the others' median."""
     with ExitStack() as stack:
         # All at once: a process needs seconds to start, and milliseconds to open.
         folders = [
@@ -67,7 +67,7 @@ def _in_a_process(folders: list[Path], device: str) -> list[float]:
 
 
 def open_once(runtime_dir: Path, device: str) -> float:
-    """Attach, open a namespace and take one page as a tensor; return the seconds."""
+    """Attaches, open a namespace and take one page as a tensor; returns the seconds."""
     # Making the process's context and importing cupy takes seconds, and is not the store's cost.
     torch.zeros(1, device=device)
     if device != "cpu":

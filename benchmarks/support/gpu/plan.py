@@ -35,7 +35,7 @@ class Plan:
 
 
 def make_plan(device: str, model: str | None, *, quick: bool) -> Plan:
-    """Choose sizes for a device; ``model`` is one of ``gpu_models.SHAPES``."""
+    """Chooses sizes for a device; ``model`` is one of ``gpu_models.SHAPES``."""
     if device == "cpu":
         return Plan(
             device=device,
@@ -66,7 +66,7 @@ def make_plan(device: str, model: str | None, *, quick: bool) -> Plan:
 
 
 def device_facts(device: str) -> dict[str, Any]:
-    """Return what the figures depend on besides the machine."""
+    """Returns what the figures depend on besides the machine."""
     facts: dict[str, Any] = {"device": device, "torch": torch.__version__}
     if device != "cpu":
         properties = torch.cuda.get_device_properties(device)
@@ -77,6 +77,6 @@ def device_facts(device: str) -> dict[str, Any]:
 
 
 def synchronize(device: str) -> None:
-    """Wait until the device is done; a CPU always is."""
+    """Waits until the device is done; a CPU always is."""
     if device != "cpu":
         torch.cuda.synchronize(device)

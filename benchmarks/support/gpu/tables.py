@@ -10,7 +10,7 @@ HIT_TARGET = 1.15
 
 
 def tables(document: dict[str, Any]) -> list[Table]:
-    """Return one table for each part of a result: all of them, or of tiers alone."""
+    """Returns one table for each part of a result: all of them, or of tiers alone."""
     moved = [tier_table(document["tiers"])]
     if "open" not in document:
         return moved
@@ -48,7 +48,7 @@ def tables(document: dict[str, Any]) -> list[Table]:
 
 
 def tier_table(rows: list[dict[str, Any]]) -> Table:
-    """Return the table of copies between tiers."""
+    """Returns the table of copies between tiers."""
     table = _table(f"Pages between tier 1 and tier 2, {rows[0]['pages']} at once", "page", "way")
     for heading in ("down\nGB/s", "of one\nlarge copy", "up\nGB/s", "of one\nlarge copy"):
         table.add_column(heading, justify="right")

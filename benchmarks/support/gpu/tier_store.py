@@ -38,7 +38,7 @@ class TierStore:
         self._store.acknowledge(PROCESS, [each.shape.extent_id for each in owed])
 
     def publish(self, number: int) -> None:
-        """Publish a sequence, in tier 1, with whatever its pages hold."""
+        """Publishes a sequence, in tier 1, with whatever its pages hold."""
         self._renew()
         pin_id, reservation_id = next(self._ids), next(self._ids)
         sequence = self._sequence(number)
@@ -63,7 +63,7 @@ class TierStore:
             raise RuntimeError("a page was not copied to tier 2")
 
     def promote(self, number: int) -> None:
-        """Match a sequence that is in tier 2 alone, which copies it to tier 1 first."""
+        """Matches a sequence that is in tier 2 alone, which copies it to tier 1 first."""
         before, pin_id = self._cache.counters.promoted_page_count, next(self._ids)
         options = MatchOptions(pin_id)
         self._store.match(self._caller, self._namespace_id, self._sequence(number), options)
@@ -75,6 +75,6 @@ class TierStore:
         self._store.grant(self._caller, ttl=None, display_name="benchmark", features=())
 
     def _sequence(self, number: int) -> Sequence:
-        """Return whole pages of tokens and the one that a match leaves."""
+        """Returns whole pages of tokens and the one that a match leaves."""
         size = self._pages * PAGE_TOKENS + 1
         return Sequence(array("I", range(number * size, (number + 1) * size)).tobytes())

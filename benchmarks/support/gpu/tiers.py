@@ -28,7 +28,7 @@ TIER_2 = 10
 
 
 def measure_tiers(plan: Plan) -> list[dict[str, Any]]:
-    """Return a row for each page size: GB/s of each way, and its share of the one large copy.
+    """Returns a row for each page size: GB/s of each way, and its share of the one large copy.
 
     Medians over the rounds; all ways run once a round, in turns. ``copies`` are those of
     the storage alone: a batch of pages in no order. ``store`` is all that a store does
@@ -105,7 +105,7 @@ def _figures(
 
 
 def _sources(device: str, stack: ExitStack) -> tuple[MemorySource, MemorySource]:
-    """Return where tier 1 and tier 2 have their memory; tier 2's is registered for a device."""
+    """Returns where tier 1 and tier 2 have their memory; tier 2's is registered for a device."""
     if device == "cpu":
         return HostMemory(), HostMemory()
     cuda = stack.enter_context(closing(CudaDevice(torch.device(device).index or 0)))
@@ -113,7 +113,7 @@ def _sources(device: str, stack: ExitStack) -> tuple[MemorySource, MemorySource]
 
 
 def _large_copies(device: str, size: int) -> tuple[Callable[[], object], Callable[[], object]]:
-    """Return one copy of many bytes down and up: of pinned memory, and on the host a memmove."""
+    """Returns one copy of many bytes down and up: of pinned memory, and on the host a memmove."""
     if device == "cpu":
         first, second = (torch.ones(size, dtype=torch.uint8) for _ in range(2))
         one, other = first.data_ptr(), second.data_ptr()

@@ -37,11 +37,11 @@ class Case:
 
 
 def nothing() -> None:
-    """Prepare nothing."""
+    """Prepares nothing."""
 
 
 def chained_hashes() -> tuple[Callable[[bytes], int], Callable[[bytes], None]]:
-    """Return a match and an insert by chained hashes of blocks, as vLLM's manager does them.
+    """Returns a match and an insert by chained hashes of blocks, as vLLM's manager does them.
 
     xxh3 of 128 bits over the parent's and the block's bytes, and one map.
     """
@@ -66,7 +66,7 @@ def chained_hashes() -> tuple[Callable[[bytes], int], Callable[[bytes], None]]:
 
 
 def match_case(nodes: int, peers: dict[str, SGLang], size: Size) -> Case:
-    """Match a prompt of 100,000 tokens in so many nodes."""
+    """Matches a prompt of 100,000 tokens in so many nodes."""
     name = f"match_100k_{nodes}_node" + ("s" if nodes > 1 else "")
     missing = {who: SLOW for who in peers if _walks_all(who) and nodes > 1_000 and size.quick}
     there = {who: peer for who, peer in peers.items() if who not in missing}
@@ -111,7 +111,7 @@ def _ask_match(peer: SGLang, name: str, seconds: float) -> list[float]:
 
 
 def insert_case(peers: dict[str, SGLang]) -> Case:
-    """Insert 512 new tokens after 2,048 cached ones."""
+    """Inserts 512 new tokens after 2,048 cached ones."""
     name, numbers = "insert_512", count(1)
     tree = Tree(INSERTED_PAGES)
     cached = sequence(0, CACHED)
@@ -137,7 +137,7 @@ def _ask_insert(peer: SGLang, name: str, seconds: float) -> list[float]:
 
 
 def evict_case(leaves: int, peers: dict[str, SGLang], size: Size) -> Case:
-    """Evict 64 tokens where so many leaves of 64 tokens share no page."""
+    """Evicts 64 tokens where so many leaves of 64 tokens share no page."""
     name = f"evict_{leaves // 1000}k_leaves" if leaves < 1_000_000 else "evict_1m_leaves"
     missing = {who: SLOW for who in peers if leaves > 100_000 and (size.quick or _walks_all(who))}
     there = {who: peer for who, peer in peers.items() if who not in missing}

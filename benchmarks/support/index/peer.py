@@ -31,7 +31,7 @@ class SGLang:
         return self.finish()
 
     def wait(self) -> None:
-        """Wait until it does nothing any more, at first until it has loaded; as ``ask``."""
+        """Waits until it does nothing any more, at first until it has loaded; as ``ask``."""
         self.ask("rest")
 
     def begin(self, what: str, **arguments: object) -> None:
@@ -45,7 +45,7 @@ class SGLang:
             raise PeerEnded(what) from error
 
     def finish(self) -> Any:  # noqa: ANN401  # what it answers
-        """Wait for the answer to what was begun; raises ``PeerEnded``."""
+        """Waits for the answer to what was begun; raises ``PeerEnded``."""
         answers = self._process.stdout
         assert answers
         line = answers.readline()
@@ -56,7 +56,7 @@ class SGLang:
 
 @contextmanager
 def sglang(python: Path, kind: str) -> Iterator[SGLang]:
-    """Run one of SGLang's caches, "python" or "rust", in its environment."""
+    """Runs one of SGLang's caches, "python" or "rust", in its environment."""
     command = [str(python), str(CHILD), kind]
     with subprocess.Popen(  # noqa: S603 - our own program
         command,

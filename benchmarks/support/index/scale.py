@@ -28,7 +28,7 @@ STEP = 1_000
 
 
 def measure(*arguments: object) -> Any:  # noqa: ANN401  # one figure or several
-    """Run one measurement in a process of its own and return what it printed."""
+    """Runs one measurement in a process of its own and returns what it printed."""
     command = [sys.executable, "-m", "support.index.scale", *map(str, arguments)]
     folder = Path(__file__).parents[2]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)  # noqa: S603
@@ -36,7 +36,7 @@ def measure(*arguments: object) -> Any:  # noqa: ANN401  # one figure or several
 
 
 def fill(tree: Tree, pages_a_node: int, collector: Collector | None = None) -> int:
-    """Fill a cache with prompts that fork in two after each node, and return the nodes."""
+    """Fills a cache with prompts that fork in two after each node, and returns the nodes."""
     ends: deque[Position] = deque([tree.root])
     begin, made = 1, 0
     while tree.arena.free_count >= FORKS * pages_a_node:
@@ -57,7 +57,7 @@ def fill(tree: Tree, pages_a_node: int, collector: Collector | None = None) -> i
 
 
 def memory(pages: int, pages_a_node: int) -> dict[str, float]:
-    """Return the growth of this process by a filled index, in bytes a page."""
+    """Returns the growth of this process by a filled index, in bytes a page."""
     gc.disable()
     tree = Tree(pages)
     before = _resident()
@@ -69,7 +69,7 @@ def memory(pages: int, pages_a_node: int) -> dict[str, float]:
 
 
 def pauses(pages: int, pages_a_node: int, kind: str) -> dict[str, float]:
-    """Return the collector's longest pause while an index is filled and then used."""
+    """Returns the collector's longest pause while an index is filled and then used."""
     collector = None
     if kind == "ours":
         collector = Collector(perf_counter)
@@ -97,7 +97,7 @@ def pauses(pages: int, pages_a_node: int, kind: str) -> dict[str, float]:
 
 
 def namespaces(count: int) -> dict[str, float]:
-    """Return what so many namespaces cost, with one page of their own each."""
+    """Returns what so many namespaces cost, with one page of their own each."""
     gc.disable()
     tree = Tree(count)
     before = _resident()
@@ -120,7 +120,7 @@ def namespaces(count: int) -> dict[str, float]:
 
 
 def prompt(tokens: int) -> dict[str, float]:
-    """Return what the longest prompt costs that limits let in, in milliseconds."""
+    """Returns what the longest prompt costs that limits let in, in milliseconds."""
     tree = Tree(tokens // PAGE_TOKENS + 1)
     tokens = min(tokens, tree.cache.limits.max_tokens)
     asked = sequence(0, tokens)

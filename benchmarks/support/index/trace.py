@@ -22,7 +22,7 @@ CONTROL_TOKENS, CONTROL_NODES, CONTROL_EVERY = 100_000, 196, 32
 
 
 def prompts(path: Path, requests: int) -> list[bytes]:
-    """Return each request's tokens: 512 made of each of its ids, cut to its length in pages.
+    """Returns each request's tokens: 512 made of each of its ids, cut to its length in pages.
 
     Raises ``ValueError`` for a file that cannot be read or asks for nothing, and with the line's
     number for a line.
@@ -39,7 +39,7 @@ def _tokens(line: object) -> bytes:
 
 
 def replay(asked: Sequence[bytes], passes: int, requests: int) -> dict[str, Any]:
-    """Replay prompts so many times into a cache with a fraction of the room they would take.
+    """Replays prompts so many times into a cache with a fraction of the room they would take.
 
     The room goes by ``requests``, of which ``asked`` has as many or fewer. A request is a
     match, an insert of the rest with room made for it, and a release.
@@ -73,14 +73,14 @@ class Control:
         self._prompt = self._tree.add_chain(CONTROL_TOKENS, CONTROL_NODES)
 
     def walk_us(self) -> float:
-        """Return the processor time of one walk, in microseconds."""
+        """Returns the processor time of one walk, in microseconds."""
         begun = thread_time()
         self._tree.walk(self._prompt)
         return (thread_time() - begun) * 1e6
 
 
 def _one_pass(tree: Tree, asked: Sequence[bytes], control: Control) -> dict[str, Any]:
-    """Replay all requests once. Walks are timed by processor time, cold as they come."""
+    """Replays all requests once. Walks are timed by processor time, cold as they come."""
     walks: list[float] = []
     controls: list[float] = []
     counters, found, started = tree.namespace.counters, 0, perf_counter()

@@ -30,12 +30,12 @@ T = TypeVar("T")
 
 
 def sequence(begin: int, tokens: int) -> bytes:
-    """Return the bytes of so many token ids from ``begin`` on."""
+    """Returns the bytes of so many token ids from ``begin`` on."""
     return array("I", range(begin, begin + tokens)).tobytes()
 
 
 def timed(seconds: float, prepare: Callable[[], T], call: Callable[[T], object]) -> list[float]:
-    """Return the microseconds of each call for so many seconds, without what prepares it."""
+    """Returns the microseconds of each call for so many seconds, without what prepares it."""
     took: list[float] = []
     end = perf_counter() + seconds
     while not took or perf_counter() < end:
@@ -66,13 +66,13 @@ class Tree:
         self._next = OTHER
 
     def open(self, number: int) -> Namespace:
-        """Open a namespace of its own for each number."""
+        """Opens a namespace of its own for each number."""
         name = number.to_bytes(16, "little")
         identity = NamespaceIdentity(name)
         return self.cache.open_namespace(self.caller, identity, self._layout, name, NOW)
 
     def take(self, pages: int) -> Slots:
-        """Reserve slots."""
+        """Reserves slots."""
         slots = array("Q")
         self.arena.take(pages, self.arena.extents, into=slots)
         return slots
@@ -84,13 +84,13 @@ class Tree:
         self.cache.acknowledge(1, [extent_id])
 
     def walk(self, tokens: bytes) -> Position:
-        """Match a prompt's whole pages, the index's part of it, and note the use."""
+        """Matches a prompt's whole pages, the index's part of it, and note the use."""
         at = self.index.descend(self.root, tokens, len(tokens) // WIDTH)
         note_use(*at, next(self._numbers))
         return at
 
     def add(self, tokens: bytes, slots: "Slots | None" = None) -> Position:
-        """Publish what is not cached of a prompt, and note the use."""
+        """Publishes what is not cached of a prompt, and note the use."""
         pages = len(tokens) // WIDTH
         at = self.index.descend(self.root, tokens, pages)
         fresh = pages - at.depth
@@ -102,7 +102,7 @@ class Tree:
         return at
 
     def grow(self, at: Position, tokens: bytes) -> Position:
-        """Publish pages after ``at`` as a node of their own, and note the use."""
+        """Publishes pages after ``at`` as a node of their own, and note the use."""
         pages = len(tokens) // WIDTH
         hold = self.hold(at)
         end = publish(self.namespace, at, tokens, self.take(pages))[0]
@@ -115,20 +115,20 @@ class Tree:
         return end
 
     def hold(self, at: Position) -> Pin:
-        """Hold a path."""
+        """Holds a path."""
         return Pin(next(self._numbers), self.namespace, at, None, NOW)
 
     def let_go(self, hold: Pin) -> None:
-        """Release a path, as a lease does."""
+        """Releases a path, as a lease does."""
         release(hold.anchors)
 
     def add_leaf(self, pages: int = LEAF_PAGES) -> Position:
-        """Publish a prompt that shares nothing."""
+        """Publishes a prompt that shares nothing."""
         begin, self._next = self._next, self._next + pages * PAGE_TOKENS
         return self.add(sequence(begin, pages * PAGE_TOKENS))
 
     def add_leaves(self, leaves: int) -> None:
-        """Publish many at once, by the index itself."""
+        """Publishes many at once, by the index itself."""
         slots = self.take(leaves * LEAF_PAGES)
         self.arena.change(slots, SlotState.RESERVED, SlotState.CACHED)
         # They part at their first token, which is all that tells them apart.
@@ -141,7 +141,7 @@ class Tree:
             self.arena.policy.offer(at.node)
 
     def add_chain(self, tokens: int, nodes: int) -> bytes:
-        """Publish a prompt that others fork from, so that it is in so many nodes; return it."""
+        """Publishes a prompt that others fork from, so that it is in so many nodes; returns it."""
         prompt = sequence(0, tokens)
         self.add(prompt)
         step = -(-tokens // nodes // PAGE_TOKENS) * WIDTH
@@ -151,7 +151,7 @@ class Tree:
         return prompt
 
     def evict(self, pages: int) -> int:
-        """Evict so many pages, as a reservation that lacks room does."""
+        """Evicts so many pages, as a reservation that lacks room does."""
         return evict(self.arena.policy.nominate(pages))
 
     def match_verb(self, tokens: bytes) -> None:
@@ -161,7 +161,7 @@ class Tree:
         self.cache.match(self.caller, self.namespace.namespace_id, Sequence(tokens), options, NOW)
 
     def release(self) -> None:
-        """Release all pins and forget that they were."""
+        """Releases all pins and forget that they were."""
         lease = self.cache.table.find(self.caller)
         self.cache.release(self.caller, list(lease.pins), NOW)
         self.cache.expire(NOW)

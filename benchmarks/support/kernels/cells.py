@@ -28,7 +28,7 @@ class Heads:
     page_tokens: int = 16
 
     def layout(self, layer_count: int) -> PageLayout:
-        """Return the page layout of a model with so many layers."""
+        """Returns the page layout of a model with so many layers."""
         return PageLayout(layer_count, self.kv_heads, self.head_dim, self.dtype, self.page_tokens)
 
 
@@ -55,7 +55,7 @@ class Cell(NamedTuple):
 
 
 def cells(batches: tuple[int, ...], contexts: tuple[int, ...], chunk_tokens: int) -> Iterator[Cell]:
-    """Yield every cell once; in ``ONE_LONG`` the others have the shortest context."""
+    """Yields every cell once; in ``ONE_LONG`` the others have the shortest context."""
     for batch in batches:
         for context in contexts:
             decode = (context - 1, 1)
@@ -111,6 +111,6 @@ class CellStep:
 
 
 def layer_bytes(cell: Cell, heads: Heads) -> int:
-    """Return the bytes of one layer of a cell's pages."""
+    """Returns the bytes of one layer of a cell's pages."""
     layout = heads.layout(1)
     return sum(layout.pages_for(before + count) for before, count in cell.parts) * layout.page_bytes

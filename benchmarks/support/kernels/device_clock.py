@@ -17,22 +17,22 @@ class Clock(Protocol):
     """Marks points in a device's work and says how far apart they are."""
 
     def mark(self) -> Any:  # noqa: ANN401  # a clock's own
-        """Mark the point after all work queued so far."""
+        """Marks the point after all work queued so far."""
         ...
 
     def seconds(self, begin: Any, end: Any) -> float:  # noqa: ANN401  # as above
-        """Return the time between two marks that the device has passed."""
+        """Returns the time between two marks that the device has passed."""
         ...
 
     def hold(self, seconds: float) -> Callable[[], bool]:
-        """Keep the device busy for at least about so long.
+        """Keeps the device busy for at least about so long.
 
         Returns a function that says whether it still is busy.
         """
         ...
 
     def synchronize(self) -> None:
-        """Wait until the device has passed all marks."""
+        """Waits until the device has passed all marks."""
         ...
 
 
@@ -43,18 +43,18 @@ class CudaClock:
         self._device = torch.device(device)
 
     def mark(self) -> torch.cuda.Event:
-        """Record an event."""
+        """Records an event."""
         event = torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(self._device))
         return event
 
     def seconds(self, begin: torch.cuda.Event, end: torch.cuda.Event) -> float:
-        """Return the seconds between two events; CUDA counts milliseconds."""
+        """Returns the seconds between two events; CUDA counts milliseconds."""
         milliseconds: float = begin.elapsed_time(end)
         return milliseconds / 1e3
 
     def hold(self, seconds: float) -> Callable[[], bool]:
-        """Queue a kernel that only passes the given time."""
+        """Queues a kernel that only passes the given time."""
         with torch.cuda.device(self._device):
             # No other kernel of torch runs for a given time.
             torch.cuda._sleep(int(seconds * CYCLES_PER_SECOND))  # noqa: SLF001
@@ -62,7 +62,7 @@ class CudaClock:
         return lambda: not held.query()
 
     def synchronize(self) -> None:
-        """Wait for the device."""
+        """Waits for the device."""
         torch.cuda.synchronize(self._device)
 
 
@@ -70,24 +70,24 @@ class WallClock:
     """The host's clock, for a CPU: its work is done when the call returns."""
 
     def mark(self) -> float:
-        """Return the time."""
+        """Returns the time."""
         return time.perf_counter()
 
     def seconds(self, begin: float, end: float) -> float:
-        """Return the difference."""
+        """Returns the difference."""
         return end - begin
 
     def hold(self, seconds: float) -> Callable[[], bool]:
-        """Do nothing: a CPU has no queue."""
+        """Does nothing: a CPU has no queue."""
         del seconds
         return lambda: True
 
     def synchronize(self) -> None:
-        """Do nothing: a CPU's work is already done."""
+        """Does nothing: a CPU's work is already done."""
 
 
 def device_clock(device: str) -> Clock:
-    """Return the clock of a device."""
+    """Returns the clock of a device."""
     return WallClock() if device == "cpu" else CudaClock(device)
 
 
@@ -136,7 +136,7 @@ class Launch(NamedTuple):
 
 @contextmanager
 def marked_launches(clock: Clock, kernel: Any) -> Iterator[list[Launch]]:  # noqa: ANN401  # Triton's
-    """Mark every launch of Triton kernels of ``kernel``'s class, compiled or interpreted.
+    """Marks every launch of Triton kernels of ``kernel``'s class, compiled or interpreted.
 
     Each mark is one more entry of the launch queue, and some hundred nanoseconds of the device.
     """

@@ -20,7 +20,7 @@ WARM_STEPS = 3
 
 
 def measure_engine(plan: KernelPlan) -> list[dict[str, Any]]:
-    """Return a row for each batch: tokens a second, and the share of GPU-busy time.
+    """Returns a row for each batch: tokens a second, and the share of GPU-busy time.
 
     The engine runs on its own pages, without a store. The share is the GPU's time of a step by
     torch's profiler, over the time of a step without the profiler. It is None if the profiler sees
@@ -91,12 +91,12 @@ class _Decodes:
         self._counts[number] += 1
 
     def prefill(self) -> None:
-        """Run steps until every request has its first token."""
+        """Runs steps until every request has its first token."""
         while not all(self._counts):
             self._engine.step()
 
     def run(self, steps: int) -> int:
-        """Run steps; return the number of new tokens."""
+        """Runs steps; returns the number of new tokens."""
         before = sum(self._counts)
         for _ in range(steps):
             self._engine.step()
@@ -104,7 +104,7 @@ class _Decodes:
 
 
 def _busy_seconds(device: str, work: Any) -> float | None:  # noqa: ANN401  # any callable
-    """Return how long the device worked, or None if the profiler sees none of its work."""
+    """Returns how long the device worked, or None if the profiler sees none of its work."""
     if device == "cpu":
         work()
         return None
@@ -120,7 +120,7 @@ def _busy_seconds(device: str, work: Any) -> float | None:  # noqa: ANN401  # an
 
 
 def covered(spans: Iterable[tuple[float, float]]) -> float:
-    """Return how much of a line is covered by spans, which may overlap."""
+    """Returns how much of a line is covered by spans, which may overlap."""
     total, end = 0.0, float("-inf")
     for begin, behind in sorted(spans):
         total += max(0.0, behind - max(begin, end))

@@ -50,12 +50,12 @@ class KernelPlan:
     ends_at: float = math.inf
 
     def beginning(self, part: str) -> Self:
-        """Return the same plan for one part, which begins now."""
+        """Returns the same plan for one part, which begins now."""
         quick, whole = PART_SECONDS[part]
         return replace(self, ends_at=time.monotonic() + (quick if self.quick else whole))
 
     def left_out(self, needed: int) -> str | None:
-        """Return why ``needed`` bytes of pages are not measured, or None."""
+        """Returns why ``needed`` bytes of pages are not measured, or None."""
         if time.monotonic() > self.ends_at:
             return "no time was left"
         if needed > self.room():
@@ -63,7 +63,7 @@ class KernelPlan:
         return None
 
     def room(self) -> int:
-        """Return how many bytes the pages of one cell may use now."""
+        """Returns how many bytes the pages of one cell may use now."""
         if self.device == "cpu":
             return self.page_bytes
         torch.cuda.empty_cache()
@@ -72,7 +72,7 @@ class KernelPlan:
 
 
 def make_kernel_plan(device: str, *, quick: bool) -> KernelPlan:
-    """Choose sizes for a device; a quick run takes at most 24 GiB of its memory."""
+    """Chooses sizes for a device; a quick run takes at most 24 GiB of its memory."""
     if device == "cpu":
         return KernelPlan(
             device=device,

@@ -25,7 +25,7 @@ class Shape:
 
 
 def sweep_shapes(plan: KernelPlan) -> list[dict[str, Any]]:
-    """Return a row for each cell and shape: microseconds a layer, or why it was left out."""
+    """Returns a row for each cell and shape: microseconds a layer, or why it was left out."""
     rows = []
     for batch, context in plan.sweep_cells:
         cell = Cell(UNIFORM, batch, context, ((context - 1, 1),) * batch)

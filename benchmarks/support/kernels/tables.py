@@ -9,7 +9,7 @@ KINDS = ("write", "attend", "merge")
 
 
 def kernel_tables(document: dict[str, Any]) -> list[Table]:
-    """Return one table for each part that was measured."""
+    """Returns one table for each part that was measured."""
     shown = {"kernels": _kernels, "engine": _engine, "sweep": _sweep}
     return [make(document[part]) for part, make in shown.items() if part in document]
 
@@ -59,7 +59,7 @@ def _engine(rows: list[dict[str, Any]]) -> Table:
 
 
 def _sweep(rows: list[dict[str, Any]]) -> Table:
-    """Return the shapes of each cell, the fastest first."""
+    """Returns the shapes of each cell, the fastest first."""
     columns = ("batch", "context", "programs", "warps", "stages", "keys")
     table = _table("A layer of decodes by the kernels' shape, the fastest first", *columns)
     for heading in ("layer\nµs", "attend\nµs", "merge\nµs", "attend\nGB/s"):

@@ -27,7 +27,7 @@ Attend = Callable[[Step], StepAttention]
 
 
 def measure_kernels(plan: KernelPlan) -> list[dict[str, Any]]:
-    """Return a row for each cell, with the reason alone where it does not fit."""
+    """Returns a row for each cell, with the reason alone where it does not fit."""
     copy = PlainCopy(plan.device, device_clock(plan.device))
     return [
         measure_cell(plan, cell, copy)
@@ -36,7 +36,7 @@ def measure_kernels(plan: KernelPlan) -> list[dict[str, Any]]:
 
 
 def measure_cell(plan: KernelPlan, cell: Cell, copy: "PlainCopy") -> dict[str, Any]:
-    """Return microseconds of a layer and of its kernels, bytes, GB/s and shares of a copy."""
+    """Returns microseconds of a layer and of its kernels, bytes, GB/s and shares of a copy."""
     row: dict[str, Any] = {"mix": cell.mix, "batch": cell.batch, "context": cell.context}
     reason = plan.left_out(layer_bytes(cell, plan.heads))
     if reason is not None:
@@ -66,7 +66,7 @@ def measure_cell(plan: KernelPlan, cell: Cell, copy: "PlainCopy") -> dict[str, A
 
 
 def make_step(plan: KernelPlan, cell: Cell) -> CellStep:
-    """Return a cell's step, with pages of as many layers as there is room for."""
+    """Returns a cell's step, with pages of as many layers as there is room for."""
     layers = max(1, min(plan.most_layers, plan.room() // layer_bytes(cell, plan.heads)))
     return CellStep(cell, plan.heads, layers, plan.device)
 
@@ -144,7 +144,7 @@ class PlainCopy:
         self._rates: dict[int, float] = {}
 
     def rate(self, byte_count: int) -> float:
-        """Return bytes a second, read and written, of copies of so many bytes, at most 2 GiB."""
+        """Returns bytes a second, read and written, of copies of so many bytes, at most 2 GiB."""
         size = min(byte_count, self.MOST_BYTES)
         if size not in self._rates:
             self._rates[size] = 2 * size / self._seconds(size)

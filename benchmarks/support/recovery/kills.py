@@ -43,7 +43,7 @@ class Server:
         )
 
     def client(self) -> tuple[Client, Namespace]:
-        """Return a client, its namespace open."""
+        """Returns a client, its namespace open."""
         client = Client(self.store.runtime_dir, ClientConfig(call_timeout=LIMIT, close_timeout=1.0))
         client.start()
         namespace = client.namespace(IDENTITY, LAYOUT)
@@ -53,7 +53,7 @@ class Server:
 
 
 def run_kills(folder: Path, kills: int, seed: int) -> dict[str, Any]:
-    """Kill a server again and again, look after each time, and return what was found in all."""
+    """Kills a server again and again, look after each time, and returns what was found in all."""
     with TemporaryDirectory(prefix="kv-recovery-") as runtime_dir:
         return _run_kills(Server(folder, Path(runtime_dir)), kills, seed)
 
@@ -95,7 +95,7 @@ def _write_until_killed(server: Server, told: Told, numbers: "count[int]", rng: 
 
 
 def _look(server: Server, told: Told) -> Counter[str]:
-    """Match every prompt of which tier 3 had something, and compare what is served of it."""
+    """Matches every prompt of which tier 3 had something, and compare what is served of it."""
     found: Counter[str] = Counter()
     client, namespace = server.client()
     for number, pages in told.acknowledged.items():
@@ -117,7 +117,7 @@ def _look(server: Server, told: Told) -> Counter[str]:
 
 
 def _served(namespace: Namespace, tokens: list[int], pages: int, found: Counter[str]) -> int:
-    """Return how many pages of a prompt are served, after some tries if need be."""
+    """Returns how many pages of a prompt are served, after some tries if need be."""
     most = 0
 
     def enough() -> bool:
@@ -132,7 +132,7 @@ def _served(namespace: Namespace, tokens: list[int], pages: int, found: Counter[
 
 
 def _match(namespace: Namespace, tokens: list[int]) -> tuple[int, int]:
-    """Return how many pages of a prompt are served, and how many of them are not its own."""
+    """Returns how many pages of a prompt are served, and how many of them are not its own."""
     with namespace.match(tokens) as match:
         wrong = [
             page

@@ -50,7 +50,7 @@ class Load:
             each.start()
 
     def end(self) -> None:
-        """Wait until all threads are at their ends."""
+        """Waits until all threads are at their ends."""
         self.ended.set()
         for each in self._threads:
             each.join()
@@ -62,7 +62,7 @@ class Load:
                 self._inserted.put(number)
 
     def _ask(self) -> None:
-        """Ask for what was inserted until tier 3 has it, and have some of it removed."""
+        """Asks for what was inserted until tier 3 has it, and have some of it removed."""
         waiting: dict[int, list[int]] = {}
         while not self.ended.wait(LOOK):
             while True:
@@ -79,7 +79,7 @@ class Load:
                     return
 
     def _is_there(self, number: int, tokens: list[int]) -> bool:
-        """Note how much of a prompt tier 3 has; return whether that is all of it."""
+        """Notes how much of a prompt tier 3 has; returns whether that is all of it."""
         peeked = self._client.admin.peek_prefix(self._namespace_id, tokens)
         count = peeked.tier_3_token_count // LAYOUT.page_tokens
         if count:
@@ -96,7 +96,7 @@ class Load:
 
 
 def _insert(namespace: Namespace, number: int) -> bool:
-    """Insert a prompt; return whether the store took it."""
+    """Inserts a prompt; returns whether the store took it."""
     tokens, count = tokens_of(number), page_count(number)
     with namespace.acquire(tokens, total_page_count=count) as acquired:
         matched, reservation = acquired.match.page_count, acquired.reservation

@@ -13,12 +13,12 @@ FAMILY = 8
 
 
 def page_count(number: int) -> int:
-    """Return how many whole pages a prompt has."""
+    """Returns how many whole pages a prompt has."""
     return Random(number).randint(1, MOST_PAGES)
 
 
 def tokens_of(number: int) -> list[int]:
-    """Return a prompt's tokens: its whole pages', and one that a match leaves."""
+    """Returns a prompt's tokens: its whole pages', and one that a match leaves."""
     shared = Random(-1 - number // FAMILY)
     own = Random(number)
     own.randint(1, MOST_PAGES)
@@ -28,6 +28,6 @@ def tokens_of(number: int) -> list[int]:
 
 
 def bytes_of(tokens: list[int], page: int) -> bytes:
-    """Return what a page of a prompt has to hold: by all its tokens through the page's end."""
+    """Returns what a page of a prompt has to hold: by all its tokens through the page's end."""
     end = (page + 1) * LAYOUT.page_tokens
     return Random(hash(tuple(tokens[:end]))).randbytes(LAYOUT.page_bytes)

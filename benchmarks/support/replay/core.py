@@ -90,7 +90,7 @@ class Replay:
         return self._cache.namespaces[NAMESPACE_ID].arena.policy
 
     def run(self, requests: list[Request], oracle: Oracle | None = None) -> Replayed:
-        """Replay all requests, one after the other."""
+        """Replays all requests, one after the other."""
         hit = operations = 0
         for number, request in enumerate(requests):
             blocks, calls = self._ask(number, request, oracle)
@@ -139,7 +139,7 @@ class Replay:
         return matched, calls
 
     def _count(self, request: Request, matched: int, found: dict[int, int]) -> None:
-        """Count the tokens of a hit by tier; a last block that is short is the nearest's."""
+        """Counts the tokens of a hit by tier; a last block that is short is the nearest's."""
         left = request.tokens_of(matched)
         for tier in (3, 2):
             tokens = min(found.get(tier, 0) * BLOCK_TOKENS, left)

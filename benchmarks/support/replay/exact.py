@@ -8,7 +8,7 @@ from support.replay.trace import Request
 
 
 def replay_exact(requests: list[Request], capacity: int) -> Replayed:
-    """Replay a trace: a prompt hits whole if this very prompt is there, else not at all.
+    """Replays a trace: a prompt hits whole if this very prompt is there, else not at all.
 
     Each prompt takes as many pages as it has blocks; one larger than all is not taken.
     """

@@ -6,7 +6,7 @@ from support.replay.trace import Request, next_uses
 
 
 def optimum(requests: list[Request], capacity: int) -> float:
-    """Return the share of tokens that hit if always the block used last of all goes.
+    """Returns the share of tokens that hit if always the block used last of all goes.
 
     A block is never used later than one that continues it, so of those used equally
     late the deepest goes, and no block goes before what continues it. A request's own

@@ -42,7 +42,7 @@ class ReplaySlab:
         self._waiting: Counter[bytes] = Counter()
 
     def leading(self, located: Located) -> int:
-        """Return how many of the pages that could be loaded are there, one after the other."""
+        """Returns how many of the pages that could be loaded are there, one after the other."""
         count = 0
         for digest in located.page_digests():
             if digest not in self._slots:
@@ -51,12 +51,12 @@ class ReplaySlab:
         return count
 
     def read(self, digests: list[bytes]) -> None:
-        """Take note that pages were read."""
+        """Takes note that pages were read."""
         for each in digests:
             self._segment.touched[self._slots[each]] = 1
 
     def keep(self, keep: DiskWrite) -> int:
-        """Write those pages of a path that are worth it; return through which all are there."""
+        """Writes those pages of a path that are worth it; returns through which all are there."""
         wanted: list[tuple[bytes, bytes]] = []
         follows = True
         for page in keep.pages:
@@ -76,7 +76,7 @@ class ReplaySlab:
         return end
 
     def _write(self, pages: list[tuple[bytes, bytes]]) -> None:
-        """Write pages, each with the digest of the one before, as far as there is room."""
+        """Writes pages, each with the digest of the one before, as far as there is room."""
         above = [self._slots[parent] for _, parent in pages if parent in self._slots]
         for index in above:
             self._segment.readers[index] += 1
@@ -111,7 +111,7 @@ class ReplaySlab:
         self.lost_count += 1
 
     def _count(self, parent: bytes, change: int) -> None:
-        """Count a page that came or went with its parent, or with those that wait for it."""
+        """Counts a page that came or went with its parent, or with those that wait for it."""
         if parent in self._slots:
             self._segment.children[self._slots[parent]] += change
             return

@@ -51,7 +51,7 @@ class ReplayTiers:
         return found
 
     def settle(self) -> None:
-        """Move between tiers what is to be moved, and keep what is worth it."""
+        """Moves between tiers what is to be moved, and keep what is worth it."""
         cache, slab = self._cache, self.slab
         for _ in range(ROUNDS):
             before = cache.moves_wanted()
@@ -66,7 +66,7 @@ class ReplayTiers:
                 cache.forget_kept([self._digest])
 
     def _load(self, slab: ReplaySlab, sequence: Sequence) -> int:
-        """Bring what tier 3 has of a sequence beyond the index; return how many pages."""
+        """Brings what tier 3 has of a sequence beyond the index; returns how many pages."""
         cache, caller = self._cache, self._caller
         located = cache.locate(caller, self._namespace_id, sequence)
         count = slab.leading(located)

@@ -27,12 +27,12 @@ class Request(NamedTuple):
     token_count: int
 
     def tokens_of(self, blocks: int) -> int:
-        """Return the tokens of the first ``blocks`` blocks."""
+        """Returns the tokens of the first ``blocks`` blocks."""
         return min(blocks * BLOCK_TOKENS, self.token_count)
 
 
 def load(path: Path, count: int | None = None) -> list[Request]:
-    """Return a trace's requests, the first ``count`` of them if given; .gz or plain lines.
+    """Returns a trace's requests, the first ``count`` of them if given; .gz or plain lines.
 
     Raises ``ValueError`` for a file that cannot be read or asks for nothing, and with the line's
     number for a line.
@@ -48,7 +48,7 @@ def _request(line: object) -> Request:
 
 
 def next_uses(requests: list[Request]) -> list[list[int]]:
-    """Return for each block of each request the number of the next request that has it.
+    """Returns for each block of each request the number of the next request that has it.
 
     One beyond the last request where none has.
     """
@@ -89,7 +89,7 @@ class Oracle:
         self._random = Random(seed)
 
     def runs(self, number: int, first: int) -> list[tuple[int, ExpectedReuse]]:
-        """Return the end of each run of a request's blocks from ``first`` on, and its hint."""
+        """Returns the end of each run of a request's blocks from ``first`` on, and its hint."""
         returns = [each < len(self._uses) for each in self._uses[number]]
         pairs = zip(returns, self._wrong(returns), strict=True)
         hints = [
@@ -103,7 +103,7 @@ class Oracle:
         return runs
 
     def _wrong(self, returns: list[bool]) -> list[bool]:
-        """Return of each block whether its hint is wrong."""
+        """Returns of each block whether its hint is wrong."""
         if self._drawn is Drawn.BLOCK:
             return [self._draw() for _ in returns]
         of_those, of_others = self._draw(), self._draw()

@@ -37,7 +37,7 @@ class Stopping:
         self._done = done
 
     def wait(self) -> None:
-        """Wait for it."""
+        """Waits for it."""
         self._done.result()
 
 
@@ -55,16 +55,16 @@ class AioServer(grpc.GenericRpcHandler):
     def service(
         self, handler_call_details: grpc.HandlerCallDetails
     ) -> "grpc.RpcMethodHandler[bytes, bytes] | None":
-        """Return the handler of a call."""
+        """Returns the handler of a call."""
         return self._handlers.get(handler_call_details.method)
 
     def start(self) -> None:
-        """Bind the socket and serve."""
+        """Binds the socket and serve."""
         self._thread.start()
         self._submit(self._start()).result(START_TIMEOUT)
 
     def stop(self, grace: float) -> Stopping:
-        """Take no more calls, and let those under way end for ``grace`` seconds."""
+        """Takes no more calls, and let those under way end for ``grace`` seconds."""
         return Stopping(self._submit(self._server.stop(grace)))
 
     async def _start(self) -> None:
@@ -91,7 +91,7 @@ def build_aio_server(
     clock: Clock,
     threads: object = None,
 ) -> AioServer:
-    """Return a server as ``kvstore.rpc.server.build_server`` does; its loop needs no threads."""
+    """Returns a server as ``kvstore.rpc.server.build_server`` does; its loop needs no threads."""
     del threads
     callers = Callers(credentials)
     registry = Registry()
@@ -116,7 +116,7 @@ def _unary(method: Method) -> "grpc.RpcMethodHandler[bytes, bytes]":
 
 
 def main() -> int:
-    """Run kvstore-server, its gRPC server replaced."""
+    """Runs kvstore-server, its gRPC server replaced."""
     with patch.object(program, "build_server", build_aio_server):
         return program.main()
 

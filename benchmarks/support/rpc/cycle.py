@@ -25,7 +25,7 @@ class Recorder:
         self._clock = clock
 
     def call(self, name: str, function: Callable[..., T], *args: object) -> T:
-        """Make a call and record it; with no name it is counted alone."""
+        """Makes a call and record it; with no name it is counted alone."""
         began = self._clock()
         answer = function(*args)
         took = self._clock() - began
@@ -39,19 +39,19 @@ class Cycle(Protocol):
     """Some calls that leave the store as it was."""
 
     def run(self, recorder: Recorder) -> None:
-        """Make them once."""
+        """Makes them once."""
         ...
 
 
 def cycle_of(worker: Worker, token_count: int, caller_number: int) -> Cycle:
-    """Return the cycle for prompts of this length; zero: calls that ask for nothing."""
+    """Returns the cycle for prompts of this length; zero: calls that ask for nothing."""
     if token_count == 0:
         return EmptyCycle(worker)
     return PromptCycle(worker, token_count, caller_number)
 
 
 def prompt_of(token_count: int) -> bytes:
-    """Return the prompt of this length that all callers share, packed."""
+    """Returns the prompt of this length that all callers share, packed."""
     return array("I", range(token_count, 2 * token_count)).tobytes()
 
 
@@ -71,7 +71,7 @@ class EmptyCycle:
         self._worker = worker
 
     def run(self, recorder: Recorder) -> None:
-        """Call once each."""
+        """Calls once each."""
         recorder.call("health", self._worker.health)
         recorder.call("empty", self._worker.release)
 
@@ -97,13 +97,13 @@ class PromptCycle:
         self._first_own_page = self._second[: (self._half + PAGE_TOKENS) * 4]
 
     def _hit(self) -> int:
-        """Acquire what is cached as a whole, give it back, and return the reservation."""
+        """Acquires what is cached as a whole, give it back, and returns the reservation."""
         pin_id, reservation_id, _ = self._worker.acquire(self._prompt)
         self._worker.release(pin_id, reservation_id + 1)
         return reservation_id
 
     def run(self, recorder: Recorder) -> None:
-        """Make one cycle; raises ``AssertionError`` for an answer that cannot be."""
+        """Makes one cycle; raises ``AssertionError`` for an answer that cannot be."""
         call, worker = recorder.call, self._worker
         pin_ids, covered = call("match", worker.match, self._prompt)
         assert covered == self._covered, covered

@@ -23,12 +23,12 @@ Rounds = dict[Cell, list[Slice]]
 
 
 def quantile(times: Sequence[int], fraction: float) -> float:
-    """Return the time, in microseconds, that this fraction of the calls did not exceed."""
+    """Returns the time, in microseconds, that this fraction of the calls did not exceed."""
     return sorted(times)[math.ceil(fraction * len(times)) - 1] / 1e3
 
 
 def cell_figures(cell: Cell, rounds: Sequence[Slice]) -> dict[str, Any]:
-    """Return a cell's figures, each the median of its rounds' figures."""
+    """Returns a cell's figures, each the median of its rounds' figures."""
     operations: dict[str, Any] = {}
     for name in rounds[0].times:
         times = [each.times[name] for each in rounds]
@@ -49,7 +49,7 @@ def cell_figures(cell: Cell, rounds: Sequence[Slice]) -> dict[str, Any]:
 
 
 def ratios(upper: Cell, lower: Cell, rounds: Rounds) -> dict[str, Any]:
-    """Return one cell's figures over another's: the median of the ratios of each round."""
+    """Returns one cell's figures over another's: the median of the ratios of each round."""
     pairs = list(zip(rounds[upper], rounds[lower], strict=True))
     operations = {
         name: {

@@ -24,15 +24,15 @@ class Caller(Protocol):
     """What is known of a call: the part of a context that is the same in grpc.aio."""
 
     def invocation_metadata(self) -> Metadata:
-        """Return the call's metadata."""
+        """Returns the call's metadata."""
         ...
 
     def time_remaining(self) -> float:
-        """Return the seconds until its deadline."""
+        """Returns the seconds until its deadline."""
         ...
 
     def peer(self) -> str:
-        """Return where it came from, as gRPC names it."""
+        """Returns where it came from, as gRPC names it."""
         ...
 
 
@@ -45,10 +45,10 @@ class CallContext:
         self.peer = caller.peer
 
     def cancel(self) -> None:
-        """Do nothing: whoever waits for a request here has it already."""
+        """Does nothing: whoever waits for a request here has it already."""
 
     def abort_with_status(self, status: grpc.Status) -> NoReturn:
-        """End the call; raises :class:`Ended`."""
+        """Ends the call; raises :class:`Ended`."""
         raise Ended(status)
 
 
@@ -72,15 +72,15 @@ class Registry:
     def add_registered_method_handlers(
         self, service: str, handlers: Mapping[str, "grpc.RpcMethodHandler[Any, Any]"]
     ) -> None:
-        """Keep a service's handlers by the paths of their methods."""
+        """Keeps a service's handlers by the paths of their methods."""
         self.handlers |= {f"/{service}/{name}": each for name, each in handlers.items()}
 
     def as_server(self) -> grpc.Server:
-        """Return itself as what it stands for."""
+        """Returns itself as what it stands for."""
         return cast("grpc.Server", self)
 
     def methods(self, interceptors: Iterable[grpc.ServerInterceptor]) -> dict[str, Method]:
-        """Return every method without streams by its path, the first interceptor outermost."""
+        """Returns every method without streams by its path, the first interceptor outermost."""
         found = {}
         for path, each in self.handlers.items():
             handler: Any = each

@@ -45,7 +45,7 @@ class TimedStore:
         self._store = store
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # it is whatever the store has
-        """Return what the store has, its methods timed."""
+        """Returns what the store has, its methods timed."""
         found = getattr(self._store, name)
         return self._timed(found) if callable(found) else found
 
@@ -70,21 +70,21 @@ class LocalCaller:
         )
 
     def invocation_metadata(self) -> Metadata:
-        """Return the call's metadata."""
+        """Returns the call's metadata."""
         return self._metadata
 
     def time_remaining(self) -> float:
-        """Return the seconds until its deadline."""
+        """Returns the seconds until its deadline."""
         return TIMEOUT
 
     def peer(self) -> str:
-        """Return where it came from, as gRPC names it."""
+        """Returns where it came from, as gRPC names it."""
         return "unix:"
 
 
 @contextmanager
 def local_worker(tier_bytes: int) -> Iterator[tuple[Worker, TimedStore]]:
-    """Provide a worker of a store of its own, one extent of ``tier_bytes``, and that store."""
+    """Provides a worker of a store of its own, one extent of ``tier_bytes``, and that store."""
     configure_logging("console", "warning")
     clock = MONOTONIC
     arenas = Arenas(budget_bytes=tier_bytes, extent_bytes=tier_bytes, source=HostMemory())

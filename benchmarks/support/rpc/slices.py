@@ -96,7 +96,7 @@ class LocalStore:
             publish_prompt(self._worker, token_count)
 
     def measure(self, token_count: int, seconds: float) -> tuple[Slice, Slice]:
-        """Return the times of whole calls, and of the store's methods within them."""
+        """Returns the times of whole calls, and of the store's methods within them."""
         recorder = StoreRecorder(self._store)
         cycle = cycle_of(self._worker, token_count, 0)
         end = time.monotonic() + seconds
@@ -114,7 +114,7 @@ class StoreRecorder(Recorder):
         self._store = store
 
     def call(self, name: str, function: Callable[..., T], *args: object) -> T:
-        """Make a call and record it."""
+        """Makes a call and record it."""
         self._store.last_ns = 0
         answer = super().call(name, function, *args)
         if name and self._store.last_ns:

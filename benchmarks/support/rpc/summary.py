@@ -19,7 +19,7 @@ SIZES = {2_048: "2048", 100_000: "100k"}
 
 
 def summary(hits: dict[str, Any]) -> dict[str, float]:
-    """Return ratios of whole hits, each of times of one to those of the other.
+    """Returns ratios of whole hits, each of times of one to those of the other.
 
     ``hits`` is what a run of fetch.py's first part came to. A peer that was left out has
     none. By itself a ratio is of acquire and release, each answered before what follows;

@@ -10,14 +10,14 @@ SHORT = {"grpc.server": "threads", "grpc.aio": "aio", "hot lane": "lane"}
 
 
 def tables(document: dict[str, Any]) -> list[Table]:
-    """Return the times of calls, one after the other and many at a time, and what they cost."""
+    """Returns the times of calls, one after the other and many at a time, and what they cost."""
     callers = sorted({each["callers"] for each in document["ratios"]})
     times = [_times(document, each, key) for each in callers for key in ("p50", "p99")]
     return [*times, _load(document)]
 
 
 def _times(document: dict[str, Any], callers: int, key: str) -> Table:
-    """Return a quantile of each call's times, with so many callers, and aio's to threads'."""
+    """Returns a quantile of each call's times, with so many callers, and aio's to threads'."""
     servers = [*(LOCAL if callers == 1 else ()), *document["servers"]]
     title = f"{key} of a call in microseconds, {callers} at a time"
     table = _table(title, "tokens", "call")
@@ -42,7 +42,7 @@ def _times(document: dict[str, Any], callers: int, key: str) -> Table:
 
 
 def _load(document: dict[str, Any]) -> Table:
-    """Return what each server does in a second, and what a call costs it."""
+    """Returns what each server does in a second, and what a call costs it."""
     table = _table("All calls of a cycle together", "tokens", "callers", "server")
     for heading in ("calls/s", "server's CPU,\nus a call"):
         table.add_column(heading, justify="right")

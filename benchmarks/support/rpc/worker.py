@@ -42,7 +42,7 @@ class Ask(Protocol):
     """
 
     def __call__(self, name: str, request: Any, tokens: bytes = b"") -> Any:  # noqa: ANN401  # untyped
-        """Return the answer."""
+        """Returns the answer."""
         ...
 
 
@@ -58,19 +58,19 @@ class Posts:
         self._told: list[bool] = []
 
     def post(self, name: str, request: Any) -> None:  # noqa: ANN401  # untyped
-        """Send a call."""
+        """Sends a call."""
         method = getattr(self._calls.prefix_cache, name)
         if not self._calls.post(method, request, TIMEOUT, self._told.append):
             metadata = self._calls._metadata  # noqa: SLF001  # the one place that needs it
             self._futures.append(method.future(request, timeout=TIMEOUT, metadata=metadata))
 
     def before(self) -> None:
-        """Read the answers of gRPC's that are there."""
+        """Reads the answers of gRPC's that are there."""
         while self._futures and self._futures[0].done():
             self._futures.popleft().result()
 
     def end(self) -> None:
-        """Wait for all answers; raises ``AssertionError`` where one was none."""
+        """Waits for all answers; raises ``AssertionError`` where one was none."""
         while self._futures:
             self._futures.popleft().result()
         self._calls.collect(TIMEOUT)
@@ -98,7 +98,7 @@ class Worker:
         self._ids = ids
 
     def match(self, tokens: bytes) -> tuple[tuple[int, int], int]:
-        """Match a sequence; return its pin and its source's, and how many tokens both cover."""
+        """Matches a sequence; returns its pin and its source's, and how many tokens both cover."""
         pin_id, source_pin_id = next(self._ids), next(self._ids)
         request = pb.MatchPrefixRequest(
             caller=self._caller,
@@ -135,7 +135,7 @@ class Worker:
         return pin_id, reservation_id, answer
 
     def insert(self, reservation_id: int, tokens: bytes, position: int, pin_id: int) -> int:
-        """Publish pages after those that a pin holds; return how many were published."""
+        """Publishes pages after those that a pin holds; returns how many were published."""
         request = pb.InsertPrefixRequest(
             caller=self._caller,
             reservation_id=reservation_id,
@@ -147,18 +147,18 @@ class Worker:
         return answer.published_page_count
 
     def release(self, *pin_ids: int) -> None:
-        """Release pins; with none the request passes everything and does nothing."""
+        """Releases pins; with none the request passes everything and does nothing."""
         self._ask("ReleasePins", pb.ReleasePinsRequest(caller=self._caller, pin_ids=pin_ids))
 
     def abort(self, reservation_id: int) -> None:
-        """End a reservation."""
+        """Ends a reservation."""
         request = pb.AbortReservationRequest(caller=self._caller, reservation_ids=[reservation_id])
         self._ask("AbortReservation", request)
 
     def give_back(
         self, *, pin_ids: Sequence[int] = (), reservation_ids: Sequence[int] = ()
     ) -> None:
-        """Release pins or end reservations, and do not wait."""
+        """Releases pins or end reservations, and do not wait."""
         assert self.posts is not None
         self.posts.before()
         caller = self._caller
@@ -169,7 +169,7 @@ class Worker:
             self.posts.post("AbortReservation", request)
 
     def evict(self, tokens: bytes) -> None:
-        """Remove the last page of a cached prefix and all that continues it."""
+        """Removes the last page of a cached prefix and all that continues it."""
         self._ask(
             "EvictPrefix",
             store_pb2.EvictPrefixRequest(
@@ -181,7 +181,7 @@ class Worker:
 
 
 def page_count(tokens: bytes) -> int:
-    """Return the whole pages that packed tokens come to."""
+    """Returns the whole pages that packed tokens come to."""
     return len(tokens) // 4 // PAGE_TOKENS
 
 
@@ -189,7 +189,7 @@ def page_count(tokens: bytes) -> int:
 def attached_worker(
     runtime_dir: Path, *, hot_lane: bool = False, key: NamespaceKey = KEY
 ) -> Iterator[Worker]:
-    """Attach to a store under a lease of its own, until the end.
+    """Attaches to a store under a lease of its own, until the end.
 
     Over a channel of its own, or with ``hot_lane`` over a lane.
     """

@@ -32,13 +32,13 @@ class Teller:
         self._mutex = Lock()
 
     def tell(self, letter: str, number: int) -> None:
-        """Say what happened to a page."""
+        """Says what happened to a page."""
         with self._mutex:
             os.write(sys.stdout.fileno(), f"{letter}{number}\n".encode())
 
 
 def run(slab: Slab, first: int) -> None:
-    """Write pages from ``first`` on, for ever."""
+    """Writes pages from ``first`` on, for ever."""
     teller = Teller()
     writer = Writer(slab, QUEUE_PAGES)
     rng = Random(first)

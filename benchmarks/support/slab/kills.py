@@ -36,7 +36,7 @@ NAMES = (
 
 
 def settings(path: Path, size_bytes: int) -> SlabConfig:
-    """Return the settings of the slab, the same for those who are killed and for who looks."""
+    """Returns the settings of the slab, the same for those who are killed and for who looks."""
     return SlabConfig(path, size_bytes, segment_bytes=SEGMENT_BYTES)
 
 
@@ -50,7 +50,7 @@ class Told:
         self._writers: list[range] = []
 
     def take(self, first: int, lines: list[str]) -> None:
-        """Take in what the writer said that began with page ``first``."""
+        """Takes in what the writer said that began with page ``first``."""
         kinds = {"a": self.acknowledged, "r": self.leaving, "d": self.removed}
         last = first
         for line in lines:
@@ -60,12 +60,12 @@ class Told:
         self._writers.append(range(first, last + AHEAD))
 
     def numbers(self) -> dict[PageKey, int]:
-        """Return every page that may be there, by its key."""
+        """Returns every page that may be there, by its key."""
         return {key_of(each): each for writer in self._writers for each in writer}
 
 
 def child_environment() -> dict[str, str]:
-    """Return an environment in which a child finds what this process finds."""
+    """Returns an environment in which a child finds what this process finds."""
     folders = [str(CHILD.parents[1]), *sys.path]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
 
@@ -89,7 +89,7 @@ def killed_writer(path: Path, first: int, told: int) -> list[str]:
 
 
 def read(slab: Slab, keys: list[PageKey]) -> dict[PageKey, bytes]:
-    """Return the bytes of each page that is served."""
+    """Returns the bytes of each page that is served."""
     into = [memory(PAGE_BYTES) for _ in range(BATCH)]
     found: dict[PageKey, bytes] = {}
     for start in range(0, len(keys), BATCH):
@@ -104,7 +104,7 @@ def read(slab: Slab, keys: list[PageKey]) -> dict[PageKey, bytes]:
 
 
 def look(path: Path, told: Told, *, empty: bool) -> Counter[str]:
-    """Open the slab as a server would after a crash, and count what is there and what is not."""
+    """Opens the slab as a server would after a crash, and count what is there and what is not."""
     tally: Counter[str] = Counter()
     numbers = told.numbers()
     due = told.acknowledged - told.leaving
@@ -132,7 +132,7 @@ def look(path: Path, told: Told, *, empty: bool) -> Counter[str]:
 
 
 def run_kills(folder: Path, kills: int, seed: int) -> dict[str, Any]:
-    """Kill writers of one slab, look after each, and return what was found in all."""
+    """Kills writers of one slab, look after each, and returns what was found in all."""
     path = folder / "killed.slab"
     rng = Random(seed)
     total: Counter[str] = Counter()

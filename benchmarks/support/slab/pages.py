@@ -17,23 +17,23 @@ PAGE_TOKENS = 16
 
 
 def key_of(number: int) -> PageKey:
-    """Return the key of page ``number``."""
+    """Returns the key of page ``number``."""
     return PageKey(NAMESPACE, page_digest(NAMESPACE, number.to_bytes(8, "little")))
 
 
 def page_of(number: int) -> SlabPage:
-    """Return what the slab is told of page ``number``."""
+    """Returns what the slab is told of page ``number``."""
     parent = key_of(number - 1).digest if number % CHAIN else NAMESPACE
     return SlabPage(key_of(number), parent, PAGE_TOKENS)
 
 
 def bytes_of(number: int, size: int) -> bytes:
-    """Return the bytes of page ``number``."""
+    """Returns the bytes of page ``number``."""
     return blake2b(b"%d" % number, digest_size=64).digest() * (size // 64)
 
 
 def memory(size: int) -> memoryview:
-    """Return memory that O_DIRECT can take, all of it there."""
+    """Returns memory that O_DIRECT can take, all of it there."""
     return memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_POPULATE))
 
 
@@ -46,7 +46,7 @@ class Writer:
         self._queue_pages = queue_pages
 
     def write(self, page: SlabPage, content: memoryview, done: Callable[[bool], None]) -> None:
-        """Begin to write a page; ``done`` is told whether it is there for good."""
+        """Begins to write a page; ``done`` is told whether it is there for good."""
         self._room.acquire()
 
         def finish(committed: bool) -> None:  # noqa: FBT001 - the slab's signature
@@ -57,7 +57,7 @@ class Writer:
             finish(committed=False)
 
     def drain(self) -> None:
-        """Wait until all is written."""
+        """Waits until all is written."""
         for _ in range(self._queue_pages):
             self._room.acquire()
         self._room.release(self._queue_pages)

@@ -17,7 +17,7 @@ SAMPLE = 4096
 
 
 def measure_restart(folder: Path, pages: int, rounds: int) -> dict[str, Any]:
-    """Return the seconds that opening takes, and those that reading scattered headers would."""
+    """Returns the seconds that opening takes, and those that reading scattered headers would."""
     path, plain = folder / "restart.slab", folder / "plain"
     size = pages * (PAGE_BYTES + 128) + 2 * SEGMENT_BYTES
     config = SlabConfig(path, size, segment_bytes=SEGMENT_BYTES)

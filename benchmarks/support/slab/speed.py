@@ -37,12 +37,12 @@ class Ceiling:
         self._threads = ThreadPoolExecutor(THREADS)
 
     def write(self) -> None:
-        """Write all of the file, and sync it once."""
+        """Writes all of the file, and sync it once."""
         list(self._threads.map(self._write, range(THREADS)))
         os.fdatasync(self._descriptor)
 
     def read(self) -> None:
-        """Read all of the file."""
+        """Reads all of the file."""
         list(self._threads.map(self._read, range(THREADS)))
 
     def read_places(self, count: int, stride: int) -> None:
@@ -56,7 +56,7 @@ class Ceiling:
         list(self._threads.map(part, range(THREADS)))
 
     def close(self) -> None:
-        """Close the file."""
+        """Closes the file."""
         self._threads.shutdown()
         os.close(self._descriptor)
 
@@ -70,13 +70,13 @@ class Ceiling:
 
 
 def piece(region: memoryview, at: int) -> memoryview:
-    """Return the piece of memory that goes with a place in the file: all of it in turns."""
+    """Returns the piece of memory that goes with a place in the file: all of it in turns."""
     start = at % (len(region) // PIECE * PIECE)
     return region[start : start + PIECE]
 
 
 def write_all(slab: Slab, source: memoryview, pages: list[SlabPage], page_bytes: int) -> None:
-    """Write pages until all are acknowledged, from memory as an arena's."""
+    """Writes pages until all are acknowledged, from memory as an arena's."""
     writer = Writer(slab, (128 << 20) // page_bytes)
     slots = len(source) // page_bytes
     lost: list[int] = []
@@ -93,7 +93,7 @@ def write_all(slab: Slab, source: memoryview, pages: list[SlabPage], page_bytes:
 
 
 def read_all(slab: Slab, into: memoryview, pages: list[SlabPage], page_bytes: int) -> None:
-    """Read every page, each checked, some requests at a time."""
+    """Reads every page, each checked, some requests at a time."""
     batch = max(len(into) // READS // page_bytes, 1)
     room = Semaphore(READS)
     found: list[int] = []
@@ -118,27 +118,27 @@ def read_all(slab: Slab, into: memoryview, pages: list[SlabPage], page_bytes: in
 
 
 def empty(slab: Slab) -> None:
-    """Remove every page."""
+    """Removes every page."""
     done: Future[bool] = Future()
     slab.remove_namespace(NAMESPACE, done.set_result)
     assert done.result(LIMIT)
 
 
 def worked(call: Callable[[], None]) -> tuple[float, float]:
-    """Return how long a call takes, and how much processor time of this process, in seconds."""
+    """Returns how long a call takes, and how much processor time of this process, in seconds."""
     processor = time.process_time()
     return timed(call), time.process_time() - processor
 
 
 def timed(call: Callable[[], None]) -> float:
-    """Return how long a call takes, in seconds."""
+    """Returns how long a call takes, in seconds."""
     begun = time.perf_counter()
     call()
     return time.perf_counter() - begun
 
 
 def measure_speed(folder: Path, page_bytes: int, size: int, rounds: int) -> dict[str, Any]:
-    """Return GB/s of a slab's writes and reads and of plain copies, in turns, and the ratios."""
+    """Returns GB/s of a slab's writes and reads and of plain copies, in turns, and the ratios."""
     source, into = memory(REGION), memory(REGION)
     for start in range(0, len(source), 1 << 20):
         source[start : start + (1 << 20)] = os.urandom(1 << 20)

@@ -20,7 +20,7 @@ class WithModel:
         self._right: dict[int, list[int]] = {}
 
     def request(self, number: int, *, use_store: bool) -> Answer:
-        """Continue a prompt."""
+        """Continues a prompt."""
         prompt = number % PROMPTS
         ids = [(prompt * 31 + each * 7) % 250 for each in range(ENGINE_TOKENS)]
         found = self._engine.generate(ids, OUTPUT_TOKENS, use_store=use_store)
@@ -32,7 +32,7 @@ class WithModel:
 
 @contextmanager
 def with_model(runtime_dir: Path, name: str) -> Iterator[Load]:
-    """Attach an engine, with the settings that ``kvstore-worker`` has."""
+    """Attaches an engine, with the settings that ``kvstore-worker`` has."""
     use_threads(1)
     longest = ENGINE_TOKENS + OUTPUT_TOKENS
     with local_worker(

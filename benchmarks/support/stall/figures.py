@@ -36,14 +36,14 @@ class Stall(NamedTuple):
     end: float
 
     def overlaps(self, request: Request) -> bool:
-        """Tell whether any of a request was within."""
+        """Returns whether any of a request was within."""
         return request.begin < self.end and request.end > self.begin
 
 
 def cost_of(
     kind: str, requests: Iterable[Request], stall: Stall, *, call_timeout: float
 ) -> dict[str, Any]:
-    """Return what the stall cost one kind of worker, of which there were requests within.
+    """Returns what the stall cost one kind of worker, of which there were requests within.
 
     What a request took is compared with the median of those that were made without the
     store at the same time, where there are any: those computed the same, under the same
@@ -76,7 +76,7 @@ def cost_of(
 
 
 def hits_after(requests: Iterable[Request], stall: Stall) -> list[float]:
-    """Return, for each worker, the seconds from the stall's end to the end of its first hit."""
+    """Returns, for each worker, the seconds from the stall's end to the end of its first hit."""
     first: dict[str, float] = {}
     for each in sorted(requests, key=lambda request: request.end):
         if each.hit and each.end > stall.end:
@@ -85,7 +85,7 @@ def hits_after(requests: Iterable[Request], stall: Stall) -> list[float]:
 
 
 def health_of_stall(looks: Sequence[Look], stall: Stall) -> dict[str, Any]:
-    """Return when probes saw the stall, and its end; None for what none saw."""
+    """Returns when probes saw the stall, and its end; None for what none saw."""
     silent = [each for each in looks if each.end > stall.begin and each.said != SERVING]
     back = [each for each in looks if each.begin >= stall.end and each.said == SERVING]
     return {

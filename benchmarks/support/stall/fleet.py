@@ -43,12 +43,12 @@ class Fleet:
             self._processes.append(process)
 
     def wait_hits(self, since: float) -> bool:
-        """Wait until each worker had a hit after this time; False where one has none."""
+        """Waits until each worker had a hit after this time; False where one has none."""
         timeout = HIT_TIMEOUT if since else READY_TIMEOUT
         return wait_until(lambda: all(each.value > since for each in self._hits), timeout)
 
     def stop(self) -> list[Request]:
-        """End the load, and the processes; return what came of each request."""
+        """Ends the load, and the processes; returns what came of each request."""
         self._ending.set()
         requests = [request for pipe in self._pipes for request in pipe.recv()]
         for each in self._processes:

@@ -39,7 +39,7 @@ class Load(Protocol):
     """One worker's requests. One thread uses it."""
 
     def request(self, number: int, *, use_store: bool) -> Answer:
-        """Make a request for one of the prompts."""
+        """Makes a request for one of the prompts."""
 
 
 class Light:
@@ -51,7 +51,7 @@ class Light:
         self._own = bytearray(LAYOUT.page_bytes)
 
     def request(self, number: int, *, use_store: bool) -> Answer:
-        """Make or compare every page of a prompt."""
+        """Makes or compare every page of a prompt."""
         first = number % PROMPTS * LIGHT_TOKENS
         tokens = list(range(first, first + LIGHT_TOKENS + 1))
         keys = list(page_keys(array("I", tokens[:LIGHT_TOKENS]).tobytes(), LAYOUT.page_tokens))
@@ -89,7 +89,7 @@ class Light:
 
 @contextmanager
 def light(runtime_dir: Path, name: str) -> Iterator[Load]:
-    """Attach a light worker, with the settings that a client has by default."""
+    """Attaches a light worker, with the settings that a client has by default."""
     with Client(runtime_dir, ClientConfig(display_name=name)) as client:
         namespace = client.namespace(IDENTITY, LAYOUT)
         assert namespace.wait_open(ATTACH_SECONDS), namespace.failure
@@ -97,5 +97,5 @@ def light(runtime_dir: Path, name: str) -> Iterator[Load]:
 
 
 def now() -> float:
-    """Return the time on the clock that all processes of the machine share."""
+    """Returns the time on the clock that all processes of the machine share."""
     return time.clock_gettime(time.CLOCK_MONOTONIC)

@@ -21,7 +21,7 @@ SLOT_BYTES = 2 << 20
 
 
 def measure_extents(ways: list[Way], size_bytes: int, rounds: int) -> dict[str, Any]:
-    """Return seconds a GiB of each way and of plain memsets, in turns, and the ratios.
+    """Returns seconds a GiB of each way and of plain memsets, in turns, and the ratios.
 
     ``ready`` is the time from the request for an extent until it is allocated. ``touch`` is one
     write of all of it by this process, as registration with CUDA touches it. ``worker`` is one
@@ -56,7 +56,7 @@ def measure_extents(ways: list[Way], size_bytes: int, rounds: int) -> dict[str, 
 
 
 def _plain(size_bytes: int) -> tuple[float, float]:
-    """Return the seconds of writing memory of this process, the first time and again."""
+    """Returns the seconds of writing memory of this process, the first time and again."""
     array = np.empty(size_bytes, np.uint8)
     return _timed(lambda: array.fill(1)), _timed(lambda: array.fill(2))
 
@@ -103,7 +103,7 @@ def _timed(call: Callable[[], None]) -> float:
 
 
 def _summary(values: list[float]) -> dict[str, Any]:
-    """Return the median, the least, and all values, in seconds a GiB."""
+    """Returns the median, the least, and all values, in seconds a GiB."""
     return {
         "median": round(median(values), 4),
         "least": round(min(values), 4),

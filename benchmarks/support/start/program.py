@@ -17,7 +17,7 @@ NEVER = 1 << 20
 
 
 def main() -> int:
-    """Serve as kvstore-server does."""
+    """Serves as kvstore-server does."""
     fill = os.environ[VARIABLE]
     enough, most = (NEVER, 1) if fill == FALLOCATE else (1, int(fill))
     with (

@@ -31,7 +31,7 @@ MATCHES = 20
 def measure_servers(
     ways: list[Way], extent_bytes: int, rounds: int, *, quick: bool
 ) -> dict[str, Any]:
-    """Return the figures of each way, in turns: seconds, and milliseconds of matches.
+    """Returns the figures of each way, in turns: seconds, and milliseconds of matches.
 
     ``serving_s`` is from the start of a server whose tier 1 has two extents until it is SERVING.
     ``opened_s`` is from the request for a namespace until it is open, its first extent mapped.
@@ -86,7 +86,7 @@ def _matches(
 
 
 def _grows(store: RunningStore, latest: float) -> bool:
-    """Return whether the second extent is still missing; raises if it never comes."""
+    """Returns whether the second extent is still missing; raises if it never comes."""
     if store.log.count("extent_added") > 1:
         return False
     if time.perf_counter() > latest:
@@ -97,7 +97,7 @@ def _grows(store: RunningStore, latest: float) -> bool:
 def _time_matches(
     namespace: Namespace, tokens: list[int], go_on: Callable[[], bool]
 ) -> list[float]:
-    """Return the milliseconds of each match with its release, while ``go_on`` says so."""
+    """Returns the milliseconds of each match with its release, while ``go_on`` says so."""
     times: list[float] = []
     while go_on():
         for _ in range(MATCHES):

@@ -17,12 +17,12 @@ class Way(NamedTuple):
 
     @property
     def fill(self) -> str:
-        """Return the way as the server's program reads it."""
+        """Returns the way as the server's program reads it."""
         return FALLOCATE if self.threads is None else str(self.threads)
 
 
 def ways(threads: list[int], size_bytes: int) -> tuple[list[Way], list[str]]:
-    """Return the ways that this machine allows, and the reasons against the others."""
+    """Returns the ways that this machine allows, and the reasons against the others."""
     found = [Way("fallocate, as before", Hugepages.OFF, None)]
     found += [Way(f"4 KiB, {_threads(each)}", Hugepages.OFF, each) for each in threads]
     left_out: list[str] = []
@@ -41,7 +41,7 @@ def ways(threads: list[int], size_bytes: int) -> tuple[list[Way], list[str]]:
 
 
 def thread_counts(given: list[int]) -> list[int]:
-    """Return the numbers of threads: 1, 2, 4 and so on up to the processors, unless given."""
+    """Returns the numbers of threads: 1, 2, 4 and so on up to the processors, unless given."""
     most = len(os.sched_getaffinity(0))
     return given or [1 << bits for bits in range(most.bit_length()) if 1 << bits <= most]
 

@@ -32,7 +32,7 @@ class Samples:
     identical: bool = True
 
     def add(self, other: "Samples") -> None:
-        """Add another pass's."""
+        """Adds another pass's."""
         self.cold += other.cold
         self.hit += other.hit
         self.tokens += other.tokens
@@ -55,7 +55,7 @@ class Setting:
 def measure(
     way: Way, setting: Setting, numbers: random.Random, folder: Path, say: Callable[[str], None]
 ) -> tuple[Samples, list[float]]:
-    """Measure one way in all rounds; also the load average at each. Its servers run alone."""
+    """Measures one way in all rounds; also the load average at each. Its servers run alone."""
     samples, loads = Samples(), []
     count = 1 if way.name == ALONE else 2
     with ExitStack() as stack:
@@ -80,7 +80,7 @@ def _round(
     numbers: random.Random,
     setting: Setting,
 ) -> None:
-    """Ask the last server a prompt that nobody saw, and one that the first server computed."""
+    """Asks the last server a prompt that nobody saw, and one that the first server computed."""
     last = servers[-1]
     samples.cold.append(_ask(last, _prompt(numbers, setting)).first_token_seconds)
     time.sleep(SETTLING)
@@ -106,7 +106,7 @@ def _round(
 
 @contextmanager
 def _bytes(way: Way, server: VllmServer, what: str) -> Iterator[list[int]]:
-    """Give what was copied in the ``with``, as far as the way tells."""
+    """Gives what was copied in the ``with``, as far as the way tells."""
     found: list[int] = []
 
     def total() -> int:
@@ -121,7 +121,7 @@ def _bytes(way: Way, server: VllmServer, what: str) -> Iterator[list[int]]:
 
 
 def _ask(server: VllmServer, tokens: list[int]) -> Completion:
-    """Ask with vLLM's own prefix cache empty."""
+    """Asks with vLLM's own prefix cache empty."""
     server.forget()
     return server.complete(tokens, answer_tokens=ANSWER_TOKENS)
 

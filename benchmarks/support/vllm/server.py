@@ -83,7 +83,7 @@ class VllmServer:
         self._end()
 
     def wait_healthy(self) -> None:
-        """Wait until it takes requests; raises ``RuntimeError`` with its log where it does not."""
+        """Waits until it takes requests; raises ``RuntimeError`` with its log where it does not."""
         until = time.monotonic() + START_SECONDS
         while time.monotonic() < until:
             with suppress(OSError, RuntimeError), self._request("GET", "/health"):
@@ -99,7 +99,7 @@ class VllmServer:
     def complete(
         self, tokens: Sequence[int], *, answer_tokens: int, salt: str | None = None
     ) -> Completion:
-        """Ask for a greedy answer, streamed; raises ``OSError`` and ``RuntimeError``."""
+        """Asks for a greedy answer, streamed; raises ``OSError`` and ``RuntimeError``."""
         body: dict[str, Any] = {
             "model": self._model,
             "prompt": list(tokens),

@@ -12,7 +12,7 @@ NONE = "-"
 
 
 def lines(document: dict[str, Any]) -> Iterator[str]:
-    """Yield the tables, as Markdown."""
+    """Yields the tables, as Markdown."""
     facts, load, method = document["machine"], document["load_average"], document["method"]
     yield (
         f"{MODELS[method['model']]} in float32, {method['prompt_tokens']:,} tokens,"

@@ -36,7 +36,7 @@ class Way:
     files: Path | None = None
 
     def arguments(self) -> list[str]:
-        """Return what goes on a server's command line."""
+        """Returns what goes on a server's command line."""
         if self.transfer is None:
             return []
         asked = {"kv_role": "kv_both", "kv_load_failure_policy": "recompute", **self.transfer}
@@ -45,7 +45,7 @@ class Way:
 
 @contextmanager
 def way_of(name: str) -> Iterator[Way]:
-    """Run what a way needs beside vLLM; raises ``RuntimeError`` where that does not start."""
+    """Runs what a way needs beside vLLM; raises ``RuntimeError`` where that does not start."""
     starts = {KVSTORE: _kvstore, LMCACHE: _lmcache, EXAMPLE: _example}
     if name not in starts:
         yield Way(name)

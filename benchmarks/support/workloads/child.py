@@ -18,7 +18,7 @@ class Worker:
     def __init__(
         self, name: str, model: str, runtime_dir: Path, *, longest: int, threads: int
     ) -> None:
-        """Start it; it loads the model and attaches while this one goes on."""
+        """Starts it; it loads the model and attaches while this one goes on."""
         context = get_context("spawn")
         self._pipe, remote = context.Pipe()
         arguments = (remote, name, model, runtime_dir, longest, threads)
@@ -27,13 +27,13 @@ class Worker:
         remote.close()
 
     def wait_ready(self) -> None:
-        """Wait until it can take requests; raises ``RuntimeError`` where it cannot."""
+        """Waits until it can take requests; raises ``RuntimeError`` where it cannot."""
         if not self._pipe.poll(READY_SECONDS):
             raise RuntimeError("a worker did not become ready")
         self._receive()
 
     def one(self, ids: Sequence[int], max_tokens: int) -> Sample:
-        """Do as ``Driver.one``; timed where the engine is."""
+        """Does as ``Driver.one``; timed where the engine is."""
         self.send([ids], max_tokens)
         return self.receive().samples[0]
 
@@ -42,7 +42,7 @@ class Worker:
         self._pipe.send((prompts, max_tokens, threads))
 
     def receive(self) -> Batch:
-        """Wait for what came of them."""
+        """Waits for what came of them."""
         batch: Batch = self._receive()
         return batch
 

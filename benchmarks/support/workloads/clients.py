@@ -31,7 +31,7 @@ async def replay(
     callers: int,
     speed: float,
 ) -> list[Served]:
-    """Send turns in time order; returns what came of each, in that order.
+    """Sends turns in time order; returns what came of each, in that order.
 
     With ``speed`` 0 the loop is closed: ``callers`` take one turn after the other, each as soon
     as its last one is answered, whatever the trace's times. Else it is open: a turn is sent at
@@ -59,7 +59,7 @@ async def replay(
 async def _serve(
     client: AsyncOpenAI, model: str, turn: Turn, output_tokens: int, late: float
 ) -> Served:
-    """Stream one answer, greedily."""
+    """Streams one answer, greedily."""
     begin = time.perf_counter()
     first = 0.0
     prompt = cached = output = 0

@@ -33,7 +33,7 @@ def measure(
     seed: int,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Run what is wanted; ``summary`` is the line that a reader wants, the rest is why.
+    """Runs what is wanted; ``summary`` is the line that a reader wants, the rest is why.
 
     Computes with so many ``threads``, with 0 as ``kvstore-worker`` does without being told.
     """

@@ -33,11 +33,11 @@ class Driver:
         self._client = client
 
     def one(self, ids: Sequence[int], max_tokens: int) -> Sample:
-        """Make one request alone."""
+        """Makes one request alone."""
         return self.many([ids], max_tokens).samples[0]
 
     def many(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> Batch:
-        """Make requests at once and wait for all of them.
+        """Makes requests at once and waits for all of them.
 
         Raises what makes one fail, and ``RuntimeError`` where a release did not reach the store.
         """
@@ -77,7 +77,7 @@ class _Watch:
         self._error = error
 
     def sample(self, begin: float) -> Sample:
-        """Return what came of it; raises what made it fail."""
+        """Returns what came of it; raises what made it fail."""
         if self._error is not None:
             raise self._error
         found = self._found

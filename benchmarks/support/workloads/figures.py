@@ -36,14 +36,14 @@ class Sample(NamedTuple):
 
 
 def percentile(samples: Sequence[float], percent: float) -> float:
-    """Return a percentile, interpolated between the two samples nearest to it."""
+    """Returns a percentile, interpolated between the two samples nearest to it."""
     return float(np.percentile(samples, percent))
 
 
 def median_interval(
     samples: Sequence[float], confidence: float = CONFIDENCE
 ) -> tuple[float, float]:
-    """Return bounds of the median, whatever the distribution: two order statistics.
+    """Returns bounds of the median, whatever the distribution: two order statistics.
 
     The narrowest symmetric pair whose binomial probability is at least ``confidence``; with too
     few samples for that, the smallest and the largest.
@@ -89,7 +89,7 @@ def hit_rates(asked: Sequence[Asked], samples: Sequence[Sample]) -> dict[str, An
 
 
 def _knowable(asked: Asked) -> int:
-    """Return how much of a prompt may be reused: its last token is run for its logits."""
+    """Returns how much of a prompt may be reused: its last token is run for its logits."""
     return min(asked.known_tokens, len(asked.ids) - 1)
 
 
@@ -98,7 +98,7 @@ def _share(part: int, whole: int) -> float:
 
 
 def latency_figures(samples: Sequence[Sample], could_hit: Sequence[bool]) -> dict[str, Any]:
-    """Return what a variant's requests took, all of them and those that could hit."""
+    """Returns what a variant's requests took, all of them and those that could hit."""
     first = [each.first_token_s for each in samples]
     hits = [each for each, could in zip(first, could_hit, strict=True) if could]
     return {
@@ -129,7 +129,7 @@ class Speedup(NamedTuple):
 def speedup(
     without: Sequence[Sample], other: Sequence[Sample], could_hit: Sequence[bool]
 ) -> Speedup:
-    """Compare times to first token, request by request.
+    """Compares times to first token, request by request.
 
     ``could_hit`` is the median of the requests' own ratios over those that could have hit, with
     its ``interval``; ``all_median`` the same over all; ``all_mean`` all time without, by all time
@@ -146,7 +146,7 @@ def speedup(
 
 
 def verdict(measured: float, ideal: float, target: float) -> dict[str, Any]:
-    """Say which rule holds for a speedup, and whether it is met."""
+    """Says which rule holds for a speedup, and whether it is met."""
     if ideal >= target:
         return {
             "met": measured >= target,

@@ -25,7 +25,7 @@ class Judge:
         self._wrong: list[dict[str, Any]] = []
 
     def look(self, where: str, ids: Sequence[int], outputs: Mapping[str, Sequence[int]]) -> None:
-        """Take in what each variant gave for one prompt; the first is what others differ from."""
+        """Takes in what each variant gave for one prompt; the first is what others differ from."""
         first, *_ = outputs
         self._tokens += sum(map(len, outputs.values()))
         if all(list(each) == list(outputs[first]) for each in outputs.values()):
@@ -40,7 +40,7 @@ class Judge:
                 self._wrong.append({"request": where, "variant": name})
 
     def report(self) -> dict[str, Any]:
-        """Return whether all were the same, near ties aside, and what was not."""
+        """Returns whether all were the same, near ties aside, and what was not."""
         few = len(self._ties) <= ACCEPTED_SHARE * self._tokens
         return {
             "identical": not self._wrong and few,

@@ -28,7 +28,7 @@ TITLES = {
 
 
 def write_section(page: Path, document: dict[str, Any], results: Path | None = None) -> None:
-    """Put the figures into a page, in place of those that it has.
+    """Puts the figures into a page, in place of those that it has.
 
     ``results`` is the file in which all of them are, if there is one.
     """

@@ -23,7 +23,7 @@ class ReadyNamespace:
         self.prefill_tokens_per_second = 0.0
 
     def prepare(self, ids: Sequence[int], namespace: Namespace | None = None) -> int:
-        """Match a prompt now, also in another ``namespace`` of the same layout and client.
+        """Matches a prompt now, also in another ``namespace`` of the same layout and client.
 
         Returns how many of its tokens are ready.
         """
@@ -33,22 +33,22 @@ class ReadyNamespace:
         return match.token_count + (match.source.token_count if match.source else 0)
 
     def acquire(self, tokens: Sequence[int], **terms: object) -> Acquired:
-        """Return what was prepared for these tokens; what was not is a miss."""
+        """Returns what was prepared for these tokens; what was not is a miss."""
         del terms
         return Acquired(self._ready.pop(tuple(tokens), Match()))
 
     def reserve(self, **terms: object) -> None:
-        """Refuse, as a store that is away."""
+        """Refuses, as a store that is away."""
         del terms
         raise StoreUnavailable("nothing is reserved here")
 
     def peek(self, tokens: Sequence[int]) -> int:
-        """Return how many tokens are ready, without asking."""
+        """Returns how many tokens are ready, without asking."""
         match = self._ready.get(tuple(tokens))
         return 0 if match is None else match.token_count
 
     def release(self) -> None:
-        """Give back what was prepared and not asked for."""
+        """Gives back what was prepared and not asked for."""
         while self._ready:
             self._ready.popitem()[1].release()
 

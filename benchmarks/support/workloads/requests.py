@@ -32,7 +32,7 @@ class Asked:
 
 
 def rag_requests(shape: Rag, text: Text) -> list[Asked]:
-    """Return questions on documents; the k-th document's share is as 1 / k (Zipf's law)."""
+    """Returns questions on documents; the k-th document's share is as 1 / k (Zipf's law)."""
     documents = [
         text.opening(shape.document_tokens, title=f"Document {number + 1}")
         for number in range(shape.documents)
@@ -46,7 +46,7 @@ def rag_requests(shape: Rag, text: Text) -> list[Asked]:
 
 
 def mixed_requests(shape: Mixed, text: Text) -> list[Asked]:
-    """Return prompts of one length, of which a share begin with one of the prefixes."""
+    """Returns prompts of one length, of which a share begin with one of the prefixes."""
     prefixes = [text.opening(shape.prefix_tokens) for _ in range(shape.prefixes)]
     shared = round(shape.requests * shape.shared_share)
     drawn: list[int | None] = [text.random.randrange(shape.prefixes) for _ in range(shared)]
@@ -73,7 +73,7 @@ def _on_prefixes(
 
 
 def batch_requests(shape: Batch, text: Text) -> list[Asked]:
-    """Return the requests of one run: an instruction that nobody saw, and inputs of their own."""
+    """Returns the requests of one run: an instruction that nobody saw, and inputs of their own."""
     instruction = text.opening(shape.instruction_tokens)
     lengths = [
         text.random.randint(shape.least_input_tokens, shape.most_input_tokens)
@@ -99,14 +99,14 @@ class Conversations:
     computed: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Begin each with the system prompt."""
+        """Begins each with the system prompt."""
         system = self.text.opening(self.shape.system_tokens)
         self.histories = [list(system) for _ in range(self.shape.conversations)]
         # How much of each somebody computed: of the first ones not even the system prompt.
         self.computed = [0] * self.shape.conversations
 
     def ask(self, number: int) -> Asked:
-        """Return a conversation's next request, after its last answer was told."""
+        """Returns a conversation's next request, after its last answer was told."""
         question = self.text.passage(self.shape.question_tokens, before=QUESTION, after=ANSWER)
         asked = Asked([*self.histories[number], *question], number, self.computed[number])
         self.histories[number] = asked.ids
@@ -115,11 +115,11 @@ class Conversations:
         return asked
 
     def tell(self, number: int, answer_ids: Sequence[int]) -> None:
-        """Put an answer behind its question; its last token was given and never run."""
+        """Puts an answer behind its question; its last token was given and never run."""
         self.histories[number] = [*self.histories[number], *answer_ids]
         self.computed[number] = len(self.histories[number]) - 1
 
 
 def order_of(names: Sequence[str], random: Random) -> list[str]:
-    """Return the names in an order of this request's own, so that nobody always comes first."""
+    """Returns the names in an order of this request's own, so that nobody always comes first."""
     return random.sample(list(names), len(names))

@@ -39,7 +39,7 @@ class Rows:
     identity: dict[str, Any] = field(default_factory=dict)
 
     def add(self, asked: Asked, found: dict[str, Sample]) -> None:
-        """Take in one request."""
+        """Takes in one request."""
         self.asked.append(asked)
         for name, sample in found.items():
             self.samples.setdefault(name, []).append(sample)
@@ -69,7 +69,7 @@ class Runner:
                     self._world.one(name, ids, 2, worker)
 
     def chat(self, shape: Chat) -> Rows:
-        """Measure each round's first tokens, then have its answers given, all at once.
+        """Measures each round's first tokens, then have its answers given, all at once.
 
         Nobody goes on from the last round's, so those are not given.
         """
@@ -97,15 +97,15 @@ class Runner:
         return self._judged(rows)
 
     def rag(self, shape: Rag) -> Rows:
-        """Measure questions on documents."""
+        """Measures questions on documents."""
         return self._each("rag", rag_requests(shape, self._text), shape.answer_tokens)
 
     def mixed(self, shape: Mixed) -> Rows:
-        """Measure prompts of which some share prefixes."""
+        """Measures prompts of which some share prefixes."""
         return self._each("mixed", mixed_requests(shape, self._text), shape.answer_tokens)
 
     def batch(self, shape: Batch) -> Rows:
-        """Measure whole batches, each with an instruction of its own."""
+        """Measures whole batches, each with an instruction of its own."""
         rows, world = Rows(), self._world
         whose = [each % 2 for each in range(shape.requests)]
         for run in range(shape.rounds):
@@ -129,7 +129,7 @@ class Runner:
         return self._judged(rows)
 
     def miss(self, shape: Miss) -> dict[int, Rows]:
-        """Measure unique prompts without the store and with it, in pairs, by length."""
+        """Measures unique prompts without the store and with it, in pairs, by length."""
         misses: dict[int, Rows] = {}
         for length, number in zip(shape.lengths, shape.pairs, strict=True):
             self._say(f"misses of {length} tokens")
@@ -156,7 +156,7 @@ class Runner:
         return self._judged(rows)
 
     def _judged(self, rows: Rows) -> Rows:
-        """Put what was seen of a workload's outputs with it."""
+        """Puts what was seen of a workload's outputs with it."""
         rows.identity = self._judge.report()
         self._judge = Judge(self._load)
         return rows

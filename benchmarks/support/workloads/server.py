@@ -18,7 +18,7 @@ STOP_SECONDS = 60.0
 
 @contextmanager
 def own_server(model: str, *, workers: int, longest: int) -> Iterator[str]:
-    """Start it and wait until it can serve; gives its base URL.
+    """Starts it and waits until it can serve; gives its base URL.
 
     Raises ``RuntimeError`` with its log where it does not come.
     """

@@ -12,7 +12,7 @@ from support.workloads.text import Text
 def beside_stock(
     reference: Reference, engine: Driver, text: Text, lengths: Sequence[int], rounds: int
 ) -> dict[int, float]:
-    """Return the engine's time to first token over stock's, by the prompt's length in tokens.
+    """Returns the engine's time to first token over stock's, by the prompt's length in tokens.
 
     In one process, in turns, in a random order; the median of the rounds' own ratios. The first
     round is not counted.

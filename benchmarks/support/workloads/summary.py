@@ -37,7 +37,7 @@ TARGETS: Final = MappingProxyType(
 
 
 def workload_summary(name: str, rows: Rows) -> dict[str, Any]:
-    """Return a workload's figures: its headline first, then each variant's, then raw samples.
+    """Returns a workload's figures: its headline first, then each variant's, then raw samples.
 
     The headline is of one worker: ``speedup`` and ``ideal_speedup`` are of the time to first
     token over the requests that could have hit, of a batch's requests per second.
@@ -77,7 +77,7 @@ def workload_summary(name: str, rows: Rows) -> dict[str, Any]:
 
 
 def miss_summary(misses: dict[int, Rows]) -> dict[str, Any]:
-    """Return what the store adds to prompts that nobody shares, by their length in tokens.
+    """Returns what the store adds to prompts that nobody shares, by their length in tokens.
 
     ``added`` is the median of the pairs' own differences, as a share of the time without;
     ``interval`` has its bounds.
@@ -113,7 +113,7 @@ def miss_summary(misses: dict[int, Rows]) -> dict[str, Any]:
 
 
 def _ratios(rows: Rows, name: str) -> dict[str, Any]:
-    """Return how much better than without the store a variant is."""
+    """Returns how much better than without the store a variant is."""
     if name in rows.seconds:
         pairs = zip(rows.seconds[WITHOUT], rows.seconds[name], strict=True)
         ratios = [a / b for a, b in pairs]
@@ -132,7 +132,7 @@ def _ratios(rows: Rows, name: str) -> dict[str, Any]:
 
 
 def _paired_share_of_ideal(rows: Rows) -> float:
-    """Return the median of the requests' own shares, or the runs', of the ideal."""
+    """Returns the median of the requests' own shares, or the runs', of the ideal."""
     if rows.seconds:
         pairs = zip(rows.seconds[IDEAL], rows.seconds[STORE], strict=True)
         return round(median(a / b for a, b in pairs), 4)
@@ -153,7 +153,7 @@ def _variant(rows: Rows, name: str) -> dict[str, Any]:
 
 
 def _raw(rows: Rows) -> dict[str, Any]:
-    """Return every sample, in the order in which requests were made: milliseconds, and tokens."""
+    """Returns every sample, in the order in which requests were made: milliseconds, and tokens."""
     return {
         "prompt_tokens": [len(each.ids) for each in rows.asked],
         "known_tokens": [each.known_tokens for each in rows.asked],

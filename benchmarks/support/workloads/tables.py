@@ -19,7 +19,7 @@ COLUMNS = ("variant", *FIGURES)
 
 
 def variant_row(name: str, figures: dict[str, Any]) -> list[str]:
-    """Return a variant's figures as cells of :data:`COLUMNS`."""
+    """Returns a variant's figures as cells of :data:`COLUMNS`."""
     return [
         name,
         f"{figures['ttft_p50_ms']:,.1f}",
@@ -34,7 +34,7 @@ def variant_row(name: str, figures: dict[str, Any]) -> list[str]:
 
 
 def tables(document: dict[str, Any]) -> list[Table]:
-    """Return a table for each workload, and one of the misses."""
+    """Returns a table for each workload, and one of the misses."""
     found = [_workload(name, each, document) for name, each in document["workloads"].items()]
     if "miss_overhead" in document:
         found.append(_miss(document["miss_overhead"]))

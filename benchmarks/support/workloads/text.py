@@ -34,7 +34,7 @@ class Text:
         return self._random
 
     def opening(self, token_count: int, *, title: str = "") -> list[int]:
-        """Return what a sequence begins with: ``title``, a paragraph from some place on, others.
+        """Returns what a sequence begins with: ``title``, a paragraph from some place on, others.
 
         ``token_count`` ids with the tokenizer's own first ones; the first ``UNIQUE_TOKENS`` are
         those of no other.
@@ -51,7 +51,7 @@ class Text:
         return ids[:token_count]
 
     def passage(self, token_count: int, *, before: str = "", after: str = "") -> list[int]:
-        """Return ``token_count`` ids: ``before``, a run of the text, ``after``; never one twice.
+        """Returns ``token_count`` ids: ``before``, a run of the text, ``after``; never one twice.
 
         Raises ``ValueError`` where there is no room for any of the text.
         """
@@ -73,7 +73,7 @@ class Text:
         return list(joined[start : start + room])
 
     def _new(self, ids: Sequence[int]) -> bool:
-        """Tell whether it gave no such ids before, and note them."""
+        """Returns whether it gave no such ids before, and note them."""
         key = tuple(ids)
         fresh = key not in self._given
         self._given.add(key)

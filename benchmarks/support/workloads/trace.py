@@ -23,7 +23,7 @@ class Turn(NamedTuple):
 
 
 def turns(requests: Sequence[Request], block_tokens: int, longest: int) -> list[Turn]:
-    """Return a trace's requests in time order, each block of 512 as ``block_tokens`` tokens.
+    """Returns a trace's requests in time order, each block of 512 as ``block_tokens`` tokens.
 
     A block's tokens are drawn by its id alone, so two prompts share what their ids say; a last
     block that is not full has as large a part of them, one at least. Prompts of more than
@@ -55,5 +55,5 @@ def turns(requests: Sequence[Request], block_tokens: int, longest: int) -> list[
 
 
 def block_ids(block: int, block_tokens: int) -> list[int]:
-    """Return the tokens that stand for a block."""
+    """Returns the tokens that stand for a block."""
     return Random(f"block {block}").choices(range(FIRST_ID, LAST_ID + 1), k=block_tokens)

@@ -46,7 +46,7 @@ class World:
         return [WITHOUT, STORE, *([TWO] if self.workers else []), IDEAL]
 
     def one(self, name: str, ids: Sequence[int], max_tokens: int, worker: int) -> Sample:
-        """Make one request of a variant; ``worker`` says of which of two."""
+        """Makes one request of a variant; ``worker`` says of which of two."""
         if name == TWO:
             return self.workers[worker].one(ids, max_tokens)
         return self._driver(name).one(ids, max_tokens)
@@ -54,7 +54,7 @@ class World:
     def many(
         self, name: str, prompts: Sequence[Sequence[int]], max_tokens: int, whose: Sequence[int]
     ) -> Batch:
-        """Make requests of a variant at once; ``whose`` says for each of which of two workers.
+        """Makes requests of a variant at once; ``whose`` says for each of which of two workers.
 
         Two workers share the cores then.
         """
@@ -76,7 +76,7 @@ class World:
 def workload_world(
     name: str, model: PagedModel, plan: Plan, *, two_workers: bool, threads: int
 ) -> Iterator[World]:
-    """Start a store, an engine of each kind in this process, and two workers in others.
+    """Starts a store, an engine of each kind in this process, and two workers in others.
 
     ``name`` is what the workers load the model by, ``threads`` what each process computes with.
     """
@@ -132,7 +132,7 @@ def workload_world(
 
 
 def _store_bytes(model: PagedModel) -> int:
-    """Return the store's size in whole MiB: at most a quarter of this machine's memory."""
+    """Returns the store's size in whole MiB: at most a quarter of this machine's memory."""
     page_bytes = model.layout(PAGE_TOKENS).page_bytes
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     wanted = min(STORE_TOKENS // PAGE_TOKENS * page_bytes, memory // 4)

@@ -78,7 +78,7 @@ def _options(
 def stats(
     *, wide: Wide = False, runtime_dir: RuntimeDirOption = None, as_json: AsJson = False
 ) -> None:
-    """Show one consistent snapshot: counters, tenants, arenas, namespaces and leases."""
+    """Shows one consistent snapshot: counters, tenants, arenas, namespaces and leases."""
     with connected(runtime_dir) as admin:
         snapshot = admin.stats()
     if as_json:
@@ -119,7 +119,7 @@ for panel, listed in PANELS.items():
 
 
 def main() -> None:
-    """Run the command line and end the process with its exit status."""
+    """Runs the command line and end the process with its exit status."""
     app()
 
 

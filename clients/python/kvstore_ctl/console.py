@@ -94,7 +94,7 @@ def admin_of(runtime_dir: Path | None, *, here: bool = False) -> Iterator[Admin]
 
 
 def confirm(question: str) -> None:
-    """Ask on stderr, and end the command unless the answer is yes.
+    """Asks on stderr, and end the command unless the answer is yes.
 
     Where stdin is closed or at its end it says that --yes does not ask.
     """
@@ -112,12 +112,12 @@ def confirm(question: str) -> None:
 
 
 def show(*shown: RenderableType) -> None:
-    """Print tables and trees, as wide as the terminal."""
+    """Prints tables and trees, as wide as the terminal."""
     console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
     for each in shown:
         console.print(each)
 
 
 def show_json(value: object) -> None:
-    """Print one JSON value."""
+    """Prints one JSON value."""
     typer.echo(json.dumps(value, indent=2))

@@ -9,7 +9,7 @@ NANOSECONDS = 1e-9
 
 
 def plain(message: Message) -> dict[str, object]:
-    """Return all fields of a message by their names in the contract.
+    """Returns all fields of a message by their names in the contract.
 
     Bytes are hexadecimal, durations are seconds, enum values their names; a
     message that is absent is None, or left out where it is one of several.

@@ -72,13 +72,13 @@ _chosen: ContextVar[RemoteOptions | None] = ContextVar("_chosen", default=None)
 
 
 def choose(context: typer.Context, **options: Any) -> None:  # noqa: ANN401  # each option's own
-    """Keep what stands before the command."""
+    """Keeps what stands before the command."""
     typed = frozenset(name for name in options if _is_typed(context, name))
     _chosen.set(RemoteOptions(**options, typed=typed))
 
 
 def prefer_typed(context: typer.Context, runtime_dir: Path | None) -> Path | None:
-    """Return the folder that was typed, after the command or before it, else the one given.
+    """Returns the folder that was typed, after the command or before it, else the one given.
 
     What was typed wins over an address of the environment.
     """
@@ -94,7 +94,7 @@ def prefer_typed(context: typer.Context, runtime_dir: Path | None) -> Path | Non
 
 
 def remote_of() -> RemoteStore | None:
-    """Return the store that the command is to reach over TCP; None for this host's.
+    """Returns the store that the command is to reach over TCP; None for this host's.
 
     Raises ``ValueError`` for options that do not go together.
     """

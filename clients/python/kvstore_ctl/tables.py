@@ -40,7 +40,7 @@ class FittedTable:
         self._first = () if wide else first
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield what fits into the width of ``options``."""
+        """Yields what fits into the width of ``options``."""
         room = options.max_width
         everything = list(range(len(self._columns)))
         if self._least(everything) <= room:
@@ -61,7 +61,7 @@ class FittedTable:
         return sum(self._width_of(each, words=True) + BESIDE for each in numbers) + 1
 
     def _width_of(self, number: int, *, words: bool) -> int:
-        """Return the width of a column's longest value or title, or of their longest word."""
+        """Returns the width of a column's longest value or title, or of their longest word."""
         texts = [self._columns[number], *(row[number] for row in self._rows)]
         parts = [word for text in texts for word in text.split()] if words else texts
         return max(map(cell_len, parts), default=0)
@@ -94,7 +94,7 @@ SHORT_ID = 8
 
 
 def totals_table(stats: store_pb2.GetStatsResponse) -> Table:
-    """Return what was asked of the store and what it gave."""
+    """Returns what was asked of the store and what it gave."""
     counters = stats.counters
     quarantined, since = stats.quarantined_slot_count, _seconds(stats, "oldest_quarantine_age")
     rows: Mapping[str, object] = {
@@ -130,7 +130,7 @@ def totals_table(stats: store_pb2.GetStatsResponse) -> Table:
 
 
 def arenas_table(arenas: Iterable[store_pb2.ArenaStats], *, wide: bool = False) -> FittedTable:
-    """Return the slots of each arena by state; of all columns and whole ids where ``wide``."""
+    """Returns the slots of each arena by state; of all columns and whole ids where ``wide``."""
     return FittedTable(
         "arenas",
         (
@@ -161,7 +161,7 @@ def arenas_table(arenas: Iterable[store_pb2.ArenaStats], *, wide: bool = False) 
 
 
 def tenants_table(tenants: Iterable[store_pb2.TenantStats], *, wide: bool = False) -> FittedTable:
-    """Return what each tenant has, of what it may have, and how often it was refused."""
+    """Returns what each tenant has, of what it may have, and how often it was refused."""
     return FittedTable(
         "tenants",
         ("tenant", "MiB", "leases", "holds", "named pins", "requests", "refused", "per second"),
@@ -193,7 +193,7 @@ def tenants_table(tenants: Iterable[store_pb2.TenantStats], *, wide: bool = Fals
 def namespaces_table(
     namespaces: Iterable[store_pb2.NamespaceInfo], *, wide: bool = False
 ) -> FittedTable:
-    """Return what each namespace holds; all columns and whole ids where ``wide``."""
+    """Returns what each namespace holds; all columns and whole ids where ``wide``."""
     return FittedTable(
         "namespaces",
         (
@@ -223,7 +223,7 @@ def namespaces_table(
 
 
 def leases_table(leases: Iterable[lease_pb2.LeaseInfo], *, wide: bool = False) -> FittedTable:
-    """Return what each lease holds; all columns and whole ids where ``wide``."""
+    """Returns what each lease holds; all columns and whole ids where ``wide``."""
     return FittedTable(
         "leases",
         (
@@ -265,7 +265,7 @@ def holds_table(
     title: str = "holds",
     wide: bool = False,
 ) -> FittedTable:
-    """Return each hold of a lease; a namespace without a title is shown by its id."""
+    """Returns each hold of a lease; a namespace without a title is shown by its id."""
     return FittedTable(
         title,
         ("kind", "id", "namespace", "pages", "tokens", "detached", "slots", "announced", "age, s"),
@@ -291,7 +291,7 @@ def holds_table(
 def named_pins_table(
     pins: Iterable[named_pin_pb2.NamedPinInfo], namespace_titles: Mapping[bytes, str]
 ) -> FittedTable:
-    """Return what each named pin holds; a namespace without a title is shown by its id."""
+    """Returns what each named pin holds; a namespace without a title is shown by its id."""
     return FittedTable(
         "named pins",
         ("name", "namespace", "tokens", "age, s", "left"),
@@ -309,7 +309,7 @@ def named_pins_table(
 
 
 def span_text(seconds: int) -> str:
-    """Return a time for people, in one or two units: 42 s, 5 min 7 s, 12 h, 6 d 23 h."""
+    """Returns a time for people, in one or two units: 42 s, 5 min 7 s, 12 h, 6 d 23 h."""
     units = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
     unit, size = next((each for each in units if seconds >= each[1]), units[-1])
     if size == 1:
@@ -327,7 +327,7 @@ def plain_table(
     first: Sequence[str] = (),
     wide: bool = False,
 ) -> FittedTable:
-    """Return a table of whatever rows there are."""
+    """Returns a table of whatever rows there are."""
     return FittedTable(title, columns, rows, first=first, wide=wide)
 
 
@@ -336,7 +336,7 @@ def _id(identifier: bytes, *, wide: bool) -> str:
 
 
 def _seconds(message: store_pb2.GetStatsResponse | lease_pb2.LeaseInfo, span: str) -> str:
-    """Return a span of time in whole seconds; nothing where it is absent."""
+    """Returns a span of time in whole seconds; nothing where it is absent."""
     return str(getattr(message, span).seconds) if message.HasField(span) else ""
 
 
@@ -345,7 +345,7 @@ def _of(count: int, most: int | None) -> str:
 
 
 def _share(counters: lease_pb2.CacheCounters) -> str:
-    """Return which part of the tokens asked for needs not be computed."""
+    """Returns which part of the tokens asked for needs not be computed."""
     if not counters.asked_token_count:
         return ""
     reused = counters.matched_token_count + counters.copied_token_count
@@ -356,7 +356,7 @@ MEBIBYTE = 1 << 20
 
 
 def memory_rows(stats: store_pb2.GetStatsResponse) -> dict[str, str]:
-    """Return what the arenas took of each tier's budget, where the caller is told of that."""
+    """Returns what the arenas took of each tier's budget, where the caller is told of that."""
     taken = Counter[int]()
     for arena in stats.arenas:
         taken[arena.tier] += arena.slot_count * arena.slot_bytes
@@ -368,7 +368,7 @@ def memory_rows(stats: store_pb2.GetStatsResponse) -> dict[str, str]:
 
 
 def tier_3_table(tier_3: store_pb2.Tier3Stats) -> Table:
-    """Return what tier 3 has, and what became of it; for others than admins its state alone."""
+    """Returns what tier 3 has, and what became of it; for others than admins its state alone."""
     state = store_pb2.Tier3Stats.State.Name(tier_3.state).removeprefix("STATE_").lower()
     table = Table("tier 3", state, title_justify="left")
     if not tier_3.size_bytes:

@@ -2,7 +2,7 @@
 
 
 def printable(text: str) -> str:
-    r"""Return ``text`` on one line, with an escape for each character that is not printed.
+    r"""Returns ``text`` on one line, with an escape for each character that is not printed.
 
     Such as ``\n`` and ``\x1b``, and what turns the direction of writing: names and tokens
     come from other programs, and a terminal obeys some characters.
@@ -15,12 +15,12 @@ def _escaped(character: str) -> str:
 
 
 def counted(count: int, one: str, many: str = "") -> str:
-    """Return a count and its noun: 1 page, 2 pages; ``many`` where it is not ``one`` and an s."""
+    """Returns a count and its noun: 1 page, 2 pages; ``many`` where it is not ``one`` and an s."""
     return f"{count} {one if count == 1 else many or f'{one}s'}"
 
 
 def gone(evicted: int, detached: int) -> str:
-    """Return what became of pages that were removed, those in use among them."""
+    """Returns what became of pages that were removed, those in use among them."""
     return (
         f"{counted(evicted, 'page is', 'pages are')} gone, "
         f"{counted(detached, 'goes at its', 'go at their')} last release"

@@ -12,7 +12,7 @@ BYTE_VALUES = 256
 
 
 def decoder_of(source: str) -> Callable[[Sequence[int]], str]:
-    """Return what makes one line of text of token ids, which a terminal may have.
+    """Returns what makes one line of text of token ids, which a terminal may have.
 
     ``source`` is a file of the package tokenizers, a folder with a ``tokenizer.json``, or
     ``bytes``. Raises ``ValueError`` where it cannot be loaded, or the package is not there.

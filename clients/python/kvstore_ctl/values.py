@@ -19,7 +19,7 @@ SHORT_ID = 8
 
 
 def span_of(text: str) -> float:
-    """Return a span of time in seconds: a number, followed by s, m, h or d where it is not s."""
+    """Returns a span of time in seconds: a number, followed by s, m, h or d where it is not s."""
     found = SPAN.fullmatch(text)
     if found is None:
         msg = f"{text!r} is no span of time: try 90, 90s, 10m, 12h or 7d"
@@ -28,7 +28,7 @@ def span_of(text: str) -> float:
 
 
 def tokens_of(source: str, *, packed: bool) -> bytes:
-    """Return the wire's bytes of the token ids in a file, or on stdin for ``-``.
+    """Returns the wire's bytes of the token ids in a file, or on stdin for ``-``.
 
     They stand there in decimal, as a JSON list or with spaces, commas or line
     ends between them; or ``packed``, as little-endian uint32.
@@ -50,7 +50,7 @@ NONE_OPEN = (
 def namespace_of(
     namespaces: Sequence[store_pb2.NamespaceInfo], named: str
 ) -> store_pb2.NamespaceInfo:
-    """Return the one namespace that is named so, or else whose id or name begins so.
+    """Returns the one namespace that is named so, or else whose id or name begins so.
 
     Without a name it is the only one there is.
     """
@@ -70,7 +70,7 @@ def namespace_of(
 def namespaces_of(
     namespaces: Sequence[store_pb2.NamespaceInfo], named: str
 ) -> list[store_pb2.NamespaceInfo]:
-    """Return all whose id or name begins so; without a name all there are, even none."""
+    """Returns all whose id or name begins so; without a name all there are, even none."""
     begun = [n for n in namespaces if any(each.startswith(named) for each in _names(n))]
     if named and not begun:
         known = _titles(namespaces)
@@ -80,7 +80,7 @@ def namespaces_of(
 
 
 def leases_of(leases: Sequence[lease_pb2.LeaseInfo], named: str) -> list[lease_pb2.LeaseInfo]:
-    """Return all whose id or name begins so; with ``named`` at least one."""
+    """Returns all whose id or name begins so; with ``named`` at least one."""
     begun = [each for each in leases if each.lease_id.hex().startswith(named)]
     begun = begun or [each for each in leases if each.display_name.startswith(named)]
     if named and not begun:
@@ -91,7 +91,7 @@ def leases_of(leases: Sequence[lease_pb2.LeaseInfo], named: str) -> list[lease_p
 
 
 def title_of(namespace: store_pb2.NamespaceInfo) -> str:
-    """Return a namespace's name for people, with the beginning of its id."""
+    """Returns a namespace's name for people, with the beginning of its id."""
     short = _short(namespace.namespace_id)
     name = namespace.identity.display_name
     return f"{name} ({short})" if name else short

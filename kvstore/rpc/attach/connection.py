@@ -34,7 +34,7 @@ class Connection:
         self._refused = False
 
     def fileno(self) -> int:
-        """Return the socket's descriptor."""
+        """Returns the socket's descriptor."""
         return self._socket.fileno()
 
     @property
@@ -72,12 +72,12 @@ class Connection:
         return self._socket
 
     def unbind(self) -> None:
-        """Speak for no process any more; the peer may bind again, under another lease."""
+        """Speaks for no process any more; the peer may bind again, under another lease."""
         if isinstance(self._party, AttachSession):
             self._party.process = None
 
     def advance(self) -> KVStoreError | None:
-        """Send what waits, act on at most one frame, and hand out what is owed.
+        """Sends what waits, act on at most one frame, and hand out what is owed.
 
         Returns why the peer was refused, if it was just now. Raises EOFError or
         OSError when the peer hung up.
@@ -93,12 +93,12 @@ class Connection:
         return None
 
     def turn_away(self, error: KVStoreError) -> None:
-        """Refuse the peer at once; it is told so if it listens."""
+        """Refuses the peer at once; it is told so if it listens."""
         with suppress(OSError):
             self._refuse(error)
 
     def close(self) -> None:
-        """Close the socket, drop what waits, and let go of the peer; once."""
+        """Closes the socket, drop what waits, and let go of the peer; once."""
         self._reader.close()
         self._writer.close()
         self._socket.close()
@@ -116,7 +116,7 @@ class Connection:
             self._push(answer)
 
     def _announce(self) -> None:
-        """Hand out what is owed, a frame at a time, so that few descriptors wait here."""
+        """Hands out what is owed, a frame at a time, so that few descriptors wait here."""
         while self._flushed and isinstance(self._party, AttachSession) and not self._refused:
             announcement = self._party.announce()
             if announcement is None:

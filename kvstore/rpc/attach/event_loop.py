@@ -57,7 +57,7 @@ class EventLoop:
     def watch(
         self, descriptor: int, action: Callable[[], None], events: int = selectors.EVENT_READ
     ) -> None:
-        """Call ``action`` whenever ``descriptor`` is ready, or hung up; replaces what was there.
+        """Calls ``action`` whenever ``descriptor`` is ready, or hung up; replaces what was there.
 
         An action of a descriptor that was forgotten meanwhile may still come, once.
         """
@@ -67,12 +67,12 @@ class EventLoop:
             self._selector.register(descriptor, events, action)
 
     def forget(self, descriptor: int) -> None:
-        """Watch a descriptor no more, if it was; before it is closed."""
+        """Watches a descriptor no more, if it was; before it is closed."""
         with suppress(KeyError):
             self._selector.unregister(descriptor)
 
     def at(self, moment: float, action: Callable[[], None]) -> Timer:
-        """Call ``action`` once, when the clock shows ``moment`` or later."""
+        """Calls ``action`` once, when the clock shows ``moment`` or later."""
         timer = Timer(action)
         heapq.heappush(self._timers, (moment, next(self._timer_numbers), timer))
         return timer
@@ -104,7 +104,7 @@ class EventLoop:
         self.wake()
 
     def run(self) -> None:
-        """Wait and call actions until ``stop``."""
+        """Waits and call actions until ``stop``."""
         while not self._stopping:
             self.last_tick = self._clock()
             moment = self._timers[0][0] if self._timers else self.last_tick + HEARTBEAT
@@ -115,7 +115,7 @@ class EventLoop:
                 self._ring(heapq.heappop(self._timers)[2])
 
     def close(self) -> None:
-        """Release what the loop holds, after ``run`` returned; once."""
+        """Releases what the loop holds, after ``run`` returned; once."""
         with self._mutex:
             assert self._event is not None  # closed once
             os.close(self._event)

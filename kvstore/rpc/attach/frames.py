@@ -51,7 +51,7 @@ class FrameReader:
         self._descriptors: list[int] = []
 
     def read(self) -> Frame | None:
-        """Return the next frame, or None where the rest of it has yet to come.
+        """Returns the next frame, or None where the rest of it has yet to come.
 
         Never reads beyond the frame, so that descriptors belong to the frame they
         came with. Raises :class:`EOFError` when the peer hung up, between frames
@@ -68,12 +68,12 @@ class FrameReader:
         return frame
 
     def close(self) -> None:
-        """Close the descriptors of a frame that did not come whole."""
+        """Closes the descriptors of a frame that did not come whole."""
         while self._descriptors:
             os.close(self._descriptors.pop())
 
     def _missing(self) -> int:
-        """Return how many bytes the frame lacks, its length first."""
+        """Returns how many bytes the frame lacks, its length first."""
         if len(self._buffer) < LENGTH.size:
             return LENGTH.size - len(self._buffer)
         (length,) = LENGTH.unpack_from(self._buffer)
@@ -82,7 +82,7 @@ class FrameReader:
         return LENGTH.size + int(length) - len(self._buffer)
 
     def _receive(self, count: int) -> bool:
-        """Read up to ``count`` bytes; False where none are there yet."""
+        """Reads up to ``count`` bytes; False where none are there yet."""
         try:
             if self._max_descriptors == 0:
                 data = self._connection.recv(count)
@@ -117,7 +117,7 @@ class FrameWriter:
         self._waiting: deque[tuple[memoryview, tuple[int, ...]]] = deque()
 
     def push(self, payload: bytes, descriptors: Iterable[int] = ()) -> None:
-        """Put a frame in line. The descriptors are duplicated until they are sent.
+        """Puts a frame in line. The descriptors are duplicated until they are sent.
 
         ``payload`` MUST be at most 16 MiB, with at most 64 descriptors.
         """
@@ -131,7 +131,7 @@ class FrameWriter:
         self._waiting.append((memoryview(frame), tuple(copies)))
 
     def flush(self) -> bool:
-        """Send what the socket takes and return whether nothing waits any more.
+        """Sends what the socket takes and returns whether nothing waits any more.
 
         Raises OSError as the socket does, when the peer is gone above all.
         """
@@ -152,7 +152,7 @@ class FrameWriter:
         return True
 
     def close(self) -> None:
-        """Drop what waits, and its descriptors."""
+        """Drops what waits, and its descriptors."""
         while self._waiting:
             _close_all(self._waiting.popleft()[1])
 

@@ -29,17 +29,17 @@ class Peer:
     pidfd: int
 
     def close(self) -> None:
-        """Close the pidfd; once."""
+        """Closes the pidfd; once."""
         os.close(self.pidfd)
 
 
 def overflow_uid() -> int:
-    """Return the uid that stands for all uids which this user namespace does not map."""
+    """Returns the uid that stands for all uids which this user namespace does not map."""
     return int(OVERFLOW_UID.read_text(encoding="ascii"))
 
 
 def identify(connection: socket.socket, *, overflow: int) -> Peer:
-    """Return who connected, by what the kernel noted when it did.
+    """Returns who connected, by what the kernel noted when it did.
 
     Raises :class:`PeerRefused` for a peer with the ``overflow`` uid, which might
     be anybody, and for one whose process cannot be watched.
@@ -59,7 +59,7 @@ def identify(connection: socket.socket, *, overflow: int) -> Peer:
 
 
 def watch(pid: int) -> int:
-    """Return a pidfd by number, for kernels that know no pidfd of a peer.
+    """Returns a pidfd by number, for kernels that know no pidfd of a peer.
 
     Raises :class:`PeerRefused` for a process that is gone or not visible here.
     """

@@ -84,7 +84,7 @@ class AttachServer:
         return self._loop.last_tick
 
     def is_alive(self) -> bool:
-        """Return whether the thread runs."""
+        """Returns whether the thread runs."""
         return self._thread.is_alive()
 
     def start(self) -> None:
@@ -103,7 +103,7 @@ class AttachServer:
         self._thread.start()
 
     def close(self) -> None:
-        """End all connections, stop the thread and remove the socket; once, after ``start``."""
+        """Ends all connections, stop the thread and removes the socket; once, after ``start``."""
         self._store.announcer.unsubscribe(self._loop.wake)
         self._loop.stop()
         self._thread.join()
@@ -152,7 +152,7 @@ class AttachServer:
         self._loop.watch(connection.fileno(), partial(self._serve, connection))
 
     def _admit(self, accepted: socket.socket) -> AttachSession | PeerRefused:
-        """Return the session of a new peer, or why it gets none."""
+        """Returns the session of a new peer, or why it gets none."""
         try:
             peer = identify(accepted, overflow=self._overflow_uid)
         except PeerRefused as error:
@@ -166,13 +166,13 @@ class AttachServer:
         )
 
     def _end_in_time(self, connection: Connection) -> None:
-        """Give a peer some time to say Hello, or to read why it was refused."""
+        """Gives a peer some time to say Hello, or to read why it was refused."""
         self._cancel(connection)
         later = partial(self._end_unless_welcome, connection)
         self._timers[connection] = self._loop.at(self._clock() + self._patience, later)
 
     def _cancel(self, connection: Connection) -> None:
-        """Drop a connection's timer, and with it what that keeps of the connection."""
+        """Drops a connection's timer, and with it what that keeps of the connection."""
         timer = self._timers.pop(connection, None)
         if timer is not None:
             self._loop.cancel(timer)
@@ -224,7 +224,7 @@ class AttachServer:
         self._lanes.take(connection.release(), party)
 
     def _adopt(self, connection: Connection) -> None:
-        """Watch the process that a connection bound; its older connection, if any, is over."""
+        """Watches the process that a connection bound; its older connection, if any, is over."""
         process = connection.process
         if process is None or self._by_process.get(process.process_id) is connection:
             return
@@ -238,7 +238,7 @@ class AttachServer:
             self._drop(older)
 
     def _look_around(self) -> None:
-        """Hand out extents that are owed now, and ask for those that go away.
+        """Hands out extents that are owed now, and ask for those that go away.
 
         Forgets processes whose leases ended, but for those with memory mapped.
         """
@@ -266,7 +266,7 @@ class AttachServer:
             self._store.disconnected(process.process_id)
 
     def _look_at(self, process: Process) -> None:
-        """Take note of a process's death, if it is dead; its connection may well be open."""
+        """Takes note of a process's death, if it is dead; its connection may well be open."""
         if process.process_id not in self._processes or not self._processes.died(
             process.process_id
         ):
@@ -279,7 +279,7 @@ class AttachServer:
         self._store.process_died(process.process_id)
 
     def _forget(self, process: Process) -> None:
-        """Drop a process that died, or has neither lease nor memory; its connection is unbound."""
+        """Drops a process that died, or has neither lease nor memory; its connection is unbound."""
         connection = self._by_process.pop(process.process_id, None)
         if connection is not None:
             connection.unbind()
@@ -289,7 +289,7 @@ class AttachServer:
             self._lanes.end(process.process_id)
 
     def _drop(self, connection: Connection) -> None:
-        """Close a connection, whatever becomes of its process."""
+        """Closes a connection, whatever becomes of its process."""
         self._connections.discard(connection)
         self._cancel(connection)
         process = connection.process

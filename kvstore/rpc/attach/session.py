@@ -69,7 +69,7 @@ class AttachSession:
         return self._peer.uid
 
     def receive(self, payload: bytes) -> attach_pb2.ServerFrame | None:
-        """Act on a frame of the peer's and return the answer, if it has one.
+        """Acts on a frame of the peer's and returns the answer, if it has one.
 
         Raises a KVStoreError to refuse the peer.
         """
@@ -101,7 +101,7 @@ class AttachSession:
         self._peer.close()
 
     def announce(self) -> Announcement | None:
-        """Return what the process is to be told next: extents to map, or to unmap; or None."""
+        """Returns what the process is to be told next: extents to map, or to unmap; or None."""
         if self.process is None:
             return None
         process_id, frame = self.process.process_id, attach_pb2.ServerFrame()
@@ -175,7 +175,7 @@ class AttachSession:
         return attach_pb2.ServerFrame(lane_opened=opened)
 
     def _caller_of(self, name: str, frame: attach_pb2.Bind | attach_pb2.OpenLane) -> Caller:
-        """Return who calls under the lease that a frame names."""
+        """Returns who calls under the lease that a frame names."""
         lease_id = fields.random_id(f"{name}.lease_id", frame.lease_id)
         least, most = MIN_SECRET_BYTES, MAX_SECRET_BYTES
         secret = fields.checked_bytes(
@@ -184,7 +184,7 @@ class AttachSession:
         return Caller(self._credentials.identity_of(self._peer.uid), lease_id, secret, None)
 
     def _is_bound_to_another(self, lease_id: bytes) -> bool:
-        """Return whether the process is bound, under another lease that has not ended."""
+        """Returns whether the process is bound, under another lease that has not ended."""
         if self.process is None or self.process.lease_id == lease_id:
             return False
         return self.process.process_id in self._store.attached_process_ids()

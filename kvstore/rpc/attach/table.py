@@ -18,7 +18,7 @@ class SocketAccess(NamedTuple):
     group_id: int | None = None
 
     def apply(self, path: Path) -> None:
-        """Give a socket its group and mode; raises OSError."""
+        """Gives a socket its group and mode; raises OSError."""
         if self.group_id is None:
             path.chmod(OWNER_MODE)
             return
@@ -59,12 +59,12 @@ class ConnectionTable(Generic[T]):
         return len(self._uids)
 
     def too_silent(self, uid: int | None) -> T | None:
-        """Return the connection of a uid that is to go before another may come, if any."""
+        """Returns the connection of a uid that is to go before another may come, if any."""
         silent = self._silent.get(uid, {})
         return next(iter(silent)) if len(silent) >= self.most_silent else None
 
     def require_room(self, uid: int | None) -> None:
-        """Raise QuotaExceeded where another connection of a uid would be one too many."""
+        """Raises QuotaExceeded where another connection of a uid would be one too many."""
         count, room = self._counts.get(uid, 0), self._maximum - len(self._uids)
         if count >= min(self.most_of_a_uid, 3 * room) > 0:
             raise QuotaExceeded(quota=f"{self._name}_of_uid", maximum=self.most_of_a_uid)
@@ -72,14 +72,14 @@ class ConnectionTable(Generic[T]):
             raise QuotaExceeded(quota=self._name, maximum=self._maximum)
 
     def add(self, connection: T, uid: int | None) -> None:
-        """Take a connection in, which is yet to speak; raises QuotaExceeded."""
+        """Takes a connection in, which is yet to speak; raises QuotaExceeded."""
         self.require_room(uid)
         self._uids[connection] = uid
         self._counts[uid] = self._counts.get(uid, 0) + 1
         self._silent.setdefault(uid, {})[connection] = None
 
     def welcome(self, connection: T) -> None:
-        """Note that a connection said Hello."""
+        """Notes that a connection said Hello."""
         uid = self._uids[connection]
         silent = self._silent.get(uid)
         if silent is not None:
@@ -88,7 +88,7 @@ class ConnectionTable(Generic[T]):
                 del self._silent[uid]
 
     def discard(self, connection: T) -> None:
-        """Forget a connection, if it is there."""
+        """Forgets a connection, if it is there."""
         if connection not in self._uids:
             return
         self.welcome(connection)

@@ -18,7 +18,7 @@ class Ticking(Protocol):
         ...
 
     def is_alive(self) -> bool:
-        """Return whether it can get round at all."""
+        """Returns whether it can get round at all."""
         ...
 
 
@@ -39,11 +39,11 @@ class OwnerProbe:
         self._patience = patience
 
     def is_alive(self) -> bool:
-        """Return True: a mutex has no end."""
+        """Returns True: a mutex has no end."""
         return True
 
     def look(self) -> None:
-        """Try to have the mutex; waits for ``patience`` at most."""
+        """Tries to have the mutex; waits for ``patience`` at most."""
         began = self._clock()
         if self._responds(self._patience):
             self.last_tick = self._clock()
@@ -64,11 +64,11 @@ class PoolProbe:
         self._errand: Future[None] | None = None
 
     def is_alive(self) -> bool:
-        """Return True: a pool that was shut down is that of a server that stops."""
+        """Returns True: a pool that was shut down is that of a server that stops."""
         return True
 
     def look(self) -> None:
-        """Send an errand, unless one is under way. Does not wait."""
+        """Sends an errand, unless one is under way. Does not wait."""
         if self._errand is None or self._errand.done():
             with suppress(RuntimeError):  # shut down: the server stops
                 self._errand = self._pool.submit(self._tick)

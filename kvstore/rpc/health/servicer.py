@@ -85,7 +85,7 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # i
         self._thread: Thread | None = None
 
     def set(self, status: int, *names: str, final: bool = False) -> None:
-        """Say ``status`` of ``names`` from now on; of what is final nothing else. Never waits.
+        """Says ``status`` of ``names`` from now on; of what is final nothing else. Never waits.
 
         Without names it is said of all that this was made with.
         """
@@ -98,7 +98,7 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # i
             self._state.notify_all()
 
     def status(self, name: str) -> int | None:
-        """Return what is said of a service, None where it is unknown."""
+        """Returns what is said of a service, None where it is unknown."""
         return self._statuses.get(name)
 
     def close(self) -> None:
@@ -110,7 +110,7 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # i
     def _check(
         self, request: health_pb2.HealthCheckRequest, context: grpc.ServicerContext
     ) -> health_pb2.HealthCheckResponse:
-        """Answer a service's status; NOT_FOUND for an unknown one."""
+        """Answers a service's status; NOT_FOUND for an unknown one."""
         said = self.status(request.service)
         if said is None:
             context.set_code(grpc.StatusCode.NOT_FOUND)
@@ -120,7 +120,7 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # i
     def _list(
         self, request: health_pb2.HealthListRequest, context: grpc.ServicerContext
     ) -> health_pb2.HealthListResponse:
-        """Answer the status of every service."""
+        """Answers the status of every service."""
         del request, context
         with self._state:
             said = dict(self._statuses)
@@ -136,7 +136,7 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # i
         context: grpc.ServicerContext,
         send: Send,
     ) -> None:
-        """Answer a service's status, and again whenever it changes, until the call ends.
+        """Answers a service's status, and again whenever it changes, until the call ends.
 
         Ends the call with QuotaExceeded for one watcher too many.
         """
@@ -176,7 +176,7 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # i
                 self._forget(watcher)
 
     def _next(self) -> tuple[_Watcher, int] | None:
-        """Wait for a watcher that is behind; return what to tell it, None once closing."""
+        """Waits for a watcher that is behind; returns what to tell it, None once closing."""
         with self._state:
             while True:
                 self._state.wait_for(lambda: self._closing or self._behind)

@@ -77,7 +77,7 @@ class Health:
         self._looked_at = clock()
 
     def watch(self, name: str, thread: Ticking) -> None:
-        """Look at one thread more; before ``begin_serving``."""
+        """Looks at one thread more; before ``begin_serving``."""
         self._threads[name] = thread
 
     @property
@@ -86,21 +86,21 @@ class Health:
         return dict(self._threads)
 
     def says(self, name: str) -> bool:
-        """Return whether it says SERVING of a service, of READINESS or of LIVENESS."""
+        """Returns whether it says SERVING of a service, of READINESS or of LIVENESS."""
         serving: bool = self.servicer.status(name) == SERVING
         return serving
 
     def begin_serving(self) -> None:
-        """Say what the threads show, from now on; once."""
+        """Says what the threads show, from now on; once."""
         self.check()
         self._thread.start()
 
     def begin_draining(self) -> None:
-        """Say that it is not ready, from now on and for good; it lives on."""
+        """Says that it is not ready, from now on and for good; it lives on."""
         self.servicer.set(NOT_SERVING, final=True)
 
     def fail(self) -> None:
-        """Say that the server is neither ready nor alive, from now on and for good.
+        """Says that the server is neither ready nor alive, from now on and for good.
 
         For a failure that only a new process can cure, such as a lost device. The server sends no
         more heartbeats and fails its liveness probe, so its supervisor replaces it.
@@ -110,7 +110,7 @@ class Health:
         self.servicer.set(NOT_SERVING, LIVENESS, final=True)
 
     def close(self) -> None:
-        """Stop looking, and wait until that is so; watchers are told nothing more."""
+        """Stops looking, and waits until that is so; watchers are told nothing more."""
         self.begin_draining()
         self._closing.set()
         self.servicer.close()
@@ -118,7 +118,7 @@ class Health:
             self._thread.join()
 
     def check(self) -> None:
-        """Look at the threads, say what they show, and log a change.
+        """Looks at the threads, say what they show, and log a change.
 
         A look that comes as late as a thread's tick would have to be says nothing but
         that the process lives: it was stopped, or got no processor time, and its
@@ -169,7 +169,7 @@ class Health:
 
 
 def stacks() -> dict[str, list[str]]:
-    """Return where each thread of ours is: file, line and function, innermost last."""
+    """Returns where each thread of ours is: file, line and function, innermost last."""
     frames = sys._current_frames()  # noqa: SLF001  # documented, for this very purpose
     return {
         thread.name: [

@@ -64,7 +64,7 @@ class LaneContext(NamedTuple):
     tokens: bytes | None = None
 
     def time_remaining(self) -> float | None:
-        """Return the seconds that were left as the call began."""
+        """Returns the seconds that were left as the call began."""
         return self.remaining
 
 
@@ -75,13 +75,13 @@ class LaneCallers(Callers):
     """
 
     def identity(self, context: grpc.ServicerContext) -> Identity:
-        """Return whose call it is."""
+        """Returns whose call it is."""
         lane: Any = context
         identity: Identity = lane.identity
         return identity
 
     def worker(self, context: grpc.ServicerContext, caller: prefix_cache_pb2.Caller) -> Caller:
-        """Return who calls in the request path, with the secret that opened the lane."""
+        """Returns who calls in the request path, with the secret that opened the lane."""
         lease_id = caller.lease_id
         if len(lease_id) != fields.ID_BYTES:
             fields.random_id("lease_id", lease_id)
@@ -89,14 +89,14 @@ class LaneCallers(Callers):
         return _new_tuple(Caller, (lane.identity, lease_id, lane.lease_secret, caller.store_epoch))
 
     def member(self, context: grpc.ServicerContext, lease_id: bytes, epoch: int | None) -> Caller:
-        """Return who calls under a lease, with the secret that opened the lane."""
+        """Returns who calls under a lease, with the secret that opened the lane."""
         lane: Any = context
         return Caller(
             lane.identity, fields.random_id("lease_id", lease_id), lane.lease_secret, epoch
         )
 
     def tokens(self, context: grpc.ServicerContext) -> bytes | None:
-        """Return the tokens that did not come in the message."""
+        """Returns the tokens that did not come in the message."""
         lane: Any = context
         tokens: bytes | None = lane.tokens
         return tokens
@@ -127,7 +127,7 @@ class LaneCalls:
         self._methods = [_method(path, servicers, store.limits) for path in METHODS]
 
     def answer(self, lane: HotLane, frame: Frame) -> tuple[bytes, bytes]:
-        """Return the answer's head and body to a call that came over a lane.
+        """Returns the answer's head and body to a call that came over a lane.
 
         ``lane`` says when it came, and whose it is. Raises :class:`InvalidField` for a
         head that is none.

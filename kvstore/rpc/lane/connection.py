@@ -32,7 +32,7 @@ class Tail(NamedTuple):
 
 
 def tail_of(front: bytes, length: int) -> Tail | None:
-    """Return where the tokens are that end a body, or None where none end it so.
+    """Returns where the tokens are that end a body, or None where none end it so.
 
     ``front`` is its beginning, of ``length`` bytes in all. Whatever comes, nothing is
     raised. That the body is of a request with a sequence is the caller's to check.
@@ -65,7 +65,7 @@ def tail_of(front: bytes, length: int) -> Tail | None:
 
 
 def _keys(size: int) -> bytes:
-    """Return what clients write before so many bytes of tokens."""
+    """Returns what clients write before so many bytes of tokens."""
     inner = bytes((TOKENS_KEY,)) + varint(size)
     return bytes((SEQUENCE_KEY,)) + varint(len(inner) + size) + inner
 
@@ -159,7 +159,7 @@ class HotLane:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
 
     def read(self) -> Frame:
-        """Return the call that began to come.
+        """Returns the call that began to come.
 
         Raises :class:`LimitExceeded` for lengths over the bounds, before anything is
         made of them, and EOFError or OSError where the rest does not come in time; the
@@ -179,16 +179,16 @@ class HotLane:
         return _new_tuple(Frame, (both[:head_bytes], both[head_bytes:], b"", b""))
 
     def has_next(self) -> bool:
-        """Return whether another call began to come, and its client is there."""
+        """Returns whether another call began to come, and its client is there."""
         events = self._poll.poll(0)
         return bool(events) and events[0][1] == select.POLLIN
 
     def hold(self, head: bytes, body: bytes) -> None:
-        """Keep an answer, to be sent with the next one."""
+        """Keeps an answer, to be sent with the next one."""
         self._held += LENGTHS.pack(len(head), len(body)) + head + body
 
     def write(self, head: bytes, body: bytes) -> None:
-        """Send an answer; raises OSError where the peer is gone or does not take it in time."""
+        """Sends an answer; raises OSError where the peer is gone or does not take it in time."""
         held, self._held = self._held, b""
         self._socket.sendall(held + LENGTHS.pack(len(head), len(body)) + head + body)
 
@@ -197,7 +197,7 @@ class HotLane:
         self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the socket; once."""
+        """Closes the socket; once."""
         self._socket.close()
 
     def _refuse(self, head_bytes: int, body_bytes: int) -> NoReturn:
@@ -207,7 +207,7 @@ class HotLane:
         raise LimitExceeded(limit=limit, maximum=maximum, value=value)
 
     def _large(self, head: bytes, body_bytes: int) -> Frame:
-        """Receive a long body, so that its tokens are in bytes of their own at once."""
+        """Receives a long body, so that its tokens are in bytes of their own at once."""
         tail = tail_of(self._socket.recv(FRONT_BYTES, socket.MSG_PEEK), body_bytes)
         if tail is None:
             return Frame(head, self._receive(body_bytes))
@@ -216,7 +216,7 @@ class HotLane:
         return Frame(head, front[: tail.field], front[tail.field :], tokens)
 
     def _receive(self, count: int) -> bytes:
-        """Return so many bytes. Memory is touched as they come, whatever was announced."""
+        """Returns so many bytes. Memory is touched as they come, whatever was announced."""
         data = self._socket.recv(count, socket.MSG_WAITALL) if count else b""
         if len(data) < count:
             raise EOFError

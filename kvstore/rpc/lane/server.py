@@ -81,7 +81,7 @@ class HotLanes:
         ]
 
     def start(self) -> None:
-        """Start the threads; once."""
+        """Starts the threads; once."""
         for each in self._threads:
             each.start()
 
@@ -107,11 +107,11 @@ class HotLanes:
     # The watchdog's.
 
     def is_alive(self) -> bool:
-        """Return whether all threads run."""
+        """Returns whether all threads run."""
         return all(each.is_alive() for each in self._threads)
 
     def look(self) -> None:
-        """Send an errand, unless one is under way: ``last_tick`` is when one was taken up last.
+        """Sends an errand, unless one is under way: ``last_tick`` is when one was taken up last.
 
         It waits for a thread as a call does.
         """
@@ -122,14 +122,14 @@ class HotLanes:
     # The attach server's.
 
     def require_room(self, party: Party) -> None:
-        """Raise :class:`QuotaExceeded` where another lane would be one too many."""
+        """Raises :class:`QuotaExceeded` where another lane would be one too many."""
         with self._mutex:
             if self._of_process[party.process_id] >= MAX_LANES_OF_PROCESS:
                 raise QuotaExceeded(quota="lanes_of_process", maximum=MAX_LANES_OF_PROCESS)
             self._table.require_room(party.uid)
 
     def take(self, connection: socket.socket, party: Party) -> None:
-        """Serve a connection from now on; there MUST be room. It is closed here."""
+        """Serves a connection from now on; there MUST be room. It is closed here."""
         lane = HotLane(connection, party, max_body_bytes=self._max_body_bytes)
         with self._mutex:
             self._table.add(lane, party.uid)
@@ -139,7 +139,7 @@ class HotLanes:
             self._epoll.register(lane.descriptor, EVENTS)
 
     def end(self, process_id: int) -> None:
-        """End the lanes of a process that died or has no lease any more."""
+        """Ends the lanes of a process that died or has no lease any more."""
         with self._mutex:
             for lane in self._lanes.values():
                 if lane.party.process_id == process_id:
@@ -161,7 +161,7 @@ class HotLanes:
             return self.failure_count
 
     def _round(self) -> None:
-        """Wait for a lane that has a call, and serve whose turn it is."""
+        """Waits for a lane that has a call, and serve whose turn it is."""
         for descriptor, events in self._epoll.poll(maxevents=1):
             if descriptor == self._stop_event:
                 return

@@ -22,7 +22,7 @@ class LeaseServicer(lease_pb2_grpc.LeaseServiceServicer):
     def GrantLease(
         self, request: pb.GrantLeaseRequest, context: grpc.ServicerContext
     ) -> pb.GrantLeaseResponse:
-        """Grant a lease."""
+        """Grants a lease."""
         caller = self._callers.member(context, request.lease_id, None)
         limits = self._store.limits
         ttl = self._store.grant(
@@ -36,14 +36,14 @@ class LeaseServicer(lease_pb2_grpc.LeaseServiceServicer):
     def RenewLease(
         self, request: pb.RenewLeaseRequest, context: grpc.ServicerContext
     ) -> pb.RenewLeaseResponse:
-        """Extend a lease by its TTL."""
+        """Extends a lease by its TTL."""
         caller = self._callers.member(context, request.lease_id, request.store_epoch)
         return pb.RenewLeaseResponse(ttl=duration(self._store.renew(caller)))
 
     def RevokeLease(
         self, request: pb.RevokeLeaseRequest, context: grpc.ServicerContext
     ) -> pb.RevokeLeaseResponse:
-        """End a lease, or, for an admin without its secret, expire it."""
+        """Ends a lease, or, for an admin without its secret, expire it."""
         epoch = request.store_epoch or None
         self._store.revoke(self._callers.revoker(context, request.lease_id, epoch))
         return pb.RevokeLeaseResponse()
@@ -66,7 +66,7 @@ class LeaseServicer(lease_pb2_grpc.LeaseServiceServicer):
     def ListHolds(
         self, request: pb.ListHoldsRequest, context: grpc.ServicerContext
     ) -> pb.ListHoldsResponse:
-        """List what one lease holds, by time of taking."""
+        """Lists what one lease holds, by time of taking."""
         identity = self._callers.identity(context)
         lease_id = fields.random_id("lease_id", request.lease_id)
         tenant = fields.name("tenant", request.tenant, self._store.limits)

@@ -22,7 +22,7 @@ class NamedPinServicer(named_pin_pb2_grpc.NamedPinServiceServicer):
     def PinPrefix(
         self, request: pb.PinPrefixRequest, context: grpc.ServicerContext
     ) -> pb.PinPrefixResponse:
-        """Pin what is cached of a prefix."""
+        """Pins what is cached of a prefix."""
         ttl = fields.seconds("ttl", request.ttl) if request.HasField("ttl") else None
         pinned = self._store.named_pins.pin(
             self._callers.identity(context),
@@ -39,7 +39,7 @@ class NamedPinServicer(named_pin_pb2_grpc.NamedPinServiceServicer):
     def UnpinPrefix(
         self, request: pb.UnpinPrefixRequest, context: grpc.ServicerContext
     ) -> pb.UnpinPrefixResponse:
-        """End a named pin."""
+        """Ends a named pin."""
         self._store.named_pins.unpin(
             self._callers.identity(context),
             fields.random_id("namespace_id", request.namespace_id),

@@ -24,7 +24,7 @@ class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServiceServicer):
         self._callers = callers
 
     def MatchPrefix(self, request: pb.MatchPrefixRequest, context: grpc.ServicerContext) -> Answer:
-        """Pin the longest cached prefix and answer it."""
+        """Pins the longest cached prefix and answer it."""
         fields.require_present(request, "caller", "sequence")
         match = self._store.match(
             self._callers.worker(context, request.caller),
@@ -40,7 +40,7 @@ class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServiceServicer):
     def PeekPrefix(
         self, request: pb.PeekPrefixRequest, context: grpc.ServicerContext
     ) -> pb.PeekPrefixResponse:
-        """Answer what would match."""
+        """Answers what would match."""
         peeked = self._store.peek(
             self._callers.identity(context),
             fields.random_id("namespace_id", request.namespace_id),
@@ -51,7 +51,7 @@ class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServiceServicer):
     def ReservePages(
         self, request: pb.ReservePagesRequest, context: grpc.ServicerContext
     ) -> Answer:
-        """Reserve slots for one or many sequences."""
+        """Reserves slots for one or many sequences."""
         fields.require_present(request, "caller")
         grants = self._store.reserve(
             self._callers.worker(context, request.caller),
@@ -82,7 +82,7 @@ class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServiceServicer):
     def InsertPrefix(
         self, request: pb.InsertPrefixRequest, context: grpc.ServicerContext
     ) -> Answer:
-        """Publish reserved pages."""
+        """Publishes reserved pages."""
         fields.require_present(request, "caller", "sequence")
         next_token = convert.next_token_of(request)
         inserted = self._store.insert(
@@ -98,7 +98,7 @@ class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServiceServicer):
     def ReleasePins(
         self, request: pb.ReleasePinsRequest, context: grpc.ServicerContext
     ) -> pb.ReleasePinsResponse:
-        """Release pins."""
+        """Releases pins."""
         fields.require_present(request, "caller")
         fields.require_batch(request.pin_ids, self._store.limits)
         caller = self._callers.worker(context, request.caller)
@@ -108,7 +108,7 @@ class PrefixCacheServicer(prefix_cache_pb2_grpc.PrefixCacheServiceServicer):
     def AbortReservation(
         self, request: pb.AbortReservationRequest, context: grpc.ServicerContext
     ) -> pb.AbortReservationResponse:
-        """End reservations."""
+        """Ends reservations."""
         fields.require_present(request, "caller")
         fields.require_batch(request.reservation_ids, self._store.limits)
         caller = self._callers.worker(context, request.caller)

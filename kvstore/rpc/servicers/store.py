@@ -46,7 +46,7 @@ class StoreServicer(store_pb2_grpc.StoreServiceServicer):
     def GetCapabilities(
         self, request: pb.GetCapabilitiesRequest, context: grpc.ServicerContext
     ) -> pb.GetCapabilitiesResponse:
-        """Answer limits, extents and the epoch."""
+        """Answers limits, extents and the epoch."""
         identity = self._callers.identity(context)
         return pb.GetCapabilitiesResponse(
             store_epoch=self._store.epoch,
@@ -62,7 +62,7 @@ class StoreServicer(store_pb2_grpc.StoreServiceServicer):
     def GetStats(
         self, request: pb.GetStatsRequest, context: grpc.ServicerContext
     ) -> pb.GetStatsResponse:
-        """Answer one consistent snapshot."""
+        """Answers one consistent snapshot."""
         identity = self._callers.identity(context)
         return report.stats_message(
             self._store.stats(identity),
@@ -75,7 +75,7 @@ class StoreServicer(store_pb2_grpc.StoreServiceServicer):
     def OpenNamespace(
         self, request: pb.OpenNamespaceRequest, context: grpc.ServicerContext
     ) -> pb.OpenNamespaceResponse:
-        """Open a namespace, with at least one extent in its arena."""
+        """Opens a namespace, with at least one extent in its arena."""
         fields.require_present(request, "identity", "layout")
         namespace = self._store.open_namespace(
             self._callers.member(context, request.lease_id, request.store_epoch),
@@ -107,7 +107,7 @@ class StoreServicer(store_pb2_grpc.StoreServiceServicer):
     def DeleteNamespace(
         self, request: pb.DeleteNamespaceRequest, context: grpc.ServicerContext
     ) -> pb.DeleteNamespaceResponse:
-        """Remove a namespace with all its pages; one that is not there succeeds."""
+        """Removes a namespace with all its pages; one that is not there succeeds."""
         removed = self._store.delete_namespace(
             self._callers.identity(context),
             fields.random_id("namespace_id", request.namespace_id),
@@ -120,7 +120,7 @@ class StoreServicer(store_pb2_grpc.StoreServiceServicer):
     def ListPrefixes(
         self, request: pb.ListPrefixesRequest, context: grpc.ServicerContext
     ) -> pb.ListPrefixesResponse:
-        """List the nodes of a namespace's tree, by number."""
+        """Lists the nodes of a namespace's tree, by number."""
         namespace_id = fields.random_id("namespace_id", request.namespace_id)
         count = page_size_of(request.page_size)
         identity = self._callers.identity(context)
@@ -141,7 +141,7 @@ class StoreServicer(store_pb2_grpc.StoreServiceServicer):
     def EvictPrefix(
         self, request: pb.EvictPrefixRequest, context: grpc.ServicerContext
     ) -> pb.EvictPrefixResponse:
-        """Remove the last page of a cached prefix and everything that continues it."""
+        """Removes the last page of a cached prefix and everything that continues it."""
         epoch = self._store.epoch
         if request.store_epoch not in (0, epoch):
             raise StaleEpoch(store_epoch=epoch, request_epoch=request.store_epoch)
@@ -163,7 +163,7 @@ class StoreServicer(store_pb2_grpc.StoreServiceServicer):
 
 
 def _tokens_of_entry(max_tokens: int, count: int, limits: Limits) -> int:
-    """Return how many tokens an entry may give, so that the answer fits a message.
+    """Returns how many tokens an entry may give, so that the answer fits a message.
 
     Raises :class:`InvalidField` for more: a shorter page has room for longer entries.
     """

@@ -21,12 +21,12 @@ Answer: TypeAlias = bytes
 
 
 def serialized(response: Message | Answer) -> bytes:
-    """Return the bytes of a response."""
+    """Returns the bytes of a response."""
     return response if isinstance(response, bytes) else response.SerializeToString()
 
 
 def runs_field(number: int, runs: Iterable[Run], *, ranges: bool) -> bytes:
-    """Return a repeated field of runs, its number below 16, ``ranges`` as in :func:`run_bytes`."""
+    """Returns a repeated field of runs, its number below 16, ``ranges`` as in :func:`run_bytes`."""
     written = b""
     for run in runs:
         written += length_delimited(number, run_bytes(run, ranges=ranges))
@@ -34,7 +34,7 @@ def runs_field(number: int, runs: Iterable[Run], *, ranges: bool) -> bytes:
 
 
 def run_bytes(run: Run, *, ranges: bool) -> bytes:
-    """Return a run as ``PageRun`` is written.
+    """Returns a run as ``PageRun`` is written.
 
     With ``ranges`` slots that follow each other are named by the first and their number,
     and generations that are all alike by one of them: 20 bytes for 6,249 slots.

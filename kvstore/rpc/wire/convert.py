@@ -55,12 +55,12 @@ class Deadline(Protocol):
     """A call under way, as far as its time goes: gRPC's context, or a lane's."""
 
     def time_remaining(self) -> float | None:
-        """Return the seconds that are left, None without an end."""
+        """Returns the seconds that are left, None without an end."""
         ...
 
 
 def sequence_of(message: pb.Sequence, limits: Limits, tokens: bytes | None = None) -> Sequence:
-    """Return a sequence. That it is page-aligned is core's to check.
+    """Returns a sequence. That it is page-aligned is core's to check.
 
     ``tokens`` are its tokens where they came beside the message.
     """
@@ -77,7 +77,7 @@ def sequence_of(message: pb.Sequence, limits: Limits, tokens: bytes | None = Non
 
 
 def reservations_of(message: pb.ReservePagesRequest, limits: Limits) -> list[ReservationRequest]:
-    """Return the reservations asked for."""
+    """Returns the reservations asked for."""
     fields.require_batch(message.reservations, limits)
     return [
         ReservationRequest(
@@ -90,7 +90,7 @@ def reservations_of(message: pb.ReservePagesRequest, limits: Limits) -> list[Res
 
 
 def options_of(message: pb.MatchPrefixRequest | pb.AcquirePrefixRequest) -> MatchOptions:
-    """Return how a match is asked for."""
+    """Returns how a match is asked for."""
     pin_id = message.pin_id or fields.missing_id("pin_id")
     source_pin_id = message.source_pin_id or None
     speed = message.prefill_tokens_per_second
@@ -100,14 +100,14 @@ def options_of(message: pb.MatchPrefixRequest | pb.AcquirePrefixRequest) -> Matc
 def terms_of(
     message: pb.MatchPrefixRequest | pb.AcquirePrefixRequest, context: Deadline
 ) -> LoadTerms:
-    """Return how long a match may wait for tier 3, and what it is to be compared with."""
+    """Returns how long a match may wait for tier 3, and what it is to be compared with."""
     remaining = context.time_remaining()
     wait = inf if remaining is None else remaining
     return _new_tuple(LoadTerms, (wait, message.prefill_tokens_per_second))
 
 
 def yield_idle_of(message: pb.AcquirePrefixRequest) -> float | None:
-    """Return since when, in seconds, what an acquire yields to may not have advanced.
+    """Returns since when, in seconds, what an acquire yields to may not have advanced.
 
     None where it yields to nothing.
     """
@@ -117,12 +117,12 @@ def yield_idle_of(message: pb.AcquirePrefixRequest) -> float | None:
 
 
 def next_token_of(message: pb.InsertPrefixRequest) -> int | None:
-    """Return the next token to store."""
+    """Returns the next token to store."""
     return message.next_token if message.HasField("next_token") else None
 
 
 def hint_of(message: pb.InsertPrefixRequest) -> ReuseHint | None:
-    """Return what is expected of the pages. An expectation that is not known is none."""
+    """Returns what is expected of the pages. An expectation that is not known is none."""
     if not message.HasField("hint"):
         return None
     hint = message.hint
@@ -136,7 +136,7 @@ def hint_of(message: pb.InsertPrefixRequest) -> ReuseHint | None:
 def namespace_identity_of(
     message: types_pb2.NamespaceIdentity, limits: Limits
 ) -> NamespaceIdentity:
-    """Return who may share."""
+    """Returns who may share."""
     most = limits.max_digest_bytes
     return NamespaceIdentity(
         fields.checked_bytes("identity.model_digest", message.model_digest, least=1, most=most),
@@ -147,7 +147,7 @@ def namespace_identity_of(
 
 
 def layout_of(message: types_pb2.PageLayout, limits: Limits) -> PageLayout:
-    """Return a page layout; zeros that mean a default are that default.
+    """Returns a page layout; zeros that mean a default are that default.
 
     A rank's pages lie in an arena of its own: until arenas have ranks, there is one.
     """
@@ -190,12 +190,12 @@ def _opaque_of(message: types_pb2.OpaqueLayout, limits: Limits) -> OpaqueContent
 
 
 def match_response(match: Match, *, ranges: bool = False) -> Answer:
-    """Return a match as a message, its runs as :func:`run_bytes` writes them."""
+    """Returns a match as a message, its runs as :func:`run_bytes` writes them."""
     return length_delimited(MATCH_OF_MATCH, _match_bytes(match, ranges=ranges))
 
 
 def acquire_response(match: Match, grant: Grant | None, *, ranges: bool = False) -> Answer:
-    """Return a match, and the slots for the rest if there are any, as a message."""
+    """Returns a match, and the slots for the rest if there are any, as a message."""
     matched = length_delimited(MATCH_OF_ACQUIRE, _match_bytes(match, ranges=ranges))
     if grant is None:
         return matched
@@ -203,20 +203,20 @@ def acquire_response(match: Match, grant: Grant | None, *, ranges: bool = False)
 
 
 def reserve_response(grants: Iterable[Grant], *, ranges: bool = False) -> Answer:
-    """Return the slots of reservations as a message."""
+    """Returns the slots of reservations as a message."""
     written = (length_delimited(GRANTS, _grant_bytes(each, ranges=ranges)) for each in grants)
     return b"".join(written)
 
 
 def insert_response(inserted: Inserted, *, ranges: bool = False) -> Answer:
-    """Return the pages that the index holds as a message."""
+    """Returns the pages that the index holds as a message."""
     response = pb.InsertPrefixResponse(published_page_count=inserted.published_page_count)
     runs = runs_field(RUNS_OF_INSERT, inserted.runs, ranges=ranges)
     return response.SerializeToString() + runs
 
 
 def _match_bytes(match: Match, *, ranges: bool) -> bytes:
-    """Return a match as ``PrefixMatch`` is written: what most have by hand."""
+    """Returns a match as ``PrefixMatch`` is written: what most have by hand."""
     runs = runs_field(RUNS_OF_MATCH, match.runs, ranges=ranges)
     content = varint_field(MATCHED, match.matched_token_count) + runs
     if match[2:] == NOTHING_RARE:
@@ -225,7 +225,7 @@ def _match_bytes(match: Match, *, ranges: bool) -> bytes:
 
 
 def _rare_of(match: Match, *, ranges: bool) -> pb.PrefixMatch:
-    """Return what a match may answer besides."""
+    """Returns what a match may answer besides."""
     message = pb.PrefixMatch(tier_3_token_count=match.tier_3_token_count)
     if match.source is not None:
         message.source.source_pin_id = match.source.pin_id
@@ -247,7 +247,7 @@ def _in_flight_message(in_flight: InFlight) -> pb.InFlight:
 
 
 def _grant_bytes(grant: Grant, *, ranges: bool) -> bytes:
-    """Return a grant as ``ReservationGrant`` is written."""
+    """Returns a grant as ``ReservationGrant`` is written."""
     reservation_id, start_page, runs = grant
     return (
         fixed64_field(RESERVATION, reservation_id)
@@ -257,7 +257,7 @@ def _grant_bytes(grant: Grant, *, ranges: bool) -> bytes:
 
 
 def peek_message(peeked: Peeked) -> pb.PeekPrefixResponse:
-    """Return what would match as a message."""
+    """Returns what would match as a message."""
     tiers = [
         pb.TierPages(tier=types_pb2.Tier.Name(tier), page_count=count)
         for tier, count in peeked.tiers
@@ -272,7 +272,7 @@ def peek_message(peeked: Peeked) -> pb.PeekPrefixResponse:
 
 
 def identity_message(identity: NamespaceIdentity) -> types_pb2.NamespaceIdentity:
-    """Return a namespace's identity, without the salt, which may be a secret."""
+    """Returns a namespace's identity, without the salt, which may be a secret."""
     return types_pb2.NamespaceIdentity(
         model_digest=identity.model_digest,
         adapter_digest=identity.adapter_digest,
@@ -281,7 +281,7 @@ def identity_message(identity: NamespaceIdentity) -> types_pb2.NamespaceIdentity
 
 
 def layout_message(layout: PageLayout) -> types_pb2.PageLayout:
-    """Return a page layout as a message."""
+    """Returns a page layout as a message."""
     message = types_pb2.PageLayout(
         page_tokens=layout.page_tokens,
         page_bytes=layout.page_bytes,

@@ -26,14 +26,14 @@ MAX_SECONDS = 100_000_000_000
 
 
 def require_present(message: Message, *names: str) -> None:
-    """Refuse a message that lacks one of the named submessages."""
+    """Refuses a message that lacks one of the named submessages."""
     for name in names:
         if not message.HasField(name):
             raise InvalidField(field=name, why="missing")
 
 
 def checked_bytes(field: str, value: bytes, *, least: int, most: int) -> bytes:
-    """Return ``value`` if its length is within bounds."""
+    """Returns ``value`` if its length is within bounds."""
     if not least <= len(value) <= most:
         bounds = f"{least} bytes" if least == most else f"{least} to {most} bytes"
         raise InvalidField(field=field, value=f"{len(value)} bytes", why=f"not {bounds}")
@@ -41,19 +41,19 @@ def checked_bytes(field: str, value: bytes, *, least: int, most: int) -> bytes:
 
 
 def random_id(field: str, value: bytes) -> bytes:
-    """Return an id of 128 random bits."""
+    """Returns an id of 128 random bits."""
     if len(value) == ID_BYTES:
         return value
     return checked_bytes(field, value, least=ID_BYTES, most=ID_BYTES)
 
 
 def missing_id(field: str) -> NoReturn:
-    """Refuse zero in the place of an id that the client chooses: it forgot to."""
+    """Refuses zero in the place of an id that the client chooses: it forgot to."""
     raise InvalidField(field=field, value=0, why="missing")
 
 
 def name(field: str, value: str, limits: Limits) -> str:
-    """Return a printable name for people, or one of a type or feature; it may be empty."""
+    """Returns a printable name for people, or one of a type or feature; it may be empty."""
     checked_bytes(field, value.encode(), least=0, most=limits.max_name_bytes)
     # It goes to terminals and logs, which act on some characters.
     if not value.isprintable():
@@ -62,14 +62,14 @@ def name(field: str, value: str, limits: Limits) -> str:
 
 
 def chosen_name(field: str, value: str, limits: Limits) -> str:
-    """Return a name that the client chose; an empty one is one that it forgot."""
+    """Returns a name that the client chose; an empty one is one that it forgot."""
     if not value:
         raise InvalidField(field=field, why="missing")
     return name(field, value, limits)
 
 
 def names(field: str, values: Sequence[str], limits: Limits) -> list[str]:
-    """Return the names of features."""
+    """Returns the names of features."""
     if len(values) > limits.max_features:
         maximum = limits.max_features
         raise LimitExceeded(limit="max_features", maximum=maximum, value=len(values))
@@ -77,7 +77,7 @@ def names(field: str, values: Sequence[str], limits: Limits) -> list[str]:
 
 
 def seconds(field: str, value: Duration) -> float:
-    """Return a span in seconds, zero or more, at most ``MAX_SECONDS``."""
+    """Returns a span in seconds, zero or more, at most ``MAX_SECONDS``."""
     whole = 0 <= value.seconds < MAX_SECONDS
     if not whole or not 0 <= value.nanos < NANOSECONDS:
         raise InvalidField(field=field, value=f"{value.seconds} s", why="not a span of time")
@@ -85,7 +85,7 @@ def seconds(field: str, value: Duration) -> float:
 
 
 def tokens(value: bytes, position: int, limits: Limits) -> bytes:
-    """Return the token bytes of a sequence that start at ``position`` (in tokens)."""
+    """Returns the token bytes of a sequence that start at ``position`` (in tokens)."""
     count = position + token_count(value)
     if count > limits.max_tokens:
         raise LimitExceeded(limit="max_tokens", maximum=limits.max_tokens, value=count)
@@ -93,7 +93,7 @@ def tokens(value: bytes, position: int, limits: Limits) -> bytes:
 
 
 def require_batch(items: Sized, limits: Limits) -> None:
-    """Refuse a batch of more entries than the limit."""
+    """Refuses a batch of more entries than the limit."""
     if len(items) > limits.max_batch_size:
         maximum = limits.max_batch_size
         raise LimitExceeded(limit="max_batch_size", maximum=maximum, value=len(items))
@@ -118,14 +118,14 @@ class Page(NamedTuple, Generic[Entry]):
 
 
 def page_size_of(value: int) -> int:
-    """Return how many entries to answer; raises :class:`InvalidField` below zero."""
+    """Returns how many entries to answer; raises :class:`InvalidField` below zero."""
     if value < 0:
         raise InvalidField(field="page_size", value=value, why="negative")
     return min(value, MAX_PAGE_SIZE) or DEFAULT_PAGE_SIZE
 
 
 def fresh_key() -> bytes:
-    """Return a key for the tokens of a server, good until it ends."""
+    """Returns a key for the tokens of a server, good until it ends."""
     return secrets.token_bytes(KEY_BYTES)
 
 
@@ -143,16 +143,16 @@ class PageTokens:
         self._key = blake2b(scope, key=key, digest_size=KEY_BYTES).digest()
 
     def make(self, number: int) -> str:
-        """Return the token of the page after the entry of ``number``, below 2**64."""
+        """Returns the token of the page after the entry of ``number``, below 2**64."""
         seal = self._seal(number)
         return urlsafe_b64encode(seal + self._mask(seal, number).to_bytes(NUMBER_BYTES)).decode()
 
     def after(self, last: int) -> str:
-        """Return the token of the page after the entry of a number; of 0, "": there is none."""
+        """Returns the token of the page after the entry of a number; of 0, "": there is none."""
         return self.make(last) if last else ""
 
     def number(self, token: str) -> int:
-        """Return what :meth:`make` was given, zero for no token.
+        """Returns what :meth:`make` was given, zero for no token.
 
         Raises :class:`InvalidField` for others' tokens.
         """
@@ -175,7 +175,7 @@ class PageTokens:
         return blake2b(value, key=self._key, person=b"seal", digest_size=SEAL_BYTES).digest()
 
     def _mask(self, seal: bytes, number: int) -> int:
-        """Return the number hidden, or found again."""
+        """Returns the number hidden, or found again."""
         mask = blake2b(seal, key=self._key, person=b"mask", digest_size=NUMBER_BYTES).digest()
         return number ^ int.from_bytes(mask)
 
@@ -187,7 +187,7 @@ class PageTokens:
         page_size: int,
         page_token: str,
     ) -> Page[Entry]:
-        """Return the page of ``entries``, all there are, that the token begins.
+        """Returns the page of ``entries``, all there are, that the token begins.
 
         Entries stand by their numbers, which grow from 1 and are never used again:
         a list goes on behind an entry that has gone since. Raises

@@ -19,7 +19,7 @@ MANY = 32
 
 
 def varint(value: int) -> bytes:
-    """Return a number as protobuf writes it: the lowest seven bits first."""
+    """Returns a number as protobuf writes it: the lowest seven bits first."""
     if value < MORE:
         return ONE_BYTE[value]
     if value < MORE * MORE:
@@ -33,24 +33,24 @@ def varint(value: int) -> bytes:
 
 
 def length_delimited(number: int, content: bytes) -> bytes:
-    """Return a field of bytes, a message or packed numbers, its number below 16."""
+    """Returns a field of bytes, a message or packed numbers, its number below 16."""
     size = len(content)
     length = ONE_BYTE[size] if size < MORE else varint(size)
     return ONE_BYTE[number << 3 | 2] + length + content
 
 
 def varint_field(number: int, value: int) -> bytes:
-    """Return a field of an unsigned integer, its number below 16."""
+    """Returns a field of an unsigned integer, its number below 16."""
     return ONE_BYTE[number << 3] + varint(value)
 
 
 def fixed64_field(number: int, value: int) -> bytes:
-    """Return a field of an unsigned integer that has eight bytes, its number below 16."""
+    """Returns a field of an unsigned integer that has eight bytes, its number below 16."""
     return ONE_BYTE[number << 3 | 1] + value.to_bytes(8, "little")
 
 
 def packed_field(number: int, values: Indexes) -> bytes:
-    """Return a packed repeated field of unsigned integers, its number below 16.
+    """Returns a packed repeated field of unsigned integers, its number below 16.
 
     6,249 slots take 40 µs, in order 4, where adding them to a message takes 190.
     """
@@ -58,13 +58,13 @@ def packed_field(number: int, values: Indexes) -> bytes:
 
 
 def alike(values: "array[int]") -> bool:
-    """Return whether all numbers are the same, as generations are of slots never given back."""
+    """Returns whether all numbers are the same, as generations are of slots never given back."""
     raw = values.tobytes()
     return raw.startswith(memoryview(raw)[values.itemsize :])
 
 
 def packed(values: Indexes) -> bytes:
-    """Return numbers, each as a varint. An array's are of 32 or 64 bits, without sign."""
+    """Returns numbers, each as a varint. An array's are of 32 or 64 bits, without sign."""
     count = len(values)
     if count < MANY:
         return b"".join(map(varint, values))
@@ -101,7 +101,7 @@ def _packed(values: NDArray[np.unsignedinteger]) -> bytes:
 
 
 def _sparse(values: NDArray[np.unsignedinteger], long: list[int]) -> bytes:
-    """Return numbers packed of which all but a few, at ``long``, have one byte."""
+    """Returns numbers packed of which all but a few, at ``long``, have one byte."""
     short = values.astype("u1").tobytes()
     parts: list[bytes] = []
     start = 0
@@ -112,7 +112,7 @@ def _sparse(values: NDArray[np.unsignedinteger], long: list[int]) -> bytes:
 
 
 def _place(number: int) -> int:
-    """Return where a number begins in ``ASCENDING_PACKED``: those before it have 1 to 3 bytes."""
+    """Returns where a number begins in ``ASCENDING_PACKED``: those before it have 1 to 3 bytes."""
     return number + max(number - MORE, 0) + max(number - MORE * MORE, 0)
 
 

@@ -36,7 +36,7 @@ class ExportedExtents(NamedTuple):
 
 
 def extent_message(extent: ExtentDescription) -> types_pb2.Extent:
-    """Return an extent with where its memory is, and nothing by which it could be had."""
+    """Returns an extent with where its memory is, and nothing by which it could be had."""
     message = types_pb2.Extent(
         extent_id=extent.shape.extent_id,
         arena_id=extent.shape.arena_id,
@@ -57,7 +57,7 @@ def extent_message(extent: ExtentDescription) -> types_pb2.Extent:
 
 
 def exported_extents(extents: Sequence[ExtentDescription]) -> ExportedExtents:
-    """Return extents for a frame, each with its handle or the indexes of its descriptors."""
+    """Returns extents for a frame, each with its handle or the indexes of its descriptors."""
     messages: list[types_pb2.Extent] = []
     descriptors: list[int] = []
     for extent in extents:
@@ -83,7 +83,7 @@ STATES = {
 
 
 def tier_3_message(use: Tier3Use, *, whole: bool) -> store_pb2.Tier3Stats:
-    """Return what tier 3 has; its state alone unless ``whole``, for all tenants share it."""
+    """Returns what tier 3 has; its state alone unless ``whole``, for all tenants share it."""
     disk = use.disk
     message = store_pb2.Tier3Stats(state=STATES[disk.state])
     if not whole:
@@ -107,19 +107,19 @@ def tier_3_message(use: Tier3Use, *, whole: bool) -> store_pb2.Tier3Stats:
 
 
 def duration(seconds: float) -> Duration:
-    """Return a span of time as a message."""
+    """Returns a span of time as a message."""
     message = Duration()
     message.FromNanoseconds(round(seconds * 1e9))
     return message
 
 
 def counters_message(counters: Counters) -> lease_pb2.CacheCounters:
-    """Return counters, whose names are the same on both sides."""
+    """Returns counters, whose names are the same on both sides."""
     return lease_pb2.CacheCounters(**asdict(counters))
 
 
 def lease_message(lease: LeaseStats) -> lease_pb2.LeaseInfo:
-    """Return one lease and what it holds."""
+    """Returns one lease and what it holds."""
     state = lease_pb2.LeaseInfo.STATE_EXPIRED if lease.expired else lease_pb2.LeaseInfo.STATE_ACTIVE
     return lease_pb2.LeaseInfo(
         lease_id=lease.lease_id,
@@ -143,7 +143,7 @@ def lease_message(lease: LeaseStats) -> lease_pb2.LeaseInfo:
 
 
 def hold_message(hold: HoldStats) -> lease_pb2.HoldInfo:
-    """Return one hold of a lease."""
+    """Returns one hold of a lease."""
     return lease_pb2.HoldInfo(
         kind=lease_pb2.HoldInfo.Kind.Name(hold.kind.value),
         hold_id=hold.hold_id,
@@ -158,7 +158,7 @@ def hold_message(hold: HoldStats) -> lease_pb2.HoldInfo:
 
 
 def namespace_message(namespace: NamespaceStats) -> store_pb2.NamespaceInfo:
-    """Return one namespace."""
+    """Returns one namespace."""
     return store_pb2.NamespaceInfo(
         namespace_id=namespace.namespace_id,
         tenant=namespace.tenant,
@@ -176,7 +176,7 @@ def namespace_message(namespace: NamespaceStats) -> store_pb2.NamespaceInfo:
 
 
 def named_pin_message(pin: NamedPinStats) -> named_pin_pb2.NamedPinInfo:
-    """Return one named pin."""
+    """Returns one named pin."""
     return named_pin_pb2.NamedPinInfo(
         namespace_id=pin.namespace_id,
         name=pin.name,
@@ -187,7 +187,7 @@ def named_pin_message(pin: NamedPinStats) -> named_pin_pb2.NamedPinInfo:
 
 
 def prefix_message(prefix: PrefixStats) -> store_pb2.PrefixInfo:
-    """Return one node of a namespace's tree."""
+    """Returns one node of a namespace's tree."""
     return store_pb2.PrefixInfo(
         node_id=prefix.node_id,
         parent_node_id=prefix.parent_node_id,
@@ -209,7 +209,7 @@ def stats_message(
     tier_3: store_pb2.Tier3Stats,
     tier_bytes: Mapping[int, int],
 ) -> store_pb2.GetStatsResponse:
-    """Return a snapshot; ``uptime`` is in seconds, ``requests`` are those of a tenant.
+    """Returns a snapshot; ``uptime`` is in seconds, ``requests`` are those of a tenant.
 
     ``tier_bytes`` is what each memory tier may take, as far as the caller may know.
     """
@@ -238,12 +238,12 @@ def stats_message(
 
 
 def quotas_message(quotas: Quotas) -> store_pb2.Quotas:
-    """Return what a tenant may have; the names are the same on both sides."""
+    """Returns what a tenant may have; the names are the same on both sides."""
     return store_pb2.Quotas(**asdict(quotas))
 
 
 def tenant_message(tenant: TenantStats, requests: Requests) -> store_pb2.TenantStats:
-    """Return what a tenant has, and what it asked for."""
+    """Returns what a tenant has, and what it asked for."""
     return store_pb2.TenantStats(
         tenant=tenant.tenant,
         quotas=quotas_message(tenant.quotas),
@@ -257,7 +257,7 @@ def tenant_message(tenant: TenantStats, requests: Requests) -> store_pb2.TenantS
 
 
 def limits_message(limits: Limits) -> store_pb2.Limits:
-    """Return the limits, as data."""
+    """Returns the limits, as data."""
     return store_pb2.Limits(
         max_tokens=limits.max_tokens,
         max_batch_size=limits.max_batch_size,

@@ -51,7 +51,7 @@ CODES: dict[type[KVStoreError], grpc.StatusCode] = {
 
 
 def to_status(error: KVStoreError) -> status_pb2.Status:
-    """Return the status of an error: its code, its message, ErrorInfo, RetryInfo."""
+    """Returns the status of an error: its code, its message, ErrorInfo, RetryInfo."""
     # A subclass made for one place, such as storage's, goes as its nearest listed class.
     listed = next(each for each in type(error).__mro__ if each in CODES)
     reason = listed.reason()
@@ -59,7 +59,7 @@ def to_status(error: KVStoreError) -> status_pb2.Status:
 
 
 def internal_status(request_id: str) -> status_pb2.Status:
-    """Return the status of a bug of ours: nothing of it but where the log has it."""
+    """Returns the status of a bug of ours: nothing of it but where the log has it."""
     reason = errors_pb2.ErrorReason.Name(errors_pb2.ERROR_REASON_INTERNAL)
     message = f"a bug of the store: its log has the details under request id {request_id}"
     metadata = {"request_id": request_id}
@@ -69,12 +69,12 @@ def internal_status(request_id: str) -> status_pb2.Status:
 
 
 def abort(context: grpc.ServicerContext, error: KVStoreError) -> NoReturn:
-    """End a call with an error. Raises whatever gRPC raises to leave the handler."""
+    """Ends a call with an error. Raises whatever gRPC raises to leave the handler."""
     abort_with(context, to_status(error))
 
 
 def abort_with(context: grpc.ServicerContext, status: status_pb2.Status) -> NoReturn:
-    """End a call with a status. Raises whatever gRPC raises to leave the handler."""
+    """Ends a call with a status. Raises whatever gRPC raises to leave the handler."""
     context.abort_with_status(rpc_status.to_status(status))
     raise AssertionError  # abort_with_status never returns
 

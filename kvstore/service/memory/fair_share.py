@@ -40,17 +40,17 @@ class Shares:
             self._bytes[arena.tenant] = before + arena.lasting_bytes
 
     def wealth(self, tenant: str, asker: str, gain: int = 0) -> float:
-        """Return what part of its share a tenant has, with ``gain`` bytes more than now."""
+        """Returns what part of its share a tenant has, with ``gain`` bytes more than now."""
         held = self._bytes.get(tenant, 0) + gain
         share = self._share(tenant, asker)
         return held / share if share else float("inf")
 
     def room(self, tenant: str) -> int:
-        """Return the bytes that a tenant lacks of its share."""
+        """Returns the bytes that a tenant lacks of its share."""
         return max(int(self._share(tenant, tenant)) - self._bytes.get(tenant, 0), 0)
 
     def offers(self, asker: Arena, gain: int, *, own_only: bool = False) -> Iterator[Offer]:
-        """Yield who may give an extent to an arena that would take ``gain`` bytes, best first.
+        """Yields who may give an extent to an arena that would take ``gain`` bytes, best first.
 
         First arenas of its own tenant that nobody uses; then, where its tenant is
         below its share, the tenant that is most over its own, from an arena that
@@ -91,7 +91,7 @@ class Shares:
         return self._budget_bytes / len(having)
 
     def _ordered(self, tenant: str) -> list[Arena]:
-        """Return a tenant's arenas: those that nobody uses first, then the largest."""
+        """Returns a tenant's arenas: those that nobody uses first, then the largest."""
         mine = [each for each in self._arenas if each.tenant == tenant]
         return sorted(mine, key=lambda each: (not self._is_idle(each), -each.lasting_bytes))
 

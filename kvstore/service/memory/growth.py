@@ -85,7 +85,7 @@ class Growth:
         return since is not None and self._clock() - since < ALLOCATION_LIMIT
 
     def begin(self, arena: Arena) -> None:
-        """Give an arena its first extent, if it has none; takes up to half a second a GiB then.
+        """Gives an arena its first extent, if it has none; takes up to half a second a GiB then.
 
         Raises :class:`PoolExhausted` if no memory is available. Another tenant may then be asked to
         give some. Called without the store's mutex.
@@ -102,7 +102,7 @@ class Growth:
                 raise PoolExhausted(requested_bytes=error.requested_bytes) from error
 
     def note(self, arena: Arena, wanted: int = 0, kept: int = 0) -> None:
-        """Look whether an arena runs low, and set ``due`` if so; under the store's mutex.
+        """Looks whether an arena runs low, and set ``due`` if so; under the store's mutex.
 
         ``wanted`` is the number of slots that were asked for and could not be had. What
         all the memory that it may come to have would not satisfy makes nothing grow. All
@@ -121,12 +121,12 @@ class Growth:
             self._ask(arena)
 
     def look(self) -> None:
-        """Set ``due`` if some extent is on its way back: it may be empty, or unmapped, by now."""
+        """Sets ``due`` if some extent is on its way back: it may be empty, or unmapped, by now."""
         if self._departures.under_way:
             self.due.set()
 
     def step(self) -> None:
-        """Continue moves of memory; then add an extent to an arena, or retire one.
+        """Continues moves of memory; then add an extent to an arena, or retire one.
 
         Takes up to half a second a GiB if it adds one. Sets ``due`` again while another step is
         needed. Logs a refusal once and stops growing for a while: the cache continues with the
@@ -149,12 +149,12 @@ class Growth:
                 self.due.set()
 
     def _own(self) -> list[Arena]:
-        """Return the arenas of the tier that this gives memory to."""
+        """Returns the arenas of the tier that this gives memory to."""
         arenas = self._cache.arenas.values()
         return [each for each in arenas if each.tier == self._arenas.tier]
 
     def _poorest(self) -> Arena | None:
-        """Return the arena that runs low and is to grow first: that of the poorest tenant."""
+        """Returns the arena that runs low and is to grow first: that of the poorest tenant."""
         low = [each for each in self._own() if self._runs_low(each)]
         if not low:
             if not any(self._lacks(each) for each in self._own()):
@@ -194,21 +194,21 @@ class Growth:
         return []
 
     def _askers(self) -> list[Arena]:
-        """Return the arenas that lack memory and asked for some lately, the first asker first."""
+        """Returns the arenas that lack memory and asked for some lately, the first asker first."""
         oldest = self._clock() - ASK_LIFETIME
         self._asked = {key: at for key, at in self._asked.items() if at >= oldest}
         arenas = [self._cache.arenas[key] for key in self._asked if key in self._cache.arenas]
         return [each for each in arenas if self._is_short(each)]
 
     def _ask(self, arena: Arena) -> None:
-        """Note that an arena needs memory that others have; under the store's mutex."""
+        """Notes that an arena needs memory that others have; under the store's mutex."""
         now = self._clock()
         self._asked[arena.arena_id] = now
         if now >= self._look_again:
             self.due.set()
 
     def _is_promised(self, arena: Arena) -> bool:
-        """Return whether what is left of the budget is for another arena, that extents retire for.
+        """Returns whether what is left of the budget is for another arena, that extents retire for.
 
         Else whoever gave an extent would have it back at once.
         """
@@ -236,12 +236,12 @@ class Growth:
         return arena.free_count < max(mark, self._wanted.get(arena.arena_id, 0), 1)
 
     def _room(self, arena: Arena) -> int:
-        """Return how many slots an arena may still grow by."""
+        """Returns how many slots an arena may still grow by."""
         room, quota = self._arenas.room(arena.slot_bytes), arena.quota_slots
         return room if quota is None else min(room, quota)
 
     def _prospect(self, arena: Arena) -> int:
-        """Return how many slots an arena may come to grow by, with what others have to give."""
+        """Returns how many slots an arena may come to grow by, with what others have to give."""
         # Not from the shares, which are made of all arenas and leases: whoever reserves asks.
         share: float | None = self._quotas.of(arena.tenant).share_bytes
         if share is None:

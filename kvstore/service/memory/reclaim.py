@@ -52,12 +52,12 @@ class Departures:
         self.under_way: dict[int, _Departure] = {}
 
     def hurried(self) -> bool:
-        """Return whether an extent retired so recently that no other has to yet."""
+        """Returns whether an extent retired so recently that no other has to yet."""
         latest = max((each.retired_at for each in self.under_way.values()), default=None)
         return latest is not None and self._clock() < latest + PATIENCE
 
     def begin(self, arena: Arena, extent_id: int) -> dict[str, object]:
-        """Retire an extent, under the store's mutex; return what to log of it."""
+        """Retires an extent, under the store's mutex; returns what to log of it."""
         removed = self._cache.retire_extent(arena.arena_id, extent_id)
         self.under_way[extent_id] = _Departure(self._clock())
         return {
@@ -68,7 +68,7 @@ class Departures:
         }
 
     def go_on(self) -> None:
-        """Destroy what is empty and mapped by nobody; have the rest of the empty unmapped."""
+        """Destroys what is empty and mapped by nobody; have the rest of the empty unmapped."""
         if not self.under_way:
             return
         now = self._clock()

@@ -35,7 +35,7 @@ class Credentials:
         self._known: dict[int, tuple[Tenants, Identity]] = {}
 
     def identity_of(self, uid: int) -> Identity:
-        """Return the identity of a uid."""
+        """Returns the identity of a uid."""
         tenants = self.tenants
         known = self._known.get(uid)
         if known is not None and known[0] is tenants:
@@ -52,7 +52,7 @@ class Credentials:
         return Identity(tenant.name, admin=admin or tenant.admin)
 
     def issue(self, uid: int) -> str:
-        """Return the uid's credential, made at the first call."""
+        """Returns the uid's credential, made at the first call."""
         with self._mutex:
             credential = self._by_uid.get(uid)
             if credential is None:
@@ -62,7 +62,7 @@ class Credentials:
             return credential
 
     def identify(self, credential: str, *, local: bool = True) -> Identity:
-        """Return whose credential or token it is; raises :class:`CredentialRequired`.
+        """Returns whose credential or token it is; raises :class:`CredentialRequired`.
 
         A uid's credential counts only where the call is ``local``, over a unix socket:
         the kernel vouched for a process of this host, which one elsewhere is not,
@@ -83,7 +83,7 @@ class Credentials:
         return tenant.identity
 
     def identify_certificate(self, names: Sequence[str]) -> Identity | None:
-        """Return whose certificate it is, by its names; None for nobody's.
+        """Returns whose certificate it is, by its names; None for nobody's.
 
         The certificate has to be verified. Raises :class:`CredentialRequired` where its
         names are of several tenants.

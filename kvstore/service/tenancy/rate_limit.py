@@ -42,14 +42,14 @@ class TokenBucket:
         self._filled_at = now
 
     def wait(self, now: float) -> float:
-        """Return the seconds until a request may come; zero: now."""
+        """Returns the seconds until a request may come; zero: now."""
         self._left = min(self._left + (now - self._filled_at) * self._rate, self._size)
         self._filled_at = now
         wait = (1.0 - self._left) / self._rate
         return wait if wait > ROUNDING else 0.0
 
     def take(self) -> None:
-        """Take a request out, of an empty bucket too: what is owed is at most its size."""
+        """Takes a request out, of an empty bucket too: what is owed is at most its size."""
         self._left = max(self._left - 1.0, -self._size)
 
 
@@ -75,7 +75,7 @@ class Traffic:
         self._tenants: OrderedDict[str, _Tenant] = OrderedDict()
 
     def admit(self, tenant: str, *, always: bool = False) -> None:
-        """Count a request, or raise :class:`TooManyRequests`.
+        """Counts a request, or raises :class:`TooManyRequests`.
 
         One that gives something back comes in ``always``, and counts: it puts off
         those that take.
@@ -95,7 +95,7 @@ class Traffic:
         raise TooManyRequests(quota="requests_per_second", maximum=rate, retry_after_s=wait)
 
     def refused(self, tenant: str) -> None:
-        """Count a request that was refused before it came this far."""
+        """Counts a request that was refused before it came this far."""
         with self._mutex:
             known = self._tenants.get(tenant) or self._begin(tenant)
             self._tenants.move_to_end(tenant)
@@ -103,7 +103,7 @@ class Traffic:
             known.refused_count += 1
 
     def requests(self, tenant: str) -> Requests:
-        """Return what a tenant asked for since the start."""
+        """Returns what a tenant asked for since the start."""
         with self._mutex:
             known = self._tenants.get(tenant)
             return Requests(0, 0) if known is None else Requests(known.count, known.refused_count)
@@ -121,7 +121,7 @@ class Traffic:
         return None if rate is None else TokenBucket(rate, self._clock())
 
     def all_requests(self) -> dict[str, Requests]:
-        """Return what each tenant asked for since the start, of those that are remembered."""
+        """Returns what each tenant asked for since the start, of those that are remembered."""
         with self._mutex:
             tenants = list(self._tenants.items())
         return {name: Requests(each.count, each.refused_count) for name, each in tenants}

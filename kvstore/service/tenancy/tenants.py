@@ -49,11 +49,11 @@ class Tenants:
         )
 
     def of_uid(self, uid: int) -> Tenant | None:
-        """Return the tenant that a uid of this host belongs to."""
+        """Returns the tenant that a uid of this host belongs to."""
         return self._by_uid.get(uid)
 
     def of_token(self, token: str) -> Tenant | None:
-        """Return whose token it is.
+        """Returns whose token it is.
 
         The time it takes says nothing about a token that is right: what is looked up
         is the token's digest under a key that nobody outside this process has, so no
@@ -66,7 +66,7 @@ class Tenants:
         return self._by_masked_digest.get(self._masked(digest))
 
     def of_certificate(self, names: Iterable[str]) -> list[Tenant]:
-        """Return the tenants that the names of a verified certificate stand for, each once."""
+        """Returns the tenants that the names of a verified certificate stand for, each once."""
         found = [
             self._by_name[each] for each in map(canonical_name, names) if each in self._by_name
         ]
@@ -87,14 +87,14 @@ class Tenants:
 
 
 def canonical_name(name: str) -> str:
-    """Return a certificate's name as it is compared: DNS names have no case, URIs do."""
+    """Returns a certificate's name as it is compared: DNS names have no case, URIs do."""
     return name if ":" in name else name.lower()
 
 
 def _by(
     claims: Iterable[tuple[Tenant, Iterable[Key]]], what: str, *, shown: bool = True
 ) -> Mapping[Key, Tenant]:
-    """Return who claims what; raises ValueError where two claim the same."""
+    """Returns who claims what; raises ValueError where two claim the same."""
     found: dict[Key, Tenant] = {}
     for tenant, keys in claims:
         for key in keys:

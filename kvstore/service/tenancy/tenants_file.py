@@ -41,7 +41,7 @@ class TenantsFile:
 
     @classmethod
     def empty(cls) -> Self:
-        """Return what no file says: nobody is named, and all have the same quotas."""
+        """Returns what no file says: nobody is named, and all have the same quotas."""
         return cls(Tenants(), QuotaTable())
 
 
@@ -79,7 +79,7 @@ class QuotaValues(BaseModel):
     requests_per_second: float | None = None
 
     def over(self, default: Quotas) -> Quotas:
-        """Return ``default`` with what stands here in its place."""
+        """Returns ``default`` with what stands here in its place."""
         names = (each.name for each in fields(Quotas) if each.name in QuotaValues.model_fields)
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         return Quotas(**{each.name: getattr(default, each.name) for each in fields(Quotas)} | given)
@@ -119,7 +119,7 @@ class FileValues(BaseModel):
 
 
 def parse_tenants(content: bytes) -> TenantsFile:
-    """Return what the content of a tenants file says.
+    """Returns what the content of a tenants file says.
 
     Raises :class:`WrongTenants`, which names the line or the field, and repeats no
     value that could be a secret.

@@ -51,7 +51,7 @@ class _Gone:
         kept.add(self)
 
     def take(self, removed: bool) -> None:  # noqa: FBT001 - the slab's way to tell
-        """Take an answer, which may come late."""
+        """Takes an answer, which may come late."""
         with self._mutex:
             self._left -= removed
             last = not self._left
@@ -61,7 +61,7 @@ class _Gone:
             self._answered.set()
 
     def wait(self) -> bool:
-        """Wait for all answers, or the first no; return whether all were yes."""
+        """Waits for all answers, or the first no; returns whether all were yes."""
         self._answered.wait(REMOVAL_PATIENCE)
         with self._mutex:
             return not self._left
@@ -88,7 +88,7 @@ class Disk:
 
     @classmethod
     def open(cls, config: SlabConfig) -> Self:
-        """Open the slab; where it cannot be had log why, and go on without.
+        """Opens the slab; where it cannot be had log why, and go on without.
 
         Raises ``SlabInUse`` where another process has the file.
         """
@@ -112,19 +112,19 @@ class Disk:
         return DiskState.OPEN if usable else DiskState.FAILED
 
     def usable(self) -> Slab | None:
-        """Return the slab while it takes and gives pages."""
+        """Returns the slab while it takes and gives pages."""
         slab = self.slab
         return slab if slab is not None and slab.state is SlabState.OPEN else None
 
     def leading(self, namespace: bytes, digests: Iterable[bytes]) -> int:
-        """Return how many of a path's pages are there for good, up to the first that is not."""
+        """Returns how many of a path's pages are there for good, up to the first that is not."""
         slab = self.usable()
         return 0 if slab is None else slab.leading(PageKey(namespace, each) for each in digests)
 
     def remove(
         self, keys: Items[PageKey], namespaces: Items[bytes], submitted: Callable[[], None]
     ) -> bool:
-        """Remove pages and all that comes after them, and namespaces by their digests.
+        """Removes pages and all that comes after them, and namespaces by their digests.
 
         They are to have left the index before. ``submitted`` is called once nobody finds
         them here. Waits for the disk, and returns whether they cannot return; where it
@@ -144,14 +144,14 @@ class Disk:
         return False
 
     def use(self) -> DiskUse:
-        """Return what is there now, as one snapshot of the slab."""
+        """Returns what is there now, as one snapshot of the slab."""
         if self.slab is None:
             return DiskUse(self.state)
         use = self.slab.use()
         return DiskUse(self.state, self._size_bytes, use.page_count, use.slot_count, use.counters)
 
     def close(self) -> None:
-        """Write what waits, and give the file up. Idempotent."""
+        """Writes what waits, and gives the file up. Idempotent."""
         if self.slab is not None:
             self.slab.close()
 

@@ -105,7 +105,7 @@ class Loader:
         options: MatchOptions,
         terms: LoadTerms,
     ) -> int:
-        """Bring what tier 3 has of a sequence beyond the index to tier 1, if that is worth it.
+        """Brings what tier 3 has of a sequence beyond the index to tier 1, if that is worth it.
 
         Returns how many tokens of the sequence tier 3 has with those before them; 0 where
         it has none beyond the index. Waits as long as ``terms`` allow; a load that takes
@@ -169,7 +169,7 @@ class Loader:
         count: int,
         located: Located,
     ) -> Event | None:
-        """Begin a load, or join the one under way; return what is set as it ends."""
+        """Begins a load, or join the one under way; returns what is set as it ends."""
         with self._mutex:
             load = self._cache.begin_read(caller, namespace_id, sequence, count, located)
             if load is None:
@@ -194,7 +194,7 @@ class Loader:
         return ended
 
     def _targets(self, load: DiskRead) -> list[_Target]:
-        """Return where a load's pages are read to."""
+        """Returns where a load's pages are read to."""
         size = load.namespace.layout.page_bytes
         views = [self._memory.view(slot) for slot in load.targets]
         left = sum(view is None for view in views) * size
@@ -210,7 +210,7 @@ class Loader:
         return targets
 
     def _take(self, load: DiskRead, targets: Items[_Target], answer: ReadAnswer) -> None:
-        """Publish what was read, on a thread of the slab."""
+        """Publishes what was read, on a thread of the slab."""
         checksums: list[int] = []
         try:
             with self._deciding:
@@ -238,7 +238,7 @@ class Loader:
             self._lines.write(log.warning, "pages_not_loaded", why=str(failure))
 
     def _finish(self, load: DiskRead, checksums: Items[int]) -> None:
-        """Publish a load's first pages, and wake who waits for them."""
+        """Publishes a load's first pages, and wake who waits for them."""
         with self._mutex:
             self._cache.finish_read(load, len(checksums), checksums)
             ended = self._ends.pop(load)

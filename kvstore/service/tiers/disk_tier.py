@@ -31,7 +31,7 @@ class Removals:
         self._settling = Lock()
 
     def settle(self) -> bool:
-        """Return once what was removed before cannot return, whoever removed it.
+        """Returns once what was removed before cannot return, whoever removed it.
 
         False where the disk does not forget it; that is logged, and the alarm. Waits for
         the disk, some seconds at most. Without the store's mutex.
@@ -105,7 +105,7 @@ class Tier3:
         return self._disk.slab is not None
 
     def leading_tokens(self, identity: Identity, namespace_id: bytes, tokens: bytes) -> int:
-        """Return how many tokens of a sequence it has for good, in whole pages, from the first on.
+        """Returns how many tokens of a sequence it has for good, in whole pages, from the first on.
 
         Raises NamespaceNotFound.
         """
@@ -119,7 +119,7 @@ class Tier3:
         return count * namespace.layout.page_tokens
 
     def use(self) -> Tier3Use:
-        """Return what it has now."""
+        """Returns what it has now."""
         return Tier3Use(self._disk.use(), self.loader.bandwidth, self.loader.declined_count)
 
     def _lost(self, keys: Items[PageKey]) -> None:

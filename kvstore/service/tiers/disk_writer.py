@@ -56,7 +56,7 @@ class _Writes:
         return max(ends, default=self.keep.start)
 
     def expect(self, end: int) -> Callable[[bool], None]:
-        """Return what is told what became of the page that ends at ``end``."""
+        """Returns what is told what became of the page that ends at ``end``."""
         with self._mutex:
             self._left += 1
 
@@ -66,7 +66,7 @@ class _Writes:
         return done
 
     def end(self, written_end: int | None = None) -> None:
-        """Note that something ended, perhaps with a page that is there for good."""
+        """Notes that something ended, perhaps with a page that is there for good."""
         with self._mutex:
             if written_end is not None:
                 self._written.add(written_end)
@@ -105,7 +105,7 @@ class Keeper:
         self._lines = LogBudget(clock)
 
     def note(self) -> None:
-        """Set ``due`` if pages were touched that may be written; under the store's mutex."""
+        """Sets ``due`` if pages were touched that may be written; under the store's mutex."""
         if self._cache.state.disk is not None and self._cache.writes_wanted():
             self.due.set()
 
@@ -141,7 +141,7 @@ class Keeper:
         self.due.set()
 
     def _write(self, slab: Slab, keep: DiskWrite) -> None:
-        """Submit what is worth it of a path, in prefix order; what is there is kept already."""
+        """Submits what is worth it of a path, in prefix order; what is there is kept already."""
         writes = _Writes(keep, self._ended)
         try:
             wanted = list(self._wanted(slab, keep))
@@ -171,7 +171,7 @@ class Keeper:
             writes.end()
 
     def _wanted(self, slab: Slab, keep: DiskWrite) -> Iterator[_Wanted]:
-        """Yield the first pages of a keep that are there or worth a write; touch all the others.
+        """Yields the first pages of a keep that are there or worth a write; touches all the others.
 
         Raises ``CudaFailed``.
         """
@@ -193,5 +193,5 @@ class Keeper:
 
 
 def _there(slab: Slab, key: PageKey) -> bool:
-    """Return whether a page is on the disk, or on its way."""
+    """Returns whether a page is on the disk, or on its way."""
     return slab.contains(key) or slab.is_on_its_way(key)

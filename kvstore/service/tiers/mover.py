@@ -53,7 +53,7 @@ class MoveLedger:
                 )
 
     def read(self) -> dict[tuple[int, int], MoveCounts]:
-        """Return the counts of now, by the tiers that pages were copied from and to."""
+        """Returns the counts of now, by the tiers that pages were copied from and to."""
         with self._mutex:
             return {(FIRST + LOWER - tier, tier): each for tier, each in self._counts.items()}
 
@@ -97,12 +97,12 @@ class Mover:
         self._lines = LogBudget(clock)
 
     def note(self) -> None:
-        """Set ``due`` if something is to be moved; under the store's mutex."""
+        """Sets ``due`` if something is to be moved; under the store's mutex."""
         if self._cache.state.wanted:
             self.due.set()
 
     def step(self) -> None:
-        """Move pages until nothing is left to move, or for at most ``ROUNDS`` rounds.
+        """Moves pages until nothing is left to move, or for at most ``ROUNDS`` rounds.
 
         If no copy succeeds, the next step tries again: nothing says that the device works sooner.
         Moves nothing once the device has failed for good.
@@ -121,7 +121,7 @@ class Mover:
         self.due.set()
 
     def carry_out(self, moves: Items[Move]) -> int:
-        """Copy the pages of moves that were begun, and finish them; return how many were copied.
+        """Copies the pages of moves that were begun, and finish them; returns how many were copied.
 
         A batch of them is copied at once, and finished when its copies are done, while
         the next is copied already. Whatever is raised, no move stays under way.
@@ -156,7 +156,7 @@ class Mover:
     def _finish(
         self, waiting: deque[Move], batch: list[Move], ending: Ending, copied: int, since: float
     ) -> tuple[int, float]:
-        """Wait for a batch and finish it, the first that wait.
+        """Waits for a batch and finish it, the first that wait.
 
         ``copied`` were copied before it, until ``since``; returns both as they are now.
         """
@@ -170,7 +170,7 @@ class Mover:
         return copied + sum(whole), now
 
     def _whole(self, move: Move, outcomes: Items[Outcome]) -> bool:
-        """Return whether all pages of a move were copied."""
+        """Returns whether all pages of a move were copied."""
         failed = next((each for each in outcomes if isinstance(each, CudaFailed)), None)
         if failed is not None and not self._memory.device.is_lost(failed):
             with self._writing:
@@ -179,7 +179,7 @@ class Mover:
 
 
 def _batches(moves: Iterable[Move]) -> Iterator[list[Move]]:
-    """Yield moves in turn, of COPY_PAGES pages together or few more."""
+    """Yields moves in turn, of COPY_PAGES pages together or few more."""
     batch: list[Move] = []
     pages = 0
     for move in moves:

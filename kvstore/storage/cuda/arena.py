@@ -47,38 +47,38 @@ class CudaExtent:
         self._give_back: Callable[[], bool] | None = give_back
 
     def describe(self) -> ExtentDescription:
-        """Return what another process needs to map the memory."""
+        """Returns what another process needs to map the memory."""
         # From here on somebody may map it.
         self._described = True
         return self._description
 
     def read(self, index: int) -> memoryview | None:
-        """Return a copy of a slot's bytes, or None once it is closed; raises ``CudaFailed``."""
+        """Returns a copy of a slot's bytes, or None once it is closed; raises ``CudaFailed``."""
         access = self._access
         return None if access is None else access.read(index)
 
     def reader(self) -> SlotReader:
-        """Return ``read``."""
+        """Returns ``read``."""
         return self.read
 
     def place(self, index: int) -> DeviceBytes | None:
-        """Return where a slot's bytes are on the device, or None once it is closed."""
+        """Returns where a slot's bytes are on the device, or None once it is closed."""
         access = self._access
         return None if access is None else access.place(index)
 
     def fill(self, index: int, value: int) -> None:
-        """Write one value into all bytes of a slot; raises ``CudaFailed``."""
+        """Writes one value into all bytes of a slot; raises ``CudaFailed``."""
         if self._access is not None:
             self._access.fill(index, value)
 
     def give_back(self) -> bool:
-        """Give memory back that no process maps; False where the device refuses. Once."""
+        """Gives memory back that no process maps; False where the device refuses. Once."""
         self._access = None
         give_back, self._give_back = self._give_back, None
         return give_back is not None and give_back()
 
     def close(self) -> None:
-        """Give the memory up. Idempotent.
+        """Gives the memory up. Idempotent.
 
         What was described is left to the end of this process: to give it back under
         whoever maps it is undefined, and the driver keeps it until the last of them
@@ -100,7 +100,7 @@ class CudaDevice:
     granularity = GRANULARITY
 
     def __init__(self, number: int, load: Callable[[], CudaRuntime] = CupyRuntime) -> None:
-        """Select the device, which takes up to a second; ``load`` brings CUDA."""
+        """Selects the device, which takes up to a second; ``load`` brings CUDA."""
         self._number = number
         self._name = f"cuda:{number}"
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="kvstore-cuda")
@@ -115,7 +115,7 @@ class CudaDevice:
         self._reserve: DeviceReserve | None = None
 
     def require(self, budget_bytes: int, pause: Callable[[], bool]) -> None:
-        """Wait until the device has that much left, looking again after each ``pause``.
+        """Waits until the device has that much left, looking again after each ``pause``.
 
         The workers of a store that ended keep its memory for a while. A pause that
         returns False is the last. Raises :class:`DeviceUnavailable` then, and at once
@@ -124,7 +124,7 @@ class CudaDevice:
         self._await(budget_bytes, pause, lambda: None)
 
     def reserve(self, budget_bytes: int, piece_bytes: int, pause: Callable[[], bool]) -> None:
-        """Allocate the whole budget in pieces of that size, after waiting as ``require`` does.
+        """Allocates the whole budget in pieces of that size, after waiting as ``require`` does.
 
         Later extents come from these pieces. Rounds the budget down and pieces up to
         ``granularity``.
@@ -139,7 +139,7 @@ class CudaDevice:
     def _await(
         self, budget_bytes: int, pause: Callable[[], bool], take: Callable[[], None]
     ) -> None:
-        """Call ``take`` once the device has room, until it does not raise ``CudaFailed``."""
+        """Calls ``take`` once the device has room, until it does not raise ``CudaFailed``."""
         awaited, refusal = False, ""
         while True:
             try:
@@ -165,7 +165,7 @@ class CudaDevice:
                 )
 
     def answers(self) -> bool:
-        """Return whether the device still works for this process; False after a permanent error.
+        """Returns whether the device still works for this process; False after a permanent error.
 
         Waits for all work of this process on the device. After an illegal address or an ECC error
         every later call of CUDA fails, until the process ends.
@@ -178,15 +178,15 @@ class CudaDevice:
         return True
 
     def allocate(self, shape: ExtentShape) -> CudaExtent:
-        """Allocate an extent, clear and export it; raises :class:`NotEnoughMemory`."""
+        """Allocates an extent, clear and export it; raises :class:`NotEnoughMemory`."""
         return self._run(lambda: self._allocate(shape))
 
     def pci_bus_id(self) -> str:
-        """Return where the device is attached, such as ``0000:3B:00.0``; raises ``CudaFailed``."""
+        """Returns where the device is attached, such as ``0000:3B:00.0``; raises ``CudaFailed``."""
         return self._run(lambda: self._runtime.pci_bus_id(self._number))
 
     def close(self) -> None:
-        """Free the reserve and end the threads. Idempotent.
+        """Frees the reserve and end the threads. Idempotent.
 
         Extents not closed by then are left to the end of the process.
         """

@@ -26,7 +26,7 @@ class CudaCopier:
     """
 
     def __init__(self, number: int, runtime: CudaRuntime) -> None:
-        """Prepare for device ``number``. Threads and streams are made with the first call."""
+        """Prepares for device ``number``. Threads and streams are made with the first call."""
         self._number = number
         self._runtime = runtime
         self._inwards = CopyStream(number, runtime, "in")
@@ -35,7 +35,7 @@ class CudaCopier:
         self._selected = False
 
     def begin_all(self, copies: Items[DeviceCopy]) -> Callable[[], list[CudaFailed | None]]:
-        """Begin copies. Returns a wait for them, which returns each one's error, or None.
+        """Begins copies. Returns a wait for them, which returns each one's error, or None.
 
         If CUDA reports an error during the wait, all of this call's copies in that direction
         get it. If this call or the wait raises, no copy is under way.
@@ -53,7 +53,7 @@ class CudaCopier:
         )
 
     def register(self, memory: memoryview) -> Callable[[], None]:
-        """Register memory of the host by one call; return a function that undoes it.
+        """Registers memory of the host by one call; returns a function that undoes it.
 
         Raises :class:`CudaFailed`. The memory must exist until the caller has undone the
         registration, which it does once. Logs a registration that CUDA does not undo.
@@ -63,7 +63,7 @@ class CudaCopier:
         return lambda: self._run(lambda: self._unregister(address))
 
     def close(self) -> None:
-        """End the threads. Registered memory stays registered until the process ends."""
+        """Ends the threads. Registered memory stays registered until the process ends."""
         for each in (self._inwards, self._outwards):
             each.close()
         self._thread.shutdown()
@@ -72,7 +72,7 @@ class CudaCopier:
         return self._thread.submit(work).result()
 
     def _begin(self) -> None:
-        """Select the device on the registration thread, the first time."""
+        """Selects the device on the registration thread, the first time."""
         if not self._selected:
             self._runtime.use(self._number)
             self._selected = True
@@ -93,7 +93,7 @@ def _both(
     end_inwards: Callable[[], list[CudaFailed | None]],
     end_outwards: Callable[[], list[CudaFailed | None]],
 ) -> Callable[[], list[CudaFailed | None]]:
-    """Return a wait for both directions; its errors are in the order of ``inwards``."""
+    """Returns a wait for both directions; its errors are in the order of ``inwards``."""
 
     def end() -> list[CudaFailed | None]:
         try:

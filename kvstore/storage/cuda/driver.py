@@ -70,13 +70,13 @@ class CudaDriver:
             raise DeviceUnavailable(f"CUDA cannot be used: {error}") from error
 
     def uuid(self, device: int) -> bytes:
-        """Return the 16 bytes of a device's UUID; of a MIG instance, its own."""
+        """Returns the 16 bytes of a device's UUID; of a MIG instance, its own."""
         uuid = (ctypes.c_ubyte * UUID_BYTES)()
         self._call("cuDeviceGetUuid_v2", ctypes.byref(uuid), self._device(device))
         return bytes(uuid)
 
     def retain(self, device: int) -> None:
-        """Create the device's primary context, which all threads of the process share.
+        """Creates the device's primary context, which all threads of the process share.
 
         Takes up to two seconds. The context stays until the process ends.
         """
@@ -91,7 +91,7 @@ class CudaDriver:
         return name.value.decode("ascii")
 
     def allocation(self, address: int) -> Allocation:
-        """Return the allocation that an address lies in; on the thread that made it."""
+        """Returns the allocation that an address lies in; on the thread that made it."""
         base, size = ctypes.c_ulonglong(), ctypes.c_size_t()
         self._call(
             "cuMemGetAddressRange_v2",
@@ -123,7 +123,7 @@ class CudaDriver:
         return bool(value.value)
 
     def begin_batch(self, copies: Items[PlainCopy], stream: int) -> None:
-        """Begin copies by one call, in any order among themselves.
+        """Begins copies by one call, in any order among themselves.
 
         The stream must not be the legacy one. An error does not say how many copies began: wait for
         the stream before you use their memory again. Call it only if ``copies_batches``.

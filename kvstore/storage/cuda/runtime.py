@@ -44,38 +44,38 @@ class CudaRuntime(Protocol):
         ...
 
     def use(self, device: int) -> None:
-        """Make a device, which ``select`` has prepared, this thread's own."""
+        """Makes a device, which ``select`` has prepared, this thread's own."""
         ...
 
     def pci_bus_id(self, device: int) -> str:
-        """Return where a device is attached, such as ``0000:3B:00.0``."""
+        """Returns where a device is attached, such as ``0000:3B:00.0``."""
         ...
 
     def room(self) -> DeviceRoom:
-        """Return what the device has left."""
+        """Returns what the device has left."""
         ...
 
     def allocate(self, size_bytes: int) -> int:
-        """Return the address of fresh memory, whatever is in it."""
+        """Returns the address of fresh memory, whatever is in it."""
         ...
 
     def fill(self, address: int, size_bytes: int, value: int, stream: int) -> None:
-        """Write one value into all bytes of memory, and wait for the stream."""
+        """Writes one value into all bytes of memory, and waits for the stream."""
         ...
 
     def read(self, address: int, size_bytes: int, stream: int) -> memoryview:
-        """Return a copy of memory's bytes, after waiting for the stream.
+        """Returns a copy of memory's bytes, after waiting for the stream.
 
         It includes writes of other streams only if the caller waited for them first.
         """
         ...
 
     def make_stream(self) -> int:
-        """Return a stream that waits for none of the others."""
+        """Returns a stream that waits for none of the others."""
         ...
 
     def begin_batch(self, copies: Items[DeviceCopy], stream: int) -> bool:
-        """Begin all copies by one call, in any order. Returns False if that is not possible.
+        """Begins all copies by one call, in any order. Returns False if that is not possible.
 
         If it raises, some or all of them may have begun.
         """
@@ -90,35 +90,35 @@ class CudaRuntime(Protocol):
         ...
 
     def wait(self, stream: int) -> None:
-        """Wait until all that was begun on a stream is done."""
+        """Waits until all that was begun on a stream is done."""
         ...
 
     def record_event(self, stream: int) -> int:
-        """Return an event that happens once all work queued on the stream so far is done."""
+        """Returns an event that happens once all work queued on the stream so far is done."""
         ...
 
     def wait_for_event(self, event: int) -> None:
-        """Wait for an event, once: the wait destroys it."""
+        """Waits for an event, once: the wait destroys it."""
         ...
 
     def synchronize(self) -> None:
-        """Wait for all work of this process on the device."""
+        """Waits for all work of this process on the device."""
         ...
 
     def register(self, address: int, size_bytes: int) -> None:
-        """Lock memory of the host to its place, so that the device reaches it by itself."""
+        """Locks memory of the host to its place, so that the device reaches it by itself."""
         ...
 
     def unregister(self, address: int) -> None:
-        """Undo ``register``, by the address that it was given."""
+        """Undoes ``register``, by the address that it was given."""
         ...
 
     def export(self, address: int) -> Exported:
-        """Return what lets other processes map the memory."""
+        """Returns what lets other processes map the memory."""
         ...
 
     def give_back(self, address: int) -> None:
-        """Give memory back that no other process maps."""
+        """Gives memory back that no other process maps."""
         ...
 
 
@@ -157,25 +157,25 @@ class CupyRuntime:
         self._call("setDevice", device)
 
     def pci_bus_id(self, device: int) -> str:
-        """Return where a device is attached, such as ``0000:3B:00.0``."""
+        """Returns where a device is attached, such as ``0000:3B:00.0``."""
         return self._driver.pci_bus_id(device)
 
     def room(self) -> DeviceRoom:
-        """Return what the device has left."""
+        """Returns what the device has left."""
         return DeviceRoom(*self._call("memGetInfo"))
 
     def allocate(self, size_bytes: int) -> int:
-        """Return the address of fresh memory, whatever is in it."""
+        """Returns the address of fresh memory, whatever is in it."""
         address: int = self._call("malloc", size_bytes)
         return address
 
     def fill(self, address: int, size_bytes: int, value: int, stream: int) -> None:
-        """Write one value into all bytes of memory, and wait for the stream."""
+        """Writes one value into all bytes of memory, and waits for the stream."""
         self._call("memsetAsync", address, value, size_bytes, stream)
         self.wait(stream)
 
     def read(self, address: int, size_bytes: int, stream: int) -> memoryview:
-        """Return a copy of memory's bytes, after waiting for the stream."""
+        """Returns a copy of memory's bytes, after waiting for the stream."""
         copy = memoryview((ctypes.c_ubyte * size_bytes)()).cast("B")
         try:
             self.begin_read(address, copy, stream)
@@ -185,12 +185,12 @@ class CupyRuntime:
         return copy
 
     def make_stream(self) -> int:
-        """Return a stream of ``cudaStreamCreateWithFlags``."""
+        """Returns a stream of ``cudaStreamCreateWithFlags``."""
         stream: int = self._call("streamCreateWithFlags", STREAM_NON_BLOCKING)
         return stream
 
     def begin_write(self, address: int, content: memoryview, stream: int) -> None:
-        """Begin a ``cudaMemcpyAsync``, which goes through memory of the driver's where needed.
+        """Begins a ``cudaMemcpyAsync``, which goes through memory of the driver's where needed.
 
         As long as it is not waited for, ``content`` has to stay as it is.
         """
@@ -198,12 +198,12 @@ class CupyRuntime:
         self._call("memcpyAsync", address, address_of(content), content.nbytes, kind, stream)
 
     def begin_read(self, address: int, into: memoryview, stream: int) -> None:
-        """Begin a ``cudaMemcpyAsync``; as long as it is not waited for, ``into`` has to stay."""
+        """Begins a ``cudaMemcpyAsync``; as long as it is not waited for, ``into`` has to stay."""
         kind = DEVICE_TO_HOST
         self._call("memcpyAsync", address_of(into), address, into.nbytes, kind, stream)
 
     def begin_batch(self, copies: Items[DeviceCopy], stream: int) -> bool:
-        """Begin copies by ``cuMemcpyBatchAsync``, if the driver and the device allow it."""
+        """Begins copies by ``cuMemcpyBatchAsync``, if the driver and the device allow it."""
         if not self._batches:
             return False
         plain = []
@@ -215,11 +215,11 @@ class CupyRuntime:
         return True
 
     def wait(self, stream: int) -> None:
-        """Wait by ``cudaStreamSynchronize``, which raises what went wrong meanwhile too."""
+        """Waits by ``cudaStreamSynchronize``, which raises what went wrong meanwhile too."""
         self._call("streamSynchronize", stream)
 
     def record_event(self, stream: int) -> int:
-        """Return an event of ``cudaEventRecord``, one for each call."""
+        """Returns an event of ``cudaEventRecord``, one for each call."""
         event: int = self._call("eventCreateWithFlags", EVENT_FLAGS)
         try:
             self._call("eventRecord", event, stream)
@@ -229,18 +229,18 @@ class CupyRuntime:
         return event
 
     def wait_for_event(self, event: int) -> None:
-        """Wait by ``cudaEventSynchronize``, asleep; also raises errors of earlier work."""
+        """Waits by ``cudaEventSynchronize``, asleep; also raises errors of earlier work."""
         try:
             self._call("eventSynchronize", event)
         finally:
             self._call("eventDestroy", event)
 
     def synchronize(self) -> None:
-        """Wait by ``cudaDeviceSynchronize``. Raises each time after an error that stays."""
+        """Waits by ``cudaDeviceSynchronize``. Raises each time after an error that stays."""
         self._call("deviceSynchronize")
 
     def register(self, address: int, size_bytes: int) -> None:
-        """Register by ``cudaHostRegister``, portable; a tenth of a second a GB.
+        """Registers by ``cudaHostRegister``, portable; a tenth of a second a GB.
 
         What is refused is not reported by a later call again: cupy clears it by
         ``cudaGetLastError``.
@@ -248,18 +248,18 @@ class CupyRuntime:
         self._call("hostRegister", address, size_bytes, HOST_REGISTER_PORTABLE)
 
     def unregister(self, address: int) -> None:
-        """Unregister by ``cudaHostUnregister``."""
+        """Unregisters by ``cudaHostUnregister``."""
         self._call("hostUnregister", address)
 
     def export(self, address: int) -> Exported:
-        """Return what lets other processes map the memory."""
+        """Returns what lets other processes map the memory."""
         base = self._driver.allocation(address).base
         # CUDA documents this call for an allocation's first byte only.
         handle: bytes = self._call("ipcGetMemHandle", base)
         return Exported(handle, address - base)
 
     def give_back(self, address: int) -> None:
-        """Give memory back that no other process maps."""
+        """Gives memory back that no other process maps."""
         self._call("free", address)
 
     def _call(self, name: str, *arguments: int) -> Any:  # noqa: ANN401  # as CUDA's
@@ -270,7 +270,7 @@ class CupyRuntime:
 
 
 def address_of(content: memoryview) -> int:
-    """Return where bytes of this process lie; they stay there while the view is alive."""
+    """Returns where bytes of this process lie; they stay there while the view is alive."""
     if content.readonly:
         return np.frombuffer(content, np.uint8).ctypes.data
     # In a tenth of the time.

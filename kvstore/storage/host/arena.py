@@ -75,17 +75,17 @@ class HostExtent:
         self._registration.finish()
 
     def describe(self) -> ExtentDescription:
-        """Return what another process needs to map the memory, until ``close``."""
+        """Returns what another process needs to map the memory, until ``close``."""
         export = HostExport(self._descriptor, self._mapped_bytes)
         return ExtentDescription(self.shape, 0, export)
 
     def read(self, index: int) -> memoryview | None:
-        """Return a slot's bytes, in place, or None once it is closed."""
+        """Returns a slot's bytes, in place, or None once it is closed."""
         view = self.place(index)
         return None if view is None else view.toreadonly()
 
     def reader(self) -> SlotReader:
-        """Return what reads slots in place, a third of what ``read`` takes for each."""
+        """Returns what reads slots in place, a third of what ``read`` takes for each."""
         view, size = self._view(), self.shape.slot_bytes
         if view is None:
             return self.read
@@ -93,7 +93,7 @@ class HostExtent:
         return lambda index: readable[index * size : (index + 1) * size]
 
     def place(self, index: int) -> memoryview | None:
-        """Return a slot's bytes, in place, to be written; None once it is closed."""
+        """Returns a slot's bytes, in place, to be written; None once it is closed."""
         view, size = self._view(), self.shape.slot_bytes
         return None if view is None else view[index * size : (index + 1) * size]
 
@@ -107,18 +107,18 @@ class HostExtent:
             return None
 
     def fill(self, index: int, value: int) -> None:
-        """Write one value, of a byte, into all bytes of a slot."""
+        """Writes one value, of a byte, into all bytes of a slot."""
         mapping, size = self._mapping, self.shape.slot_bytes
         if mapping is not None:
             mapping[index * size : (index + 1) * size] = bytes([value]) * size
 
     def give_back(self) -> bool:
-        """Do as ``close``: the kernel has it once the last mapping is gone."""
+        """Does as ``close``: the kernel has it once the last mapping is gone."""
         self.close()
         return True
 
     def close(self) -> None:
-        """Unmap, and close the descriptor. Idempotent.
+        """Unmaps, and closes the descriptor. Idempotent.
 
         What was read is unmapped once nobody looks at it any more.
         """
@@ -167,7 +167,7 @@ class HostMemory:
         return self._terms.hugepages.granularity
 
     def warn_beyond(self, budget_bytes: int, tier: int = 1) -> None:
-        """Log each bound that is now less than a tier's budget. More may be available later."""
+        """Logs each bound that is now less than a tier's budget. More may be available later."""
         for bound in self._terms.bounds():
             if budget_bytes > bound.available_bytes:
                 event = "tier1_bytes_beyond_memory" if tier == 1 else "tier2_bytes_beyond_memory"
@@ -175,9 +175,9 @@ class HostMemory:
                 log.warning(event, **fields)
 
     def answers(self) -> bool:
-        """Return True."""
+        """Returns True."""
         return True
 
     def allocate(self, shape: ExtentShape) -> HostExtent:
-        """Allocate an extent; raises :class:`NotEnoughMemory`."""
+        """Allocates an extent; raises :class:`NotEnoughMemory`."""
         return HostExtent(shape, self._terms, self._register)

@@ -125,7 +125,7 @@ FILES = {
 
 
 def require(size_bytes: int, root: Path = Path("/")) -> None:
-    """Raise :class:`NotEnoughMemory`, naming the bound, unless ``size_bytes`` fit all bounds."""
+    """Raises :class:`NotEnoughMemory`, naming the bound, unless ``size_bytes`` fit all bounds."""
     for bound in bounds(root):
         if size_bytes > bound.available_bytes:
             raise NotEnoughMemory(
@@ -136,25 +136,25 @@ def require(size_bytes: int, root: Path = Path("/")) -> None:
 
 
 def bounds(root: Path = Path("/")) -> list[Bound]:
-    """Return every bound there is: the machine's, and those of all cgroups above us."""
+    """Returns every bound there is: the machine's, and those of all cgroups above us."""
     return [*_machine(root), *_cgroups(root)]
 
 
 def _machine(root: Path) -> Iterator[Bound]:
-    """Yield MemAvailable: what can be had without swapping, by the kernel's own estimate."""
+    """Yields MemAvailable: what can be had without swapping, by the kernel's own estimate."""
     for line in read(root / "proc/meminfo").splitlines():
         if line.startswith("MemAvailable:"):
             yield Bound(int(line.split()[1]) * KIB, "MemAvailable")
 
 
 def _cgroups(root: Path) -> Iterator[Bound]:
-    """Yield the bound of each limited cgroup from ours to the top of its mount."""
+    """Yields the bound of each limited cgroup from ours to the top of its mount."""
     for version, directory in cgroups("memory", root):
         yield from _cgroup(directory, FILES[version], root)
 
 
 def _cgroup(directory: Path, files: Files, root: Path) -> Iterator[Bound]:
-    """Yield the bound of one cgroup, if it has a limit.
+    """Yields the bound of one cgroup, if it has a limit.
 
     Page cache that was not used for a while counts as available, as in the
     working set of container runtimes: the kernel drops it before anything else.

@@ -107,7 +107,7 @@ class SlabBook:
     reading_bytes: int = 0
 
     def fail(self, error: BaseException) -> None:
-        """Give the disk up, and raise the alarm, once; with or without the mutex."""
+        """Gives the disk up, and raises the alarm, once; with or without the mutex."""
         with self.mutex:
             if self.state is SlabState.FAILED:
                 return
@@ -121,7 +121,7 @@ class SlabBook:
         )
 
     def leave(self, keys: Iterable[PageKey]) -> list[int]:
-        """Drop pages from the index; return their slots, LEAVING."""
+        """Drops pages from the index; returns their slots, LEAVING."""
         slots = self.index.drop_all(keys)
         for slot in slots:
             segment, index = self.room.at(slot)
@@ -129,7 +129,7 @@ class SlabBook:
         return slots
 
     def doom(self, keys: Iterable[PageKey]) -> tuple[list[int], list[PendingWrite]]:
-        """Drop pages and all that comes after them, on the disk or on its way there.
+        """Drops pages and all that comes after them, on the disk or on its way there.
 
         And what is below a page that is neither. Returns the slots, LEAVING, and the
         writes, which are cancelled.
@@ -159,7 +159,7 @@ class SlabBook:
         return slots, list(writes.values())
 
     def _has_parent(self, page: SlabPage, gone: Container[PageKey]) -> bool:
-        """Return whether a page's parent is there or on its way, and not among the ``gone``."""
+        """Returns whether a page's parent is there or on its way, and not among the ``gone``."""
         parent = PageKey(page.key.namespace, page.parent)
         if parent in gone:
             return False
@@ -169,7 +169,7 @@ class SlabBook:
         return is_root or on_its_way or self.index.find(parent) is not None
 
     def settle(self, slots: Iterable[int]) -> None:
-        """Make slots FREE whose headers the disk does not have any more."""
+        """Makes slots FREE whose headers the disk does not have any more."""
         for slot in slots:
             segment, index = self.room.at(slot)
             segment.touched[index] = 0
@@ -182,7 +182,7 @@ class SlabBook:
 
 
 def call_out(function: Callable[[T], None], value: T) -> None:
-    """Call a function of somebody else's; what it raises is logged, and stops nothing."""
+    """Calls a function of somebody else's; what it raises is logged, and stops nothing."""
     try:
         function(value)
     except Exception:

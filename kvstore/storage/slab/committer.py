@@ -45,11 +45,11 @@ class SlabCommitter:
         self._thread = Thread(target=self._run, name="kvstore-slab-commit", daemon=True)
 
     def start(self) -> None:
-        """Start the thread; once."""
+        """Starts the thread; once."""
         self._thread.start()
 
     def join(self) -> None:
-        """Wait until all that waits is committed, after the book was closed."""
+        """Waits until all that waits is committed, after the book was closed."""
         self._thread.join()
 
     def _run(self) -> None:
@@ -76,7 +76,7 @@ class SlabCommitter:
         self._end(writes, removals, removed=False)
 
     def _take_writes(self) -> list[PendingWrite]:
-        """Take a batch out of what waits, which may be nothing."""
+        """Takes a batch out of what waits, which may be nothing."""
         taken: list[PendingWrite] = []
         size = 0
         while self._book.writes and size < BATCH_BYTES:
@@ -90,7 +90,7 @@ class SlabCommitter:
         return taken
 
     def _commit(self, writes: list[PendingWrite], removals: list[PendingRemoval]) -> None:
-        """Commit a batch, and the removals that came until its headers are written."""
+        """Commits a batch, and the removals that came until its headers are written."""
         book = self._book
         self._placing.place([each for each in writes if not each.cancelled])
         self._write_pages([each for each in writes if each.slot is not None])
@@ -108,7 +108,7 @@ class SlabCommitter:
         self._end(writes, removals, removed=True)
 
     def _write_pages(self, writes: list[PendingWrite]) -> None:
-        """Write pages' bytes into their slots, and return once they are durable."""
+        """Writes pages' bytes into their slots, and returns once they are durable."""
         if not writes:
             return
         runs: list[Future[None]] = []
@@ -192,6 +192,6 @@ class SlabCommitter:
 
 
 def _slot(write: PendingWrite) -> int:
-    """Return the slot of a write that has one."""
+    """Returns the slot of a write that has one."""
     assert write.slot is not None
     return write.slot

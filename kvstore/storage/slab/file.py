@@ -41,7 +41,7 @@ class SlabFile:
 
     @classmethod
     def open(cls, path: Path, *, size_bytes: int, segment_bytes: int) -> Self:
-        """Open a slab, or make one of ``size_bytes``, rounded down to whole segments.
+        """Opens a slab, or make one of ``size_bytes``, rounded down to whole segments.
 
         A file that is there keeps its segments' size, and its pages where it only grows
         or shrinks. Raises :class:`SlabInUse` where another process has it, and
@@ -83,22 +83,22 @@ class SlabFile:
         return made
 
     def read(self, offset: int, views: Sequence[memoryview]) -> None:
-        """Fill the views from ``offset`` on. Raises ``OSError`` where the file ends before."""
+        """Fills the views from ``offset`` on. Raises ``OSError`` where the file ends before."""
         self._move(os.preadv, offset, views)
 
     def write(self, offset: int, views: Sequence[memoryview]) -> None:
-        """Write the views from ``offset`` on, one behind the other."""
+        """Writes the views from ``offset`` on, one behind the other."""
         self._move(os.pwritev, offset, views)
 
     def sync(self) -> None:
-        """Return once all that was written before survives a loss of power.
+        """Returns once all that was written before survives a loss of power.
 
         Where it fails, what was written is in doubt for good: the kernel reports it once.
         """
         os.fdatasync(self.descriptor)
 
     def close(self) -> None:
-        """Close the file; others may open it then. Once."""
+        """Closes the file; others may open it then. Once."""
         os.close(self.descriptor)
 
     def _move(self, call: Vectored, offset: int, views: Sequence[memoryview]) -> None:
@@ -112,14 +112,14 @@ class SlabFile:
 
 
 def aligned(data: bytes) -> memoryview:
-    """Return a copy of ``data``, a multiple of the alignment, where O_DIRECT can take it."""
+    """Returns a copy of ``data``, a multiple of the alignment, where O_DIRECT can take it."""
     memory = mmap.mmap(-1, len(data))
     memory.write(data)
     return memoryview(memory)
 
 
 def _open(path: Path) -> int:
-    """Open past the page cache, or through it where the file system knows no other way."""
+    """Opens past the page cache, or through it where the file system knows no other way."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
     try:
         return os.open(path, flags | os.O_DIRECT, MODE)
@@ -131,7 +131,7 @@ def _open(path: Path) -> int:
 
 
 def _superblock(descriptor: int, segment_bytes: int) -> Superblock:
-    """Return the superblock of a file that is there, or begin one.
+    """Returns the superblock of a file that is there, or begin one.
 
     A file that was not made to its end holds nothing: it is begun anew.
     """
@@ -153,7 +153,7 @@ def _superblock(descriptor: int, segment_bytes: int) -> Superblock:
 
 
 def _preallocate(descriptor: int, size_bytes: int) -> None:
-    """Give the file its size, and all of it on the disk.
+    """Gives the file its size, and all of it on the disk.
 
     What the disk has not is not begun, and what it refuses is given back: a disk that is
     full harms others. Raises ``OSError``.
@@ -173,7 +173,7 @@ def _preallocate(descriptor: int, size_bytes: int) -> None:
 
 
 def _behind(views: list[memoryview], moved: int) -> list[memoryview]:
-    """Return what is left of views after so many bytes of them."""
+    """Returns what is left of views after so many bytes of them."""
     for number, view in enumerate(views):
         if moved < len(view):
             return [view[moved:], *views[number + 1 :]]

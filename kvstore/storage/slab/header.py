@@ -51,7 +51,7 @@ class SlotHeader(NamedTuple):
     checksum: int
 
     def encode(self, place: Place) -> bytes:
-        """Return the ``HEADER_BYTES`` bytes that say so at a place."""
+        """Returns the ``HEADER_BYTES`` bytes that say so at a place."""
         fields = _FIELDS.pack(
             *(FORMAT_VERSION, 0, self.valid_tokens, *self.key, self.parent),
             *(self.generation, self.checksum),
@@ -60,7 +60,7 @@ class SlotHeader(NamedTuple):
 
 
 def decode(raw: bytes, place: Place) -> SlotHeader | None:
-    """Return what a slot's header says; None where it is torn, foreign, or of another format."""
+    """Returns what a slot's header says; None where it is torn, foreign, or of another format."""
     fields = raw[: _FIELDS.size]
     (checksum,) = _CHECKSUM.unpack_from(raw, _FIELDS.size)
     if checksum != _sum(fields, place):
@@ -84,7 +84,7 @@ class Scanned(NamedTuple):
 
 
 def scan(table: bytes, slab: bytes, carving: int, count: int) -> Iterator[Scanned]:
-    """Yield what ``decode`` would of a whole table, some microseconds a header."""
+    """Yields what ``decode`` would of a whole table, some microseconds a header."""
     for number in range(count):
         start = number * HEADER_BYTES
         fields = table[start : start + _FIELDS.size]

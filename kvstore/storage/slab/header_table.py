@@ -9,7 +9,7 @@ from kvstore.storage.slab.segment import Segment
 
 
 def write_headers(file: SlabFile, segments: dict[int, Segment], slots: Iterable[int]) -> None:
-    """Write the headers of slots as their tables have them, and return once they are durable.
+    """Writes the headers of slots as their tables have them, and returns once they are durable.
 
     The smallest piece is 4 KiB, 32 headers; pieces side by side go in one call. Nobody
     may change the tables meanwhile. Raises ``OSError``.

@@ -23,12 +23,12 @@ class SlabIndex:
         self._waiting: dict[PageKey, int] = {}
 
     def find(self, key: PageKey) -> int | None:
-        """Return the slot of a page, or None."""
+        """Returns the slot of a page, or None."""
         pages = self._namespaces.get(key.namespace)
         return None if pages is None else pages.get(key.digest)
 
     def add(self, key: PageKey, slot: int) -> None:
-        """Take in a page that is not there yet."""
+        """Takes in a page that is not there yet."""
         self._namespaces.setdefault(key.namespace, {})[key.digest] = slot
         self.page_count += 1
         segment, index = self._at(slot)
@@ -36,7 +36,7 @@ class SlabIndex:
         self._count(PageKey(key.namespace, segment.parent_digest(index)), 1)
 
     def restore(self, namespace: bytes, digest: bytes, slot: int) -> int | None:
-        """Take in a page after a restart; return the slot that it was in, if it is there twice.
+        """Takes in a page after a restart; returns the slot that it was in, if it is there twice.
 
         Nothing is counted: ``count_children`` does so once all pages are in.
         """
@@ -48,7 +48,7 @@ class SlabIndex:
         return before
 
     def count_children(self) -> None:
-        """Count what was restored."""
+        """Counts what was restored."""
         for namespace, pages in self._namespaces.items():
             self.page_count += len(pages)
             for slot in pages.values():
@@ -61,7 +61,7 @@ class SlabIndex:
                     self._count(PageKey(namespace, parent), 1)
 
     def drop(self, key: PageKey) -> int | None:
-        """Forget a page, and return the slot that it is in; None where there is none."""
+        """Forgets a page, and returns the slot that it is in; None where there is none."""
         slot = self.find(key)
         if slot is None:
             return None
@@ -78,22 +78,22 @@ class SlabIndex:
         return slot
 
     def keys(self, namespace: bytes) -> list[PageKey]:
-        """Return every page of a namespace."""
+        """Returns every page of a namespace."""
         return [PageKey(namespace, digest) for digest in self._namespaces.get(namespace, ())]
 
     def namespaces(self) -> dict[bytes, int]:
-        """Return how many pages each namespace has, by its digest."""
+        """Returns how many pages each namespace has, by its digest."""
         return {namespace: len(pages) for namespace, pages in self._namespaces.items()}
 
     def orphans(self) -> list[PageKey]:
-        """Return every page that no chain of pages leads to from its namespace's root.
+        """Returns every page that no chain of pages leads to from its namespace's root.
 
         O(pages): for after a restart.
         """
         return [key for namespace in self._namespaces for key in self._orphans_in(namespace)]
 
     def after(self, keys: Iterable[PageKey]) -> list[PageKey]:
-        """Return every page that comes after one of those, which are dropped already.
+        """Returns every page that comes after one of those, which are dropped already.
 
         And those below any page that is missing: what that one comes after nobody can say.
         O(pages of their namespaces) where there are any, else O(keys and pages missing).
@@ -103,7 +103,7 @@ class SlabIndex:
         return [key for namespace in lacking for key in self._orphans_in(namespace)]
 
     def _orphans_in(self, namespace: bytes) -> list[PageKey]:
-        """Return the pages of a namespace that no chain of pages leads to from its root.
+        """Returns the pages of a namespace that no chain of pages leads to from its root.
 
         Where the way up ends in a circle there is none.
         """
@@ -124,7 +124,7 @@ class SlabIndex:
         return [PageKey(namespace, digest) for digest in pages if known[digest]]
 
     def _count(self, parent: PageKey, change: int) -> None:
-        """Count a page that came or went, at its parent or for when that one comes."""
+        """Counts a page that came or went, at its parent or for when that one comes."""
         if parent.digest == parent.namespace:
             return
         slot = self.find(parent)
@@ -142,5 +142,5 @@ class SlabIndex:
         return self._segments[slot >> INDEX_BITS], slot & INDEX_MASK
 
     def drop_all(self, keys: Iterable[PageKey]) -> list[int]:
-        """Forget pages; return the slots of those that were there."""
+        """Forgets pages; returns the slots of those that were there."""
         return [slot for key in keys if (slot := self.drop(key)) is not None]

@@ -15,7 +15,7 @@ MAX_SLOTS = 1 << INDEX_BITS
 
 
 def rounded(size: int) -> int:
-    """Return ``size`` bytes rounded up to the alignment."""
+    """Returns ``size`` bytes rounded up to the alignment."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
@@ -46,11 +46,11 @@ class SegmentLayout:
         return rounded(self.slot_count * HEADER_BYTES)
 
     def offset(self, index: int) -> int:
-        """Return where a slot begins, from the segment's first byte."""
+        """Returns where a slot begins, from the segment's first byte."""
         return ALIGNMENT + self.table_bytes + index * self.slot_bytes
 
 
 @lru_cache(maxsize=64)
 def layout_of(segment_bytes: int, page_bytes: int) -> SegmentLayout:
-    """Return the layout of a segment, computed once for each size in use."""
+    """Returns the layout of a segment, computed once for each size in use."""
     return SegmentLayout(segment_bytes, page_bytes)

@@ -29,7 +29,7 @@ class SlabPlacing:
         self._policy = policy
 
     def place(self, writes: list[PendingWrite]) -> None:
-        """Set the slots of as many writes as can have one, side by side as far as possible."""
+        """Sets the slots of as many writes as can have one, side by side as far as possible."""
         sizes: dict[int, list[PendingWrite]] = {}
         for each in writes:
             sizes.setdefault(each.page_bytes, []).append(each)
@@ -60,7 +60,7 @@ class SlabPlacing:
                 return
 
     def _evict(self, policy: SlabPolicy, page_bytes: int, count: int) -> bool:
-        """Evict up to ``count`` pages of a size; return whether there were any."""
+        """Evicts up to ``count`` pages of a size; returns whether there were any."""
         book = self._book
         keys: list[PageKey] = []
         slots: list[int] = []
@@ -82,7 +82,7 @@ class SlabPlacing:
 
     @contextmanager
     def _parents_held(self) -> Iterator[None]:
-        """Take the mutex; meanwhile parents of pages on their way are as if they were read."""
+        """Takes the mutex; meanwhile parents of pages on their way are as if they were read."""
         book = self._book
         with book.mutex:
             parents = {
@@ -131,7 +131,7 @@ class SlabPlacing:
             book.settle(slots)
 
     def _cut(self, number: int, page_bytes: int) -> None:
-        """Cut a segment anew: no page is in it.
+        """Cuts a segment anew: no page is in it.
 
         What lay where the table comes to lie were pages' bytes, which anybody may have
         chosen: all of it is zero on the disk before the segment's header says that it

@@ -15,7 +15,7 @@ class WriteAdmission(Protocol):
     """Says of each touch of a page, by its digest, whether it is to be written now."""
 
     def touch(self, digest: bytes) -> bool:
-        """Take note of a touch; return whether the page is worth a write."""
+        """Takes note of a touch; returns whether the page is worth a write."""
         ...
 
 
@@ -23,7 +23,7 @@ class FirstTouch:
     """Everything is worth a write: for a disk that is large and does not wear."""
 
     def touch(self, digest: bytes) -> bool:
-        """Return True."""
+        """Returns True."""
         del digest
         return True
 
@@ -45,7 +45,7 @@ class SecondTouch:
         return len(self._once)
 
     def touch(self, digest: bytes) -> bool:
-        """Return whether the page was touched before, and not too long ago."""
+        """Returns whether the page was touched before, and not too long ago."""
         short = int.from_bytes(digest[:8], "little")
         if short in self._once:
             del self._once[short]
@@ -63,7 +63,7 @@ class SlabPolicy(Protocol):
     """Nominates; the slab drops what it takes before it asks for the next."""
 
     def nominate(self, segments: Sequence[Segment]) -> Iterator[int]:
-        """Yield slots of CACHED pages that nobody reads and that no cached page comes after."""
+        """Yields slots of CACHED pages that nobody reads and that no cached page comes after."""
         ...
 
 
@@ -82,7 +82,7 @@ class SlabClock:
         self._hands: dict[int, tuple[int, int, int]] = {}
 
     def nominate(self, segments: Sequence[Segment]) -> Iterator[int]:
-        """Yield victims until a whole turn changes nothing."""
+        """Yields victims until a whole turn changes nothing."""
         windows = [
             (at, start)
             for at, segment in enumerate(segments)
@@ -110,7 +110,7 @@ class SlabClock:
 
 
 def _leaves(segment: Segment, start: int, below: int) -> Iterator[int]:
-    """Yield the leaves of a window, backwards; what is dropped makes leaves of those before."""
+    """Yields the leaves of a window, backwards; what is dropped makes leaves of those before."""
     for index in reversed(range(start, min(below, len(segment.states)))):
         cached = segment.states[index] == SlotState.CACHED
         if cached and not segment.children[index] and not segment.readers[index]:

@@ -72,13 +72,13 @@ class _Request:
         self._runs = 0
 
     def expect(self, runs: int) -> None:
-        """Say how many runs there are; without any it is answered at once."""
+        """Says how many runs there are; without any it is answered at once."""
         self._runs = runs
         if not runs:
             self._answer()
 
     def finish(self, whole: Sequence["_Found"], byte_count: int) -> None:
-        """Take in a run: which pages of it are whole."""
+        """Takes in a run: which pages of it are whole."""
         with self._mutex:
             for each in whole:
                 self._checksums[each.number] = each.header.checksum
@@ -111,7 +111,7 @@ class SlabReader:
         self._failures = 0
 
     def read(self, wanted: Sequence[PageRead], done: Callable[[ReadAnswer], None]) -> None:
-        """Read pages, and call ``done`` once, on any thread, perhaps before this returns."""
+        """Reads pages, and call ``done`` once, on any thread, perhaps before this returns."""
         request = _Request(wanted, done)
         with self._book.mutex:
             found = self._begin(wanted)
@@ -124,7 +124,7 @@ class SlabReader:
                 self._end(run, request, ())
 
     def _begin(self, wanted: Sequence[PageRead]) -> list[_Found]:
-        """Find pages, and hold their slots until they are read."""
+        """Finds pages, and hold their slots until they are read."""
         book = self._book
         found: list[_Found] = []
         if book.state is not SlabState.OPEN:
@@ -148,7 +148,7 @@ class SlabReader:
         return found
 
     def _runs(self, found: list[_Found]) -> list[list[_Found]]:
-        """Return pages in runs that lie side by side."""
+        """Returns pages in runs that lie side by side."""
         found.sort(key=lambda each: each.slot)
         runs: list[list[_Found]] = []
         for number in dict.fromkeys(each.slot >> INDEX_BITS for each in found):
@@ -158,7 +158,7 @@ class SlabReader:
         return runs
 
     def _read_run(self, run: list[_Found], request: _Request) -> None:
-        """Read a run and check it; whatever goes wrong, its pages are misses."""
+        """Reads a run and check it; whatever goes wrong, its pages are misses."""
         whole: list[_Found] = []
         try:
             segment, first = self._book.room.at(run[0].slot)
@@ -176,7 +176,7 @@ class SlabReader:
         self._end(run, request, whole)
 
     def _end(self, run: list[_Found], request: _Request, whole: Sequence[_Found]) -> None:
-        """Give the slots up, and the run's pages to the request."""
+        """Gives the slots up, and the run's pages to the request."""
         book = self._book
         size = 0
         with book.mutex:
@@ -217,7 +217,7 @@ class SlabReader:
             self._book.fail(error)
 
     def _drop(self, pages: Sequence[_Found]) -> int:
-        """Drop pages that still are in the slots that were read; return how many did."""
+        """Drops pages that still are in the slots that were read; returns how many did."""
         book = self._book
         with book.mutex:
             keys = [
@@ -232,5 +232,5 @@ class SlabReader:
 
 
 def _doubled(before: int, after: int) -> bool:
-    """Return whether a count is worth a line in the log: ever fewer, however many there are."""
+    """Returns whether a count is worth a line in the log: ever fewer, however many there are."""
     return after.bit_length() > before.bit_length()

@@ -13,7 +13,7 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 def recover(file: SlabFile, book: SlabBook) -> None:
-    """Fill an empty book from the file. Raises ``OSError``.
+    """Fills an empty book from the file. Raises ``OSError``.
 
     Headers that are torn or foreign, pages that no chain leads to from their root, and
     of a page that is there twice the older one are dropped; the first commit empties
@@ -45,7 +45,7 @@ def recover(file: SlabFile, book: SlabBook) -> None:
 
 
 def _read_segment(file: SlabFile, book: SlabBook, number: int) -> Segment | None:
-    """Return a segment with its table as it is on the disk; None where it is not cut."""
+    """Returns a segment with its table as it is on the disk; None where it is not cut."""
     raw = aligned(bytes(ALIGNMENT))
     file.read(ALIGNMENT + number * book.room.segment_bytes, [raw])
     header = decode_segment(bytes(raw), file.superblock.slab, number)
@@ -60,7 +60,7 @@ def _read_segment(file: SlabFile, book: SlabBook, number: int) -> Segment | None
 
 
 def _scan(segment: Segment, book: SlabBook) -> list[int]:
-    """Take in a segment's pages; return the slots whose headers have to go."""
+    """Takes in a segment's pages; returns the slots whose headers have to go."""
     dropped: list[int] = []
     cached = bytearray(segment.layout.slot_count)
     newest = 0
@@ -84,7 +84,7 @@ def _scan(segment: Segment, book: SlabBook) -> list[int]:
 
 
 def _older(book: SlabBook, key: PageKey, slot: int, other: int) -> int:
-    """Keep the younger of two slots with one page; return the other."""
+    """Keeps the younger of two slots with one page; returns the other."""
     book.counters.orphaned_pages += 1
     if _generation(book, slot) < _generation(book, other):
         book.index.restore(*key, other)
@@ -93,7 +93,7 @@ def _older(book: SlabBook, key: PageKey, slot: int, other: int) -> int:
 
 
 def _generation(book: SlabBook, slot: int) -> int:
-    """Return the generation of a slot whose header is good."""
+    """Returns the generation of a slot whose header is good."""
     segment, index = book.room.at(slot)
     header = segment.read_header(index)
     assert header is not None

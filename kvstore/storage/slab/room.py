@@ -21,23 +21,23 @@ class SlabRoom:
         self._by_size: dict[int, list[Segment]] = {}
 
     def layout(self, page_bytes: int) -> SegmentLayout:
-        """Return how a segment is cut for pages of a size."""
+        """Returns how a segment is cut for pages of a size."""
         return layout_of(self.segment_bytes, page_bytes)
 
     def of_size(self, page_bytes: int) -> Sequence[Segment]:
-        """Return the segments for pages of a size, in the order that they were cut."""
+        """Returns the segments for pages of a size, in the order that they were cut."""
         return self._by_size.get(page_bytes, ())
 
     def sizes(self) -> list[int]:
-        """Return the sizes of pages that there are segments for."""
+        """Returns the sizes of pages that there are segments for."""
         return list(self._by_size)
 
     def available(self, page_bytes: int) -> int:
-        """Return how many slots for pages of a size are FREE."""
+        """Returns how many slots for pages of a size are FREE."""
         return sum(each.room for each in self.of_size(page_bytes))
 
     def assign(self, segment: Segment) -> None:
-        """Take in a segment that was cut; it takes the place of what it was before."""
+        """Takes in a segment that was cut; it takes the place of what it was before."""
         before = self.segments.get(segment.header.number)
         if before is not None:
             self._withdraw(before)
@@ -45,7 +45,7 @@ class SlabRoom:
         self._by_size.setdefault(segment.layout.page_bytes, []).append(segment)
 
     def spare(self, page_bytes: int) -> int | None:
-        """Return the number of a segment to be cut for pages of a size, or None.
+        """Returns the number of a segment to be cut for pages of a size, or None.
 
         One that is not cut, else one of another size without a page in it.
         """
@@ -62,7 +62,7 @@ class SlabRoom:
         return next(empty, None)
 
     def over_share(self, page_bytes: int) -> Segment | None:
-        """Return the segment that another size is to give up for this one, or None.
+        """Returns the segment that another size is to give up for this one, or None.
 
         Sizes have equal shares: one below its own takes from the one that has most, the
         segment that was cut first, unless something there is on its way in or out.
@@ -76,7 +76,7 @@ class SlabRoom:
         return next((each for each in most if _at_rest(each)), None) if len(most) > share else None
 
     def take(self, page_bytes: int, most: int) -> list[int]:
-        """Make FREE slots WRITING, ``most`` at most, and return them: they lie side by side."""
+        """Makes FREE slots WRITING, ``most`` at most, and returns them: they lie side by side."""
         for segment in self.of_size(page_bytes):
             if segment.room:
                 first, count = _run(segment, min(most, segment.room))
@@ -86,7 +86,7 @@ class SlabRoom:
         return []
 
     def at(self, slot: int) -> tuple[Segment, int]:
-        """Return a slot's segment, and its index in it."""
+        """Returns a slot's segment, and its index in it."""
         return self.segments[slot >> INDEX_BITS], slot & INDEX_MASK
 
     def _withdraw(self, segment: Segment) -> None:
@@ -97,7 +97,7 @@ class SlabRoom:
 
 
 def _run(segment: Segment, most: int) -> tuple[int, int]:
-    """Return the index and the length of a run of FREE slots: the longest by halving."""
+    """Returns the index and the length of a run of FREE slots: the longest by halving."""
     length = most
     while (first := segment.states.find(bytes(length))) < 0:
         length //= 2
@@ -105,6 +105,6 @@ def _run(segment: Segment, most: int) -> tuple[int, int]:
 
 
 def _at_rest(segment: Segment) -> bool:
-    """Return whether each slot is FREE or CACHED, and nobody reads there."""
+    """Returns whether each slot is FREE or CACHED, and nobody reads there."""
     moving = (SlotState.WRITING, SlotState.LEAVING, SlotState.GONE)
     return not any(each in segment.states for each in moving) and not any(segment.readers)

@@ -19,12 +19,12 @@ Content = Sequence[memoryview]
 
 
 def size_of(content: Content) -> int:
-    """Return a page's bytes."""
+    """Returns a page's bytes."""
     return sum(each.nbytes for each in content)
 
 
 def checksum_of(content: Content) -> int:
-    """Return xxh3-64 of a page's bytes; other threads run meanwhile."""
+    """Returns xxh3-64 of a page's bytes; other threads run meanwhile."""
     digest = xxh3_64()
     for each in content:
         digest.update(each)
@@ -32,7 +32,7 @@ def checksum_of(content: Content) -> int:
 
 
 def in_runs(slots: Sequence[int], slot_bytes: int) -> list[slice]:
-    """Return the slices of ``slots`` that lie side by side, in order, of ``RUN_BYTES`` at most."""
+    """Returns the slices of ``slots`` that lie side by side, in order, of ``RUN_BYTES`` at most."""
     most = max(RUN_BYTES // slot_bytes, 1)
     cuts = [at for at in range(1, len(slots)) if slots[at] != slots[at - 1] + 1]
     found = []
@@ -52,7 +52,7 @@ class RunMover:
         self._local = threading.local()
 
     def write(self, segment: Segment, first: int, contents: Sequence[Content]) -> None:
-        """Write pages into slots from ``first`` on; what fills a slot up is zero."""
+        """Writes pages into slots from ``first`` on; what fills a slot up is zero."""
         views: list[memoryview] = []
         for number, content in enumerate(contents):
             if _is_direct(content):
@@ -68,7 +68,7 @@ class RunMover:
         self._file.write(segment.offset(first), views)
 
     def read(self, segment: Segment, first: int, contents: Sequence[Content]) -> None:
-        """Read the pages of slots from ``first`` on; unchecked."""
+        """Reads the pages of slots from ``first`` on; unchecked."""
         views: list[memoryview] = []
         copied: list[tuple[memoryview, Content]] = []
         for number, content in enumerate(contents):
@@ -86,7 +86,7 @@ class RunMover:
                 at += each.nbytes
 
     def _buffer(self, segment: Segment, number: int, count: int) -> memoryview:
-        """Return this thread's own memory for one slot of a run of ``count``."""
+        """Returns this thread's own memory for one slot of a run of ``count``."""
         size = segment.layout.slot_bytes
         memory: memoryview | None = getattr(self._local, "memory", None)
         if memory is None or memory.nbytes < count * size:
@@ -96,7 +96,7 @@ class RunMover:
 
 
 def _is_direct(content: Content) -> bool:
-    """Return whether O_DIRECT can take a page as it is, whole slots at whole places."""
+    """Returns whether O_DIRECT can take a page as it is, whole slots at whole places."""
     return all(
         each.nbytes % ALIGNMENT == 0
         and np.frombuffer(each, np.uint8).__array_interface__["data"][0] % ALIGNMENT == 0

@@ -51,41 +51,41 @@ class Segment:
         return self.base + ALIGNMENT
 
     def slot(self, index: int) -> int:
-        """Return the slab's number of a slot."""
+        """Returns the slab's number of a slot."""
         return self.header.number << INDEX_BITS | index
 
     def offset(self, index: int) -> int:
-        """Return where a slot begins in the file."""
+        """Returns where a slot begins in the file."""
         return self.base + self.layout.offset(index)
 
     def place(self, index: int) -> Place:
-        """Return where a slot's header belongs."""
+        """Returns where a slot's header belongs."""
         return Place(self.header.slab, self.header.carving, index)
 
     def raw(self, index: int) -> memoryview:
-        """Return a slot's header as bytes, in place."""
+        """Returns a slot's header as bytes, in place."""
         return self.table[index * HEADER_BYTES : (index + 1) * HEADER_BYTES]
 
     def read_header(self, index: int) -> SlotHeader | None:
-        """Return a slot's header, checked; None where it is not whole, or says nothing."""
+        """Returns a slot's header, checked; None where it is not whole, or says nothing."""
         raw = bytes(self.raw(index))
         return None if raw == EMPTY else decode(raw, self.place(index))
 
     def parent_digest(self, index: int) -> bytes:
-        """Return the parent's digest of the page in a slot, whose header is good."""
+        """Returns the parent's digest of the page in a slot, whose header is good."""
         start = index * HEADER_BYTES
         return bytes(self.table[start + PARENT.start : start + PARENT.stop])
 
     def restore(self, cached: bytearray) -> None:
-        """Say after a restart which slots are CACHED, by a 1 at their index; others are FREE."""
+        """Says after a restart which slots are CACHED, by a 1 at their index; others are FREE."""
         self.states = cached.replace(b"\1", bytes([SlotState.CACHED]))
         self.room = self.states.count(SlotState.FREE)
 
     def write_header(self, index: int, header: SlotHeader | None) -> None:
-        """Set a slot's header, or empty it; the disk has it with the next commit."""
+        """Sets a slot's header, or empty it; the disk has it with the next commit."""
         self.raw(index)[:] = EMPTY if header is None else header.encode(self.place(index))
 
     def move(self, index: int, state: SlotState) -> None:
-        """Say what a slot is at."""
+        """Says what a slot is at."""
         self.room += (state is SlotState.FREE) - (self.states[index] == SlotState.FREE)
         self.states[index] = state

@@ -75,7 +75,7 @@ class Slab:
         policy: SlabPolicy | None = None,
         lost: Callable[[Sequence[PageKey]], None] = lambda _: None,
     ) -> None:
-        """Open the file, or make it, and read which pages it has.
+        """Opens the file, or make it, and read which pages it has.
 
         Raises ``SlabInUse`` or ``SlabUnusable``.
         """
@@ -126,7 +126,7 @@ class Slab:
     def write(
         self, page: SlabPage, content: Content, done: Done, *, checksum: int | None = None
     ) -> bool:
-        """Begin to write a page; return whether it was taken. Waits for nothing.
+        """Begins to write a page; returns whether it was taken. Waits for nothing.
 
         ``done`` is called once if it was, on a thread of the slab: with True once the
         page survives a loss of power, with False where nothing came of it. ``content``
@@ -157,7 +157,7 @@ class Slab:
             return True
 
     def read(self, wanted: Sequence[PageRead], done: Callable[[ReadAnswer], None]) -> None:
-        """Read pages into the callers' memory; ``done`` is called once, even before this returns.
+        """Reads pages into the callers' memory; ``done`` is called once, even before this returns.
 
         Pages that lie side by side are read in one go. What is not there, of another
         size, or too much for the queue, is a miss.
@@ -165,18 +165,18 @@ class Slab:
         self._reader.read(wanted, done)
 
     def contains(self, key: PageKey) -> bool:
-        """Return whether a page would be found now."""
+        """Returns whether a page would be found now."""
         with self._book.mutex:
             return self._book.state is SlabState.OPEN and self._book.index.find(key) is not None
 
     def is_on_its_way(self, key: PageKey) -> bool:
-        """Return whether a page is being written, and nobody removed it since."""
+        """Returns whether a page is being written, and nobody removed it since."""
         with self._book.mutex:
             write = self._book.pending.get(key)
             return write is not None and not write.cancelled
 
     def remove(self, keys: Sequence[PageKey], done: Done) -> None:
-        """Remove pages and all that comes after them. Nobody finds them from here on.
+        """Removes pages and all that comes after them. Nobody finds them from here on.
 
         ``done`` is called once: with True once they cannot return, whatever happens to
         this machine, with False where the disk refuses to forget them. Of what is on its
@@ -193,14 +193,14 @@ class Slab:
             call_out(done, value=False)
 
     def remove_namespace(self, namespace: bytes, done: Done) -> None:
-        """Remove every page of a namespace, by its digest, as ``remove`` does."""
+        """Removes every page of a namespace, by its digest, as ``remove`` does."""
         with self._book.mutex:
             keys = self._book.index.keys(namespace)
             keys += [key for key in self._book.pending if key.namespace == namespace]
             self.remove(keys, done)
 
     def leading(self, keys: Iterable[PageKey]) -> int:
-        """Return how many of a sequence's pages would be found now, up to the first that is not.
+        """Returns how many of a sequence's pages would be found now, up to the first that is not.
 
         Asks for no more keys than that, so that digests can be computed as they are needed.
         """
@@ -212,7 +212,7 @@ class Slab:
         return count
 
     def page(self, key: PageKey) -> SlabPage | None:
-        """Return what a page's header says, or None where there is no such page."""
+        """Returns what a page's header says, or None where there is no such page."""
         with self._book.mutex:
             slot = self._book.index.find(key)
             if slot is None:
@@ -222,17 +222,17 @@ class Slab:
             return header and SlabPage(header.key, header.parent, header.valid_tokens)
 
     def keys(self, namespace: bytes) -> list[PageKey]:
-        """Return the pages of a namespace, in no order."""
+        """Returns the pages of a namespace, in no order."""
         with self._book.mutex:
             return self._book.index.keys(namespace)
 
     def namespaces(self) -> dict[bytes, int]:
-        """Return how many pages each namespace has, by its digest."""
+        """Returns how many pages each namespace has, by its digest."""
         with self._book.mutex:
             return self._book.index.namespaces()
 
     def use(self) -> SlabUse:
-        """Return what is in the slab, as one snapshot."""
+        """Returns what is in the slab, as one snapshot."""
         book = self._book
         with book.mutex:
             segments = book.room.segments.values()
@@ -247,7 +247,7 @@ class Slab:
             )
 
     def close(self) -> None:
-        """Write what waits, finish what is read, and give the file up. Idempotent."""
+        """Writes what waits, finish what is read, and gives the file up. Idempotent."""
         with self._book.mutex:
             if self._book.state is SlabState.CLOSED:
                 return
@@ -262,7 +262,7 @@ class Slab:
         self._file.close()
 
     def __enter__(self) -> Self:
-        """Return the slab itself."""
+        """Returns the slab itself."""
         return self
 
     def __exit__(
@@ -271,5 +271,5 @@ class Slab:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close it."""
+        """Closes it."""
         self.close()

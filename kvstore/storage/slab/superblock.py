@@ -24,7 +24,7 @@ class Superblock(NamedTuple):
     made: bool
 
     def encode(self) -> bytes:
-        """Return the 4 KiB."""
+        """Returns the 4 KiB."""
         return _sealed(
             _SLAB.pack(SLAB_MAGIC, FORMAT_VERSION, self.made, self.segment_bytes, self.slab)
         )
@@ -39,7 +39,7 @@ class SegmentHeader(NamedTuple):
     page_bytes: int
 
     def encode(self) -> bytes:
-        """Return the 4 KiB."""
+        """Returns the 4 KiB."""
         return _sealed(
             _SEGMENT.pack(
                 *(SEGMENT_MAGIC, FORMAT_VERSION, 0, self.number),
@@ -49,7 +49,7 @@ class SegmentHeader(NamedTuple):
 
 
 def decode_superblock(raw: bytes) -> Superblock:
-    """Return what the file says of itself.
+    """Returns what the file says of itself.
 
     Raises :class:`SlabUnusable` for a file that is no slab, is one of another format,
     or is damaged: nothing that is not understood is written over.
@@ -67,7 +67,7 @@ def decode_superblock(raw: bytes) -> Superblock:
 
 
 def decode_segment(raw: bytes, slab: bytes, number: int) -> SegmentHeader | None:
-    """Return how a segment is cut; None where it is not, or the header is torn or foreign."""
+    """Returns how a segment is cut; None where it is not, or the header is torn or foreign."""
     magic, version, _, own_number, own_slab, carving, page_bytes = _SEGMENT.unpack_from(raw)
     known = (magic, version, own_number, own_slab) == (SEGMENT_MAGIC, FORMAT_VERSION, number, slab)
     if not known or not _intact(raw, _SEGMENT.size):
@@ -76,7 +76,7 @@ def decode_segment(raw: bytes, slab: bytes, number: int) -> SegmentHeader | None
 
 
 def _sealed(fields: bytes) -> bytes:
-    """Return the fields with their checksum, filled up."""
+    """Returns the fields with their checksum, filled up."""
     return (fields + _CHECKSUM.pack(xxh3_64_intdigest(fields))).ljust(ALIGNMENT, b"\0")
 
 

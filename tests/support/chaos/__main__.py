@@ -24,14 +24,14 @@ QUICK_MINUTES = 0.25
 
 
 def known_mutant(name: str) -> str:
-    """Return a name of MUTANTS, or nothing."""
+    """Returns a name of MUTANTS, or nothing."""
     if name and name not in MUTANTS:
         raise typer.BadParameter(f"is none of {', '.join(MUTANTS)}")
     return name
 
 
 def known_faults(text: str) -> str:
-    """Return what ``kinds_of`` takes."""
+    """Returns what ``kinds_of`` takes."""
     try:
         kinds_of(text)
     except ValueError as error:
@@ -74,7 +74,7 @@ def main(  # noqa: PLR0913  # options
     until_wrong: Annotated[bool, typer.Option(help="End as soon as something is wrong.")] = False,
     keep: Annotated[bool, typer.Option(help="Keep the logs where nothing is wrong too.")] = False,
 ) -> None:
-    """Kill, stop and cut off workers and server under load; check every page and every answer."""
+    """Kills, stop and cut off workers and server under load; checks every page and every answer."""
     # As Ctrl-C: everything that was started is stopped on the way out.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     plan = Plan(

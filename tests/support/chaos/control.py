@@ -92,7 +92,7 @@ class Control:
         return self._point != 0
 
     def take(self, point: str) -> str | None:
-        """Return what is to happen to the server at a point, once; for the server."""
+        """Returns what is to happen to the server at a point, once; for the server."""
         there = self._point
         if there == 0 or SERVER_POINTS[there - 1] != point:
             return None

@@ -36,7 +36,7 @@ class Left:
 
 
 def check_left(runtime_dir: Path, tally: Tally) -> None:
-    """Wait until nothing is held, and count what is held even then."""
+    """Waits until nothing is held, and count what is held even then."""
     with connect_admin(runtime_dir) as admin:
         for pin in admin.named_pins():
             admin.unpin_prefix(pin.namespace_id, pin.name)

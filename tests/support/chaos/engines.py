@@ -71,7 +71,7 @@ class Engines:
         return self._answered.keys() >= {thread.name for thread in self._threads}
 
     def close(self) -> None:
-        """End the engines."""
+        """Ends the engines."""
         self._closing.set()
         for thread in self._threads:
             thread.join(CLOSE_SECONDS)
@@ -80,7 +80,7 @@ class Engines:
         self.kill()
 
     def kill(self) -> None:
-        """End the engines at once; nothing where they ended."""
+        """Ends the engines at once; nothing where they ended."""
         self._closing.set()
         while any(thread.is_alive() for thread in self._threads):
             for process in list(self._processes.values()):
@@ -144,5 +144,5 @@ class Engines:
 
 
 def prompts() -> list[list[int]]:
-    """Return the prompts: bytes are the model's tokens."""
+    """Returns the prompts: bytes are the model's tokens."""
     return [list(SYSTEM + question) for question in QUESTIONS]

@@ -76,7 +76,7 @@ class Fleet:
         self._selector.register(commands, selectors.EVENT_READ, self._take_event)
 
     def start(self, role: str, *, life: int = 0, fault: Fault | None = None) -> None:
-        """Start a worker."""
+        """Starts a worker."""
         number = next(self._numbers)
         orders = Orders(
             number,
@@ -102,7 +102,7 @@ class Fleet:
             self.start("light", fault=next(self._faults))
 
     def step(self) -> None:
-        """Take what comes for a moment, and attend to those that are stopped."""
+        """Takes what comes for a moment, and attend to those that are stopped."""
         for key, _ in self._selector.select(STEP_SECONDS):
             key.data()
         for number, worker in list(self._workers.items()):
@@ -110,7 +110,7 @@ class Fleet:
                 self._attend(number, worker, worker.stopped_at)
 
     def of(self, role: str) -> list[Worker]:
-        """Return the workers of a role that live."""
+        """Returns the workers of a role that live."""
         return [each for each in self._workers.values() if each.orders.role == role]
 
     @property
@@ -119,7 +119,7 @@ class Fleet:
         return any(each.stopped_at is not None for each in self._workers.values())
 
     def kill(self, role: str) -> None:
-        """Kill all workers of a role."""
+        """Kills all workers of a role."""
         for worker in self.of(role):
             self._signal(worker.orders.number, signal.SIGKILL)
 
@@ -182,7 +182,7 @@ class Fleet:
 def running_nursery(
     control: Path, log: IO[bytes], *, trace: Path | None, seed: int
 ) -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Run a nursery until the block ends; gives the sockets of its commands and its reports."""
+    """Runs a nursery until the block ends; gives the sockets of its commands and its reports."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     reports, reporting = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     code = f"import sys; sys.path[:0] = {PATHS!r}; {NURSERY}; sys.exit(main())"

@@ -27,7 +27,7 @@ REACH_SECONDS = 2.0
 
 
 def program(control: Path, mutant: str) -> tuple[str, ...]:
-    """Return what Python runs as the server; ``mutant`` is a name of MUTANTS or empty."""
+    """Returns what Python runs as the server; ``mutant`` is a name of MUTANTS or empty."""
     code = (
         f"import sys; sys.path[:0] = {PATHS!r}; "
         "from chaos.server import main; "
@@ -79,7 +79,7 @@ class Keeper:
         return self._calm.is_set()
 
     def close(self) -> None:
-        """Stop the server."""
+        """Stops the server."""
         self._no_more_faults.set()
         self._closing.set()
         self._thread.join()

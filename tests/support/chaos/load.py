@@ -29,7 +29,7 @@ class Load:
         self._requests = requests
 
     def draw(self, chosen: random.Random, begun: int) -> bytes:
-        """Return the packed tokens of a request out of the window that begins at ``begun``.
+        """Returns the packed tokens of a request out of the window that begins at ``begun``.
 
         Now and then only a part of it, and now and then some tokens more, which end
         inside a page.
@@ -44,7 +44,7 @@ class Load:
 
 
 def read_trace(path: Path, count: int) -> list[Chunks]:
-    """Return the first requests of a trace in the Mooncake format: lines of JSON with hash_ids.
+    """Returns the first requests of a trace in the Mooncake format: lines of JSON with hash_ids.
 
     ``path`` may be gzipped. Raises ``ValueError`` for lines of another format.
     """
@@ -55,7 +55,7 @@ def read_trace(path: Path, count: int) -> list[Chunks]:
 
 
 def synthetic(seed: int, count: int) -> list[Chunks]:
-    """Return requests that begin alike: conversations on a few system prompts, turn by turn."""
+    """Returns requests that begin alike: conversations on a few system prompts, turn by turn."""
     chosen = random.Random(seed)
     fresh = iter(range(1_000_000))
     systems = [tuple(islice(fresh, chosen.randint(1, 4))) for _ in range(4)]
@@ -74,12 +74,12 @@ def synthetic(seed: int, count: int) -> list[Chunks]:
 
 
 def load_of(trace: Path | None, seed: int, count: int) -> Load:
-    """Return a trace's load, or a synthetic one without a trace."""
+    """Returns a trace's load, or a synthetic one without a trace."""
     return Load(synthetic(seed, count) if trace is None else read_trace(trace, count))
 
 
 def tokens_of(chunks: Iterable[int]) -> bytes:
-    """Return the packed tokens of chunks."""
+    """Returns the packed tokens of chunks."""
     return b"".join(map(_chunk_tokens, chunks))
 
 

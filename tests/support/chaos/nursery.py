@@ -50,7 +50,7 @@ class Nursery:
         self._pids: dict[int, int] = {}
 
     def serve(self) -> None:
-        """Start what is ordered and tell what happens."""
+        """Starts what is ordered and tells what happens."""
         woken, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)

@@ -33,7 +33,7 @@ class Pages:
         self._numbers = count()
 
     def check_match(self, tokens: bytes, keys: Sequence[PageKey], match: Match) -> Seen:
-        """Read the pages of a match, its source page too; return those to see again."""
+        """Reads the pages of a match, its source page too; returns those to see again."""
         seen = self.read("match", keys, match.pages, first=0)
         width = self._namespace.layout.page_tokens
         if match.source is not None:
@@ -51,7 +51,7 @@ class Pages:
     def read(
         self, where: str, keys: Sequence[PageKey], pages: Sequence[PageRef], *, first: int
     ) -> Seen:
-        """Check consecutive pages of a sequence, from page ``first`` on; return their bytes.
+        """Checks consecutive pages of a sequence, from page ``first`` on; returns their bytes.
 
         In the place of a partial page there may be a fuller one that begins with it.
         """
@@ -64,7 +64,7 @@ class Pages:
         return seen
 
     def write(self, keys: Sequence[PageKey], reservation: Reservation) -> Seen:
-        """Write all pages of a reservation, each in two halves; return what they hold."""
+        """Writes all pages of a reservation, each in two halves; returns what they hold."""
         written: Seen = {}
         for key, page in self._numbered(keys, reservation):
             view = self._namespace.page(page)

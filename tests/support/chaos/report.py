@@ -22,7 +22,7 @@ class Report:
         self._seconds: list[float] = []
 
     def took(self, seconds: float) -> None:
-        """Note how long the store took for a request."""
+        """Notes how long the store took for a request."""
         self._seconds.append(round(seconds, 5))
 
     def wrong(self, where: str, what: object) -> None:

@@ -24,7 +24,7 @@ LIMIT = 20.0
 
 
 def operate(load: Load, orders: Orders, control: Control, report: Report) -> None:
-    """Do what an operator does, now and then, until the faults end."""
+    """Does what an operator does, now and then, until the faults end."""
     chosen = random.Random(orders.seed)
     pause = Event()
     while control.phase < Phase.CALM:
@@ -62,7 +62,7 @@ def _act(admin: Admin, tokens: bytes, chosen: random.Random) -> None:
 
 
 def corrupt(load: Load, orders: Orders, control: Control, report: Report) -> None:
-    """Break the contract: flip a byte in each of some cached pages, and hold them."""
+    """Breaks the contract: flip a byte in each of some cached pages, and hold them."""
     chosen = random.Random(orders.seed)
     with Client(orders.runtime_dir, config_of(orders)) as client:
         namespace = client.namespace(IDENTITY, LAYOUT)
@@ -82,7 +82,7 @@ def corrupt(load: Load, orders: Orders, control: Control, report: Report) -> Non
 
 
 def walk(load: Load, orders: Orders, control: Control, report: Report) -> None:
-    """Read every page of the index, as a client that has just come."""
+    """Reads every page of the index, as a client that has just come."""
     del load, control
     with Client(orders.runtime_dir, config_of(orders)) as client:
         namespace = client.namespace(IDENTITY, LAYOUT)
@@ -105,7 +105,7 @@ def _covered(pages: Sequence[PageRef], source: Source | None, tokens: bytes) -> 
 
 
 def _sequences(admin: Admin) -> Iterator[bytes]:
-    """Yield each sequence that the index holds, from its beginning to a node's end."""
+    """Yields each sequence that the index holds, from its beginning to a node's end."""
     for namespace in admin.namespaces():
         if namespace.identity.display_name != "chaos":
             continue

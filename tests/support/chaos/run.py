@@ -75,7 +75,7 @@ class Run:
         self._control = Control(folder / "control")
 
     def go(self) -> dict[str, Any]:
-        """Return the figures."""
+        """Returns the figures."""
         with suppress(FoundWrongError):
             self._go()
         return self.tally.figures()
@@ -199,7 +199,7 @@ class Run:
             self._until(fleet, lambda: not fleet.of(role), END_LIMIT, what)
 
     def _until(self, fleet: Fleet, condition: Callable[[], bool], limit: float, what: str) -> bool:
-        """Go on until a condition holds; one that does not come to is counted."""
+        """Goes on until a condition holds; one that does not come to is counted."""
         until = time.monotonic() + limit
         while not condition():
             if time.monotonic() > until:

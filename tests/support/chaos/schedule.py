@@ -46,7 +46,7 @@ class Fault(NamedTuple):
 
 
 def kinds_of(text: str) -> list[tuple[str, str]]:
-    """Return the kinds that a text names, all for none; raises ``ValueError`` for unknown ones."""
+    """Returns the kinds that a text names, all for none; raises ``ValueError`` for unknown ones."""
     if not text:
         # Half of the cuts at each point, so that kills, stops and cuts are as many.
         cuts = [(point, CUTS[number % 2]) for number, point in enumerate(POINTS)]
@@ -61,7 +61,7 @@ def kinds_of(text: str) -> list[tuple[str, str]]:
 
 
 def faults(kinds: Sequence[tuple[str, str]], chosen: random.Random) -> Iterator[Fault]:
-    """Yield faults without end: all kinds in an order of chance, then all again."""
+    """Yields faults without end: all kinds in an order of chance, then all again."""
     while True:
         for point, action in chosen.sample(kinds, len(kinds)):
             step = point.partition(".")[0]

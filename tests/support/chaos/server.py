@@ -19,7 +19,7 @@ from support.child import die_with_parent
 
 
 def main(control_path: str, mutant: str, parent: int) -> int:
-    """Run the server with the command line of this process, by a clock that jumps."""
+    """Runs the server with the command line of this process, by a clock that jumps."""
     die_with_parent(parent)
     control = Control(Path(control_path))
     for step in SERVER_STEPS:
@@ -30,7 +30,7 @@ def main(control_path: str, mutant: str, parent: int) -> int:
 
 
 def _struck(control: Control, step: str, method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method of the store at whose beginning and end something may happen."""
+    """Returns a method of the store at whose beginning and end something may happen."""
 
     @wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # as the method's

@@ -44,7 +44,7 @@ class Tally:
             self._counts[name] += count
 
     def struck(self, kind: str) -> None:
-        """Count a fault that happened, by its point and action."""
+        """Counts a fault that happened, by its point and action."""
         with self._mutex:
             self._points[kind] += 1
 
@@ -55,7 +55,7 @@ class Tally:
             sys.stderr.write(f"{figure}: {what} ({self._told_of})\n")
 
     def take(self, message: dict[str, Any]) -> None:
-        """Take a worker's message."""
+        """Takes a worker's message."""
         if "wrong" in message:
             self.wrong("wrong_pages", message["wrong"])
         if "told" in message:
@@ -73,11 +73,11 @@ class Tally:
         return not any(self[each] for each in (*WRONGS, *BROKEN))
 
     def without(self, *names: str) -> list[str]:
-        """Return what of HAPPENING has not happened yet, besides ``names``."""
+        """Returns what of HAPPENING has not happened yet, besides ``names``."""
         return [each for each in HAPPENING if each not in names and not self[each]]
 
     def figures(self) -> dict[str, Any]:
-        """Return all as JSON has it: what was asked for first."""
+        """Returns all as JSON has it: what was asked for first."""
         with self._mutex:
             first = {name: self._counts[name] for name in (*COUNTED, *WRONGS, *BROKEN)}
             others = {name: n for name, n in sorted(self._counts.items()) if name not in first}

@@ -39,7 +39,7 @@ class Look(NamedTuple):
     stats: store_pb2.GetStatsResponse
 
     def leases(self, name: str) -> list[lease_pb2.LeaseInfo]:
-        """Return the leases of a worker."""
+        """Returns the leases of a worker."""
         return [each for each in self.stats.leases if each.display_name == name]
 
 
@@ -95,7 +95,7 @@ class Watcher:
             raise
 
     def _watch(self, admin: Admin) -> None:
-        """Look, until there is no answer."""
+        """Looks, until there is no answer."""
         while not self._closing.is_set():
             begun = time.monotonic()
             stats = admin.stats()

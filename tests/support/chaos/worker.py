@@ -63,7 +63,7 @@ class Kept(NamedTuple):
 
 
 def config_of(orders: Orders) -> ClientConfig:
-    """Return a client's settings: soon back after the store was away."""
+    """Returns a client's settings: soon back after the store was away."""
     return ClientConfig(
         display_name=orders.name, ttl=orders.ttl, call_timeout=1.0, longest_backoff=0.25
     )
@@ -102,7 +102,7 @@ class LightWorker:
         self._report.send()
 
     def request(self) -> None:
-        """Serve one request: check what is cached, and write and insert the rest."""
+        """Serves one request: check what is cached, and writes and insert the rest."""
         while len(self._kept) > self._chosen.randrange(HELD + 1):
             self._let_go()
         tokens = self._load.draw(self._chosen, self._control.begun)
@@ -165,7 +165,7 @@ class LightWorker:
     def _keep(
         self, held: Acquired | Match, tokens: bytes, keys: list[PageKey], match: Match
     ) -> Seen:
-        """Keep what is held from now on, and check what was matched."""
+        """Keeps what is held from now on, and check what was matched."""
         seen: Seen = {}
         self._kept.append(Kept(held, seen))
         if match.failure is not None:
@@ -183,7 +183,7 @@ class LightWorker:
         reservation: Reservation,
         seen: Seen,
     ) -> None:
-        """Write and insert some pages at a time; what was written is added to ``seen``."""
+        """Writes and insert some pages at a time; what was written is added to ``seen``."""
         seen.update(self._pages.write(keys, reservation))
         end = reservation.start_page + reservation.page_count
         for first in range(reservation.start_page, end, STEP):
@@ -201,7 +201,7 @@ class LightWorker:
                 seen.update(self._pages.read("insert", keys, mapped, first=first))
 
     def _let_go(self) -> None:
-        """See once more what was held the longest, and give it back."""
+        """Sees once more what was held the longest, and gives it back."""
         held, seen = self._kept.popleft()
         with held:
             self._pages.see_again("release", seen)

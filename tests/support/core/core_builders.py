@@ -53,12 +53,12 @@ class Backend:
 
 
 def paged(letters: str, page_tokens: int = PAGE_TOKENS) -> bytes:
-    """Return the tokens of one page a letter."""
+    """Returns the tokens of one page a letter."""
     return b"".join(FILLER * (page_tokens - 1) + ord(x).to_bytes(4, "little") for x in letters)
 
 
 def letters_of(edge: bytes, width: int) -> str:
-    """Return the letters that an edge's pages were made of."""
+    """Returns the letters that an edge's pages were made of."""
     ends = range(width, len(edge) + 1, width)
     return "".join(chr(int.from_bytes(edge[end - 4 : end], "little")) for end in ends)
 
@@ -66,17 +66,17 @@ def letters_of(edge: bytes, width: int) -> str:
 def make_layout(
     *, page_bytes: int = 64, page_tokens: int = PAGE_TOKENS, divides_by_token: bool = False
 ) -> PageLayout:
-    """Return an opaque layout."""
+    """Returns an opaque layout."""
     return PageLayout(page_tokens, page_bytes, 1, OpaqueContent(b"layout", divides_by_token))
 
 
 def make_tenant(quotas: Quotas | None = None) -> Tenant:
-    """Return a tenant that has nothing."""
+    """Returns a tenant that has nothing."""
     return Tenant(TENANT, quotas or Quotas(), Limits())
 
 
 def make_arena(*slot_counts: int) -> Arena:
-    """Return an arena with one extent a count, numbered from 1."""
+    """Returns an arena with one extent a count, numbered from 1."""
     arena = Arena(1, ArenaKey(TENANT, 64, 1), LeastRecentlyUsed(), make_tenant())
     for extent_id, slot_count in enumerate(slot_counts, start=1):
         arena.add_extent(ExtentSlots(extent_id, slot_count))
@@ -86,7 +86,7 @@ def make_arena(*slot_counts: int) -> Arena:
 def make_namespace(
     slots: int = 32, *, page_tokens: int = PAGE_TOKENS, arena: Arena | None = None
 ) -> Namespace:
-    """Return an empty namespace with an arena of one extent, unless one is given."""
+    """Returns an empty namespace with an arena of one extent, unless one is given."""
     layout = make_layout(page_tokens=page_tokens)
     identity = NamespaceIdentity(b"model")
     return Namespace(
@@ -95,7 +95,7 @@ def make_namespace(
 
 
 def plant(namespace: Namespace, letters: str, last_use: int = 0) -> Position:
-    """Publish what is not cached of ``letters``, used at ``last_use``, and offer the leaf."""
+    """Publishes what is not cached of ``letters``, used at ``last_use``, and offer the leaf."""
     index, arena = namespace.index, namespace.arena
     tokens = paged(letters, namespace.layout.page_tokens)
     at = index.descend(Position(index.root, 0), tokens, len(letters))
@@ -110,7 +110,7 @@ def plant(namespace: Namespace, letters: str, last_use: int = 0) -> Position:
 
 
 def node_at(index: Index, letters: str) -> Node:
-    """Return the node that the last page of ``letters``, which is cached, lies in."""
+    """Returns the node that the last page of ``letters``, which is cached, lies in."""
     tokens = paged(letters, index.width // 4)
     at = index.descend(Position(index.root, 0), tokens, len(letters))
     assert at.depth == len(letters)
@@ -118,7 +118,7 @@ def node_at(index: Index, letters: str) -> Node:
 
 
 def shape(index: Index) -> dict[str, object]:
-    """Return the tree in letters: each edge, and below it the edges that continue it.
+    """Returns the tree in letters: each edge, and below it the edges that continue it.
 
     Where nodes have one page each, those without a fork between them are one edge.
     """
@@ -138,7 +138,7 @@ def shape(index: Index) -> dict[str, object]:
 
 
 def picture(index: Index) -> list[tuple[object, ...]]:
-    """Return the tree's whole structure, to be compared with a later one."""
+    """Returns the tree's whole structure, to be compared with a later one."""
     return [
         (
             *(node.number, node.edge, list(node.slots), node.start, node.detached, node.queued),
@@ -149,7 +149,7 @@ def picture(index: Index) -> list[tuple[object, ...]]:
 
 
 def places(runs: Iterable[Run]) -> list[int]:
-    """Return the slots' indexes of an answer, in page order."""
+    """Returns the slots' indexes of an answer, in page order."""
     return [index for run in runs for index in run.indexes]
 
 
@@ -211,15 +211,15 @@ class CoreWorld:
         return worker
 
     def states(self) -> dict[str, int]:
-        """Return how many slots are in each state that some are in."""
+        """Returns how many slots are in each state that some are in."""
         return {state.name: n for state in SlotState if (n := self.arena.counts[state])}
 
     def shape(self) -> dict[str, object]:
-        """Return the namespace's tree in letters."""
+        """Returns the namespace's tree in letters."""
         return shape(self.namespace.index)
 
     def evict_prefix(self, letters: str) -> tuple[int, int]:
-        """Remove a prefix's last page and all below: (pages given back, pages detached)."""
+        """Removes a prefix's last page and all below: (pages given back, pages detached)."""
         removed = self.cache.evict_prefix(OWNER, NAMESPACE_ID, paged(letters, self.page_tokens))
         return removed.evicted_page_count, removed.detached_page_count
 
@@ -240,12 +240,12 @@ class Worker:
         return self.cache.table.find(self.caller)
 
     def sequence(self, letters: str, page: int = 0, **base: int) -> Sequence:
-        """Return the sequence whose pages from ``page`` on are ``letters``."""
+        """Returns the sequence whose pages from ``page`` on are ``letters``."""
         page_tokens = self.world.page_tokens
         return Sequence(paged(letters, page_tokens) + FILLER, page * page_tokens, **base)
 
     def map_memory(self) -> None:
-        """Acknowledge all extents owed."""
+        """Acknowledges all extents owed."""
         self.cache.acknowledge(self.process_id, self.cache.extents_owed(self.process_id))
 
     def match(self, letters: str, pin_id: int, page: int = 0, **base: int) -> Match:
@@ -254,7 +254,7 @@ class Worker:
         return self.cache.match(self.caller, NAMESPACE_ID, sequence, options, self.world.now)
 
     def reserve(self, reservation_id: int, pages: int, start: int = 0) -> Grant:
-        """Reserve ``pages`` pages from page ``start`` on."""
+        """Reserves ``pages`` pages from page ``start`` on."""
         request = ReservationRequest(reservation_id, start, pages)
         return self.cache.reserve(self.caller, NAMESPACE_ID, [request], self.world.now)[0]
 
@@ -281,7 +281,7 @@ class Worker:
         checksums: Items[int] = (),
         **base: int,
     ) -> Inserted:
-        """Insert ``letters`` as the pages from ``page`` on."""
+        """Inserts ``letters`` as the pages from ``page`` on."""
         page_tokens = self.world.page_tokens
         sequence = Sequence(paged(letters, page_tokens), page * page_tokens, **base)
         return self.cache.insert(
@@ -289,11 +289,11 @@ class Worker:
         )
 
     def release(self, *pin_ids: int) -> None:
-        """Release pins."""
+        """Releases pins."""
         self.cache.release(self.caller, pin_ids, self.world.now)
 
     def abort(self, *reservation_ids: int) -> None:
-        """End reservations."""
+        """Ends reservations."""
         self.cache.abort(self.caller, reservation_ids, self.world.now)
 
     def publish(self, *sequences: str) -> None:

@@ -10,7 +10,7 @@ from kvstore.core.values.slots import ExtentSlots
 
 
 def make(policy: EvictionPolicy, slots: int = 64) -> Namespace:
-    """Return an empty namespace whose arena has this policy."""
+    """Returns an empty namespace whose arena has this policy."""
     arena = Arena(1, ArenaKey(TENANT, 64, 1), policy, make_tenant())
     arena.add_extent(ExtentSlots(1, slots))
     return make_namespace(arena=arena)
@@ -36,5 +36,5 @@ def going(namespace: Namespace, pages: int) -> list[tuple[str, int]]:
 
 
 def hint(expected: ExpectedReuse, until: float = 1e9, priority: int = 0) -> Hint:
-    """Return a hint."""
+    """Returns a hint."""
     return Hint(expected, until, priority)

@@ -8,7 +8,7 @@ PAGE = 4
 
 
 def letters(text: str) -> bytes:
-    """Return one token a letter."""
+    """Returns one token a letter."""
     return b"".join(ord(letter).to_bytes(4, "little") for letter in text)
 
 
@@ -48,7 +48,7 @@ class LetterWorld:
         next_token: int | None = None,
         **base: int,
     ) -> Inserted:
-        """Insert ``text``, which stands ``position`` tokens into its sequence."""
+        """Inserts ``text``, which stands ``position`` tokens into its sequence."""
         sequence = Sequence(letters(text), position, **base)
         return self.cache.insert(
             self.worker.caller, reservation_id, sequence, self.core.now, next_token=next_token
@@ -57,7 +57,7 @@ class LetterWorld:
     def write(
         self, text: str, reservation_id: int, next_token: int | None = None, *, hold: bool = False
     ) -> list[int]:
-        """Reserve for all of ``text`` and insert it; return the slots answered for its pages.
+        """Reserves for all of ``text`` and insert it; returns the slots answered for its pages.
 
         The reservation is ended, unless it is to ``hold``.
         """
@@ -69,9 +69,9 @@ class LetterWorld:
         return places(inserted.runs)
 
     def evict_prefix(self, text: str) -> Removed:
-        """Remove a prefix."""
+        """Removes a prefix."""
         return self.cache.evict_prefix(OWNER, NAMESPACE_ID, letters(text))
 
     def check(self) -> None:
-        """Check every law."""
+        """Checks every law."""
         self.core.laws.check()

@@ -6,7 +6,7 @@ from kvstore.core.values.requests import NamedPinRequest
 
 
 def world_of(*sequences: str, slots: int = 8, max_named_pins: int = 1000) -> CoreWorld:
-    """Return a world in which sequences are cached and not held."""
+    """Returns a world in which sequences are cached and not held."""
     world = CoreWorld(slots=slots, quotas=Quotas(named_pins=max_named_pins))
     world.worker.publish(*sequences)
     return world
@@ -15,7 +15,7 @@ def world_of(*sequences: str, slots: int = 8, max_named_pins: int = 1000) -> Cor
 def pin(
     world: CoreWorld, name: str, letters: str, *, ttl: float | None = None, require: bool = False
 ) -> int:
-    """Pin what is cached of ``letters`` under a name; return the pages pinned."""
+    """Pins what is cached of ``letters`` under a name; returns the pages pinned."""
     request = NamedPinRequest(name, paged(letters), ttl, require)
     pinned, rest = divmod(
         world.cache.pin_prefix(OWNER, NAMESPACE_ID, request, world.now), world.page_tokens
@@ -26,10 +26,10 @@ def pin(
 
 
 def names(world: CoreWorld) -> list[str]:
-    """Return the names of all pins, in the order of their making."""
+    """Returns the names of all pins, in the order of their making."""
     return [each.name for each in world.cache.visible_named_pins(OWNER, NAMESPACE_ID)]
 
 
 def letters_held(world: CoreWorld, name: str) -> int:
-    """Return how many pages a named pin holds."""
+    """Returns how many pages a named pin holds."""
     return world.cache.state.named_pins.of(world.namespace)[name].held_end

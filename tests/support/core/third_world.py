@@ -27,7 +27,7 @@ class ThirdWorld(CoreWorld):
         self._evictions = count(500_000)
 
     def write(self, keep: DiskWrite, end: int | None = None) -> int:
-        """Write a keep's pages through ``end``, or all; return through where."""
+        """Writes a keep's pages through ``end``, or all; returns through where."""
         end = keep.held_end if end is None else end
         for page in keep.pages:
             if page.end <= end:
@@ -36,7 +36,7 @@ class ThirdWorld(CoreWorld):
         return end
 
     def keep(self, most: int = 100) -> int:
-        """Write whatever was touched; return how many pages that is."""
+        """Writes whatever was touched; returns how many pages that is."""
         keeps = self.cache.plan_writes(most)
         self.laws.check()
         self.cache.finish_writes(keeps, [self.write(each) for each in keeps])
@@ -44,14 +44,14 @@ class ThirdWorld(CoreWorld):
         return sum(len(each.pages) for each in keeps)
 
     def locate(self, letters: str, worker: Worker | None = None) -> Located:
-        """Say what could be loaded of a sequence."""
+        """Says what could be loaded of a sequence."""
         worker = worker or self.worker
         return self.cache.locate(worker.caller, NAMESPACE_ID, worker.sequence(letters))
 
     def begin(
         self, letters: str, located: Located | None = None, count: int = 100
     ) -> DiskRead | None:
-        """Begin to load what is on the disk after what is cached."""
+        """Begins to load what is on the disk after what is cached."""
         located = located or self.locate(letters)
         worker = self.worker
         there = [digest in self.disk for digest in located.page_digests()]
@@ -62,12 +62,12 @@ class ThirdWorld(CoreWorld):
         return load
 
     def load(self, letters: str) -> int:
-        """Load what is on the disk of a sequence; return how many pages were published."""
+        """Loads what is on the disk of a sequence; returns how many pages were published."""
         load = self.begin(letters)
         return 0 if load is None else self.finish(load)
 
     def finish(self, load: DiskRead, good: int = 100) -> int:
-        """Finish a load, its first pages read well; return how many were published."""
+        """Finishes a load, its first pages read well; returns how many were published."""
         published = self.cache.finish_read(load, good)
         self.laws.check()
         return published

@@ -11,7 +11,7 @@ ALL = {"low": 1.0, "high": 1.0}
 def make(
     slots: int = 8, lower_slots: int = 16, *, divides_by_token: bool = False, **policy: object
 ) -> CoreWorld:
-    """Return a world of two tiers."""
+    """Returns a world of two tiers."""
     chosen = TierPolicy(**{**ALL, **policy})  # type: ignore[arg-type]  # any of them
     return CoreWorld(
         slots=slots,
@@ -22,12 +22,12 @@ def make(
 
 
 def tiers(match: Match) -> list[tuple[int, int]]:
-    """Return the runs of a match as (tier, pages)."""
+    """Returns the runs of a match as (tier, pages)."""
     return [(run.tier, len(run.indexes)) for run in match.runs]
 
 
 def sunk(*sequences: str, **policy: object) -> CoreWorld:
-    """Return a world whose pages are in tier 2 alone."""
+    """Returns a world whose pages are in tier 2 alone."""
     world = make(**policy)  # type: ignore[arg-type]  # any of them
     world.worker.publish(*sequences)
     move(world)

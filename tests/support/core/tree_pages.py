@@ -7,7 +7,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def pages() -> list[Path]:
-    """Return the pages of the tree: not those of the environment and of caches.
+    """Returns the pages of the tree: not those of the environment and of caches.
 
     What is hidden is not looked into, and a folder that goes meanwhile is none: programs that
     run beside the tests make and remove some in their caches.

@@ -19,7 +19,7 @@ PROGRAM_SECONDS = 280.0
 
 
 def build_wheel(out: Path) -> Path:
-    """Build the wheel of this tree, and return its path."""
+    """Builds the wheel of this tree, and returns its path."""
     command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel"]
     subprocess.run([*command, "--directory", str(out)], cwd=ROOT, capture_output=True, check=True)
     (made,) = out.glob("*.whl")
@@ -33,7 +33,7 @@ class InstalledWheel:
     """
 
     def __init__(self, wheel: Path, extras: str, folder: Path) -> None:
-        """Install it with ``extras``, versions as constrained. Skips where no index is reached."""
+        """Installs it with ``extras``, versions as constrained. Skips where no index is reached."""
         self.folder = folder
         self.bin = folder / ".venv" / "bin"
         self._background = folder / "background.log"
@@ -56,11 +56,11 @@ class InstalledWheel:
         assert said.returncode == 0, said.stdout + said.stderr
 
     def run(self, program: str, *arguments: str) -> str:
-        """Run a program of the environment and return what it printed; it has to end well."""
+        """Runs a program of the environment and returns what it printed; it has to end well."""
         return self._say([str(self.bin / program), *arguments])
 
     def follow(self, page: Path, look: Callable[[str], None] = lambda _: None) -> int:
-        """Do what a page tells a reader to type, and return how many snippets that were.
+        """Does what a page tells a reader to type, and returns how many snippets that were.
 
         ``look`` is called before what runs in the background is ended, with what that printed.
         """

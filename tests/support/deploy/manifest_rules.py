@@ -27,7 +27,7 @@ SERVE_GRACE = inspect.signature(serve).parameters["grace"].default
 
 
 def require_pods(documents: Iterable[Document], user: int = 10001) -> list[Pod]:
-    """Return the pods, each of which is confined, names what there is, and has the memory."""
+    """Returns the pods, each of which is confined, names what there is, and has the memory."""
     documents = list(documents)
     pods = Pod.all_of(documents)
     assert pods
@@ -99,7 +99,7 @@ def require_one_folder(pod: Pod) -> None:
 
 
 def settings_of(pod: Pod, documents: Iterable[Document]) -> Config:
-    """Return the settings that a pod's store has, by its variables and its ConfigMap."""
+    """Returns the settings that a pod's store has, by its variables and its ConfigMap."""
     assert pod.store is not None
     flags = [
         f"--{name.removeprefix('KVSTORE_').lower().replace('_', '-')}={value}"
@@ -113,7 +113,7 @@ def settings_of(pod: Pod, documents: Iterable[Document]) -> Config:
 
 
 def load_file(text: str) -> Config:
-    """Return the settings of a file with this text; raises what the server would end with."""
+    """Returns the settings of a file with this text; raises what the server would end with."""
     with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
         file.write(text)
         file.flush()

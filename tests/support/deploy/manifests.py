@@ -14,19 +14,19 @@ STORE = "store"
 
 
 def quantity(text: str) -> int:
-    """Return the bytes of a quantity such as 5Gi."""
+    """Returns the bytes of a quantity such as 5Gi."""
     found = re.fullmatch(r"(\d+)([A-Za-z]*)", text)
     assert found is not None, text
     return int(found[1]) * UNITS[found[2]]
 
 
 def parsed(text: str) -> list[Document]:
-    """Return the documents of a YAML text, without empty ones."""
+    """Returns the documents of a YAML text, without empty ones."""
     return [each for each in yaml.safe_load_all(text) if each]
 
 
 def resources(folder: Path) -> Iterator[Document]:
-    """Yield the documents that a folder's kustomization names, as they stand there."""
+    """Yields the documents that a folder's kustomization names, as they stand there."""
     (kustomization,) = parsed((folder / "kustomization.yaml").read_text(encoding="utf-8"))
     for name in kustomization["resources"]:
         path = (folder / name).resolve()
@@ -93,7 +93,7 @@ class Pod:
 
     @classmethod
     def all_of(cls, documents: Iterable[Document]) -> list[Self]:
-        """Return the pods of documents."""
+        """Returns the pods of documents."""
         found = []
         for each in documents:
             template = each if each["kind"] == "Pod" else each.get("spec", {}).get("template", {})

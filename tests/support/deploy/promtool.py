@@ -11,7 +11,7 @@ OWN = ROOT / ".tools" / "usr" / "bin" / "promtool"
 
 
 def promtool(*arguments: str, given: str = "") -> str:
-    """Run it and return what it said; skips where it is not there, fails where it complains."""
+    """Runs it and returns what it said; skips where it is not there, fails where it complains."""
     program = str(OWN) if OWN.exists() else shutil.which("promtool")
     if program is None:
         pytest.skip("needs promtool: `make promtool` gets Debian's")

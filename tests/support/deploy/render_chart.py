@@ -13,7 +13,7 @@ import helm_python as helm
 
 
 def rendered(chart: Any, values: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401
-    """Return the manifests for some values, or why Helm refuses those."""
+    """Returns the manifests for some values, or why Helm refuses those."""
     try:
         chart.validate_schema(values)
         return {"manifests": chart.render(values, name="try", namespace="llm")}
@@ -22,7 +22,7 @@ def rendered(chart: Any, values: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN
 
 
 def main() -> None:
-    """Render each case and lint the chart."""
+    """Renders each case and lint the chart."""
     folder = sys.argv[1]
     cases = json.load(sys.stdin)
     with helm.Chart.load(folder) as chart:

@@ -15,7 +15,7 @@ LEAST_HEADROOM = 256 << 20
 
 
 def size(text: str) -> int:
-    """Return bytes: systemd and compose write G and m for what the settings write GiB and MiB."""
+    """Returns bytes: systemd and compose write G and m for what the settings write GiB and MiB."""
     spelt = re.sub(r"([kmgKMG])$", lambda unit: unit[1].upper() + "iB", text)
     return TypeAdapter(ByteSize).validate_python(spelt)
 

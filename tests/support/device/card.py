@@ -55,7 +55,7 @@ class Card:
         self.relaxed: set[int] = set()
 
     def note(self, call: str) -> bool:
-        """Count a call; returns whether it is to be refused."""
+        """Counts a call; returns whether it is to be refused."""
         self.calls.append(call)
         self.threads.add(get_ident())
         if self.capturing and (get_ident() not in self.relaxed or "ynchronize" in call):
@@ -74,7 +74,7 @@ class Card:
         return self.size_bytes - sum(len(each) for each in self.memory.values())
 
     def malloc(self, size_bytes: int) -> int | None:
-        """Return the address of memory full of somebody else's bytes, or None."""
+        """Returns the address of memory full of somebody else's bytes, or None."""
         if size_bytes > self.available_bytes:
             return None
         memory = (ctypes.c_ubyte * size_bytes)()
@@ -84,11 +84,11 @@ class Card:
         return address
 
     def handle(self, address: int) -> bytes:
-        """Return the 64 bytes that name an allocation."""
+        """Returns the 64 bytes that name an allocation."""
         return shake_256(self.uuid + address.to_bytes(8, "little")).digest(64)
 
     def open(self, ipc_handle: bytes) -> int | None:
-        """Return the address that a handle reaches, or None."""
+        """Returns the address that a handle reaches, or None."""
         for address in self.memory:
             if self.handle(address) == ipc_handle:
                 self.mapped[address] += 1
@@ -96,7 +96,7 @@ class Card:
         return None
 
     def register(self, address: int, size_bytes: int) -> bool:
-        """Register memory of the host; False where some of it is already."""
+        """Registers memory of the host; False where some of it is already."""
         if any(
             start < address + size_bytes and address < start + size
             for start, size in self.registered.items()
@@ -106,7 +106,7 @@ class Card:
         return True
 
     def view(self, address: int, size_bytes: int, owner: object) -> "ctypes.Array[ctypes.c_ubyte]":
-        """Return a piece of memory that keeps its owner."""
+        """Returns a piece of memory that keeps its owner."""
         piece = (ctypes.c_ubyte * size_bytes).from_address(address)
         piece.owner = owner  # type: ignore[attr-defined]
         return piece
@@ -119,29 +119,29 @@ class ServerCuda:
         self._card = card
 
     def select(self, device: int) -> bytes:
-        """Return the UUID of the one device."""
+        """Returns the UUID of the one device."""
         assert device == 0
         self._note("select")
         return self._card.uuid
 
     def use(self, device: int) -> None:
-        """Select the one device."""
+        """Selects the one device."""
         assert device == 0
         self._note("use")
 
     def pci_bus_id(self, device: int) -> str:
-        """Return where the one device is attached."""
+        """Returns where the one device is attached."""
         assert device == 0
         self._note("pci_bus_id")
         return self._card.pci_bus_id
 
     def room(self) -> DeviceRoom:
-        """Return what is left."""
+        """Returns what is left."""
         self._note("room")
         return DeviceRoom(self._card.available_bytes, self._card.size_bytes)
 
     def allocate(self, size_bytes: int) -> int:
-        """Allocate dirty memory."""
+        """Allocates dirty memory."""
         self._note("allocate")
         address = self._card.malloc(size_bytes)
         if address is None:
@@ -149,7 +149,7 @@ class ServerCuda:
         return address
 
     def fill(self, address: int, size_bytes: int, value: int, stream: int) -> None:
-        """Write one value into all bytes."""
+        """Writes one value into all bytes."""
         self._note("fill")
         self._card.streams.begin_fill(address, value, size_bytes, stream)
         self._card.streams.wait(stream)
@@ -161,22 +161,22 @@ class ServerCuda:
         return memoryview(ctypes.string_at(address, size_bytes))
 
     def make_stream(self) -> int:
-        """Return a stream."""
+        """Returns a stream."""
         self._note("make_stream")
         return self._card.streams.make_stream()
 
     def begin_write(self, address: int, content: memoryview, stream: int) -> None:
-        """Begin to copy to the device."""
+        """Begins to copy to the device."""
         self._note("begin_write")
         self._card.streams.begin_copy(address, address_of(content), content.nbytes, stream)
 
     def begin_read(self, address: int, into: memoryview, stream: int) -> None:
-        """Begin to copy to the host."""
+        """Begins to copy to the host."""
         self._note("begin_read")
         self._card.streams.begin_copy(address_of(into), address, into.nbytes, stream)
 
     def begin_batch(self, copies: Items[DeviceCopy], stream: int) -> bool:
-        """Begin copies by one call, the last first; begins half of them if the call is refused."""
+        """Begins copies by one call, the last first; begins half of them if the call is refused."""
         if not self._card.batches:
             return False
         refused = self._card.note("begin_batch")
@@ -189,7 +189,7 @@ class ServerCuda:
         return True
 
     def wait(self, stream: int) -> None:
-        """Do the work that was begun; if that fails, none of it is under way either."""
+        """Does the work that was begun; if that fails, none of it is under way either."""
         try:
             self._note("wait")
         except CudaFailed:
@@ -198,7 +198,7 @@ class ServerCuda:
         self._card.streams.wait(stream)
 
     def record_event(self, stream: int) -> int:
-        """Return an event after what was begun."""
+        """Returns an event after what was begun."""
         self._note("record_event")
         event = self._card.streams.make_event()
         self._card.streams.record(event, stream)
@@ -214,29 +214,29 @@ class ServerCuda:
         self._card.streams.wait_for(event)
 
     def synchronize(self) -> None:
-        """Do all that was begun."""
+        """Does all that was begun."""
         self._note("synchronize")
         for stream in self._card.begun:
             self._card.streams.wait(stream)
 
     def register(self, address: int, size_bytes: int) -> None:
-        """Register what is not registered yet."""
+        """Registers what is not registered yet."""
         self._note("register")
         if not self._card.register(address, size_bytes):
             raise CudaFailed("register: already registered")
 
     def unregister(self, address: int) -> None:
-        """Forget a registration."""
+        """Forgets a registration."""
         self._note("unregister")
         del self._card.registered[address]
 
     def export(self, address: int) -> Exported:
-        """Return the handle; memory begins where the handle reaches."""
+        """Returns the handle; memory begins where the handle reaches."""
         self._note("export")
         return Exported(self._card.handle(address), 0)
 
     def give_back(self, address: int) -> None:
-        """Give memory back, which nobody may have mapped."""
+        """Gives memory back, which nobody may have mapped."""
         self._note("give_back")
         assert not self._card.mapped[address]
         del self._card.memory[address]
@@ -253,14 +253,14 @@ class ClientCuda:
         self._cards = cards
 
     def device_of(self, uuid: bytes) -> int:
-        """Find a card by its UUID."""
+        """Finds a card by its UUID."""
         for device, card in enumerate(self._cards):
             if card.uuid == uuid:
                 return device
         raise DeviceUnavailable("no such device")
 
     def relax_capture(self) -> None:
-        """Set the calling thread's mode to relaxed."""
+        """Sets the calling thread's mode to relaxed."""
         for card in self._cards:
             card.relaxed.add(get_ident())
 
@@ -272,7 +272,7 @@ class ClientCuda:
         return address
 
     def tensor(self, device: int, address: int, size_bytes: int, owner: object) -> "torch.Tensor":
-        """Return the memory, which keeps its owner."""
+        """Returns the memory, which keeps its owner."""
         import torch  # noqa: PLC0415  # the server's side has none
 
         self._note(device, "tensor")
@@ -285,7 +285,7 @@ class ClientCuda:
         self._cards[device].mapped[address] -= 1
 
     def synchronize(self, device: int) -> None:
-        """Wait for nothing."""
+        """Waits for nothing."""
         self._cards[device].calls.append("synchronize")
 
     def _note(self, device: int, call: str) -> None:

@@ -10,7 +10,7 @@ RELAXED = 2
 
 
 def client_driver(card: Card) -> SimpleNamespace:
-    """Return the driver's functions, called as C functions are."""
+    """Returns the driver's functions, called as C functions are."""
     library = driver_library(card)
 
     @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_void_p), ctypes.c_int)

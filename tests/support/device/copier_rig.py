@@ -48,7 +48,7 @@ class Rig:
         self.card.calls.clear()
 
     def fill(self, first: int, offset: int = 0) -> list[bytes]:
-        """Write another content into each slot of an extent; return them."""
+        """Writes another content into each slot of an extent; returns them."""
         contents = [bytes([offset + n + 1]) * SLOT for n in range(COUNT)]
         pages = [(first + n, memoryview(each)) for n, each in enumerate(contents)]
         assert self.tiers.write_all(pages) == [None] * COUNT
@@ -56,14 +56,14 @@ class Rig:
         return contents
 
     def read(self, first: int) -> list[bytes]:
-        """Return the content of each slot of an extent."""
+        """Returns the content of each slot of an extent."""
         return [bytes(self.tiers.read(first + n) or b"") for n in range(COUNT)]
 
     def pairs(self, source: int, target: int) -> list[tuple[int, int]]:
-        """Return each slot of an extent with its place in another, in another order."""
+        """Returns each slot of an extent with its place in another, in another order."""
         return [(source + n, target + (n + 2) % COUNT) for n in range(COUNT)]
 
 
 def turned(contents: list[bytes]) -> list[bytes]:
-    """Return contents in the order that ``Rig.pairs`` gives them."""
+    """Returns contents in the order that ``Rig.pairs`` gives them."""
     return contents[-2:] + contents[:-2]

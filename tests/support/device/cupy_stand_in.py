@@ -41,7 +41,7 @@ class Device:
         self.number = number
 
     def synchronize(self) -> None:
-        """Wait for the device."""
+        """Waits for the device."""
         _check(self.card.note(f"synchronize {self.number}"))
 
     def __enter__(self) -> None:
@@ -67,7 +67,7 @@ class Runtime:
         self.events: set[int] = set()
 
     def __getattribute__(self, name: str) -> Any:  # noqa: ANN401  # whatever a module has
-        """Note each function as it is called."""
+        """Notes each function as it is called."""
         if name.startswith("_") or name in {"CUDARuntimeError", "events"}:
             return object.__getattribute__(self, name)
         function = object.__getattribute__(self, name)
@@ -79,18 +79,18 @@ class Runtime:
         return call
 
     def getDeviceCount(self) -> int:  # noqa: N802  # cupy's names
-        """Count the one card."""
+        """Counts the one card."""
         return 1
 
     def setDevice(self, device: int) -> None:  # noqa: N802
-        """Select a device."""
+        """Selects a device."""
         _check(device != 0)
 
     def deviceSynchronize(self) -> None:  # noqa: N802
         """Wait."""
 
     def memGetInfo(self) -> tuple[int, int]:  # noqa: N802
-        """Return what is left, and all."""
+        """Returns what is left, and all."""
         return self._card.available_bytes, self._card.size_bytes
 
     def malloc(self, size: int) -> int:
@@ -101,11 +101,11 @@ class Runtime:
         return address
 
     def memsetAsync(self, pointer: int, value: int, size: int, stream: int) -> None:  # noqa: N802
-        """Begin to fill memory."""
+        """Begins to fill memory."""
         self._card.streams.begin_fill(pointer, value, size, stream)
 
     def streamCreateWithFlags(self, flags: int) -> int:  # noqa: N802
-        """Return a stream, which does not block."""
+        """Returns a stream, which does not block."""
         assert flags == 1
         return self._card.streams.make_stream()
 
@@ -117,7 +117,7 @@ class Runtime:
         kind: int,
         stream: int,
     ) -> None:
-        """Begin a copy in the one direction or the other."""
+        """Begins a copy in the one direction or the other."""
         device = target if kind == 1 else source
         assert kind in (1, 2)
         assert any(
@@ -127,30 +127,30 @@ class Runtime:
         self._card.streams.begin_copy(target, source, size, stream)
 
     def streamSynchronize(self, stream: int) -> None:  # noqa: N802
-        """Carry out what was begun."""
+        """Carries out what was begun."""
         self._card.streams.wait(stream)
 
     def eventCreateWithFlags(self, flags: int) -> int:  # noqa: N802
-        """Return an event without a time, at which a waiting thread sleeps."""
+        """Returns an event without a time, at which a waiting thread sleeps."""
         assert flags == 3
         event = self._card.streams.make_event()
         self.events.add(event)
         return event
 
     def eventRecord(self, event: int, stream: int) -> None:  # noqa: N802
-        """Record an event after the work that was begun."""
+        """Records an event after the work that was begun."""
         self._card.streams.record(event, stream)
 
     def eventSynchronize(self, event: int) -> None:  # noqa: N802
-        """Do the work that was begun before an event."""
+        """Does the work that was begun before an event."""
         self._card.streams.wait_for(event)
 
     def eventDestroy(self, event: int) -> None:  # noqa: N802
-        """Forget an event."""
+        """Forgets an event."""
         self.events.remove(event)
 
     def hostRegister(self, pointer: int, size: int, flags: int) -> None:  # noqa: N802
-        """Register memory of the host, portable."""
+        """Registers memory of the host, portable."""
         assert flags == 1
         _check(not self._card.register(pointer, size))
 
@@ -159,11 +159,11 @@ class Runtime:
         _check(self._card.registered.pop(pointer, None) is None)
 
     def free(self, pointer: int) -> None:
-        """Give back."""
+        """Gives back."""
         del self._card.memory[pointer]
 
     def ipcGetMemHandle(self, pointer: int) -> bytes:  # noqa: N802
-        """Return the handle of an allocation; only its first byte names it."""
+        """Returns the handle of an allocation; only its first byte names it."""
         _check(pointer not in self._card.memory)
         return self._card.handle(pointer)
 
@@ -182,7 +182,7 @@ class Runtime:
 
 
 def cupy_on(card: Card) -> ModuleType:
-    """Return a module that is cupy on a machine with this card."""
+    """Returns a module that is cupy on a machine with this card."""
     module: Any = ModuleType("cupy")
 
     def ndarray(shape: tuple[int], dtype: type, pointer: MemoryPointer) -> np.ndarray[Any, Any]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def driver_library(card: "Card", batched: str = "cuMemcpyBatchAsync_v2") -> SimpleNamespace:
-    """Return the driver's functions on a card, called as C functions are.
+    """Returns the driver's functions on a card, called as C functions are.
 
     ``batched`` names its batched copy, which has the arguments of that name; or is empty.
     """
@@ -77,7 +77,7 @@ def driver_library(card: "Card", batched: str = "cuMemcpyBatchAsync_v2") -> Simp
 
 
 def _attribute(card: "Card") -> Callable[..., int]:
-    """Return the function that tells whether the card uses the host's addresses."""
+    """Returns the function that tells whether the card uses the host's addresses."""
 
     @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.c_int, ctypes.c_int)
     def get(value: "ctypes._Pointer[ctypes.c_int]", attribute: int, device: int) -> int:
@@ -89,7 +89,7 @@ def _attribute(card: "Card") -> Callable[..., int]:
 
 
 def _batched_copy(card: "Card", name: str) -> Callable[..., int]:
-    """Return the batched copy with the arguments of ``name``, as cuda.h has them."""
+    """Returns the batched copy with the arguments of ``name``, as cuda.h has them."""
     size_p, address_p = ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_ulonglong)
     arrays = (address_p, address_p, size_p, ctypes.c_size_t)
     attributes = (ctypes.POINTER(CopyAttributes), size_p, ctypes.c_size_t)

@@ -32,7 +32,7 @@ FAR_CASES = {
 
 
 def far_memory(device: str) -> torch.Tensor:
-    """Return ``FAR_BYTES`` of uint8; on a CPU only touched pages use memory."""
+    """Returns ``FAR_BYTES`` of uint8; on a CPU only touched pages use memory."""
     if device != "cpu":
         return torch.empty(FAR_BYTES, dtype=torch.uint8, device=device)
     descriptor = os.memfd_create("far pages")
@@ -45,7 +45,7 @@ def far_memory(device: str) -> torch.Tensor:
 
 
 def near_memory(case: Case, device: str) -> torch.Tensor:
-    """Return memory of uint8 only for the slots that a case uses."""
+    """Returns memory of uint8 only for the slots that a case uses."""
     size = len(EXTENTS) * 2 * SLOTS * _layout(case).page_bytes
     return torch.empty(size, dtype=torch.uint8, device=device)
 
@@ -53,7 +53,7 @@ def near_memory(case: Case, device: str) -> torch.Tensor:
 def attend_within(
     case: Case, how: Callable[[Step], StepAttention], memory: torch.Tensor
 ) -> Outcome:
-    """Attend for one layer of a step on pages at both ends of each third of ``memory``.
+    """Attends for one layer of a step on pages at both ends of each third of ``memory``.
 
     The step is the same for each call with a case, wherever its pages lie. The outcome has the
     slots in use of each extent.

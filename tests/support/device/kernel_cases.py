@@ -60,7 +60,7 @@ class Outcome(NamedTuple):
 
 
 def attend(case: Case, how: Callable[[Step], StepAttention], device: str = "cpu") -> Outcome:
-    """Attend for one layer of a step, the same for each call with a case.
+    """Attends for one layer of a step, the same for each call with a case.
 
     Pages lie in three extents, in no order, and every slot begins as random numbers: as what was
     matched, and as what a slot holds before it is written.
@@ -100,7 +100,7 @@ def attend(case: Case, how: Callable[[Step], StepAttention], device: str = "cpu"
 
 
 def assert_same(got: Outcome, wanted: Outcome) -> None:
-    """Fail unless the same was written everywhere, and the answers differ by rounding alone."""
+    """Fails unless the same was written everywhere, and the answers differ by rounding alone."""
     for mine, theirs in zip(got.extents, wanted.extents, strict=True):
         assert torch.equal(mine, theirs)
     assert got.answer.shape == wanted.answer.shape

@@ -21,7 +21,7 @@ class StreamWait:
         self.work = DeviceWork()
 
     def wait(self) -> None:
-        """Wait for the stream."""
+        """Waits for the stream."""
         self.work.wait()
 
 

@@ -14,7 +14,7 @@ ILLEGAL = "an illegal memory access was encountered"
 
 
 def lost() -> bool:
-    """Return whether this process has lost the device."""
+    """Returns whether this process has lost the device."""
     return bool(LOST) and (Path(LOST) / str(os.getpid())).exists()
 
 
@@ -40,15 +40,15 @@ class Event:
     """``torch.cuda.Event``, as far as an engine's waits use it."""
 
     def record(self, stream: object) -> None:
-        """Do nothing: all work that was begun is done."""
+        """Does nothing: all work that was begun is done."""
 
     def synchronize(self) -> None:
-        """Wait for nothing, or raise as torch does."""
+        """Waits for nothing, or raises as torch does."""
         wait_as_torch(None)
 
 
 def wait_as_torch(device: object) -> None:
-    """Do as ``torch.cuda.synchronize`` does."""
+    """Does as ``torch.cuda.synchronize`` does."""
     del device
     if lost():
         raise sys.modules["torch"].AcceleratorError(f"CUDA error: {ILLEGAL}")

@@ -14,30 +14,30 @@ PRIME = 32749
 
 
 def prompt(*parts: int) -> list[int]:
-    """Return four pages of tokens for each part, and the one token that a match leaves."""
+    """Returns four pages of tokens for each part, and the one token that a match leaves."""
     return [part * 1000 + each for part in parts for each in range(4 * LAYOUT.page_tokens)] + [7]
 
 
 def page_count(tokens: list[int]) -> int:
-    """Return the number of whole pages."""
+    """Returns the number of whole pages."""
     return len(tokens) // LAYOUT.page_tokens
 
 
 def numbers_of(tokens: list[int], page: int, device: torch.device) -> torch.Tensor:
-    """Return what a page of a sequence holds, as one row of int16 on a device."""
+    """Returns what a page of a sequence holds, as one row of int16 on a device."""
     key = hash(tuple(tokens[: (page + 1) * LAYOUT.page_tokens])) % PRIME
     row = torch.arange(LAYOUT.page_bytes // 2, dtype=torch.int64, device=device)
     return ((row * 31 + key) % PRIME).to(torch.int16)
 
 
 def write_page(namespace: Namespace, tokens: list[int], number: int, page: PageRef) -> None:
-    """Write a page by a kernel on its device; returns before the kernel has run."""
+    """Writes a page by a kernel on its device; returns before the kernel has run."""
     row = namespace.page_tensor(page).view(torch.int16).view(-1)
     row.copy_(numbers_of(tokens, number, row.device))
 
 
 def holds(namespace: Namespace, tokens: list[int], pages: list[PageRef]) -> bool:
-    """Tell whether the first pages of ``tokens`` hold what was written for them."""
+    """Returns whether the first pages of ``tokens`` hold what was written for them."""
     rows = [namespace.page_tensor(page).view(torch.int16).view(-1) for page in pages]
     return all(
         torch.equal(row, numbers_of(tokens, number, row.device)) for number, row in enumerate(rows)

@@ -84,12 +84,12 @@ class DeviceProcess:
         return answer
 
     def await_opening(self) -> None:
-        """Return when the process is about to open its first handle."""
+        """Returns when the process is about to open its first handle."""
         assert self._pipe.poll(LIMIT), "no handle is opened"
         assert self._pipe.recv() == OPENING
 
     def kill(self) -> None:
-        """Send SIGKILL and wait for the end."""
+        """Sends SIGKILL and waits for the end."""
         self._process.kill()
         self._process.join()
 
@@ -135,7 +135,7 @@ def _serve(pipe: Connection, start: WorkerStart) -> None:
 
 
 def _announce_open(pipe: Connection) -> None:
-    """Make the client send ``OPENING`` right before each call that opens a handle."""
+    """Makes the client send ``OPENING`` right before each call that opens a handle."""
     from kvstore_client.memory.cuda.runtime import CupyRuntime  # noqa: PLC0415  # as above
 
     opens = CupyRuntime.open

@@ -9,7 +9,7 @@ from inference_worker.pages.pool import PagePool
 
 
 def addresses(pool: PagePool, table: BlockTable) -> torch.Tensor:
-    """Return the address of each page: int64 ``[pages]``."""
+    """Returns the address of each page: int64 ``[pages]``."""
     distinct = table.extents.unique().tolist()
     begins = torch.tensor([pool.rows(each).data_ptr() for each in distinct], dtype=torch.int64)
     keys = torch.tensor(distinct, dtype=torch.int64)
@@ -17,7 +17,7 @@ def addresses(pool: PagePool, table: BlockTable) -> torch.Tensor:
 
 
 def rebuilt_tables(step: Step) -> torch.Tensor:
-    """Build all inputs of a step's kernels but the work: parts, pages and places in one array.
+    """Builds all inputs of a step's kernels but the work: parts, pages and places in one array.
 
     From ``KernelAttention`` as it was before work lists; pages are counted from the first.
     """

@@ -31,7 +31,7 @@ def store_and_workers(
     extent_bytes: int = EXTENT_BYTES,
     config: Mapping[str, Any] | None = None,
 ) -> Iterator[tuple[RunningStore, list[DeviceProcess]]]:
-    """Run a store of two extents, and workers whose namespaces are open.
+    """Runs a store of two extents, and workers whose namespaces are open.
 
     ``settings`` are further ones of the store, ``config`` has settings of the workers' clients.
     """
@@ -49,13 +49,13 @@ def store_and_workers(
 
 
 def stats(store: RunningStore) -> store_pb2.GetStatsResponse:
-    """Return the store's statistics."""
+    """Returns the store's statistics."""
     with connect_admin(store.runtime_dir) as admin:
         return admin.stats()
 
 
 def slots(store: RunningStore, state: str) -> int:
-    """Return how many slots are in a state."""
+    """Returns how many slots are in a state."""
     return sum(getattr(each, f"{state}_slot_count") for each in stats(store).arenas)
 
 

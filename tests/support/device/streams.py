@@ -22,49 +22,49 @@ class Streams:
         self._mutex = RLock()
 
     def make_stream(self) -> int:
-        """Return the number of a stream."""
+        """Returns the number of a stream."""
         stream = next(self._numbers)
         self.begun[stream] = []
         return stream
 
     def begin_copy(self, target: int, source: int, size_bytes: int, stream: int) -> None:
-        """Begin a copy on a stream."""
+        """Begins a copy on a stream."""
         self.begun[stream].append(partial(ctypes.memmove, target, source, size_bytes))
 
     def begin_fill(self, address: int, value: int, size_bytes: int, stream: int) -> None:
-        """Begin to fill memory on a stream."""
+        """Begins to fill memory on a stream."""
         self.begun[stream].append(partial(ctypes.memset, address, value, size_bytes))
 
     def wait(self, stream: int) -> None:
-        """Do the work that was begun on a stream."""
+        """Does the work that was begun on a stream."""
         with self._mutex:
             while self.begun[stream]:
                 self.begun[stream].pop(0)()
 
     def make_event(self) -> int:
-        """Return the number of an event."""
+        """Returns the number of an event."""
         return next(self._numbers)
 
     def record(self, event: int, stream: int) -> None:
-        """Make an event happen after what was begun on a stream so far."""
+        """Makes an event happen after what was begun on a stream so far."""
         self._streams[event] = stream
         self.begun[stream].append(partial(self._happened.add, event))
 
     def wait_for(self, event: int) -> None:
-        """Do the work that was begun on an event's stream before it."""
+        """Does the work that was begun on an event's stream before it."""
         with self._mutex:
             while event not in self._happened:
                 self.begun[self._streams[event]].pop(0)()
 
     def lose(self, event: int) -> None:
-        """Forget the work that was begun on an event's stream before it, as an error does."""
+        """Forgets the work that was begun on an event's stream before it, as an error does."""
         stream = self._streams[event]
         with self._mutex:
             while event not in self._happened:
                 self._lose_next(stream)
 
     def lose_all(self, stream: int) -> None:
-        """Forget the work that was begun on a stream; its events happen."""
+        """Forgets the work that was begun on a stream; its events happen."""
         with self._mutex:
             while self.begun[stream]:
                 self._lose_next(stream)

@@ -29,7 +29,7 @@ def as_uid(uid: int) -> Iterator[None]:
 
 
 def identify_by_environment(connection: socket.socket, *, overflow: int) -> Peer:
-    """Return the peer of a connection, of the user that its environment names."""
+    """Returns the peer of a connection, of the user that its environment names."""
     peer = identify(connection, overflow=overflow)
     for entry in Path(f"/proc/{peer.pid}/environ").read_bytes().split(b"\0"):
         name, _, value = entry.partition(b"=")

@@ -41,7 +41,7 @@ class DeviceWorker:
         return pages
 
     def peek(self, tokens: list[int]) -> int:
-        """Return how many tokens a match would cover."""
+        """Returns how many tokens a match would cover."""
         return self._namespace.peek(tokens)
 
     # Step by step.
@@ -55,11 +55,11 @@ class DeviceWorker:
         return self._acquired.match.token_count
 
     def reserved(self) -> list[PageRef]:
-        """Return the slots of the kept reservation."""
+        """Returns the slots of the kept reservation."""
         return [] if self._acquired.reservation is None else self._acquired.reservation.pages
 
     def insert(self) -> list[PageRef]:
-        """Insert what was written, and return where the sequence's pages are."""
+        """Inserts what was written, and returns where the sequence's pages are."""
         match, reservation = self._acquired.match, self._acquired.reservation
         if reservation is None:
             return list(match.pages)
@@ -68,7 +68,7 @@ class DeviceWorker:
         return [*match.pages, *inserted.pages]
 
     def give_up(self) -> None:
-        """Release what ``acquire`` keeps."""
+        """Releases what ``acquire`` keeps."""
         self._acquired.release()
 
     def copy_source(self, tokens: list[int]) -> tuple[int, bool]:
@@ -89,43 +89,43 @@ class DeviceWorker:
         return self._match.token_count
 
     def reads_right(self) -> bool:
-        """Tell whether the match that is kept holds what was written for its tokens."""
+        """Returns whether the match that is kept holds what was written for its tokens."""
         assert self._match.pages
         return holds(self._namespace, self._tokens, self._match.pages)
 
     def release(self) -> None:
-        """Release the match that is kept."""
+        """Releases the match that is kept."""
         self._match.release()
 
     # Views, devices, processes.
 
     def keep_view(self) -> None:
-        """Keep a view of the first matched page."""
+        """Keeps a view of the first matched page."""
         self._view = self._namespace.page_tensor(self._match.pages[0])
 
     def view_sum(self) -> float:
-        """Return the sum of the kept view's numbers."""
+        """Returns the sum of the kept view's numbers."""
         assert self._view is not None
         return float(self._view.view(torch.int16).sum())
 
     def drop_view(self) -> None:
-        """Drop the view that is kept."""
+        """Drops the view that is kept."""
         self._view = None
 
     def keep_views(self, pages: list[PageRef]) -> None:
-        """Keep views of pages that are not held."""
+        """Keeps views of pages that are not held."""
         self._views = [self._numbers(page) for page in pages]
 
     def view_sums(self) -> list[int]:
-        """Return the sum of each kept view's numbers."""
+        """Returns the sum of each kept view's numbers."""
         return [int(view.to(torch.int64).sum()) for view in self._views]
 
     def drop_views(self) -> None:
-        """Drop all views that are kept."""
+        """Drops all views that are kept."""
         self._views = []
 
     def release_with_work_under_way(self) -> bool:
-        """Release while the device works, and tell whether it was done by then."""
+        """Releases while the device works, and tells whether it was done by then."""
         stream = torch.cuda.Stream()
         with torch.cuda.stream(stream):
             torch.cuda._sleep(CYCLES)
@@ -141,20 +141,20 @@ class DeviceWorker:
         return wait_until(lambda: writes.unfinished >= LAUNCHES, LIMIT)
 
     def page_changes(self, page: PageRef) -> bool:
-        """Return whether the page changes: wait for ten changes of its first number."""
+        """Returns whether the page changes: wait for ten changes of its first number."""
         return all(self._changes(page) for _ in range(10))
 
     def page_stays(self, page: PageRef) -> bool:
-        """Return whether a page has the same first number in a hundred readings."""
+        """Returns whether a page has the same first number in a hundred readings."""
         return len({int(self._numbers(page)[0]) for _ in range(100)}) == 1
 
     def overwrite(self, number: int) -> None:
-        """Overwrite a page of the match that is kept, which no worker may do."""
+        """Overwrites a page of the match that is kept, which no worker may do."""
         self._numbers(self._match.pages[number]).add_(1)
         self._wait_for_device()
 
     def insert_beside_busy_stream(self, tokens: list[int]) -> bool:
-        """Write and insert pages on their own stream, while the default one works.
+        """Writes and insert pages on their own stream, while the default one works.
 
         Returns whether the default stream still works when the insert has returned. The client
         waits only for the other stream. A CPU has no streams.
@@ -187,19 +187,19 @@ class DeviceWorker:
             return self.reads_right()
 
     def device_type(self) -> str:
-        """Return the kind of device that torch says the kept match is on."""
+        """Returns the kind of device that torch says the kept match is on."""
         return self._namespace.page_tensor(self._match.pages[0]).device.type
 
     def opened(self) -> int:
-        """Return how many handles of CUDA's are open."""
+        """Returns how many handles of CUDA's are open."""
         return len(cuda_memory()._opened)
 
     def wait_opened(self, count: int) -> bool:
-        """Wait until so many handles are open."""
+        """Waits until so many handles are open."""
         return wait_until(lambda: self.opened() == count, LIMIT)
 
     def wait_matched(self, tokens: list[int]) -> bool:
-        """Wait until a match has all of them: the store knows what is mapped by then."""
+        """Waits until a match has all of them: the store knows what is mapped by then."""
 
         def matched() -> bool:
             with self._namespace.match(tokens) as match:
@@ -208,7 +208,7 @@ class DeviceWorker:
         return wait_until(matched, LIMIT)
 
     def bytes_raise(self) -> bool:
-        """Tell whether asking for a page's bytes raises the error of a device's memory."""
+        """Returns whether asking for a page's bytes raises the error of a device's memory."""
         try:
             self._namespace.page(self._match.pages[0])
         except errors.NotHostMemory:
@@ -216,22 +216,22 @@ class DeviceWorker:
         return False
 
     def available_bytes(self) -> int:
-        """Return what the device has left, for all processes."""
+        """Returns what the device has left, for all processes."""
         import cupy  # noqa: PLC0415  # nothing else here needs it
 
         available: int = cupy.cuda.runtime.memGetInfo()[0]
         return available
 
     def wait_available(self, least: int) -> bool:
-        """Wait until the device has so much left."""
+        """Waits until the device has so much left."""
         return wait_until(lambda: self.available_bytes() >= least, LIMIT)
 
     def wait_open(self) -> bool:
-        """Wait until the namespace is open."""
+        """Waits until the namespace is open."""
         return self._namespace.wait_open(LIMIT) and self._client.wait_connected(LIMIT)
 
     def wait_open_or_told(self) -> bool:
-        """Wait until the namespace is open, or says that an earlier store's views are kept."""
+        """Waits until the namespace is open, or says that an earlier store's views are kept."""
 
         def settled() -> bool:
             failure = self._namespace.failure
@@ -240,20 +240,20 @@ class DeviceWorker:
         return wait_until(settled, LIMIT)
 
     def failure(self) -> tuple[str, str]:
-        """Wait until the device cannot be had; return the error's class, and a request's."""
+        """Waits until the device cannot be had; returns the error's class, and a request's."""
         wait_until(lambda: isinstance(self._namespace.failure, errors.DeviceUnavailable), LIMIT)
         missed = self._namespace.match([1, 2, 3]).failure
         return type(self._namespace.failure).__name__, type(missed).__name__
 
     def second_client(self, runtime_dir: str) -> int:
-        """Open the same namespace by another client of this process; return the open handles."""
+        """Opens the same namespace by another client of this process; returns the open handles."""
         with Client(runtime_dir, ClientConfig(call_timeout=LIMIT)) as other:
             namespace = other.namespace(IDENTITY, LAYOUT)
             assert namespace.wait_open(LIMIT), namespace.failure
             return self.opened()
 
     def fork_sleeper(self) -> int:
-        """Fork a child that sleeps until it is killed; return its process id."""
+        """Forks a child that sleeps until it is killed; returns its process id."""
         pid = os.fork()
         if pid == 0:
             while True:
@@ -285,7 +285,7 @@ class DeviceWorker:
 
 
 def _raising(*calls: partial[object]) -> int:
-    """Return zero where every call raises ForkedClient."""
+    """Returns zero where every call raises ForkedClient."""
     for call in calls:
         try:
             call()

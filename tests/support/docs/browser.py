@@ -52,7 +52,7 @@ Message = dict[str, Any]
 
 
 def chromium() -> str | None:
-    """Return where the browser is: $KVSTORE_CHROMIUM, or a name that Debian or Google has."""
+    """Returns where the browser is: $KVSTORE_CHROMIUM, or a name that Debian or Google has."""
     named = os.environ.get("KVSTORE_CHROMIUM")
     return named or next((path for name in NAMES if (path := shutil.which(name))), None)
 
@@ -83,7 +83,7 @@ class Browser:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **params: object) -> Message:
-        """Send a command and return what it answers; raises BrowserFailed."""
+        """Sends a command and returns what it answers; raises BrowserFailed."""
         self._last += 1
         message: Message = {"id": self._last, "method": method, "params": params}
         if self._session is not None:
@@ -101,13 +101,13 @@ class Browser:
         return found
 
     def open(self, address: str) -> None:
-        """Go to an address; raises BrowserFailed where nothing answers there."""
+        """Goes to an address; raises BrowserFailed where nothing answers there."""
         answer = self.call("Page.navigate", url=address)
         if answer.get("errorText"):
             raise BrowserFailed(f"{address}: {answer['errorText']}")
 
     def look(self, expression: str) -> Any:  # noqa: ANN401  # whatever the script returns
-        """Return what a JavaScript expression comes to, once its promise is kept."""
+        """Returns what a JavaScript expression comes to, once its promise is kept."""
         answer = self.call(
             "Runtime.evaluate",
             expression=expression,
@@ -120,7 +120,7 @@ class Browser:
         return answer["result"].get("value")
 
     def wait(self, condition: str) -> None:
-        """Wait until a JavaScript expression is true; raises BrowserFailed where it never is."""
+        """Waits until a JavaScript expression is true; raises BrowserFailed where it never is."""
         due = time.monotonic() + PATIENCE
         # What is not there yet has no text to look at, and is no failure.
         once = (
@@ -133,7 +133,7 @@ class Browser:
                 raise BrowserFailed(f"never came: {condition}\n{text}\n{self.complaints}")
 
     def _looked(self, expression: str) -> object:
-        """Return what it comes to; None where the page went to another while it was looked at."""
+        """Returns what it comes to; None where the page went to another while it was looked at."""
         try:
             return self.look(expression)
         except BrowserFailed as error:
@@ -180,7 +180,7 @@ class Browser:
         self.call("Emulation.setEmulatedMedia", features=features)
 
     def named_nodes(self) -> list[tuple[str, str]]:
-        """Return role and name of all that a reader of the page's accessibility tree is told."""
+        """Returns role and name of all that a reader of the page's accessibility tree is told."""
         nodes = self.call("Accessibility.getFullAXTree")["nodes"]
         return [
             (each["role"]["value"], each.get("name", {}).get("value", ""))
@@ -189,7 +189,7 @@ class Browser:
         ]
 
     def picture(self, path: Path) -> None:
-        """Write all of the page, as it is, into a PNG."""
+        """Writes all of the page, as it is, into a PNG."""
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]
         clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
         answer = self.call("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)
@@ -222,7 +222,7 @@ class Browser:
 
 @contextmanager
 def browsing(folder: Path) -> Iterator[Browser]:
-    """Run a browser whose profile is in ``folder``; raises BrowserFailed where there is none."""
+    """Runs a browser whose profile is in ``folder``; raises BrowserFailed where there is none."""
     program = chromium()
     if program is None:
         raise BrowserFailed(MISSING)

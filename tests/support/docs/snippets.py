@@ -41,7 +41,7 @@ class Snippet(NamedTuple):
 
 
 def snippets(page: Path) -> list[Snippet]:
-    """Return what is to be run of a page, in its order."""
+    """Returns what is to be run of a page, in its order."""
     found: list[Snippet] = []
     before = ""
     for kind, line, text in _parts(page.read_text(encoding="utf-8").splitlines()):
@@ -54,7 +54,7 @@ def snippets(page: Path) -> list[Snippet]:
 
 
 def _parts(lines: list[str]) -> Iterator[tuple[str, int, str]]:
-    """Yield fences by their language, our comments, and prose, as (kind, line, text)."""
+    """Yields fences by their language, our comments, and prose, as (kind, line, text)."""
     start, kind, end = 0, "", ""
     for number, line in enumerate(lines):
         if end:
@@ -88,7 +88,7 @@ class Reader:
         (folder / "benchmarks").symlink_to(ROOT / "benchmarks")
 
     def run(self, snippet: Snippet) -> None:
-        """Run one snippet; the names of Python's stay for the next."""
+        """Runs one snippet; the names of Python's stay for the next."""
         if snippet.language == "python":
             self._run_python(snippet)
             return
@@ -96,7 +96,7 @@ class Reader:
             self._run_command(f"{snippet.page}:{line}", command, output)
 
     def close(self) -> None:
-        """End what the snippets left running."""
+        """Ends what the snippets left running."""
         for each in self._names.values():
             if isinstance(each, Client):
                 each.close()
@@ -150,7 +150,7 @@ class Reader:
 
 
 def console_commands(snippet: Snippet) -> Iterator[tuple[int, str, str]]:
-    """Yield each command of a console with its line and the output that follows it."""
+    """Yields each command of a console with its line and the output that follows it."""
     lines = snippet.text.splitlines()
     starts = [i for i, line in enumerate(lines) if line.startswith(PROMPT)]
     assert starts[:1] == [0], f"{snippet.page}:{snippet.line}: a console begins with a command"
@@ -160,7 +160,7 @@ def console_commands(snippet: Snippet) -> Iterator[tuple[int, str, str]]:
 
 
 def require_output(place: str, expected: str, actual: str) -> None:
-    """Raise unless each line of ``expected`` is what was printed; ``...`` stands for anything."""
+    """Raises unless each line of ``expected`` is what was printed; ``...`` stands for anything."""
     pattern = "".join(
         r".*" if part == "..." else re.escape(part)
         for part in re.split(r"(\.\.\.)", expected.strip())
@@ -171,7 +171,7 @@ def require_output(place: str, expected: str, actual: str) -> None:
 
 @contextmanager
 def reader(environment: dict[str, str], folder: Path) -> Iterator[Reader]:
-    """Provide a reader in ``folder``, and end what it started."""
+    """Provides a reader in ``folder``, and end what it started."""
     with ExitStack() as stack:
         made = Reader(folder, environment)
         stack.callback(made.close)

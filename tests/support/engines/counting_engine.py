@@ -29,7 +29,7 @@ REUSED = 1
 
 
 def next_token(ids: Sequence[int], request: Request, place: int) -> int:
-    """Say what follows from all ids; drawn, also from the seed, and from how many it drew."""
+    """Says what follows from all ids; drawn, also from the seed, and from how many it drew."""
     sampling = request.sampling
     drawn = 0 if sampling.is_greedy else (sampling.seed or os.getpid()) * (place + 1)
     return (sum(ids) * 7 + len(ids) + drawn) % 200
@@ -46,7 +46,7 @@ class CountingEngine:
         self.running = 0
 
     async def generate(self, request: Request) -> AsyncGenerator[Piece, None]:
-        """Yield a token at a time."""
+        """Yields a token at a time."""
         prompt = list(request.prompt_ids)
         if prompt[0] == BUSY:
             raise EngineBusyError("too many wait")
@@ -76,12 +76,12 @@ class CountingEngine:
         yield Piece([], found, reason, REUSED)
 
     async def stats(self) -> EngineStats:
-        """Say how many requests there were, and are."""
+        """Says how many requests there were, and are."""
         return replace(NOTHING, requests=self.requests, running=self.running)
 
 
 async def main(sock: socket.socket) -> None:
-    """Take the steps of an engine process."""
+    """Takes the steps of an engine process."""
     reader, writer = await asyncio.open_unix_connection(sock=sock)
     told = await read_frame(reader)
     assert told is not None

@@ -36,7 +36,7 @@ NOTHING = Left()
 
 
 def left_at(runtime_dir: Path) -> Left:
-    """Ask a store what is held, and which slots are reserved or in quarantine."""
+    """Asks a store what is held, and which slots are reserved or in quarantine."""
     with connect_admin(runtime_dir) as admin:
         stats = admin.stats()
     slots = sum(each.reserved_slot_count + each.quarantined_slot_count for each in stats.arenas)
@@ -72,7 +72,7 @@ class EngineWorld:
         self.client.start()
 
     def wait_open(self) -> None:
-        """Wait until the store can be used."""
+        """Waits until the store can be used."""
         assert self.namespace.wait_open(LIMIT), self.namespace.failure
 
     def generate(
@@ -83,7 +83,7 @@ class EngineWorld:
         on_published: OnPublished = lambda _: None,
         use_store: bool = True,
     ) -> Generation:
-        """Run a request; whatever comes of it, the engine keeps nothing in this process.
+        """Runs a request; whatever comes of it, the engine keeps nothing in this process.
 
         Nor does it wait for the store for longer than it may, by its own count.
         """
@@ -98,7 +98,7 @@ class EngineWorld:
             assert self.engine._pool.extents == {PRIVATE_EXTENT}
 
     def left(self) -> Left:
-        """Say what is held at the store once all that was given back has reached it."""
+        """Says what is held at the store once all that was given back has reached it."""
         assert self.client.flush(LIMIT)
         return left_at(self.runtime_dir)
 
@@ -123,7 +123,7 @@ class Judge:
         self.near_ties = 0
 
     def identical(self, name: str, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> bool:
-        """Tell whether a model's tokens are the reference's."""
+        """Returns whether a model's tokens are the reference's."""
         found = compare(self._references[name].answer, prompt_ids, output_ids)
         self.tokens += len(output_ids)
         self.near_ties += len(found.near_ties)

@@ -22,18 +22,18 @@ class Heard:
         return self.reason is not None or self.error is not None
 
     def on_token(self, token: int) -> None:
-        """Keep it; nothing comes after the end."""
+        """Keeps it; nothing comes after the end."""
         assert not self.ended
         self.tokens.append(token)
         self.act()
 
     def on_end(self, generation: Generation, reason: FinishReason) -> None:
-        """Keep it; it comes once."""
+        """Keeps it; it comes once."""
         assert not self.ended
         assert generation.output_ids == self.tokens
         self.generation, self.reason = generation, reason
 
     def on_failure(self, error: Exception) -> None:
-        """Keep it; it comes once."""
+        """Keeps it; it comes once."""
         assert not self.ended
         self.error = error

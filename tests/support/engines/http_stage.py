@@ -33,7 +33,7 @@ class HttpStage:
     """A server, its store, and what both count. One thread uses it."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", log: Path, store: RunningStore) -> None:
-        """Wait until it serves."""
+        """Waits until it serves."""
         self._process = process
         self._log = log
         self.store = store
@@ -43,23 +43,23 @@ class HttpStage:
         self.url = match[0]
 
     def client(self, user: str = "ann") -> OpenAI:
-        """Return a client that tries nothing twice."""
+        """Returns a client that tries nothing twice."""
         return OpenAI(base_url=f"{self.url}/v1", api_key=KEYS[user], max_retries=0)
 
     def counters(self) -> "Counter[str]":
-        """Return all that the store counts of what was asked of it, by the contract's names."""
+        """Returns all that the store counts of what was asked of it, by the contract's names."""
         with connect_admin(self.store.runtime_dir) as admin:
             found = admin.stats().counters
         return Counter({field.name: value for field, value in found.ListFields()})
 
     def metric(self, name: str) -> float:
-        """Return the value of one of the server's metrics, 0 where it does not show it yet."""
+        """Returns the value of one of the server's metrics, 0 where it does not show it yet."""
         shown = httpx2.get(f"{self.url}/metrics").text
         values = [line.split()[-1] for line in shown.splitlines() if line.startswith(f"{name} ")]
         return float(values[0]) if values else 0.0
 
     def running(self) -> float:
-        """Return how many requests have pages."""
+        """Returns how many requests have pages."""
         return self.metric("kvstore_worker_num_requests_running")
 
     def settled(self) -> bool:
@@ -87,7 +87,7 @@ class HttpStage:
 
 @contextmanager
 def http_stage(folder: Path) -> Iterator[HttpStage]:
-    """Run both until the block ends."""
+    """Runs both until the block ends."""
     keys, log = folder / "keys", folder / "log"
     keys.write_text("".join(f"{name} {key}\n" for name, key in KEYS.items()))
     keys.chmod(0o600)
@@ -108,6 +108,6 @@ def http_stage(folder: Path) -> Iterator[HttpStage]:
 
 
 def cached(answer: ChatCompletion | Any) -> int:  # noqa: ANN401 - or a completion, or a chunk
-    """Return how many tokens of a prompt an answer found cached."""
+    """Returns how many tokens of a prompt an answer found cached."""
     details = answer.usage.prompt_tokens_details
     return int(details.cached_tokens)

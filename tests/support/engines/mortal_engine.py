@@ -18,7 +18,7 @@ LOADED = LoadedModel(folder="", longest=100, end_ids=[], page_bytes=1)
 
 
 async def main(sock: socket.socket) -> None:
-    """Speak as inference_worker/fleet/messages.py says, up to the first token."""
+    """Speaks as inference_worker/fleet/messages.py says, up to the first token."""
     reader, writer = await asyncio.open_unix_connection(sock=sock)
     told = await read_frame(reader)
     assert told is not None

@@ -21,7 +21,7 @@ STORE_SIZES = ("--tier1-bytes", POOL_BYTES, "--extent-bytes", POOL_BYTES)
 
 
 def reserved_slots(client: Client) -> int:
-    """Count the slots that are reserved at the store."""
+    """Counts the slots that are reserved at the store."""
     return sum(arena.reserved_slot_count for arena in client.admin.stats().arenas)
 
 
@@ -37,7 +37,7 @@ class SequenceRig:
     def open(
         self, ids: list[int], *, longest: int = LONGEST, accept_next_token: bool = False
     ) -> SequencePages:
-        """Begin a sequence."""
+        """Begins a sequence."""
         return SequencePages(
             self.pool,
             self.private,
@@ -48,7 +48,7 @@ class SequenceRig:
         )
 
     def compute(self, pages: SequencePages, ids: list[int], start: int, end: int) -> None:
-        """Write what ``[start, end)`` of ``ids`` come to: each token the sum of all up to it."""
+        """Writes what ``[start, end)`` of ``ids`` come to: each token the sum of all up to it."""
         pages.ensure(end)
         sums = torch.tensor(ids).cumsum(0)[start:end].float()
         key = sums.view(-1, 1, 1).expand(-1, 1, LAYOUT.head_dim)
@@ -57,7 +57,7 @@ class SequenceRig:
             self.pool.write(layer, tokens, key + layer, -key)
 
     def holds(self, pages: SequencePages, ids: list[int]) -> bool:
-        """Tell whether the pages have what was computed for all of ``ids``."""
+        """Returns whether the pages have what was computed for all of ``ids``."""
         sums = torch.tensor(ids).cumsum(0).float().view(-1, 1, 1)
         key = sums.expand(-1, 1, LAYOUT.head_dim)
         last = LAYOUT.pages_for(len(ids))
@@ -69,7 +69,7 @@ class SequenceRig:
         )
 
     def publish_all(self, ids: list[int]) -> list[PageRef]:
-        """Run a sequence whose pages all come to be in the store."""
+        """Runs a sequence whose pages all come to be in the store."""
         with self.open(ids) as pages:
             self.compute(pages, ids, pages.matched_tokens, len(ids))
             return pages.publish(ids, len(ids))

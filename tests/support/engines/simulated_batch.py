@@ -13,7 +13,7 @@ STEP_SECONDS = 0.01
 
 
 def pages_for(token_count: int) -> int:
-    """Count the pages of so many tokens."""
+    """Counts the pages of so many tokens."""
     return -(-token_count // PAGE_TOKENS)
 
 
@@ -25,7 +25,7 @@ class CountedStore:
         self.cached: dict[int, int] = {}
 
     def take(self, count: int) -> bool:
-        """Reserve slots, all or none; what is cached goes first."""
+        """Reserves slots, all or none; what is cached goes first."""
         while self.unused < count and self.cached:
             oldest = next(iter(self.cached))
             self.unused += self.cached.pop(oldest)
@@ -35,7 +35,7 @@ class CountedStore:
         return True
 
     def keep(self, number: int, pages: int, unused: int) -> None:
-        """Take slots back: some with pages that stay cached."""
+        """Takes slots back: some with pages that stay cached."""
         self.unused += unused
         if pages:
             self.unused += self.cached.pop(number, 0)
@@ -103,7 +103,7 @@ class CountedEngine:
         return self.prompts[number].match
 
     def admit(self, number: int, *, may_yield: bool) -> Admitted | Elsewhere | NotAdmitted:
-        """Take what a request lacks: of the store's by halves, and private ones for the rest."""
+        """Takes what a request lacks: of the store's by halves, and private ones for the rest."""
         assert number not in self.held
         prompt = self.prompts[number]
         if may_yield and prompt.looks:
@@ -128,7 +128,7 @@ class CountedEngine:
         return Admitted(prompt.tokens_now, self.computed[number])
 
     def grow(self, wanted: Sequence[tuple[int, int]]) -> bool:
-        """Take slots for all, or none where the store has too few."""
+        """Takes slots for all, or none where the store has too few."""
         lacking = {number: self._lacking(number, tokens) for number, tokens in wanted}
         private = {number for number in lacking if self.held[number].private}
         if sum(lacking[number] for number in private) > self.unused_private:
@@ -143,7 +143,7 @@ class CountedEngine:
         return True
 
     def grow_private(self, number: int, token_count: int) -> bool:
-        """Take private slots, all or none."""
+        """Takes private slots, all or none."""
         lacking = self._lacking(number, token_count)
         if lacking > self.unused_private:
             return False
@@ -151,7 +151,7 @@ class CountedEngine:
         return True
 
     def give_way(self, number: int) -> None:
-        """Keep the complete pages cached, and give all back."""
+        """Keeps the complete pages cached, and gives all back."""
         held = self.held.pop(number)
         complete = max(self.computed.pop(number) // PAGE_TOKENS - held.matched, 0)
         kept = min(complete, held.stored)
@@ -161,7 +161,7 @@ class CountedEngine:
 
     @property
     def unused_private(self) -> int:
-        """Count the private slots that nobody has."""
+        """Counts the private slots that nobody has."""
         return self.private_pages - sum(held.private for held in self.held.values())
 
     @property
@@ -170,7 +170,7 @@ class CountedEngine:
         return bool(self.prompts)
 
     def step(self, now: float) -> list[Part]:
-        """Compute what is planned; each request that is through says a token."""
+        """Computes what is planned; each request that is through says a token."""
         parts = self.scheduler.plan(self, now)
         assert len({part.number for part in parts}) == len(parts)
         for part in parts:
@@ -185,7 +185,7 @@ class CountedEngine:
         return parts
 
     def end(self, number: int) -> None:
-        """Finish or abort a request: all that it holds goes back."""
+        """Finishes or abort a request: all that it holds goes back."""
         held = self.held.pop(number, None)
         if held is not None:
             self.store.keep(number, 0, held.stored)

@@ -37,7 +37,7 @@ class Script:
         return prompt
 
     def left(self) -> object:
-        """Say what is held at the store once all that was given back has reached it."""
+        """Says what is held at the store once all that was given back has reached it."""
         assert self.store._client.flush(LIMIT)
         return left_at(self.runtime_dir)
 

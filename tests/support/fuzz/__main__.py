@@ -49,7 +49,7 @@ TAIL = 1800.0
 
 
 def call(folder: Path, seed: int, count: int, look: Any) -> tuple[Counter[str], list[str]]:  # noqa: ANN401
-    """Make ``count`` calls; ``look`` is called after each turn with how many were made."""
+    """Makes ``count`` calls; ``look`` is called after each turn with how many were made."""
     random = Random(seed)  # to be repeated, not to be unpredictable
     outcomes: Counter[str] = Counter()
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_metadata_size", 1 << 20)]
@@ -76,7 +76,7 @@ def call(folder: Path, seed: int, count: int, look: Any) -> tuple[Counter[str], 
 
 
 def speak(folder: Path, seed: int, count: int) -> tuple[Counter[str], list[str]]:
-    """Send ``count`` frames to the attach socket, and calls over lanes."""
+    """Sends ``count`` frames to the attach socket, and calls over lanes."""
     random = Random(seed)  # to be repeated, not to be unpredictable
     with grpc.insecure_channel(RuntimeDir(folder).grpc_target) as channel:
         foothold = Foothold(RuntimeDir(folder), channel)
@@ -98,7 +98,7 @@ def speak(folder: Path, seed: int, count: int) -> tuple[Counter[str], list[str]]
 
 
 def fuzz(inputs: int, seed: int, console: Console) -> dict[str, Any]:
-    """Run a server, send it ``inputs`` inputs, and return what is known of it afterwards."""
+    """Runs a server, send it ``inputs`` inputs, and returns what is known of it afterwards."""
     calls = inputs * CALLS // 10
     with (
         running_store("--tier1-bytes", "1MiB", "--log-level", "error") as store,
@@ -154,7 +154,7 @@ def main(
     folder: Annotated[Path | None, typer.Option(hidden=True)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object, last.")] = False,
 ) -> None:
-    """Send nonsense to a server of its own, and say what came of it."""
+    """Sends nonsense to a server of its own, and says what came of it."""
     drawn = SystemRandom().getrandbits(SEED_BITS) if seed is None else seed
     if folder is not None:  # the process that speaks to the attach socket
         outcomes, faults = speak(folder, drawn, inputs)
@@ -174,7 +174,7 @@ def main(
 
 
 def _serves(store: RunningStore) -> bool:
-    """Return whether a worker gets what it wants, after all that."""
+    """Returns whether a worker gets what it wants, after all that."""
     with grpc.insecure_channel(RuntimeDir(store.runtime_dir).grpc_target) as channel:
         foothold = Foothold(RuntimeDir(store.runtime_dir), channel)
         stands = foothold.stands()

@@ -39,7 +39,7 @@ class AttachPeers:
         self._nothing = os.open(os.devnull, os.O_RDONLY)
 
     def connect(self) -> int:
-        """Make one connection, send frames, see how it ends; return how many were sent."""
+        """Makes one connection, send frames, see how it ends; returns how many were sent."""
         peer = socket.socket(socket.AF_UNIX)
         peer.settimeout(LIMIT)
         peer.connect(str(self._path))
@@ -56,7 +56,7 @@ class AttachPeers:
         return count
 
     def close(self) -> None:
-        """Hang up everywhere."""
+        """Hangs up everywhere."""
         while self._silent:
             self._silent.popleft().close()
         os.close(self._nothing)

@@ -52,7 +52,7 @@ class Method(NamedTuple):
 
 
 def methods() -> list[Method]:
-    """Return every method of every service that a server has."""
+    """Returns every method of every service that a server has."""
     return [
         Method(
             f"/{service.full_name}/{each.name}",
@@ -94,7 +94,7 @@ class Caller:
         self._under_way: deque[tuple[Method, Any]] = deque()
 
     def call(self) -> None:
-        """Begin a call, and see how the oldest ended if there are many under way."""
+        """Begins a call, and see how the oldest ended if there are many under way."""
         (method,) = self._random.choices(self._methods, self._weights)
         raw = self._messages.request(method.kind)
         if self._random.random() < 0.002:
@@ -114,7 +114,7 @@ class Caller:
             self._see()
 
     def finish(self) -> None:
-        """See how all calls ended."""
+        """Sees how all calls ended."""
         while self._under_way:
             self._see()
 
@@ -140,7 +140,7 @@ class Caller:
         return self._random.choices((PATIENCE, None, 3600.0, 0.002), (96, 1, 1, 2))[0]
 
     def _headers(self) -> Metadata:
-        """Return the caller's metadata, now and then with something wrong in it."""
+        """Returns the caller's metadata, now and then with something wrong in it."""
         if self._random.random() < 0.9:
             return self.metadata
         kept = [each for each in self.metadata if self._random.random() < 0.7]
@@ -160,7 +160,7 @@ class Caller:
 
 
 def _weight(method: Method) -> float:
-    """Return how often a method is drawn, beside others."""
+    """Returns how often a method is drawn, beside others."""
     if method.path.endswith(ENDING):
         # Who revokes the lease, or deletes the namespace, ends what the other calls live on.
         return 0.02
@@ -185,7 +185,7 @@ def _of_grpc(ended: Any) -> bool:  # noqa: ANN401  # grpc's classes are untyped
 
 
 def _reason(ended: Any) -> tuple[str | None, str]:  # noqa: ANN401  # grpc's classes are untyped
-    """Return the reason of the one ErrorInfo that there has to be, or None and what is wrong."""
+    """Returns the reason of the one ErrorInfo that there has to be, or None and what is wrong."""
     values = [value for key, value in ended.trailing_metadata() or () if key == DETAILS]
     if len(values) != 1:
         return None, f"{len(values)} statuses"

@@ -71,7 +71,7 @@ class Foothold:
         }
 
     def stands(self) -> bool:
-        """Renew the lease, map what is announced; return whether the lease still is one.
+        """Renews the lease, map what is announced; returns whether the lease still is one.
 
         Where a call deleted the namespace it is opened again.
         """
@@ -87,14 +87,14 @@ class Foothold:
         return True
 
     def close(self) -> None:
-        """Revoke the lease, if it still is one, and hang up."""
+        """Revokes the lease, if it still is one, and hang up."""
         request = lease_pb2.RevokeLeaseRequest(lease_id=self._lease_id, store_epoch=self._epoch)
         with suppress(grpc.RpcError):
             self._call(self._lease.RevokeLease, request)
         self._socket.close()
 
     def _open(self) -> store_pb2.OpenNamespaceResponse:
-        """Open the namespace; where other calls have taken all memory, once some came back."""
+        """Opens the namespace; where other calls have taken all memory, once some came back."""
         request = store_pb2.OpenNamespaceRequest(
             lease_id=self._lease_id, store_epoch=self._epoch, identity=IDENTITY, layout=LAYOUT
         )

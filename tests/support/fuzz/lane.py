@@ -40,7 +40,7 @@ class LanePeers:
         self._messages = messages
 
     def connect(self) -> int:
-        """Open a lane, make calls, see how it ends; return how many were sent."""
+        """Opens a lane, make calls, see how it ends; returns how many were sent."""
         known = self._messages.known
         lease_id, secret = known["lease_id"][0], known["lease_secret"][0]
         with socket.socket(socket.AF_UNIX) as peer:
@@ -77,7 +77,7 @@ class LanePeers:
         return count
 
     def _send(self, peer: socket.socket, methods: list[str], method: int) -> bool:
-        """Send a call; returns False where it was left in the middle."""
+        """Sends a call; returns False where it was left in the middle."""
         kind: Any = attach_pb2.LaneCall
         if method < len(methods):
             path = methods[method].removeprefix("/").replace("/", ".")

@@ -51,7 +51,7 @@ class Messages:
         self._drawn = 0
 
     def request(self, kind: type[Message]) -> bytes:
-        """Return the bytes of a message of this kind, of what was one, or of none."""
+        """Returns the bytes of a message of this kind, of what was one, or of none."""
         if self._happens(0.05):
             return self.noise()
         self._wildness = self._random.choice(WILDNESS)
@@ -60,17 +60,17 @@ class Messages:
         return self.damaged(raw) if self._happens(0.3) else raw
 
     def message(self, kind: type[Message]) -> Message:
-        """Return a message of this kind with anything in its fields."""
+        """Returns a message of this kind with anything in its fields."""
         drawn = kind()
         self._fill(drawn, DEPTH)
         return drawn
 
     def noise(self) -> bytes:
-        """Return bytes that mean nothing."""
+        """Returns bytes that mean nothing."""
         return self._random.randbytes(self._random.choice(SIZES))
 
     def damaged(self, raw: bytes) -> bytes:
-        """Return bytes with one to three faults."""
+        """Returns bytes with one to three faults."""
         damaged = bytearray(raw)
         for _ in range(self._random.randint(1, 3)):
             self._random.choice(self._faults)(self, damaged)
@@ -87,7 +87,7 @@ class Messages:
                 self._set(message, field, depth)
 
     def _left_out(self, message: Message) -> set[str]:
-        """Return the fields that stand in place of others, all of each group but one or all."""
+        """Returns the fields that stand in place of others, all of each group but one or all."""
         left_out: set[str] = set()
         for group in message.DESCRIPTOR.oneofs:
             names = {each.name for each in group.fields}

@@ -26,7 +26,7 @@ class Taken:
 
     @classmethod
     def by(cls, pid: int) -> "Taken":
-        """Return what a process takes now; raises ``OSError`` where it is gone."""
+        """Returns what a process takes now; raises ``OSError`` where it is gone."""
         folder = Path("/proc", str(pid))
         lines = (folder / "status").read_text(encoding="utf-8").splitlines()
         status = dict(line.split(":", 1) for line in lines)
@@ -37,10 +37,10 @@ class Taken:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Return it by name."""
+        """Returns it by name."""
         return asdict(self)
 
 
 def complaints(log: str) -> list[str]:
-    """Return the lines of a server's log that mean a bug."""
+    """Returns the lines of a server's log that mean a bug."""
     return [line for line in log.splitlines() if any(each in line for each in COMPLAINTS)]

@@ -44,7 +44,7 @@ class CacheMachine(
 
     @initialize(policy=POLICIES)
     def begin(self, policy: TierPolicy) -> None:
-        """Start with one lease, its process, a namespace and an extent a tier."""
+        """Starts with one lease, its process, a namespace and an extent a tier."""
         if self.tier_count > 1:
             self.cache.state.wanted = WantedMoves(policy)
         lease = self.grant_one()

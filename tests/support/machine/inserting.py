@@ -19,11 +19,11 @@ class InsertSteps(MachineState):
     """Pages are written into reserved slots and inserted."""
 
     def argmax(self, tokens: bytes) -> int:
-        """Return what follows ``tokens`` for this machine's model."""
+        """Returns what follows ``tokens`` for this machine's model."""
         return sum(tokens) * 31 + len(tokens)
 
     def covering(self, lease: ModelLease, known: ModelReservation, base: Base) -> Path:
-        """Return the whole pages that an insert may follow."""
+        """Returns the whole pages that an insert may follow."""
         if known.inserted or base is None:
             path, tokens = known.path, known.tokens
         elif base[0] == "pin":
@@ -40,7 +40,7 @@ class InsertSteps(MachineState):
         base: Base = None,
         next_token: int | None = None,
     ) -> None:
-        """Write and insert the pages of ``tokens`` that the reservation has not inserted yet.
+        """Writes and insert the pages of ``tokens`` that the reservation has not inserted yet.
 
         As far as its slots go; at most the last of them is partial.
         """
@@ -92,7 +92,7 @@ class InsertSteps(MachineState):
     def take_inserted(
         self, known: ModelReservation, path: Path, pages: list[bytes], inserted: Inserted
     ) -> None:
-        """Publish in the model what was not there, and compare with the answer."""
+        """Publishes in the model what was not there, and compare with the answer."""
         published = 0
         for prefix, answered in zip(pages, slots_of(inserted.runs), strict=True):
             own = known.slots[known.inserted]
@@ -116,7 +116,7 @@ class InsertSteps(MachineState):
     def insert(
         self, data: st.DataObject, pages: list[int], tail: tuple[int, int], *, ends: bool
     ) -> None:
-        """Write and publish the next pages of a reservation, on its own path or another's."""
+        """Writes and publish the next pages of a reservation, on its own path or another's."""
         COUNTS["insert"] += 1
         lease, reservation_id, known = self.reservation(data)
         if lease.expired or not lease.processes:
@@ -133,7 +133,7 @@ class InsertSteps(MachineState):
     @precondition(lambda self: any(each.reservations for each in self.model.leases.values()))
     @rule(data=st.data(), other=st.booleans())
     def store_next_token(self, data: st.DataObject, *, other: bool) -> None:
-        """Insert again, up to an end within what was inserted, with the next token there."""
+        """Inserts again, up to an end within what was inserted, with the next token there."""
         COUNTS["store_next_token"] += 1
         lease, reservation_id, known = self.reservation(data)
         if lease.expired or not lease.processes or not known.inserted:
@@ -146,7 +146,7 @@ class InsertSteps(MachineState):
     def store_end(
         self, lease: ModelLease, reservation_id: int, tokens: bytes, position: int, *, other: bool
     ) -> None:
-        """Insert ``tokens``, inserted before, from ``position`` on again, for their next token."""
+        """Inserts ``tokens``, inserted before, from ``position`` on again, for their next token."""
         known = lease.reservations[reservation_id]
         sequence = Sequence(tokens[4 * position :], position)
         token = self.argmax(tokens) + other

@@ -28,7 +28,7 @@ class KeepRules(MachineState):
             self.model.disk.prefixes.update(self.model.prefixes(self.tokens(pages)))
 
     def digest_of(self, prefix: bytes) -> bytes:
-        """Return the digest of a prefix's last page, taken from all its tokens."""
+        """Returns the digest of a prefix's last page, taken from all its tokens."""
         if prefix not in self.known_digests:
             digest = self.cache.namespaces[self.namespace_id].digest
             for each in page_digests(digest, prefix, self.model.width):
@@ -73,7 +73,7 @@ class KeepRules(MachineState):
             self.finish_keeping(range(len(self.keeping)))
 
     def whole(self) -> list[bytes]:
-        """Return the cached whole pages."""
+        """Returns the cached whole pages."""
         return sorted(each for each in self.model.cached if len(each) % self.model.width == 0)
 
     def plan(self, data: st.DataObject, most: int) -> set[bytes]:
@@ -111,7 +111,7 @@ class KeepRules(MachineState):
         self.finish_keeping(data.draw(st.permutations(range(len(self.keeping)))))
 
     def finish_keeping(self, order: range | list[int]) -> None:
-        """Finish all keeps under way."""
+        """Finishes all keeps under way."""
         for number in order:
             keep = self.keeping[number]
             known = self.model.disk.keeps.pop(id(keep))
@@ -130,7 +130,7 @@ class KeepRules(MachineState):
             self.lose(data)
 
     def lose(self, data: st.DataObject) -> None:
-        """Lose a page, if there is any."""
+        """Loses a page, if there is any."""
         if self.model.disk.prefixes:
             self.model.disk.lose(data.draw(st.sampled_from(sorted(self.model.disk.prefixes))))
         self.cache.forget_kept([self.cache.namespaces[self.namespace_id].digest])
@@ -157,7 +157,7 @@ class KeepRules(MachineState):
                 assert self.model.memory[slot] == prefix, "a page was recycled while it is kept"
 
     def _tokens_through(self, number: int, above: dict[int, bytes]) -> bytes:
-        """Return all tokens through the last of a node."""
+        """Returns all tokens through the last of a node."""
         if number not in above:
             node = self.cache.namespaces[self.namespace_id].index.nodes[number]
             assert node.parent is not None

@@ -107,7 +107,7 @@ class LoadRules(KeepRules, MoveRules, RetireRules):
         path: Path,
         there: list[bytes],
     ) -> None:
-        """Begin to load pages that are there, and judge what went for them."""
+        """Begins to load pages that are there, and judge what went for them."""
         free = self.model.free_slots()
         lasting = self.model.lasting_in(FIRST)
         usable = lease.usable(lasting)
@@ -184,7 +184,7 @@ class LoadRules(KeepRules, MoveRules, RetireRules):
         self.finish_loading()
 
     def finish_loading(self) -> None:
-        """Finish all loads under way, and compare."""
+        """Finishes all loads under way, and compare."""
         for load in self.loading:
             known = self.model.disk.loads.pop(id(load))
             intact = self.model.attached(known.path) == known.path

@@ -36,7 +36,7 @@ class MatchRules(MachineState):
     @precondition(lambda self: self.model.leases)
     @rule(data=st.data(), pages=PAGES, tail=TAILS)
     def match(self, data: st.DataObject, pages: list[int], tail: tuple[int, int]) -> None:
-        """Match a sequence; peek says the same beforehand."""
+        """Matches a sequence; peek says the same beforehand."""
         COUNTS["match"] += 1
         lease = self.member(data)
         if lease is None:
@@ -60,7 +60,7 @@ class MatchRules(MachineState):
     def match_from_a_pin(
         self, data: st.DataObject, pages: list[int], tail: tuple[int, int]
     ) -> None:
-        """Match the continuation of a pinned path, sending only what comes after it."""
+        """Matches the continuation of a pinned path, sending only what comes after it."""
         COUNTS["match_from_a_pin"] += 1
         lease = data.draw(st.sampled_from([e for e in self.model.leases.values() if e.pins]))
         if lease.expired or not lease.processes:
@@ -115,7 +115,7 @@ class MatchRules(MachineState):
     @precondition(lambda self: any(each.pins for each in self.model.leases.values()))
     @rule(data=st.data(), twice=st.booleans())
     def release(self, data: st.DataObject, *, twice: bool) -> None:
-        """Release a pin, once or twice; a match that arrives afterwards fails whole."""
+        """Releases a pin, once or twice; a match that arrives afterwards fails whole."""
         COUNTS["release"] += 1
         lease = data.draw(st.sampled_from([e for e in self.model.leases.values() if e.pins]))
         pin_id = data.draw(st.sampled_from(sorted(lease.pins)))
@@ -129,7 +129,7 @@ class MatchRules(MachineState):
     @precondition(lambda self: any(each.sources for each in self.model.leases.values()))
     @rule(data=st.data())
     def release_a_source(self, data: st.DataObject) -> None:
-        """Release a source page, as soon as it was copied."""
+        """Releases a source page, as soon as it was copied."""
         COUNTS["release_a_source"] += 1
         lease = data.draw(st.sampled_from([e for e in self.model.leases.values() if e.sources]))
         source_id = data.draw(st.sampled_from(sorted(lease.sources)))

@@ -14,7 +14,7 @@ class MemberRules(MachineState):
     """Workers arrive, renew, leave and die."""
 
     def open_and_map(self, lease: ModelLease) -> None:
-        """Attach a process to a lease, open the namespace and map what there is."""
+        """Attaches a process to a lease, open the namespace and map what there is."""
         self.attach_one(lease)
         namespace = self.cache.namespaces[self.namespace_id]
         again = self.cache.open_namespace(
@@ -24,7 +24,7 @@ class MemberRules(MachineState):
         self.acknowledge_all(lease)
 
     def grant_one(self) -> ModelLease:
-        """Grant a new lease."""
+        """Grants a new lease."""
         lease_id = self.fresh().to_bytes(16, "little")
         lease = ModelLease(lease_id, b"secret" + lease_id, 10.0, self.now)
         caller = Caller(OWNER, lease_id, lease.secret, None)
@@ -34,7 +34,7 @@ class MemberRules(MachineState):
         return lease
 
     def attach_one(self, lease: ModelLease) -> None:
-        """Attach a new process."""
+        """Attaches a new process."""
         process_id = self.fresh()
         self.cache.bind(self.caller(lease), process_id=process_id, pid=process_id, uid=0)
         lease.processes[process_id] = set()
@@ -50,7 +50,7 @@ class MemberRules(MachineState):
                 self.model.given.setdefault(process_id, set()).update(owed)
 
     def add_extent(self, tier: int = FIRST) -> None:
-        """Give the arena of a tier, which has the tier's number, more slots."""
+        """Gives the arena of a tier, which has the tier's number, more slots."""
         extent_id = self.fresh()
         slot_count = self.slot_count if tier == FIRST else self.lower_slot_count
         self.cache.add_extent(tier, extent_id, slot_count)

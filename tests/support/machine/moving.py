@@ -22,7 +22,7 @@ POLICIES = st.builds(
 
 
 def pair(slot: int) -> Slot:
-    """Return a slot as the model names it."""
+    """Returns a slot as the model names it."""
     return slot >> 32, slot & 0xFFFFFFFF
 
 
@@ -135,7 +135,7 @@ class MoveRules(MatchRules):
         self.finish(self.plan_once(6))
 
     def far(self) -> list[bytes]:
-        """Return the pages that are in tier 2 alone."""
+        """Returns the pages that are in tier 2 alone."""
         return sorted(self.model.lower.keys() - self.model.first.keys())
 
     def plan_once(self, most: int) -> list[Move]:
@@ -155,7 +155,7 @@ class MoveRules(MatchRules):
         self.finish([self.under_way[number] for number in chosen], copied=copied)
 
     def judge_plan(self, moves: list[Move]) -> None:
-        """Compare what began, and what went for it, with what may."""
+        """Compares what began, and what went for it, with what may."""
         free = {tier: self.model.free_slots(tier) for tier in (FIRST, LOWER)}
         begun = [self.as_model(move) for move in moves]
         self.judge_what_went(begun)
@@ -172,7 +172,7 @@ class MoveRules(MatchRules):
             COUNTS["pages moving"] += len(known.pages)
 
     def as_model(self, move: Move) -> ModelMove:
-        """Return a move as the model has it."""
+        """Returns a move as the model has it."""
         prefixes = self.model.pages_of(move.tokens())
         path = [(p, pair(slot)) for p, slot in zip(prefixes, move.slots(), strict=True)]
         pages = [
@@ -182,7 +182,7 @@ class MoveRules(MatchRules):
         return ModelMove(move.tier, path, pages)
 
     def judge_what_went(self, begun: list[ModelMove]) -> None:
-        """Take over what moves evicted: copies in tier 2, and in tier 1 those with another."""
+        """Takes over what moves evicted: copies in tier 2, and in tier 1 those with another."""
         paths = [move.path for move in begun]
         gone_below: set[bytes] = set()
         for tier in (LOWER, FIRST):
@@ -200,16 +200,16 @@ class MoveRules(MatchRules):
         self.model.forget_ends()
 
     def finish_all(self, *, copied: bool) -> None:
-        """Finish all moves under way."""
+        """Finishes all moves under way."""
         self.finish(list(self.under_way), copied=copied)
 
     def finish(self, moves: list[Move], *, copied: bool = True) -> None:
-        """Finish moves, one after the other."""
+        """Finishes moves, one after the other."""
         for move in moves:
             self.finish_one(move, copied=copied)
 
     def finish_one(self, move: Move, *, copied: bool) -> None:
-        """Finish a move, and compare."""
+        """Finishes a move, and compare."""
         self.under_way.remove(move)
         known = self.model.moves[id(move)]
         if copied:
@@ -234,7 +234,7 @@ class MoveRules(MatchRules):
         COUNTS[f"copies published in tier {move.tier}"] += published
 
     def may_follow(self, tier: int, prefix: bytes, source: Slot, target: Slot) -> bool:
-        """Return whether a page may be given a copy: it is there, lacks one, as its parent not."""
+        """Returns whether a page may be given a copy: it is there, lacks one, as its parent not."""
         lasting = target[0] in self.model.lasting
         above = prefix[: (len(prefix) - 1) // self.model.width * self.model.width]
         follows = tier == FIRST or not above or above in self.model.lower

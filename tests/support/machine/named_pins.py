@@ -17,7 +17,7 @@ class NamedPinRules(MachineState):
     """Operators keep prefixes cached, and let them go."""
 
     def pin_refused(self, error: type[errors.KVStoreError], request: NamedPinRequest) -> None:
-        """Check that a pin is refused; that it changed nothing, the invariants check."""
+        """Checks that a pin is refused; that it changed nothing, the invariants check."""
         try:
             self.cache.pin_prefix(OWNER, self.namespace_id, request, self.now)
         except error:
@@ -42,7 +42,7 @@ class NamedPinRules(MachineState):
         *,
         require_all: bool,
     ) -> None:
-        """Pin what is cached of a prefix, or ask again for what a name has."""
+        """Pins what is cached of a prefix, or ask again for what a name has."""
         COUNTS["pin_prefix"] += 1
         known = self.model.named.get(name)
         tokens = self.sequence(data, pages)
@@ -69,7 +69,7 @@ class NamedPinRules(MachineState):
     @precondition(lambda self: self.model.named)
     @rule(name=NAMES, by_stranger=SELDOM)
     def unpin_prefix(self, name: str, *, by_stranger: bool) -> None:
-        """End a named pin, there or not; a stranger ends none."""
+        """Ends a named pin, there or not; a stranger ends none."""
         COUNTS["unpin_prefix"] += 1
         if by_stranger:
             try:

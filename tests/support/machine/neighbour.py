@@ -66,18 +66,18 @@ class Neighbour:
         self.leases[lease_id][reservation_id] = pages
 
     def abort(self, lease_id: bytes, now: float) -> None:
-        """Give all reservations of a lease back."""
+        """Gives all reservations of a lease back."""
         self._cache.abort(self._caller(lease_id), list(self.leases[lease_id]), now)
         self.leases[lease_id].clear()
 
     def leave(self, lease_id: bytes, now: float) -> None:
-        """Revoke a lease, if the neighbour has it: what an admin's revoke of its id calls for."""
+        """Revokes a lease, if the neighbour has it: what an admin's revoke of its id calls for."""
         if lease_id in self.leases:
             self._cache.revoke(self._caller(lease_id), now)
             del self.leases[lease_id]
 
     def renew(self, now: float) -> None:
-        """Keep all leases."""
+        """Keeps all leases."""
         for lease_id in self.leases:
             self._cache.renew(self._caller(lease_id), now)
 

@@ -19,7 +19,7 @@ class PrefillRules(ReserveRules):
     """Workers announce what they compute, get on with it, and yield to one another."""
 
     def prefills(self) -> list[tuple[ModelLease, int, ModelReservation]]:
-        """Return the announced reservations of leases that may insert."""
+        """Returns the announced reservations of leases that may insert."""
         return [
             (lease, reservation_id, known)
             for lease in self.model.leases.values()
@@ -46,7 +46,7 @@ class PrefillRules(ReserveRules):
         others: list[float | None],
         pause: float,
     ) -> None:
-        """Acquire a sequence; before anything is inserted others ask for what begins alike."""
+        """Acquires a sequence; before anything is inserted others ask for what begins alike."""
         COUNTS["compute"] += 1
         tokens = self.sequence(data, pages, tail)
         for idle in [None, *others]:

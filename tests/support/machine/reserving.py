@@ -14,7 +14,7 @@ class ReserveRules(InsertSteps):
     """Slots are reserved, filled as an engine does, and aborted."""
 
     def reserve_and_check(self, lease: ModelLease, requests: list[ReservationRequest]) -> bool:
-        """Reserve, compare with what the model says can be had, and take it over."""
+        """Reserves, compare with what the model says can be had, and take it over."""
         have = {r.reservation_id: lease.reservations.get(r.reservation_id) for r in requests}
         missing = [
             max(r.page_count - (len(known.slots) if known else 0), 0)
@@ -39,7 +39,7 @@ class ReserveRules(InsertSteps):
         wanted=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4)), min_size=1, max_size=3),
     )
     def reserve(self, data: st.DataObject, wanted: list[tuple[int, int]]) -> None:
-        """Reserve for one or more sequences at once: all or nothing."""
+        """Reserves for one or more sequences at once: all or nothing."""
         COUNTS["reserve"] += 1
         lease = self.member(data)
         if lease is not None:
@@ -99,7 +99,7 @@ class ReserveRules(InsertSteps):
     def acquire_one(
         self, lease: ModelLease, tokens: bytes, ahead: int, options: MatchOptions | None = None
     ) -> None:
-        """Acquire, again, and insert what was reserved, as an engine does."""
+        """Acquires, again, and insert what was reserved, as an engine does."""
         options = options or MatchOptions(self.fresh())
         reservation_id = self.acquire_and_check(lease, tokens, ahead, options)
         if reservation_id is not None:
@@ -114,7 +114,7 @@ class ReserveRules(InsertSteps):
         options: MatchOptions,
         idle: float | None = None,
     ) -> int | None:
-        """Acquire, compare with the model, and acquire again; return the reservation.
+        """Acquires, compare with the model, and acquire again; returns the reservation.
 
         With ``idle`` nothing, where somebody who got on within that time computes more.
         """
@@ -164,7 +164,7 @@ class ReserveRules(InsertSteps):
     @precondition(lambda self: self.model.leases and self.partial_pages())
     @rule(data=st.data(), symbol=st.sampled_from([0, 3]), whole=st.booleans())
     def go_on_in_a_partial_page(self, data: st.DataObject, symbol: int, *, whole: bool) -> None:
-        """Continue a sequence that ended within a page, in a page of one's own."""
+        """Continues a sequence that ended within a page, in a page of one's own."""
         COUNTS["go_on_in_a_partial_page"] += 1
         lease = self.member(data)
         if lease is None:
@@ -190,11 +190,11 @@ class ReserveRules(InsertSteps):
         self.store_end(lease, reservation_id, known.tokens, position, other=True)
 
     def partial_pages(self) -> list[bytes]:
-        """Return the partial pages of the index."""
+        """Returns the partial pages of the index."""
         return sorted(each for each in self.model.cached if len(each) % self.model.width)
 
     def reservation(self, data: st.DataObject) -> tuple[ModelLease, int, ModelReservation]:
-        """Draw a reservation."""
+        """Draws a reservation."""
         lease = data.draw(
             st.sampled_from([each for each in self.model.leases.values() if each.reservations])
         )
@@ -204,7 +204,7 @@ class ReserveRules(InsertSteps):
     @precondition(lambda self: any(each.reservations for each in self.model.leases.values()))
     @rule(data=st.data(), twice=st.booleans())
     def abort(self, data: st.DataObject, *, twice: bool) -> None:
-        """Abort a reservation, once or twice; an insert that arrives afterwards fails whole."""
+        """Aborts a reservation, once or twice; an insert that arrives afterwards fails whole."""
         COUNTS["abort"] += 1
         lease, reservation_id, _ = self.reservation(data)
         self.cache.abort(self.caller(lease), [reservation_id] * (2 if twice else 1), self.now)

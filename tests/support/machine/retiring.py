@@ -34,12 +34,12 @@ class RetireRules(ReserveRules):
         self.destroy_what_may_be()
 
     def insert_late(self, writer: ModelLease, reservation_id: int) -> None:
-        """Publish pages in slots of an extent that retires."""
+        """Publishes pages in slots of an extent that retires."""
         tokens = self.tokens([2, 3])
         self.insert_into(writer, reservation_id, tokens, None, self.argmax(tokens))
 
     def retire(self, data: st.DataObject, extent_id: int) -> None:
-        """Retire an extent, after asking which is the cheapest of some."""
+        """Retires an extent, after asking which is the cheapest of some."""
         tier = self.model.tiers[extent_id]
         lasting = sorted(self.model.lasting_in(tier))
         among = data.draw(st.sets(st.sampled_from(lasting)))
@@ -70,13 +70,13 @@ class RetireRules(ReserveRules):
         self.destroy_what_may_be()
 
     def emptied(self) -> set[int]:
-        """Return the retiring extents of which nobody has a slot."""
+        """Returns the retiring extents of which nobody has a slot."""
         free = self.model.free_slots(retiring=True)
         counts = {each: sum(slot[0] == each for slot in free) for each in self.model.retiring}
         return {each for each, count in counts.items() if count == self.model.extents[each]}
 
     def destroy_what_may_be(self) -> None:
-        """Try to destroy all that retires: it goes where it is empty and nobody has it."""
+        """Tries to destroy all that retires: it goes where it is empty and nobody has it."""
         empty = self.emptied()
         assert set(self.cache.emptied_extents()) == empty
         for extent_id in sorted(self.model.retiring):
@@ -98,7 +98,7 @@ class RetireRules(ReserveRules):
         del self.model.given[process_id]
 
     def departed(self) -> list[int]:
-        """Return the processes that may have memory mapped and belong to no lease."""
+        """Returns the processes that may have memory mapped and belong to no lease."""
         members = {each for lease in self.model.leases.values() for each in lease.processes}
         return sorted(self.model.given.keys() - members)
 

@@ -42,7 +42,7 @@ COUNTS: Counter[str] = Counter()
 
 
 def slots_of(runs: Iterable[Run]) -> list[Slot]:
-    """Return the slots of an answer, in order."""
+    """Returns the slots of an answer, in order."""
     return [(run.extent_id, index) for run in runs for index in run.indexes]
 
 
@@ -82,7 +82,7 @@ class MachineState(RuleBasedStateMachine):
         self.flipped: set[Slot] = set()
 
     def page(self, symbol: int) -> bytes:
-        """Return the tokens of a page: most differ in their last alone, one from its middle on."""
+        """Returns the tokens of a page: most differ in their last alone, one from its middle on."""
         lead = [7] * (self.page_tokens - 1)
         if symbol == 3 and lead:
             middle = self.page_tokens // 2 - 1
@@ -90,7 +90,7 @@ class MachineState(RuleBasedStateMachine):
         return b"".join(token.to_bytes(4, "little") for token in [*lead, symbol])
 
     def tokens(self, pages: list[int], tail: tuple[int, int] = (0, 0)) -> bytes:
-        """Return a sequence of whole pages, and the first tokens of another, less than all."""
+        """Returns a sequence of whole pages, and the first tokens of another, less than all."""
         count, symbol = tail
         rest = self.page(symbol)[: 4 * min(count, self.page_tokens - 1)]
         return b"".join(map(self.page, pages)) + rest
@@ -98,12 +98,12 @@ class MachineState(RuleBasedStateMachine):
     def sequence(
         self, data: st.DataObject, pages: list[int], tail: tuple[int, int] = (0, 0)
     ) -> bytes:
-        """Return pages that continue something cached, or nothing."""
+        """Returns pages that continue something cached, or nothing."""
         known = data.draw(st.sampled_from([b"", *sorted(self.model.cached)]))
         return known[: len(known) // self.model.width * self.model.width] + self.tokens(pages, tail)
 
     def options(self, data: st.DataObject) -> MatchOptions:
-        """Draw how a match is asked for."""
+        """Draws how a match is asked for."""
         source_id = data.draw(st.sampled_from([None, self.fresh(), self.fresh()]))
         pin_id = self.fresh()
         return MatchOptions(pin_id, source_id, data.draw(st.booleans()), pin_id % 3)
@@ -116,7 +116,7 @@ class MachineState(RuleBasedStateMachine):
         match: Match,
         idle: float | None = None,
     ) -> None:
-        """Compare a match with what was expected, and note the pins that it took."""
+        """Compares a match with what was expected, and note the pins that it took."""
         sequence, options = asked
         assert slots_of(match.runs) == [slot for _, slot in expected.path], "another path"
         assert match.matched_token_count == len(expected.path) * self.page_tokens
@@ -139,7 +139,7 @@ class MachineState(RuleBasedStateMachine):
     def check_in_flight(
         self, sequence: Sequence, path: Path, found: InFlight | None, idle: float = inf
     ) -> None:
-        """Compare what is said to be computed after a matched path with what leases announced."""
+        """Compares what is said to be computed after a matched path with what leases announced."""
         above = sequence.position // self.page_tokens
         depth, end, ages = len(path), 0, set[float]()
         if above <= depth:
@@ -154,20 +154,20 @@ class MachineState(RuleBasedStateMachine):
             assert found.idle in ages
 
     def fresh(self) -> int:
-        """Return an id that was never used."""
+        """Returns an id that was never used."""
         self.next_id += 1
         return self.next_id
 
     def caller(self, lease: ModelLease) -> Caller:
-        """Return the lease's owner as a caller."""
+        """Returns the lease's owner as a caller."""
         return Caller(OWNER, lease.lease_id, lease.secret, EPOCH)
 
     def lease(self, data: st.DataObject) -> ModelLease:
-        """Draw a lease that has not ended."""
+        """Draws a lease that has not ended."""
         return self.model.leases[data.draw(st.sampled_from(sorted(self.model.leases)))]
 
     def member(self, data: st.DataObject) -> ModelLease | None:
-        """Draw a lease that may take part; of another, check that it is refused."""
+        """Draws a lease that may take part; of another, check that it is refused."""
         lease = self.lease(data)
         if not lease.expired and lease.processes:
             return lease
@@ -179,7 +179,7 @@ class MachineState(RuleBasedStateMachine):
     def refused(
         self, error: type[Exception], verb: Callable[..., object], lease: ModelLease, *args: object
     ) -> None:
-        """Check that a verb raises ``error``; that it changed nothing, the invariants check."""
+        """Checks that a verb raises ``error``; that it changed nothing, the invariants check."""
         try:
             verb(self.caller(lease), *args, now=self.now)
         except error:
@@ -187,7 +187,7 @@ class MachineState(RuleBasedStateMachine):
         raise AssertionError(f"{verb.__name__} was not refused with {error.__name__}")
 
     def cached_now(self, tier: int = FIRST) -> dict[bytes, Slot]:
-        """Read the index: every prefix with a copy in a tier, and its slot."""
+        """Reads the index: every prefix with a copy in a tier, and its slot."""
         index = self.cache.namespaces[self.namespace_id].index
         found: dict[bytes, Slot] = {}
         above: dict[int, bytes] = {0: b""}
@@ -205,7 +205,7 @@ class MachineState(RuleBasedStateMachine):
         return found
 
     def ends_now(self) -> dict[bytes, int]:
-        """Read the index: every end and its next token."""
+        """Reads the index: every end and its next token."""
         index = self.cache.namespaces[self.namespace_id].index
         found: dict[bytes, int] = {}
         for node in subtree(index.root):
@@ -218,7 +218,7 @@ class MachineState(RuleBasedStateMachine):
         return found
 
     def forecast(self, lease: ModelLease, count: int) -> tuple[bool, int]:
-        """Return whether ``count`` slots can be had, and how many pages must go for them."""
+        """Returns whether ``count`` slots can be had, and how many pages must go for them."""
         free = self.model.free_slots()
         lasting = self.model.lasting_in(FIRST)
         usable = lease.usable(lasting)
@@ -228,7 +228,7 @@ class MachineState(RuleBasedStateMachine):
         return count <= len(free) + evictable, max(count - len(free), 0)
 
     def take_grant(self, lease: ModelLease, grant: Grant) -> None:
-        """Note a grant: what is new of it was free, is mapped, and has a new generation."""
+        """Notes a grant: what is new of it was free, is mapped, and has a new generation."""
         reservation_id, start = grant.reservation_id, grant.start_page
         slots = slots_of(grant.runs)
         known = lease.reservations.get(reservation_id)

@@ -18,7 +18,7 @@ class VerifyRules(MachineState):
     """Pages are written over, and matches find them before they are answered."""
 
     def write_over(self, slot: Slot) -> None:
-        """Change a bit of a published page; or change it back."""
+        """Changes a bit of a published page; or change it back."""
         self.digests[slot] ^= 1 << 40
         self.flipped ^= {slot}
 
@@ -88,7 +88,7 @@ class VerifyRules(MachineState):
     def judge(
         self, inspection: Inspection, expected: Expected, match: Match, *, repeat: bool
     ) -> bool:
-        """Look at the pages and conclude; return whether there is nothing more to ask."""
+        """Looks at the pages and conclude; returns whether there is nothing more to ask."""
         prefixes = {slot: prefix for prefix, slot in expected.path}
         if match.source is not None:
             [slot] = slots_of([match.source.page])
@@ -122,7 +122,7 @@ class VerifyRules(MachineState):
         return settled
 
     def forget_ends_within(self, prefix: bytes) -> None:
-        """Forget all next tokens within a page, whoever else's page begins alike."""
+        """Forgets all next tokens within a page, whoever else's page begins alike."""
         above = (len(prefix) - 1) // self.model.width * self.model.width
         for end in list(self.model.ends):
             if prefix.startswith(end) and len(end) > above:

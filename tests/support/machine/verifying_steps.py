@@ -33,7 +33,7 @@ def ask(worker: Worker, letters: str, pin_id: int = 1) -> tuple[Match, Inspectio
 
 
 def found_bad(inspection: Inspection, letters: str) -> list[PageCheck]:
-    """Return the checks of the pages of ``letters``."""
+    """Returns the checks of the pages of ``letters``."""
     return [each for each in inspection.pages if chr(each.checksum) in letters]
 
 

@@ -25,7 +25,7 @@ class Change(Protocol):
 
 
 def changed(change: Change, path: Path) -> str:
-    """Return the file's text with the change, which MUST have its place exactly once."""
+    """Returns the file's text with the change, which MUST have its place exactly once."""
     text = path.read_text(encoding="utf-8")
     if change.name == "unchanged":
         return text
@@ -34,7 +34,7 @@ def changed(change: Change, path: Path) -> str:
 
 
 def put_in(change: Change, path: Path) -> None:
-    """Make the change in the file."""
+    """Makes the change in the file."""
     path.write_text(changed(change, path), encoding="utf-8")
     # It may have come with what it was compiled to.
     Path(cache_from_source(path)).unlink(missing_ok=True)

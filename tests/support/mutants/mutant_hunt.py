@@ -60,7 +60,7 @@ class Hunt:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Copy and compile the core into ``folder``, where the mutants will be, too."""
+        """Copies and compile the core into ``folder``, where the mutants will be, too."""
         self._folder = folder
         self._copies = 0
         source = Path(kvstore.__file__).parent
@@ -73,7 +73,7 @@ class Hunt:
         self._preloaded = Preloaded("hypothesis.stateful", environment={"PYTHONHASHSEED": "0"})
 
     def look(self, mutant: Mutant, look: Look) -> "subprocess.CompletedProcess[str]":
-        """Run machines on a copy with the mutant's change: 1 and a traceback if it is found."""
+        """Runs machines on a copy with the mutant's change: 1 and a traceback if it is found."""
         self._copies += 1
         folder = self._folder / str(self._copies)
         shutil.copytree(self._core, folder / "kvstore")
@@ -102,10 +102,10 @@ class Hunt:
 
 
 def machines_for(mutant: Mutant) -> Sequence[str]:
-    """Return the machines that look for a mutant."""
+    """Returns the machines that look for a mutant."""
     return BY_ONE.get(mutant.name, MACHINES)
 
 
 def is_found(outcome: "subprocess.CompletedProcess[str]") -> bool:
-    """Tell whether a rule or an invariant failed after a step, not code that does not load."""
+    """Returns whether a rule or an invariant failed after a step, not code that does not load."""
     return outcome.returncode == 1 and "state.teardown()" in outcome.stderr

@@ -15,7 +15,7 @@ from machine import cache_machine
 
 
 def main() -> int:
-    """Run the machines."""
+    """Runs the machines."""
     number, examples, turns = map(int, sys.argv[1:4])
     chosen = settings(
         max_examples=examples // turns,

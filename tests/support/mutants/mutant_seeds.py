@@ -21,7 +21,7 @@ MOST_SEEDS = 60
 
 
 def known_looks() -> Mapping[str, Look]:
-    """Return for each mutant with a known seed the look that finds it."""
+    """Returns for each mutant with a known seed the look that finds it."""
     known = json.loads(PATH.read_text(encoding="utf-8"))
     return {
         name: Look([machine], seed, examples, turns=1)
@@ -30,7 +30,7 @@ def known_looks() -> Mapping[str, Look]:
 
 
 def find(hunt: Hunt, mutant: Mutant) -> Look | None:
-    """Return a short look that finds a mutant."""
+    """Returns a short look that finds a mutant."""
     for seed, machine in product(range(1, MOST_SEEDS), machines_for(mutant)):
         look = Look([machine], seed, EXAMPLES, turns=1)
         if is_found(hunt.look(mutant, look)):
@@ -39,7 +39,7 @@ def find(hunt: Hunt, mutant: Mutant) -> Look | None:
 
 
 def main() -> int:
-    """Look for what is missing; 1 if a mutant was not found."""
+    """Looks for what is missing; 1 if a mutant was not found."""
     known = known_looks()
     found: dict[str, Look] = {}
     missing = 0

@@ -106,7 +106,7 @@ MUTANTS = [*CORE, *STORE, *CLIENT]
 def simulate(
     *arguments: object, packages: Path | None = None, hash_seed: int = 0
 ) -> subprocess.CompletedProcess[str]:
-    """Run the simulation in a process of its own, on the packages in a folder, or on ours."""
+    """Runs the simulation in a process of its own, on the packages in a folder, or on ours."""
     ours = (Path(kvstore.__file__).parents[1], Path(kvstore_client.__file__).parents[1])
     paths = ours if packages is None else (packages,)
     return subprocess.run(
@@ -127,7 +127,7 @@ def simulate(
 def simulate_with(
     mutant: Mutant, folder: Path, *arguments: object
 ) -> subprocess.CompletedProcess[str]:
-    """Run the simulation on a copy of store and client with a mutant's change."""
+    """Runs the simulation on a copy of store and client with a mutant's change."""
     for package in (kvstore, kvstore_client):
         source = Path(str(package.__file__)).parent
         target = folder / source.name

@@ -44,15 +44,15 @@ class Copies:
         return self.lower | self.first
 
     def in_tier(self, tier: int) -> dict[bytes, Slot]:
-        """Return the copies in a tier."""
+        """Returns the copies in a tier."""
         return self.first if tier == FIRST else self.lower
 
     def has(self, prefix: bytes, slot: Slot) -> bool:
-        """Return whether a slot has a copy of a cached page."""
+        """Returns whether a slot has a copy of a cached page."""
         return slot in (self.first.get(prefix), self.lower.get(prefix))
 
     def usable_copy(self, prefix: bytes, extents: Iterable[int]) -> Slot | None:
-        """Return the nearest copy of a page in some extents, or None."""
+        """Returns the nearest copy of a page in some extents, or None."""
         for copies in (self.first, self.lower):
             slot = copies.get(prefix)
             if slot is not None and slot[0] in extents:
@@ -60,7 +60,7 @@ class Copies:
         return None
 
     def attached(self, path: Path) -> Path:
-        """Return the leading part of a held path that the index still has."""
+        """Returns the leading part of a held path that the index still has."""
         kept: Path = []
         for prefix, slot in path:
             if not self.has(prefix, slot):
@@ -69,7 +69,7 @@ class Copies:
         return kept
 
     def protected(self, path: Path, tier: int) -> Iterator[tuple[bytes, Slot]]:
-        """Yield what a hold on cached pages protects in a tier: each page and its copy there."""
+        """Yields what a hold on cached pages protects in a tier: each page and its copy there."""
         copies = self.in_tier(tier)
         ends = [len(prefix) for prefix, slot in path if copies.get(prefix) == slot]
         for prefix, _ in path:
@@ -77,12 +77,12 @@ class Copies:
                 yield prefix, copies[prefix]
 
     def held_in(self, paths: Iterable[Path], tier: int) -> set[bytes]:
-        """Return the pages whose copies in a tier some holds protect."""
+        """Returns the pages whose copies in a tier some holds protect."""
         attached = (self.attached(path) for path in paths)
         return {prefix for path in attached for prefix, _ in self.protected(path, tier)}
 
     def take_out(self, gone: Iterable[bytes], holds: Iterable[Held]) -> None:
-        """Remove pages with all their copies; what holds protect is kept by them."""
+        """Removes pages with all their copies; what holds protect is kept by them."""
         going = set(gone)
         for hold in holds:
             part = [(p, slot) for p, slot in self.attached(hold.path) if p in going]
@@ -93,7 +93,7 @@ class Copies:
             self.lower.pop(prefix, None)
 
     def judge_dropped(self, now: dict[bytes, Slot], tier: int, held: set[bytes]) -> set[bytes]:
-        """Take over what is left in a tier, after judging what went; return its pages."""
+        """Takes over what is left in a tier, after judging what went; returns its pages."""
         before = self.in_tier(tier)
         gone = set(before) - set(now)
         assert not gone & held, "a held page was evicted"

@@ -80,7 +80,7 @@ class NaiveEngine:
         self.half.arrived(request, RequestKey())
 
     def preempt(self, request: NaiveRequest) -> None:
-        """Take a running request's blocks away."""
+        """Takes a running request's blocks away."""
         self.running.remove(request)
         self._take_back(request.blocks)
         request.blocks = []
@@ -89,7 +89,7 @@ class NaiveEngine:
         self.waiting.insert(0, request)
 
     def finish(self, request: NaiveRequest) -> None:
-        """End a request wherever it is: by itself, or because somebody aborts it."""
+        """Ends a request wherever it is: by itself, or because somebody aborts it."""
         name = request.request_id
         computed = request.num_computed_tokens
         blocks = request.blocks[: -(-computed // self.page)]
@@ -137,7 +137,7 @@ class NaiveEngine:
             self.take_output()
 
     def take_output(self) -> None:
-        """Take in the oldest step's output, as vLLM does: failed loads, tokens, reports."""
+        """Takes in the oldest step's output, as vLLM does: failed loads, tokens, reports."""
         if not self.steps:
             return
         step = self.steps.popleft()
@@ -159,7 +159,7 @@ class NaiveEngine:
             self._drop(self.held.pop(name))
 
     def _advance(self, request: NaiveRequest) -> int:
-        """Return the tokens that a running request computes next; one that lags waits."""
+        """Returns the tokens that a running request computes next; one that lags waits."""
         count = min(self.chunk, request.num_tokens - request.num_computed_tokens)
         return count if count > 0 and self._grow(request, count) else 0
 
@@ -274,7 +274,7 @@ class NaiveEngine:
         self.waiting.insert(0, request)
 
     def _require_right(self, request: NaiveRequest) -> None:
-        """Raise where a token comes of KV that is not its prefix's."""
+        """Raises where a token comes of KV that is not its prefix's."""
         for page in range(request.num_tokens // self.page):
             end = (page + 1) * self.page
             assert self.kv[request.blocks[page]] == tuple(request.all_token_ids[:end])

@@ -59,14 +59,14 @@ class ModelReservation:
     advanced_at: float = 0.0
 
     def advance(self, *, goes_on: bool, now: float) -> None:
-        """Note an insert; it is no prefill any more where that was not what is announced."""
+        """Notes an insert; it is no prefill any more where that was not what is announced."""
         if goes_on and len(self.tokens) < len(self.announced):
             self.advanced_at = now
         else:
             self.announced = b""
 
     def unpublished(self) -> list[Slot]:
-        """Return the slots that are still the reservation's own."""
+        """Returns the slots that are still the reservation's own."""
         return [slot for slot, own in zip(self.slots, self.own, strict=True) if own]
 
 
@@ -87,15 +87,15 @@ class ModelLease:
     dead_reservations: set[int] = field(default_factory=set)
 
     def every_hold(self) -> list[Held]:
-        """Return all that it holds."""
+        """Returns all that it holds."""
         return [*self.pins.values(), *self.sources.values(), *self.reservations.values()]
 
     def holds(self) -> list[Path]:
-        """Return all paths that it holds."""
+        """Returns all paths that it holds."""
         return [hold.path for hold in self.every_hold()]
 
     def usable(self, extents: dict[int, int]) -> set[int]:
-        """Return the extents that every process has mapped."""
+        """Returns the extents that every process has mapped."""
         usable = set(extents)
         for mapped in self.processes.values():
             usable &= mapped

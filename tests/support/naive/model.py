@@ -46,31 +46,31 @@ class Model(Copies):
         return {each: n for each, n in self.extents.items() if each not in self.retiring}
 
     def lasting_in(self, tier: int) -> dict[int, int]:
-        """Return those of a tier."""
+        """Returns those of a tier."""
         return {each: n for each, n in self.lasting.items() if self.tiers[each] == tier}
 
     def prefixes(self, tokens: bytes) -> list[bytes]:
-        """Return the prefixes of whole pages of ``tokens``, shortest first."""
+        """Returns the prefixes of whole pages of ``tokens``, shortest first."""
         pages = len(tokens) // self.width
         return [tokens[: (k + 1) * self.width] for k in range(pages)]
 
     def pages_of(self, tokens: bytes) -> list[bytes]:
-        """Return the prefixes of all pages of ``tokens``, the last perhaps partial."""
+        """Returns the prefixes of all pages of ``tokens``, the last perhaps partial."""
         whole = self.prefixes(tokens)
         return [*whole, tokens] if len(tokens) % self.width else whole
 
     def continuing(self, above: bytes) -> list[bytes]:
-        """Return the cached pages that follow the whole pages ``above``."""
+        """Returns the cached pages that follow the whole pages ``above``."""
         ends = range(len(above) + 1, len(above) + self.width + 1)
         return [each for each in self.cached if len(each) in ends and each.startswith(above)]
 
     def covering(self, tokens: bytes) -> list[bytes]:
-        """Return the cached pages that have the last of ``tokens`` and begin as they do."""
+        """Returns the cached pages that have the last of ``tokens`` and begin as they do."""
         above = tokens[: (len(tokens) - 1) // self.width * self.width]
         return [each for each in self.continuing(above) if each.startswith(tokens)]
 
     def nearest(self, above: bytes, rest: bytes) -> tuple[int, dict[Slot, bytes]]:
-        """Return for how many tokens a page after ``above`` agrees with ``rest``, and which do."""
+        """Returns for how many tokens a page after ``above`` agrees with ``rest``, and which do."""
         best: tuple[int, dict[Slot, bytes]] = (0, {})
         for each in self.continuing(above):
             pairs = zip(each[len(above) :: 4], rest[::4], strict=False)
@@ -84,7 +84,7 @@ class Model(Copies):
     def expect(
         self, lease: ModelLease, sequence: Sequence, above: bytes, options: MatchOptions, path: Path
     ) -> Expected:
-        """Return what a match finds, whose whole pages are ``path``, as far as it may be used.
+        """Returns what a match finds, whose whole pages are ``path``, as far as it may be used.
 
         ``above`` are the tokens before the sequence's position.
         """
@@ -109,7 +109,7 @@ class Model(Copies):
         return self._sourced(path, tokens[:start], rest, usable)
 
     def _usable_path(self, path: Path, usable: set[int]) -> Path:
-        """Return a path as far as the nearest copies in some extents go."""
+        """Returns a path as far as the nearest copies in some extents go."""
         found: Path = []
         for prefix, _ in path:
             slot = self.usable_copy(prefix, usable)
@@ -127,16 +127,16 @@ class Model(Copies):
         return Expected(path, mapped, valid, may_lack=len(mapped) < len(sources))
 
     def store_end(self, tokens: bytes, token: int) -> None:
-        """Store what follows ``tokens``, if they are cached; the first stays."""
+        """Stores what follows ``tokens``, if they are cached; the first stays."""
         if tokens and self.covering(tokens):
             self.ends.setdefault(tokens, token)
 
     def forget_ends(self) -> None:
-        """Drop the next tokens of what is cached no more."""
+        """Drops the next tokens of what is cached no more."""
         self.ends = {each: token for each, token in self.ends.items() if self.covering(each)}
 
     def publish(self, prefix: bytes, slot: Slot) -> None:
-        """Cache a page that is not there; the partial page that it begins with goes."""
+        """Caches a page that is not there; the partial page that it begins with goes."""
         above = prefix[: (len(prefix) - 1) // self.width * self.width]
         for each in self.continuing(above):
             if prefix.startswith(each):
@@ -146,7 +146,7 @@ class Model(Copies):
         self.published.add(prefix)
 
     def longest(self, tokens: bytes, pages: int) -> Path:
-        """Return the cached path of at most ``pages`` pages."""
+        """Returns the cached path of at most ``pages`` pages."""
         path: Path = []
         for prefix in self.prefixes(tokens)[:pages]:
             if prefix not in self.cached:
@@ -155,7 +155,7 @@ class Model(Copies):
         return path
 
     def every_hold(self) -> list[Held]:
-        """Return all holds of leases, and what is under way between the tiers."""
+        """Returns all holds of leases, and what is under way between the tiers."""
         return [
             *(hold for lease in self.leases.values() for hold in lease.every_hold()),
             *self.moves.values(),
@@ -166,7 +166,7 @@ class Model(Copies):
     def in_flight(
         self, tokens: bytes, depth: int, now: float, idle: float = inf
     ) -> tuple[int, set[float]]:
-        """Return through which page, after ``depth``, leases compute more of ``tokens``.
+        """Returns through which page, after ``depth``, leases compute more of ``tokens``.
 
         And since when each that comes so far has not got on: ``idle`` seconds at most.
         """
@@ -182,17 +182,17 @@ class Model(Copies):
         return max(found.items(), default=(0, set()))
 
     def held(self, tier: int) -> set[bytes]:
-        """Return the pages whose copies in a tier some hold protects, a lease's or a named one."""
+        """Returns the pages whose copies in a tier some hold protects, a lease's or a named one."""
         paths = [hold.path for hold in self.every_hold()]
         return self.held_in([*paths, *(pin.path for pin in self.named.values())], tier)
 
     def held_by_leases(self) -> set[bytes]:
-        """Return the cached prefixes that some hold of a lease, or a move, protects."""
+        """Returns the cached prefixes that some hold of a lease, or a move, protects."""
         paths = [hold.path for hold in self.every_hold()]
         return {prefix for path in paths for prefix, _ in self.attached(path)}
 
     def reserved(self) -> set[Slot]:
-        """Return all slots that some reservation holds unpublished."""
+        """Returns all slots that some reservation holds unpublished."""
         return {
             slot
             for lease in self.leases.values()
@@ -201,30 +201,30 @@ class Model(Copies):
         }
 
     def detached(self) -> set[Slot]:
-        """Return the slots that holds keep and the index has no more."""
+        """Returns the slots that holds keep and the index has no more."""
         return {slot for hold in self.every_hold() for slot in hold.kept}
 
     def targets(self) -> set[Slot]:
-        """Return the slots that moves and loads under way fill."""
+        """Returns the slots that moves and loads under way fill."""
         targets = {target for move in self.moves.values() for _, _, target in move.pages}
         return targets | {slot for load in self.disk.loads.values() for _, slot in load.pages}
 
     def free_slots(self, tier: int = FIRST, *, retiring: bool = False) -> set[Slot]:
-        """Return the slots that nothing has, of a tier's lasting extents or of any that retire."""
+        """Returns the slots that nothing has, of a tier's lasting extents or of any that retire."""
         extents = self.retiring if retiring else self.lasting_in(tier)
         every = {(e, i) for e in extents for i in range(self.extents[e])}
         cached = {*self.first.values(), *self.lower.values()}
         return every - cached - self.reserved() - self.detached() - self.targets()
 
     def judge_eviction(self, read: Callable[[int], dict[bytes, Slot]], needed: int) -> None:
-        """Take over what an eviction in tier 1 left, after judging it; ``read`` reads a tier."""
+        """Takes over what an eviction in tier 1 left, after judging it; ``read`` reads a tier."""
         gone = self.judge_dropped(read(FIRST), FIRST, self.held(FIRST))
         assert len(gone) == needed, f"evicted {len(gone)} pages where {needed} were needed"
         assert read(LOWER) == self.lower, "an eviction in tier 1 changed tier 2"
         self.forget_ends()
 
     def remove(self, prefix: bytes) -> int:
-        """Remove a prefix's last page and all that continues it; return how many pages.
+        """Removes a prefix's last page and all that continues it; returns how many pages.
 
         Named pins that reach into what goes end.
         """
@@ -237,12 +237,12 @@ class Model(Copies):
         return len(gone)
 
     def expel(self) -> int:
-        """Remove the pages of extents that retire; return how many pages went."""
+        """Removes the pages of extents that retire; returns how many pages went."""
         every = [*self.first.items(), *self.lower.items()]
         gone = {prefix for prefix, slot in every if slot[0] in self.retiring}
         return sum(self.remove(prefix) for prefix in sorted(gone))
 
     def end(self, lease: ModelLease) -> None:
-        """Forget a lease and all that it held."""
+        """Forgets a lease and all that it held."""
         del self.leases[lease.lease_id]
         self.ended.add(lease.lease_id)

@@ -52,7 +52,7 @@ class NaiveMatch:
         return len(self.prefix)
 
     def release(self) -> None:
-        """Give it back, once."""
+        """Gives it back, once."""
         if self in self.store.holds:
             self.store.holds.remove(self)
             self.store.pins.subtract(self.slots)
@@ -89,7 +89,7 @@ class NaiveAcquired:
     published: list[int] = field(default_factory=list)
 
     def release(self) -> None:
-        """Give both back, once; what was inserted stays."""
+        """Gives both back, once; what was inserted stays."""
         self.match.release()
         if self.reservation is not None and not self.released:
             self.store.reserved.difference_update({*self.reservation.slots} - {*self.published})
@@ -115,14 +115,14 @@ class NaivePages:
         self.someone_else_saves = False
 
     def look_up(self, key: object, token_ids: Sequence[int]) -> NaiveMatch | None:
-        """Pin the longest prefix."""
+        """Pins the longest prefix."""
         del key
         return None if self.down else self._match(tuple(token_ids))
 
     def acquire(
         self, key: object, token_ids: Sequence[int], *, yielding: bool
     ) -> NaiveAcquired | None:
-        """Pin the longest prefix and reserve what is missing, or what can be had of it."""
+        """Pins the longest prefix and reserve what is missing, or what can be had of it."""
         del key
         if self.down:
             return None
@@ -137,7 +137,7 @@ class NaivePages:
     def insert(
         self, key: object, token_ids: Sequence[int], acquired: NaiveAcquired, start: int, end: int
     ) -> bool:
-        """Publish; a page that is there already stays."""
+        """Publishes; a page that is there already stays."""
         del key
         assert not acquired.released
         reservation = acquired.reservation
@@ -157,12 +157,12 @@ class NaivePages:
         return True
 
     def write(self, slot: int, content: Prefix | None) -> None:
-        """Take a writer's page; only what is reserved may be written."""
+        """Takes a writer's page; only what is reserved may be written."""
         assert slot in self.reserved, "a slot that is not ours is written"
         self.contents[slot] = content
 
     def read(self, slot: int) -> Prefix | None:
-        """Return a page's KV; only what is pinned may be read."""
+        """Returns a page's KV; only what is pinned may be read."""
         assert self.pins[slot] > 0, "a slot that is not pinned is read"
         return self.contents[slot]
 

@@ -27,11 +27,11 @@ class NaiveCache:
         self.children: dict[int, int] = {}
 
     def replay(self, requests: list[Request]) -> int:
-        """Return the tokens that hit."""
+        """Returns the tokens that hit."""
         return sum(each.tokens_of(self.ask(each.ids)) for each in requests)
 
     def ask(self, ids: tuple[int, ...]) -> int:
-        """Match a prompt and insert the rest, making room first; return the pages that hit."""
+        """Matches a prompt and insert the rest, making room first; returns the pages that hit."""
         matched = next((k for k, each in enumerate(ids) if each not in self.last_use), len(ids))
         self.uses += 1
         for each in ids[:matched]:
@@ -50,7 +50,7 @@ class NaiveCache:
         return matched
 
     def publish(self, page: int, parent: int | None, depth: int) -> None:
-        """Take in a page that is not there."""
+        """Takes in a page that is not there."""
         self.hits[page] = 0
         self.depth[page] = depth
         self.parent[page] = parent
@@ -60,7 +60,7 @@ class NaiveCache:
         self.touched(page)
 
     def evict(self, kept: frozenset[int]) -> int:
-        """Drop the page of the lowest rank that nothing continues and that is not kept."""
+        """Drops the page of the lowest rank that nothing continues and that is not kept."""
         leaves = [page for page, n in self.children.items() if not n and page not in kept]
         victim = self.choose(leaves)
         parent = self.parent.pop(victim)
@@ -71,22 +71,22 @@ class NaiveCache:
         return victim
 
     def choose(self, leaves: list[int]) -> int:
-        """Return which leaf goes."""
+        """Returns which leaf goes."""
         return min(leaves, key=self.rank)
 
     def rank(self, page: int) -> Rank:
-        """Return a leaf's rank: the least recently used goes."""
+        """Returns a leaf's rank: the least recently used goes."""
         return (self.last_use[page],)
 
     def touched(self, page: int) -> None:
-        """Take note that a page was used."""
+        """Takes note that a page was used."""
 
 
 class NaiveFrequency(NaiveCache):
     """The least often hit."""
 
     def rank(self, page: int) -> Rank:
-        """Return hits, then last use."""
+        """Returns hits, then last use."""
         return (self.hits[page], self.last_use[page])
 
 
@@ -94,7 +94,7 @@ class NaiveLevel(NaiveCache):
     """The deepest."""
 
     def rank(self, page: int) -> Rank:
-        """Return the depth, then last use."""
+        """Returns the depth, then last use."""
         return (-self.depth[page], self.last_use[page])
 
 
@@ -102,7 +102,7 @@ class NaiveSegmented(NaiveCache):
     """Never hit first, unless those that were are too large a part."""
 
     def choose(self, leaves: list[int]) -> int:
-        """Return the oldest of one segment."""
+        """Returns the oldest of one segment."""
         protected = [page for page in leaves if self.hits[page]]
         probation = [page for page in leaves if not self.hits[page]]
         too_many = len(protected) > policies.PROTECTED_SHARE * len(leaves)
@@ -118,16 +118,16 @@ class NaiveGreedyDual(NaiveCache):
         self.base: dict[int, float] = {}
 
     def touched(self, page: int) -> None:
-        """Keep the level as it was then."""
+        """Keeps the level as it was then."""
         self.base[page] = self.level
 
     def rank(self, page: int) -> Rank:
-        """Return the value above the level at the last use."""
+        """Returns the value above the level at the last use."""
         cost = 1 + (self.depth[page] + 1) / policies.ATTENTION_TOKENS
         return (self.base[page] + (1 + self.hits[page]) * cost,)
 
     def choose(self, leaves: list[int]) -> int:
-        """Return the least valuable, and rise to it."""
+        """Returns the least valuable, and rise to it."""
         victim = super().choose(leaves)
         self.level = max(self.level, self.rank(victim)[0])
         return victim
@@ -143,11 +143,11 @@ class NaiveAuto(NaiveCache):
         self.returned: set[int] = set()
 
     def is_seen(self, page: int) -> bool:
-        """Return whether a page was hit, or came back."""
+        """Returns whether a page was hit, or came back."""
         return self.hits[page] > 0 or page in self.returned
 
     def choose(self, leaves: list[int]) -> int:
-        """Return the leaf of the greatest weighted age, and remember it."""
+        """Returns the leaf of the greatest weighted age, and remember it."""
 
         def age(page: int) -> float:
             return (self.uses - self.last_use[page]) / (
@@ -162,7 +162,7 @@ class NaiveAuto(NaiveCache):
         return victim
 
     def publish(self, page: int, parent: int | None, depth: int) -> None:
-        """Learn from a page that comes back."""
+        """Learns from a page that comes back."""
         super().publish(page, parent, depth)
         seen = self.ghosts.pop(page, None)
         if seen is not None:

@@ -37,5 +37,5 @@ class Step:
 
 
 def next_token(prefix: Prefix) -> int:
-    """Return what follows, one of three, so that requests go on alike."""
+    """Returns what follows, one of three, so that requests go on alike."""
     return (sum(prefix) + len(prefix)) % 3

@@ -15,7 +15,7 @@ def engine(**options: object) -> NaiveEngine:
 
 
 def run(world: NaiveEngine, name: str, prompt: list[int], new_tokens: int = 1) -> NaiveRequest:
-    """Run one request to its end, with every answer there at once."""
+    """Runs one request to its end, with every answer there at once."""
     world.arrive(name, prompt)
     request = world.requests[name]
     for _ in range(100):

@@ -40,7 +40,7 @@ class Disk:
     loads: dict[int, ModelLoad] = field(default_factory=dict)
 
     def forbid(self, prefix: bytes) -> None:
-        """Note that what holds the last token of a prefix may not return."""
+        """Notes that what holds the last token of a prefix may not return."""
         self.removals += 1
         self.forbidden.append(prefix)
 

@@ -26,18 +26,18 @@ SMALL_STORE = (
 
 
 def pattern(tokens: list[int], page: int) -> bytes:
-    """Return what the bytes of a page are, by all the tokens up to its end."""
+    """Returns what the bytes of a page are, by all the tokens up to its end."""
     key = repr(tokens[: (page + 1) * LAYOUT.page_tokens]).encode()
     return (key * LAYOUT.page_bytes)[: LAYOUT.page_bytes]
 
 
 def holds_pattern(namespace: Namespace, tokens: list[int], pages: list[PageRef]) -> bool:
-    """Tell whether the first pages of ``tokens`` hold what was written for them."""
+    """Returns whether the first pages of ``tokens`` hold what was written for them."""
     return all(namespace.page(p) == pattern(tokens, n) for n, p in enumerate(pages))
 
 
 def write_and_insert(namespace: Namespace, tokens: list[int]) -> list[PageRef]:
-    """Put the whole pages of ``tokens`` into the store; return the index's pages.
+    """Puts the whole pages of ``tokens`` into the store; returns the index's pages.
 
     Waits for slots: for a moment the store has memory that this process has yet to map.
     """
@@ -47,7 +47,7 @@ def write_and_insert(namespace: Namespace, tokens: list[int]) -> list[PageRef]:
 
 
 def _write(namespace: Namespace, tokens: list[int], pages: list[PageRef]) -> bool:
-    """Write and insert, and add the index's pages to ``pages``; False where slots lack."""
+    """Writes and insert, and add the index's pages to ``pages``; False where slots lack."""
     count = len(tokens) // LAYOUT.page_tokens
     with namespace.acquire(tokens, total_page_count=count) as acquired:
         assert acquired.failure is None, acquired.failure
@@ -67,7 +67,7 @@ def _write(namespace: Namespace, tokens: list[int], pages: list[PageRef]) -> boo
 
 
 def open_client(runtime_dir: Path, config: ClientConfig | None = None) -> tuple[Client, Namespace]:
-    """Return a started client and its open namespace; unless told, it has patience."""
+    """Returns a started client and its open namespace; unless told, it has patience."""
     client = Client(runtime_dir, config or ClientConfig(call_timeout=LIMIT))
     client.start()
     namespace = client.namespace(IDENTITY, LAYOUT)
@@ -76,12 +76,12 @@ def open_client(runtime_dir: Path, config: ClientConfig | None = None) -> tuple[
 
 
 def nothing_held(client: Client) -> bool:
-    """Tell whether nobody has pins, reservations or unpublished slots at the store."""
+    """Returns whether nobody has pins, reservations or unpublished slots at the store."""
     stats = client.admin.stats()
     slots = sum(a.reserved_slot_count + a.quarantined_slot_count for a in stats.arenas)
     return (stats.pin_count, stats.reservation_count, slots) == (0, 0, 0)
 
 
 def memfd_mappings() -> int:
-    """Count this process's mappings of extents' pages; those of their generations go with them."""
+    """Counts this process's mappings of extents' pages; those of their generations go with them."""
     return Path("/proc/self/maps").read_text(encoding="utf-8").count("/memfd:kvstore-extent")

@@ -35,17 +35,17 @@ class WrongPage(AssertionError):
 
 
 def prompt(*parts: int) -> list[int]:
-    """Return four pages of tokens for each part, and the one token that a match leaves."""
+    """Returns four pages of tokens for each part, and the one token that a match leaves."""
     return [part * 1000 + each for part in parts for each in range(PART_TOKENS)] + [7]
 
 
 def page_count(tokens: list[int]) -> int:
-    """Return the number of whole pages."""
+    """Returns the number of whole pages."""
     return len(tokens) // LAYOUT.page_tokens
 
 
 def stamped(tokens: list[int], page: int, stamp: Stamp) -> bytes:
-    """Return what a write puts into a page of a sequence."""
+    """Returns what a write puts into a page of a sequence."""
     header = stamp.writer.encode().ljust(NAME_BYTES, b"\0") + stamp.number.to_bytes(4, "little")
     assert len(header) == HEADER_BYTES
     key = array("I", tokens[: (page + 1) * LAYOUT.page_tokens]).tobytes()
@@ -53,14 +53,14 @@ def stamped(tokens: list[int], page: int, stamp: Stamp) -> bytes:
 
 
 def write_page(view: memoryview, tokens: list[int], page: int, stamp: Stamp) -> None:
-    """Write a page of a sequence, piece by piece."""
+    """Writes a page of a sequence, piece by piece."""
     content = stamped(tokens, page, stamp)
     for start in range(0, len(content), PIECE_BYTES):
         view[start : start + PIECE_BYTES] = content[start : start + PIECE_BYTES]
 
 
 def stamp_of(content: bytes, tokens: list[int], page: int) -> Stamp:
-    """Return the one write that all bytes of a page come from; raises WrongPage."""
+    """Returns the one write that all bytes of a page come from; raises WrongPage."""
     name, number = content[:NAME_BYTES], content[NAME_BYTES:HEADER_BYTES]
     stamp = Stamp(
         name.rstrip(b"\0").decode("ascii", "replace"), int.from_bytes(number, byteorder="little")

@@ -55,42 +55,42 @@ class AttachedWorker:
         )
 
     def ask(self, method: Any, request: Any) -> Any:  # noqa: ANN401 - stubs are untyped
-        """Return a call's answer; raises Refused."""
+        """Returns a call's answer; raises Refused."""
         try:
             return method(request, timeout=LIMIT, metadata=self.metadata, wait_for_ready=True)
         except grpc.RpcError as error:
             raise refusal_of(error) from error
 
     def caller(self) -> prefix_cache_pb2.Caller:
-        """Return the message that names this worker."""
+        """Returns the message that names this worker."""
         return prefix_cache_pb2.Caller(lease_id=self.lease_id, store_epoch=self.epoch)
 
     def grant(self) -> lease_pb2.GrantLeaseResponse:
-        """Grant the lease."""
+        """Grants the lease."""
         request = lease_pb2.GrantLeaseRequest(lease_id=self.lease_id, display_name="worker")
         answer: lease_pb2.GrantLeaseResponse = self.ask(self.lease.GrantLease, request)
         return answer
 
     def bind(self) -> None:
-        """Attach this process to the lease."""
+        """Attaches this process to the lease."""
         assert self.peer.bind(self.lease_id, self.secret).HasField("bound")
 
     def renew_request(self) -> lease_pb2.RenewLeaseRequest:
-        """Return the request that renews the lease."""
+        """Returns the request that renews the lease."""
         return lease_pb2.RenewLeaseRequest(lease_id=self.lease_id, store_epoch=self.epoch)
 
     def renew(self) -> lease_pb2.RenewLeaseResponse:
-        """Renew the lease."""
+        """Renews the lease."""
         answer: lease_pb2.RenewLeaseResponse = self.ask(self.lease.RenewLease, self.renew_request())
         return answer
 
     def revoke(self) -> None:
-        """End the lease."""
+        """Ends the lease."""
         request = lease_pb2.RevokeLeaseRequest(lease_id=self.lease_id, store_epoch=self.epoch)
         self.ask(self.lease.RevokeLease, request)
 
     def open_namespace(self) -> bytes:
-        """Open a namespace, acknowledge what is announced then, and return its id."""
+        """Opens a namespace, acknowledge what is announced then, and returns its id."""
         answer = self.ask(
             self.store.OpenNamespace,
             store_pb2.OpenNamespaceRequest(
@@ -112,7 +112,7 @@ class AttachedWorker:
         return namespace_id
 
     def reserve(self, namespace_id: bytes, reservation_id: int, page_count: int) -> None:
-        """Reserve slots from a sequence's beginning."""
+        """Reserves slots from a sequence's beginning."""
         request = prefix_cache_pb2.ReservePagesRequest(
             caller=self.caller(), namespace_id=namespace_id
         )
@@ -120,7 +120,7 @@ class AttachedWorker:
         self.ask(self.prefix_cache.ReservePages, request)
 
     def insert(self, reservation_id: int, tokens: bytes) -> None:
-        """Insert the pages of a sequence from its beginning."""
+        """Inserts the pages of a sequence from its beginning."""
         request = prefix_cache_pb2.InsertPrefixRequest(
             caller=self.caller(),
             reservation_id=reservation_id,
@@ -129,6 +129,6 @@ class AttachedWorker:
         self.ask(self.prefix_cache.InsertPrefix, request)
 
     def close(self) -> None:
-        """Hang up, without a word to the lease."""
+        """Hangs up, without a word to the lease."""
         self.channel.close()
         self.peer.close()

@@ -11,7 +11,7 @@ BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 
 
 def run_benchmark(name: str, *arguments: str, timeout: float = 120) -> str:
-    """Run ``benchmarks/NAME.py``, whose own programs are forked too, and return its output."""
+    """Runs ``benchmarks/NAME.py``, whose own programs are forked too, and returns its output."""
     result = subprocess.run(
         [sys.executable, "-m", name, *arguments],
         cwd=BENCHMARKS,

@@ -23,7 +23,7 @@ from kvstore.service.processes import Process, Processes
 
 
 def program(fault: str) -> tuple[str, ...]:
-    """Return the program of a store with a fault, for ``running_store``."""
+    """Returns the program of a store with a fault, for ``running_store``."""
     return (str(Path(__file__)), fault)
 
 

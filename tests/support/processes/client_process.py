@@ -49,11 +49,11 @@ class ClientProcess:
         self._pipe.send(command)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal."""
+        """Sends a signal."""
         os.kill(self.pid, number)
 
     def wait_exit(self) -> int | None:
-        """Wait for its end and return the exit status, negative for a signal."""
+        """Waits for its end and returns the exit status, negative for a signal."""
         self._process.join(LIMIT)
         return self._process.exitcode
 
@@ -75,29 +75,29 @@ class Worker:
         self._match = Match()
 
     def write(self) -> list[tuple[int, int]]:
-        """Insert the tokens' pages and return where they are."""
+        """Inserts the tokens' pages and returns where they are."""
         return [(page.extent_id, page.slot) for page in write_and_insert(self._namespace, TOKENS)]
 
     def hold(self) -> int:
-        """Match the tokens, keep the match, and return how many tokens it has."""
+        """Matches the tokens, keep the match, and returns how many tokens it has."""
         self._match = self._namespace.match(TOKENS)
         return self._match.token_count
 
     def reads_right(self) -> bool:
-        """Tell whether the match that is kept has the bytes that were written."""
+        """Returns whether the match that is kept has the bytes that were written."""
         assert self._match.pages
         return holds_pattern(self._namespace, TOKENS, self._match.pages)
 
     def release(self) -> None:
-        """Release the match that is kept."""
+        """Releases the match that is kept."""
         self._match.release()
 
     def connected(self) -> bool:
-        """Tell whether the client is connected."""
+        """Returns whether the client is connected."""
         return self._client.connected
 
     def fork(self) -> list[str]:
-        """Fork, and return what the child met: the errors of its calls, and its mappings."""
+        """Forks, and returns what the child met: the errors of its calls, and its mappings."""
         reader, writer = os.pipe()
         pid = os.fork()
         if pid == 0:

@@ -45,16 +45,16 @@ class Contained:
         )
 
     def __enter__(self) -> Self:
-        """Return itself."""
+        """Returns itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kill it, and wait for its end."""
+        """Kills it, and waits for its end."""
         self._process.kill()
         self._process.communicate(timeout=SECONDS)
 
     def hear(self, word: str) -> str:
-        """Wait for a line with ``word`` in it; raises ``AssertionError`` if it ends before."""
+        """Waits for a line with ``word`` in it; raises ``AssertionError`` if it ends before."""
         assert self._process.stdout is not None
         heard = []
         for line in self._process.stdout:
@@ -64,11 +64,11 @@ class Contained:
         raise AssertionError("".join(heard))
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the program, which is the first process of its namespace."""
+        """Sends a signal to the program, which is the first process of its namespace."""
         children = f"/proc/{self._process.pid}/task/{self._process.pid}/children"
         (program,) = Path(children).read_text(encoding="ascii").split()
         os.kill(int(program), number)
 
     def wait(self) -> int:
-        """Wait for its end and return its exit status."""
+        """Waits for its end and returns its exit status."""
         return self._process.wait(SECONDS)

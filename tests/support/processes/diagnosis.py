@@ -13,12 +13,12 @@ SERVER_CHECKS = {"liveness", "readiness", "answers"}
 
 
 def diagnose(runtime_dir: Path) -> tuple[int, dict[str, Any]]:
-    """Run the command and return its exit status, and each check's finding by its name."""
+    """Runs the command and returns its exit status, and each check's finding by its name."""
     result = CliRunner().invoke(app, ["doctor", "--runtime-dir", str(runtime_dir), "--json"])
     answer = json.loads(result.stdout)
     return result.exit_code, {each["check"]: each for each in answer["checks"]}
 
 
 def outcomes(found: dict[str, Any], names: set[str]) -> set[str]:
-    """Return the outcomes of these checks."""
+    """Returns the outcomes of these checks."""
     return {found[name]["outcome"] for name in names}

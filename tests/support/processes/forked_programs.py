@@ -78,7 +78,7 @@ class Forker:
 
     @classmethod
     def start(cls, modules: Sequence[str]) -> Self:
-        """Start one that imports ``modules``; it ends when this process does, or before."""
+        """Starts one that imports ``modules``; it ends when this process does, or before."""
         ours, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with other:
             process = subprocess.Popen(
@@ -90,7 +90,7 @@ class Forker:
         return cls(ours, dict(os.environ), process)
 
     def knows(self, environment: Mapping[str, str]) -> bool:
-        """Tell whether a program with such an environment is one that imported the same."""
+        """Returns whether a program with such an environment is one that imported the same."""
         ours, theirs = self._environment, environment
         return all(
             ours.get(name) == theirs.get(name)
@@ -114,7 +114,7 @@ class Forker:
         return int(pid)
 
     def close(self) -> None:
-        """End it; what it forked goes on."""
+        """Ends it; what it forked goes on."""
         self._socket.close()
         if self._process is not None:
             self._process.wait()
@@ -124,7 +124,7 @@ class ForkedPrograms:
     """Takes the place of how ``subprocess.Popen`` starts a program, while it is ``on``."""
 
     def __init__(self, forker: Forker | None = None) -> None:
-        """Fork from one forker, or from one for each set of modules, begun when it is needed."""
+        """Forks from one forker, or from one for each set of modules, begun when it is needed."""
         self.on = False
         self._execute: Callable[..., None] = subprocess.Popen._execute_child  # type: ignore[attr-defined]
         self._names = [*inspect.signature(self._execute).parameters]
@@ -134,7 +134,7 @@ class ForkedPrograms:
         self._mutex = Lock()
 
     def install(self) -> None:
-        """Take that place."""
+        """Takes that place."""
 
         def start(process: "subprocess.Popen[Any]", *given: Any) -> None:  # noqa: ANN401
             named = dict(zip(self._names[1:], given, strict=True))
@@ -144,13 +144,13 @@ class ForkedPrograms:
         subprocess.Popen._execute_child = start  # type: ignore[attr-defined]
 
     def close(self) -> None:
-        """Give the place back, and end the processes that fork."""
+        """Gives the place back, and end the processes that fork."""
         subprocess.Popen._execute_child = self._execute  # type: ignore[attr-defined]
         for each in self._forkers.values():
             each.close()
 
     def _fork(self, process: "subprocess.Popen[Any]", named: Mapping[str, Any]) -> bool:
-        """Start what can be forked; tell whether that is so."""
+        """Starts what can be forked; tell whether that is so."""
         if any(named[each] for each in ("preexec_fn", "executable", "shell")):
             return False
         if any(named[each] not in {None, -1} for each in ("uid", "gid", "gids", "umask")):
@@ -207,7 +207,7 @@ def install(connection: socket.socket, environment: Mapping[str, str]) -> None:
 
 
 def _program(command: Sequence[str]) -> str:
-    """Return the module that a command runs at last; nothing where it is no module's."""
+    """Returns the module that a command runs at last; nothing where it is no module's."""
     if [*command[:2]] != [sys.executable, "-m"]:
         return ""
     tied = command[2] == TIED and command[5] == "-m"

@@ -72,7 +72,7 @@ def become(order: dict[str, Any], descriptors: list[int]) -> None:
 
 
 def let_go(numbers: list[int]) -> None:
-    """Keep none of a program's descriptors; in place of its streams there is nothing."""
+    """Keeps none of a program's descriptors; in place of its streams there is nothing."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in numbers:
         if number < STREAMS:
@@ -83,7 +83,7 @@ def let_go(numbers: list[int]) -> None:
 
 
 def execute(path: str, command: list[str]) -> None:
-    """Become another program of Python, as ``inference_worker.store.tied_process`` does."""
+    """Becomes another program of Python, as ``inference_worker.store.tied_process`` does."""
     option, module, *arguments = command[1:]
     assert (path, option) == (sys.executable, "-m"), command
     sys.argv = ["", *arguments]
@@ -92,7 +92,7 @@ def execute(path: str, command: list[str]) -> None:
 
 
 def run(module: str) -> None:
-    """Run a module as the program that it is when python is given its name."""
+    """Runs a module as the program that it is when python is given its name."""
     # Imported with the rest; as the program it is another one.
     for name in (module, f"{module}.__main__"):
         if name in sys.modules and not hasattr(sys.modules[name], "__path__"):
@@ -101,7 +101,7 @@ def run(module: str) -> None:
 
 
 def answer(connection: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """Answer orders until the other end is closed; in a program, return its order."""
+    """Answers orders until the other end is closed; in a program, return its order."""
     while True:
         text, descriptors, _, _ = socket.recv_fds(connection, LONGEST_ORDER, MOST_DESCRIPTORS)
         if not text:
@@ -128,7 +128,7 @@ def answer(connection: socket.socket) -> tuple[dict[str, Any], list[int]] | None
 
 
 def serve(connection: socket.socket) -> None:
-    """Answer orders, or be one of the programs that were ordered, to its end."""
+    """Answers orders, or be one of the programs that were ordered, to its end."""
     ordered = answer(connection)
     if ordered is not None:
         become(*ordered)
@@ -136,7 +136,7 @@ def serve(connection: socket.socket) -> None:
 
 
 def main() -> None:
-    """Import, then answer."""
+    """Imports, then answer."""
     connection = socket.socket(fileno=int(sys.argv[1]))
     # The programs' own folder takes the place of this file's.
     sys.path[0] = str(Path.cwd())

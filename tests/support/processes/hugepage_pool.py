@@ -15,7 +15,7 @@ MUTEX = Path(tempfile.gettempdir()) / "kvstore-test-hugepages"
 
 @contextmanager
 def hugepages_reserved(page_count: int) -> Iterator[bool]:
-    """Provide a pool with ``page_count`` unreserved pages; False if the machine cannot have it.
+    """Provides a pool with ``page_count`` unreserved pages; False if the machine cannot have it.
 
     Needs root if the pool has fewer. The pool is as before at the end.
     """

@@ -4,7 +4,7 @@ from pathlib import Path
 
 
 def mapping_flags(extent_id: int) -> set[str]:
-    """Return the kernel's flags of this process's mapping of an extent."""
+    """Returns the kernel's flags of this process's mapping of an extent."""
     lines = iter(Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines())
     for line in lines:
         if f"memfd:kvstore-extent-{extent_id} " in line:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def open_descriptors(target: str) -> set[str]:
-    """Return the numbers of this process's descriptors of files whose name has ``target`` in it.
+    """Returns the numbers of this process's descriptors of files whose name has ``target`` in it.
 
     Not of all: threads of other tests open and close what they please. What other tests left to
     the collector is closed first, and not in between.

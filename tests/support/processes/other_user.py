@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 
 
 def as_user(uid: int, gid: int, action: Callable[[], Result]) -> Result:
-    """Return what ``action`` returns to a user with one group; raises what it raises."""
+    """Returns what ``action`` returns to a user with one group; raises what it raises."""
 
     def act() -> Result:
         libc = ctypes.CDLL(None, use_errno=True)

@@ -71,13 +71,13 @@ class PageHolder:
         return self._keep(key, tokens, self._namespace.acquire(tokens, total_page_count=total))
 
     def fill(self, key: str) -> list[PageRef]:
-        """Write the reserved pages, and return them."""
+        """Writes the reserved pages, and returns them."""
         held = self._held[key]
         held.own = self._write(held.tokens, held.acquired.reservation)
         return held.own_places
 
     def insert(self, key: str, first: int, end: int) -> tuple[list[PageRef], int]:
-        """Insert the sequence's pages from ``first`` to before ``end``, as the store answers."""
+        """Inserts the sequence's pages from ``first`` to before ``end``, as the store answers."""
         held = self._held[key]
         start, stop = first * LAYOUT.page_tokens, end * LAYOUT.page_tokens
         assert held.acquired.reservation is not None
@@ -94,7 +94,7 @@ class PageHolder:
         return stamps
 
     def watch(self, key: str) -> int:
-        """Check the matched pages until told to end; return how often."""
+        """Checks the matched pages until told to end; returns how often."""
         assert self._held[key].seen
         looks = 0
         while looks == 0 or not self._told():
@@ -103,27 +103,27 @@ class PageHolder:
         return looks
 
     def own_pages_are_untouched(self, key: str) -> bool:
-        """Tell whether all reserved slots still hold what this worker wrote there."""
+        """Returns whether all reserved slots still hold what this worker wrote there."""
         held = self._held[key]
         first = held.acquired.match.page_count
         return stamps_of(self._namespace, held.tokens, held.own_places, first=first) == held.own
 
     def overwrite_duplicates(self, key: str, path: list[PageRef]) -> None:
-        """Write those of the reserved slots that are not in ``path`` once more."""
+        """Writes those of the reserved slots that are not in ``path`` once more."""
         held = self._held[key]
         for page in set(held.own_places) - set(path):
             write_page(self._namespace.page(page), held.tokens, 0, self._stamp())
 
     def matched_pages(self, key: str) -> list[PageRef]:
-        """Return where the matched pages are."""
+        """Returns where the matched pages are."""
         return self._held[key].acquired.match.pages
 
     def release(self, key: str) -> None:
-        """Give back what is held."""
+        """Gives back what is held."""
         self._held.pop(key).acquired.release()
 
     def race(self, key: str, tokens: list[int], *, abreast: bool) -> Raced:
-        """Start with all others and insert page by page; keep what is held.
+        """Starts with all others and insert page by page; keeps what is held.
 
         ``abreast``: nobody inserts before all have matched and written.
         """
@@ -141,7 +141,7 @@ class PageHolder:
         return Raced(path, published, self._held[key].own_places)
 
     def granted(self) -> set[PageRef]:
-        """Return all slots that this worker was ever given to write."""
+        """Returns all slots that this worker was ever given to write."""
         return self._granted
 
     def _keep(self, key: str, tokens: list[int], acquired: Acquired) -> int:
@@ -153,7 +153,7 @@ class PageHolder:
         return acquired.match.token_count
 
     def _write(self, tokens: list[int], reservation: Reservation | None) -> list[Stamp]:
-        """Write all pages of a reservation; return the writes."""
+        """Writes all pages of a reservation; returns the writes."""
         if reservation is None:
             return []
         self._granted.update(reservation.pages)

@@ -64,7 +64,7 @@ class PageProcess:
         self._pipe.send((command, args, named))
 
     def answer(self) -> Any:  # noqa: ANN401  # as the command's
-        """Return the answer; EOFError from a process that died."""
+        """Returns the answer; EOFError from a process that died."""
         if not self._pipe.poll(LIMIT):
             msg = f"{self.name} did not answer"
             raise TimeoutError(msg)
@@ -74,16 +74,16 @@ class PageProcess:
         return answer
 
     def stop(self) -> Any:  # noqa: ANN401  # as the command's
-        """End a command that goes on until it is told to end, and return its answer."""
+        """Ends a command that goes on until it is told to end, and returns its answer."""
         self.tell(STOP)
         return self.answer()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal."""
+        """Sends a signal."""
         os.kill(self.pid, number)
 
     def wait_exit(self) -> int | None:
-        """Wait for its end and return the exit status, negative for a signal."""
+        """Waits for its end and returns the exit status, negative for a signal."""
         self._process.join(LIMIT)
         return self._process.exitcode
 
@@ -93,7 +93,7 @@ class PageProcess:
         return self.wait_exit()
 
     def kill(self) -> None:
-        """Send SIGKILL, wait for the end and close the pipe. Can be repeated."""
+        """Sends SIGKILL, wait for the end and closes the pipe. Can be repeated."""
         self._process.kill()
         self._process.join()
         self._pipe.close()

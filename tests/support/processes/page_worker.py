@@ -34,7 +34,7 @@ class PageWorker(PageHolder):
         self._views: list[memoryview] = []
 
     def write(self, tokens: list[int], *, in_parts: bool = False) -> Tally:
-        """Do as a worker does with a prompt: match, write the rest, insert, release."""
+        """Does as a worker does with a prompt: match, write the rest, insert, release."""
         tally = Tally(looks=1)
         total = page_count(tokens)
         with self._namespace.acquire(tokens, total_page_count=total) as acquired:
@@ -65,7 +65,7 @@ class PageWorker(PageHolder):
             time.sleep(LOOK_SECONDS)
 
     def churn(self, prompts: list[list[int]], rounds: int) -> Tally:
-        """Write all prompts, so often, each time in another order; zero: until told to end."""
+        """Writes all prompts, so often, each time in another order; zero: until told to end."""
         tally = Tally()
         for tokens in self._rounds(prompts, rounds):
             tally += self.write(tokens)
@@ -92,19 +92,19 @@ class PageWorker(PageHolder):
             return stamps_of(self._namespace, tokens, match.pages)
 
     def peek(self, tokens: list[int]) -> int:
-        """Return how many tokens a match would cover."""
+        """Returns how many tokens a match would cover."""
         return self._namespace.peek(tokens)
 
     def epoch(self) -> int | None:
-        """Return the epoch of the store that this worker uses, None where it uses none."""
+        """Returns the epoch of the store that this worker uses, None where it uses none."""
         return self._client.store_epoch if self._client.connected else None
 
     def share_lease(self) -> bytes:
-        """Return what has another worker join this one's lease."""
+        """Returns what has another worker join this one's lease."""
         return self._client.share_lease()
 
     def stamps_at(self, tokens: list[int], pages: list[PageRef]) -> list[Stamp]:
-        """Return the writes of pages that another worker names; raises KeyError for no memory."""
+        """Returns the writes of pages that another worker names; raises KeyError for no memory."""
         return stamps_of(self._namespace, tokens, pages)
 
     def failure_of_a_match(self, tokens: list[int]) -> str:
@@ -113,28 +113,28 @@ class PageWorker(PageHolder):
             return str(match.failure)
 
     def mappings(self) -> int:
-        """Return how many extents this process has mapped."""
+        """Returns how many extents this process has mapped."""
         return memfd_mappings()
 
     def reads_zero(self) -> bool:
-        """Tell whether all bytes of all extents that are mapped are zero, and that some are."""
+        """Returns whether all bytes of all extents that are mapped are zero, and that some are."""
         extents = self._namespace.extents.values()
         return any(map(len, extents)) and not any(any(each) for each in extents)
 
     def keep_view(self) -> None:
-        """Keep a view of every extent that is mapped."""
+        """Keeps a view of every extent that is mapped."""
         self._views = list(self._namespace.extents.values())
 
     def drop_views(self) -> None:
-        """Keep no view any more."""
+        """Keeps no view any more."""
         self._views.clear()
 
     def corrupt(self, key: str, page: int, offset: int) -> None:
-        """Break the contract: flip one bit of a matched page."""
+        """Breaks the contract: flip one bit of a matched page."""
         self._namespace.page(self.matched_pages(key)[page])[offset] ^= 1
 
     def settle(self) -> None:
-        """Wait until what was given back has reached the store, for as long as there is one."""
+        """Waits until what was given back has reached the store, for as long as there is one."""
         while self._client.connected and not self._client.flush(LOOK_SECONDS):
             pass
 
@@ -143,7 +143,7 @@ class PageWorker(PageHolder):
             raise WrongPage("a page changed while it was pinned")
 
     def _publish(self, tokens: list[int], acquired: Acquired, tally: Tally, *, step: int) -> None:
-        """Insert what was written, ``step`` pages at a time; a failure of the store is counted."""
+        """Inserts what was written, ``step`` pages at a time; a failure of the store is counted."""
         reservation = acquired.reservation
         assert reservation is not None
         end = reservation.start_page + reservation.page_count

@@ -27,7 +27,7 @@ class Preloaded:
         forget: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Import ``modules``; each program imports those of the packages ``forget`` anew.
+        """Imports ``modules``; each program imports those of the packages ``forget`` anew.
 
         ``environment`` comes over this process's own, for what is read as Python begins.
         """
@@ -51,7 +51,7 @@ class Preloaded:
         folder: Path | None = None,
         timeout: float,
     ) -> "subprocess.CompletedProcess[str]":
-        """Run a program to its end; raises ``TimeoutError``, and it is killed then."""
+        """Runs a program to its end; raises ``TimeoutError``, and it is killed then."""
         order = {
             "module": module,
             "arguments": arguments,

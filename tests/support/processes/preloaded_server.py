@@ -20,7 +20,7 @@ LONGEST_ORDER = 1 << 16
 
 
 def run(order: dict[str, Any], streams: list[int]) -> None:
-    """Become the program: its streams, environment, folder, path and arguments."""
+    """Becomes the program: its streams, environment, folder, path and arguments."""
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
@@ -36,7 +36,7 @@ def run(order: dict[str, Any], streams: list[int]) -> None:
 
 
 def main() -> None:
-    """Import, then fork for each order until the other end is closed."""
+    """Imports, then fork for each order until the other end is closed."""
     connection = socket.socket(fileno=int(sys.argv[1]))
     # The folder of the packages of tests/support, not of this file.
     sys.path[0] = str(Path(__file__).parents[1])

@@ -68,14 +68,14 @@ class SocketProxy:
             self._changed.notify_all()
 
     def cut(self) -> None:
-        """End all connections."""
+        """Ends all connections."""
         with self._changed:
             for each in self._open:
                 with contextlib.suppress(OSError):
                     each.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """End everything, and the threads."""
+        """Ends everything, and the threads."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -128,7 +128,7 @@ class SocketProxy:
     def _send(
         self, target: socket.socket, data: bytes, descriptors: list[int], *, of_store: bool
     ) -> bool:
-        """Send data as the line lets it; returns False where the connection is to end."""
+        """Sends data as the line lets it; returns False where the connection is to end."""
         while data:
             with self._changed:
                 line = self._wait()
@@ -146,7 +146,7 @@ class SocketProxy:
         return True
 
     def _wait(self) -> Line:
-        """Wait, holding ``_changed``, until a piece may pass; returns the line as it is then."""
+        """Waits, holding ``_changed``, until a piece may pass; returns the line as it is then."""
         line = self._line
         if line.delay:
             # A line that is better meanwhile passes it at once.
@@ -165,18 +165,18 @@ class Proxy:
         self.attach = SocketProxy(here.attach_socket, store.attach_socket)
 
     def set(self, line: Line) -> None:
-        """Make both lines alike."""
+        """Makes both lines alike."""
         self.calls.line = self.attach.line = line
 
     def close(self) -> None:
-        """End everything."""
+        """Ends everything."""
         self.calls.close()
         self.attach.close()
 
 
 @contextmanager
 def proxied(runtime_dir: Path) -> Iterator[Proxy]:
-    """Put a line between this process and the store of ``runtime_dir``, which need not run yet.
+    """Puts a line between this process and the store of ``runtime_dir``, which need not run yet.
 
     The store takes this process for the one that is attached.
     """

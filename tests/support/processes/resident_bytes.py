@@ -4,7 +4,7 @@ from pathlib import Path
 
 
 def resident_bytes(name: str) -> int:
-    """Count the bytes of memfds of a name that this process's page tables have."""
+    """Counts the bytes of memfds of a name that this process's page tables have."""
     count, inside = 0, False
     for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
         if "-" in line.split(" ")[0]:

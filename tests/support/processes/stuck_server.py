@@ -28,7 +28,7 @@ PROGRAM = (str(Path(__file__)),)
 
 
 def main() -> int:
-    """Run kvstore-server."""
+    """Runs kvstore-server."""
     folder, stats = Path(os.environ[FOLDER]), KVStore.stats
 
     def stuck_stats(store: KVStore, identity: Identity) -> Stats:

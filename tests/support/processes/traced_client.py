@@ -18,17 +18,17 @@ PAGE_TOKENS, PAGE_BYTES, PAGES, SEQUENCES = 16, 4096, 4, 6
 
 
 def tokens_of(number: int) -> list[int]:
-    """Return a sequence's tokens."""
+    """Returns a sequence's tokens."""
     return [number * 1000 + each for each in range(PAGES * PAGE_TOKENS)]
 
 
 def has_demoted(client: Client, page_count: int) -> bool:
-    """Return whether so many pages got their copy in tier 2."""
+    """Returns whether so many pages got their copy in tier 2."""
     return client.admin.stats().counters.demoted_page_count >= page_count
 
 
 def main(runtime_dir: Path, *, lanes: bool) -> None:
-    """Publish sequences, then match the first one, each in a span of its own."""
+    """Publishes sequences, then match the first one, each in a span of its own."""
     layout = PageLayout(PAGE_TOKENS, PAGE_BYTES, OpaqueContent(b"traced"))
     with Client(runtime_dir, ClientConfig(hot_lane=lanes)) as client:
         namespace = client.namespace(NamespaceIdentity(b"m"), layout)

@@ -20,7 +20,7 @@ EXPIRED = lease_pb2.LeaseInfo.STATE_EXPIRED
 
 
 def pool_arguments(extent_slots: int = POOL_SLOTS) -> tuple[str, ...]:
-    """Return the server's arguments for a pool of 64 slots in extents of so many."""
+    """Returns the server's arguments for a pool of 64 slots in extents of so many."""
     return (
         *("--tier1-bytes", str(POOL_SLOTS * LAYOUT.page_bytes)),
         *("--extent-bytes", str(extent_slots * LAYOUT.page_bytes)),
@@ -38,7 +38,7 @@ class Slots(NamedTuple):
 
 
 def slots_of(stats: store_pb2.GetStatsResponse) -> Slots:
-    """Return the pool's slots by state, which have to sum to all; none where there is no pool."""
+    """Returns the pool's slots by state, which have to sum to all; none where there is no pool."""
     if not stats.arenas:
         return Slots()
     (arena,) = stats.arenas
@@ -69,7 +69,7 @@ class Fleet:
         barrier: Barrier | None = None,
         join: bytes | None = None,
     ) -> PageProcess:
-        """Start a worker, with ``faults`` planned as ``kvstore_client.fault_points`` reads them.
+        """Starts a worker, with ``faults`` planned as ``kvstore_client.fault_points`` reads them.
 
         With ``join`` it is under the lease of the worker that shared it.
         """
@@ -80,20 +80,20 @@ class Fleet:
         return process
 
     def barrier(self, parties: int) -> Barrier:
-        """Return a barrier for workers that are spawned with it."""
+        """Returns a barrier for workers that are spawned with it."""
         return get_context("spawn").Barrier(parties)
 
     def stats(self) -> store_pb2.GetStatsResponse:
-        """Return one snapshot of the store."""
+        """Returns one snapshot of the store."""
         with connect_admin(self.store.runtime_dir) as admin:
             return admin.stats()
 
     def slots(self) -> Slots:
-        """Return the pool's slots by state."""
+        """Returns the pool's slots by state."""
         return slots_of(self.stats())
 
     def leases(self, name: str) -> list[lease_pb2.LeaseInfo]:
-        """Return the leases of a worker, by time of granting."""
+        """Returns the leases of a worker, by time of granting."""
         return [each for each in self.stats().leases if each.display_name == name]
 
     def evict(self, tokens: list[int]) -> tuple[int, int]:
@@ -104,14 +104,14 @@ class Fleet:
         return removed.evicted_page_count, removed.detached_page_count
 
     def settled(self) -> bool:
-        """Tell whether nothing is held or missing: every slot is free or cached."""
+        """Returns whether nothing is held or missing: every slot is free or cached."""
         stats = self.stats()
         slots = slots_of(stats)
         unsettled = slots.reserved + slots.detached + slots.quarantined
         return (stats.pin_count, stats.reservation_count, unsettled) == (0, 0, 0)
 
     def left_nothing(self) -> bool:
-        """Tell whether all leases come to their end, with all that they held."""
+        """Returns whether all leases come to their end, with all that they held."""
         return wait_until(lambda: not self.stats().leases and self.settled())
 
     def __enter__(self) -> Self:
@@ -126,7 +126,7 @@ class Fleet:
 def running_fleet(
     *arguments: str, extent_slots: int = POOL_SLOTS, verify_rate: float = 0.0
 ) -> Iterator[Fleet]:
-    """Run a store of 64 pages, without workers yet, until the block ends.
+    """Runs a store of 64 pages, without workers yet, until the block ends.
 
     It looks at no page unless told to: the workers do, and what they would see is not
     to be hidden from them. At the end all workers are killed, and nothing may be left

@@ -39,7 +39,7 @@ class Totals:
         self._began = time.perf_counter()
 
     def add(self, outcome: "Outcome") -> None:
-        """Add a schedule's outcome."""
+        """Adds a schedule's outcome."""
         self.schedules += 1
         self.violations += outcome.violation is not None
         self.calls += outcome.calls
@@ -48,7 +48,7 @@ class Totals:
         self._digest.update(outcome.digest.encode())
 
     def summary(self) -> dict[str, object]:
-        """Return all of it as JSON."""
+        """Returns all of it as JSON."""
         verbs: Counter[str] = Counter()
         reasons: dict[str, Counter[str]] = {}
         for (verb, reason), count in sorted(self.calls.items()):
@@ -67,7 +67,7 @@ class Totals:
 
 
 def main() -> int:
-    """Run schedules, and print what came of them."""
+    """Runs schedules, and print what came of them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--schedules", type=int, help=f"how many (default {SCHEDULES})")
     parser.add_argument("--seed", type=int, help="of the first one (default: by the clock)")

@@ -11,15 +11,15 @@ def begin(kernel: Kernel) -> None:
 
 
 def kernel() -> Kernel:
-    """Return the schedule that runs."""
+    """Returns the schedule that runs."""
     return _kernels[0]
 
 
 def monotonic() -> float:
-    """Return the simulated time; before the first schedule zero."""
+    """Returns the simulated time; before the first schedule zero."""
     return _kernels[0].now if _kernels else 0.0
 
 
 def random_bytes(count: int) -> bytes:
-    """Return bytes by the schedule's chance; before the first schedule zeros."""
+    """Returns bytes by the schedule's chance; before the first schedule zeros."""
     return _kernels[0].random.randbytes(count) if _kernels else bytes(count)

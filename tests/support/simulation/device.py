@@ -21,14 +21,14 @@ class Device:
         self._then: dict[SimThread | None, Callable[[], None]] = {}
 
     def write(self, user: User, place: Place, view: memoryview, content: bytes) -> None:
-        """Begin to write a page."""
+        """Begins to write a page."""
         for half in (slice(0, HALF), slice(HALF, None)):
             self._queue.append((user, place, view[half], content[half]))
         self._oracle.pages_written += 1
         self._go_on()
 
     def wait(self) -> None:
-        """Wait until all is written."""
+        """Waits until all is written."""
         while self._queue:
             assert self._kernel.running is not None
             self._waiting.append(self._kernel.running)
@@ -38,7 +38,7 @@ class Device:
             then()
 
     def then(self, action: Callable[[], None]) -> None:
-        """Do something as soon as the running thread has waited, which the client has it do."""
+        """Does something as soon as the running thread has waited, which the client has it do."""
         self._then[self._kernel.running] = action
 
     def _go_on(self) -> None:

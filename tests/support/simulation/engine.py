@@ -49,7 +49,7 @@ class Engine:
         self._source_user = User(process, "none")
 
     def run(self) -> None:
-        """Serve requests for as long as there are some."""
+        """Serves requests for as long as there are some."""
         while self._busy():
             chance = self._kernel.random.random()
             if chance < 0.6:
@@ -64,7 +64,7 @@ class Engine:
         self.idle = True
 
     def prompt(self) -> Tokens:
-        """Return a prompt; many begin alike, and part anywhere."""
+        """Returns a prompt; many begin alike, and part anywhere."""
         chance = self._kernel.random
         length = chance.randint(2, MOST_TOKENS)
         return tuple(1 if chance.random() < 0.93 else 2 for _ in range(length))
@@ -72,7 +72,7 @@ class Engine:
     # Requests.
 
     def serve(self, prompt: Tokens) -> None:
-        """Do as an engine does with a prompt: match, compute, publish, let go."""
+        """Does as an engine does with a prompt: match, compute, publish, let go."""
         pages = -(-len(prompt) // PAGE_TOKENS)
         acquired = self._acquire(prompt, pages)
         user = User(self._process, f"{self._process.name} acquire")
@@ -87,7 +87,7 @@ class Engine:
             self._end(user, acquired.release)
 
     def _acquire(self, prompt: Tokens, pages: int) -> Acquired:
-        """Acquire, often after a wait, holding nothing, for whoever computes more of it."""
+        """Acquires, often after a wait, holding nothing, for whoever computes more of it."""
         greedy = self._kernel.random.random() < 0.5
         patience = self._kernel.random.choice((0, 1, MOST_YIELDS))
         while True:
@@ -187,7 +187,7 @@ class Engine:
         prompt: Tokens,
         looks: list[Look],
     ) -> None:
-        """Write the pages of a reservation, publishing them in one or more inserts."""
+        """Writes the pages of a reservation, publishing them in one or more inserts."""
         if not reservation.pages:
             return
         self._epoch = reservation.hold.session.store_epoch
@@ -229,7 +229,7 @@ class Engine:
         pages: list[PageRef],
         looks: list[Look],
     ) -> bool:
-        """Insert pages; return whether it came through, so that more may follow."""
+        """Inserts pages; returns whether it came through, so that more may follow."""
         mine = [Place(self._epoch, each) for each in pages]
         next_token = None
         if self._kernel.random.random() < 0.5:
@@ -267,7 +267,7 @@ class Engine:
         return Look(self._oracle, lambda: self._namespace.page(page), keys)
 
     def _linger(self, looks: list[Look]) -> None:
-        """Look at what is held, now and again."""
+        """Looks at what is held, now and again."""
         for _ in range(self._kernel.random.randint(0, 3) if looks else 0):
             self._kernel.sleep(self._kernel.random.expovariate(1 / MEAN_LOOK))
             self._kernel.random.choice(looks).check(self._process.name)

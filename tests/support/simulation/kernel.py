@@ -42,7 +42,7 @@ class Process:
         self._kernel = kernel
 
     def spawn(self, name: str, work: Callable[[], None]) -> "SimThread":
-        """Start a thread."""
+        """Starts a thread."""
         thread = SimThread(self, f"{self.name}.{name}", work)
         self.threads.append(thread)
         self._kernel.after(self._kernel.turn(), partial(self._kernel.begin, thread), self)
@@ -53,7 +53,7 @@ class Process:
         self.stopped_until = max(self.stopped_until, self._kernel.now + seconds)
 
     def kill(self) -> None:
-        """End it at once: no thread of it runs again. Not by a thread of its own."""
+        """Ends it at once: no thread of it runs again. Not by a thread of its own."""
         if self.alive:
             self.alive = False
             for thread in self.threads:
@@ -90,15 +90,15 @@ class Kernel:
         self._main = getcurrent()
 
     def clock(self) -> float:
-        """Return the simulated time, in seconds."""
+        """Returns the simulated time, in seconds."""
         return self.now
 
     def note(self, *words: object) -> None:
-        """Add a line to the trace."""
+        """Adds a line to the trace."""
         self.trace.append(f"{self.now:.6f} {' '.join(map(str, words))}")
 
     def turn(self) -> float:
-        """Return a short wait, by chance."""
+        """Returns a short wait, by chance."""
         return self.random.random() * TURN
 
     def after(
@@ -132,7 +132,7 @@ class Kernel:
     # Threads.
 
     def begin(self, thread: SimThread) -> None:
-        """Run a new thread until it waits."""
+        """Runs a new thread until it waits."""
         if not thread.done:
             thread.begun = True
             self._switch(thread)
@@ -170,7 +170,7 @@ class Kernel:
         self.after(self.turn(), again, thread.process)
 
     def require_life(self) -> None:
-        """Raise :class:`Killed` in a thread of a dead process."""
+        """Raises :class:`Killed` in a thread of a dead process."""
         if self.running is not None and not self.running.process.alive:
             raise Killed
 

@@ -60,19 +60,19 @@ class Context:
     remaining: float
 
     def invocation_metadata(self) -> Metadata:
-        """Return what came with the call."""
+        """Returns what came with the call."""
         return self.metadata
 
     def time_remaining(self) -> float:
-        """Return the seconds to the deadline."""
+        """Returns the seconds to the deadline."""
         return self.remaining
 
     def peer(self) -> str:
-        """Return that the call came over the unix socket."""
+        """Returns that the call came over the unix socket."""
         return "unix:"
 
     def abort_with_status(self, status: Any) -> NoReturn:  # noqa: ANN401 - as in grpc
-        """End the call."""
+        """Ends the call."""
         raise _Ended(status.code, status.details, status.trailing_metadata)
 
 
@@ -105,10 +105,10 @@ class _Handlers:
         self.by_method: dict[str, Any] = {}
 
     def add_generic_rpc_handlers(self, handlers: object) -> None:
-        """Take none: those that are registered are the same."""
+        """Takes none: those that are registered are the same."""
 
     def add_registered_method_handlers(self, service: str, handlers: dict[str, Any]) -> None:
-        """Take a service's."""
+        """Takes a service's."""
         self.by_method |= {f"/{service}/{name}": each for name, each in handlers.items()}
 
 
@@ -180,7 +180,7 @@ class StoreNode:
             self._kernel.after(REAPER_INTERVAL, self._tick)
 
     def kill(self) -> None:
-        """End it at once, with all calls under way."""
+        """Ends it at once, with all calls under way."""
         self.alive = False
         self._attach.close()
         self._arenas.close()
@@ -193,7 +193,7 @@ class StoreNode:
         self._gone[id(call)] = action
 
     def execute(self, call: Call, remaining: float) -> Executed:
-        """Do what a call asks for, and see that a refused one changed nothing."""
+        """Does what a call asks for, and see that a refused one changed nothing."""
         method = call.method.name
         context = Context(call.metadata, remaining)
         before = self._state()
@@ -219,25 +219,25 @@ class StoreNode:
         return executed
 
     def check(self) -> None:
-        """See that all laws of the cache hold."""
+        """Sees that all laws of the cache hold."""
         try:
             self._laws.check()
         except InvariantBroken as error:
             raise Violation(f"law: {error}") from error
 
     def leases(self) -> list[Lease]:
-        """Return the leases that have not ended."""
+        """Returns the leases that have not ended."""
         return list(self.cache.table.leases.values())
 
     def require_rest(self) -> None:
-        """See that no lease holds anything, when nobody uses anything."""
+        """Sees that no lease holds anything, when nobody uses anything."""
         for lease in self.leases():
             if lease.pins or lease.reservations:
                 held = [*lease.pins, *lease.reservations]
                 raise Violation(f"at rest {lease.display_name} holds {held}")
 
     def require_empty(self) -> None:
-        """See that nothing is held, by anybody."""
+        """Sees that nothing is held, by anybody."""
         left = [each.display_name for each in self.leases()]
         if left:
             raise Violation(f"leases are left: {left}")
@@ -257,7 +257,7 @@ class StoreNode:
             self._grow_if_due()
 
     def _compare(self, method: str, request: bytes, payload: bytes) -> None:
-        """See that a match that pinned something is answered the same again."""
+        """Sees that a match that pinned something is answered the same again."""
         if not method.endswith("/MatchPrefix"):
             return
         response = prefix_cache_pb2.MatchPrefixResponse.FromString(payload)
@@ -269,7 +269,7 @@ class StoreNode:
                 raise Violation("a repeated match was answered otherwise")
 
     def _state(self) -> object:
-        """Return what a refused call must not change."""
+        """Returns what a refused call must not change."""
         cache = self.cache
         arenas = [tuple(arena.counts) for arena in cache.arenas.values()]
         leases = [
@@ -293,5 +293,5 @@ def _reason_of(trailing: Metadata) -> str:
 
 
 def _ids_of(call: Call) -> str:
-    """Return the first characters of a request, which tell one from another in a trace."""
+    """Returns the first characters of a request, which tell one from another in a trace."""
     return call.request.hex()[-24:]

@@ -84,6 +84,6 @@ class Operator:
                 raise Violation("an arena's states do not sum to its slots")
 
     def _let_go(self, admin: Admin) -> None:
-        """End all named pins, for what they keep is nobody's to evict."""
+        """Ends all named pins, for what they keep is nobody's to evict."""
         for pin in admin.named_pins():
             admin.unpin_prefix(pin.namespace_id, pin.name)

@@ -27,25 +27,25 @@ class Place(NamedTuple):
 
 @lru_cache(maxsize=1 << 16)
 def key_of(tenant: str, path: Tokens) -> bytes:
-    """Return what the KV of a path's last token is: a function of tenant and path alone."""
+    """Returns what the KV of a path's last token is: a function of tenant and path alone."""
     return blake2b(repr((tenant, path)).encode(), digest_size=KEY_BYTES).digest()
 
 
 @lru_cache(maxsize=1 << 16)
 def keys_of(tenant: str, path: Tokens, page: int, count: int) -> tuple[bytes, ...]:
-    """Return what the first tokens of a page of a path are."""
+    """Returns what the first tokens of a page of a path are."""
     start = page * PAGE_TOKENS
     return tuple(key_of(tenant, path[: start + k + 1]) for k in range(count))
 
 
 @lru_cache(maxsize=1 << 16)
 def next_token_of(tenant: str, path: Tokens) -> int:
-    """Return the token that a greedy engine finds after a path."""
+    """Returns the token that a greedy engine finds after a path."""
     return 1 + key_of(tenant, (*path, 0))[0] % 2
 
 
 def page_bytes(keys: tuple[bytes, ...], writer: int, version: int) -> bytes:
-    """Return a page with these tokens, and nothing after them."""
+    """Returns a page with these tokens, and nothing after them."""
     return b"".join(CELL.pack(key, writer, version) for key in keys).ljust(PAGE_BYTES, b"\0")
 
 
@@ -72,14 +72,14 @@ class Oracle:
         self._readers: dict[Place, list[User]] = {}
 
     def granted(self, user: User, places: list[Place]) -> None:
-        """Note slots to write; nobody who lives may have them."""
+        """Notes slots to write; nobody who lives may have them."""
         for place in places:
             self._require_alone(user, place, "was reserved")
             self._writers[place] = user
             user.writes.add(place)
 
     def offered(self, user: User, places: list[Place]) -> None:
-        """Note that pages are written, and may be seen by all from now on."""
+        """Notes that pages are written, and may be seen by all from now on."""
         for place in places:
             if self._writers.get(place) is user:
                 del self._writers[place]
@@ -88,7 +88,7 @@ class Oracle:
             self.reading(user, [place])
 
     def reading(self, user: User, places: list[Place]) -> None:
-        """Note pages that have to stay as they are; nobody who lives may write them."""
+        """Notes pages that have to stay as they are; nobody who lives may write them."""
         for place in places:
             writer = self._writers.get(place)
             if writer is not None and writer is not user and writer.process.alive:
@@ -97,11 +97,11 @@ class Oracle:
             user.reads.add(place)
 
     def written(self, user: User, place: Place) -> None:
-        """Note a write by a device; nobody else may have the slot."""
+        """Notes a write by a device; nobody else may have the slot."""
         self._require_alone(user, place, "was written")
 
     def ended(self, user: User) -> None:
-        """Note that a hold is given back, or died with its process."""
+        """Notes that a hold is given back, or died with its process."""
         for place in user.writes:
             if self._writers.get(place) is user:
                 del self._writers[place]
@@ -129,7 +129,7 @@ class Look:
         self._first: bytes | None = None
 
     def check(self, who: str) -> None:
-        """See that the page is right, whole, and as it was."""
+        """Sees that the page is right, whole, and as it was."""
         content = bytes(self._view())
         self._oracle.pages_checked += 1
         for index, key in enumerate(self._keys):

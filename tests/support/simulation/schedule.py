@@ -67,18 +67,18 @@ class Schedule:
         self.counts[what] += 1
 
     def store(self) -> StoreNode | None:
-        """Return the store, if one runs."""
+        """Returns the store, if one runs."""
         return self.node if self.node is not None and self.node.alive else None
 
     def start_store(self) -> None:
-        """Start a store, unless one runs."""
+        """Starts a store, unless one runs."""
         if self.store() is None:
             path = self.folder / "attach.sock"
             self.node = StoreNode(self.kernel, path, slots=self._slots, outcomes=self.calls)
             self.kernel.note("store started")
 
     def kill_store(self) -> None:
-        """Kill the store."""
+        """Kills the store."""
         node = self.store()
         if node is not None:
             node.kill()
@@ -86,12 +86,12 @@ class Schedule:
             self.kernel.note("store killed")
 
     def start_worker(self) -> None:
-        """Start a worker, of the one tenant more often than of the other."""
+        """Starts a worker, of the one tenant more often than of the other."""
         uid = 1000 if self.kernel.random.random() < 0.85 else 1001
         self.workers.append(Worker(self, f"w{next(self._names)}", uid))
 
     def kill_worker(self, worker: Worker) -> None:
-        """Kill a worker."""
+        """Kills a worker."""
         self.workers.remove(worker)
         self._bury(worker.process)
         self.count("killed_workers")
@@ -187,7 +187,7 @@ class Schedule:
 
 
 def run_schedule(seed: int, folder: Path) -> Outcome:
-    """Run the schedule of a seed, with its sockets in ``folder``."""
+    """Runs the schedule of a seed, with its sockets in ``folder``."""
     gc.disable()  # a finalizer's moment would be the machine's
     schedule = Schedule(seed, folder)
     outcome = Outcome(seed)

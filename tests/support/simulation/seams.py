@@ -44,14 +44,14 @@ class _Bugs(logging.Handler):
 
 
 def _take_note(_: object, method: str, event: MutableMapping[str, Any]) -> str:
-    """Do the same for the store's log, and print nothing of it."""
+    """Does the same for the store's log, and print nothing of it."""
     if method in {"exception", "error"}:
         current.kernel().failures.append(f"{event.get('event')}: {sys.exc_info()[1]!r}")
     raise structlog.DropEvent
 
 
 def unmap() -> None:
-    """Unmap what clients mapped, as the kernel does at a process's end."""
+    """Unmaps what clients mapped, as the kernel does at a process's end."""
     for each in list(weakref.finalize._registry):  # type: ignore[attr-defined]
         found = each.peek()
         if found is not None and found[1].__module__.startswith("kvstore_client."):
@@ -59,7 +59,7 @@ def unmap() -> None:
 
 
 def install() -> None:
-    """Take the machine's place, and load the client; once, for the rest of this process."""
+    """Takes the machine's place, and load the client; once, for the rest of this process."""
     time.monotonic = current.monotonic
     os.urandom = current.random_bytes
     random._urandom = current.random_bytes  # type: ignore[attr-defined]

@@ -52,7 +52,7 @@ class SimProcess(Process):
         stir()
 
     def hang_up(self) -> None:
-        """Break its connections."""
+        """Breaks its connections."""
         for each in self.sockets:
             each.cut()
 
@@ -62,7 +62,7 @@ class SimProcess(Process):
 
 
 def identify(connection: socket.socket, *, overflow: int) -> Peer:
-    """Return who connected, in the place of the kernel."""
+    """Returns who connected, in the place of the kernel."""
     del connection, overflow
     process = connecting.popleft()
     if not process.alive:
@@ -88,7 +88,7 @@ class ClientSocket:
         listeners.append(self._look)
 
     def fileno(self) -> int:
-        """Return the descriptor, for who looks whether anything came."""
+        """Returns the descriptor, for who looks whether anything came."""
         return self._socket.fileno()
 
     def settimeout(self, timeout: float | None) -> None:
@@ -103,13 +103,13 @@ class ClientSocket:
         stir()
 
     def sendall(self, data: bytes) -> None:
-        """Send; frames are small, so that it never waits."""
+        """Sends; frames are small, so that it never waits."""
         self._kernel.require_life()
         self._socket.sendall(data)
         stir()
 
     def recvmsg(self, size: int, ancillary_size: int, flags: int) -> Any:  # noqa: ANN401 - as in socket
-        """Receive, waiting for something."""
+        """Receives, waiting for something."""
         end = None if self._timeout is None else self._kernel.now + self._timeout
         while True:
             with suppress(BlockingIOError):
@@ -121,18 +121,18 @@ class ClientSocket:
             self._kernel.park(left)
 
     def shutdown(self, how: int) -> None:
-        """End the connection, and whoever waits for it."""
+        """Ends the connection, and whoever waits for it."""
         self._socket.shutdown(how)
         stir()
 
     def cut(self) -> None:
-        """Break the connection, if there is one."""
+        """Breaks the connection, if there is one."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         stir()
 
     def close(self) -> None:
-        """Close it. Can be repeated."""
+        """Closes it. Can be repeated."""
         self._socket.close()
         if self._look in listeners:
             listeners.remove(self._look)
@@ -164,17 +164,17 @@ class Loop:
     def watch(
         self, descriptor: int, action: Callable[[], None], events: int = selectors.EVENT_READ
     ) -> None:
-        """Call ``action`` whenever the descriptor is ready."""
+        """Calls ``action`` whenever the descriptor is ready."""
         wanted = select.POLLIN if events & selectors.EVENT_READ else select.POLLOUT
         self._watched[descriptor] = (wanted, action)
         self._stirred()
 
     def forget(self, descriptor: int) -> None:
-        """Watch it no more."""
+        """Watches it no more."""
         self._watched.pop(descriptor, None)
 
     def at(self, moment: float, action: Callable[[], None]) -> Timer:
-        """Call ``action`` at a moment."""
+        """Calls ``action`` at a moment."""
         timer = Timer(action)
         self._kernel.after(moment - self._kernel.now, lambda: self._ring(timer))
         return timer
@@ -193,7 +193,7 @@ class Loop:
         self._stirred()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Looks no more."""
         self._open = False
 
     def run(self) -> None:
@@ -235,12 +235,12 @@ class Unstarted:
         self._target = target
 
     def start(self) -> None:
-        """Do nothing yet."""
+        """Does nothing yet."""
 
     def is_alive(self) -> bool:
-        """Return that it goes on."""
+        """Returns that it goes on."""
         return True
 
     def join(self) -> None:
-        """Do what the thread does once it was told to stop."""
+        """Does what the thread does once it was told to stop."""
         self._target()

@@ -28,7 +28,7 @@ class Lock:
         self._waiting: deque[SimThread] = deque()
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # noqa: FBT001, FBT002 - as in threading
-        """Take it."""
+        """Takes it."""
         kernel = current.kernel()
         me = kernel.running or kernel
         if self.reentrant and self._owner is me and self._depth:
@@ -54,7 +54,7 @@ class Lock:
             self._wake_one()
 
     def locked(self) -> bool:
-        """Return whether somebody has it."""
+        """Returns whether somebody has it."""
         return self._depth > 0
 
     def let_go(self) -> int:
@@ -64,7 +64,7 @@ class Lock:
         return depth
 
     def take_back(self, depth: int) -> None:
-        """Take it again as deep as it was."""
+        """Takes it again as deep as it was."""
         self.acquire()
         self._depth = depth
 
@@ -105,7 +105,7 @@ class Condition:
         self.release = self._mutex.release
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait to be notified; return whether that came before the timeout."""
+        """Waits to be notified; returns whether that came before the timeout."""
         kernel = current.kernel()
         assert kernel.running is not None
         me = kernel.running
@@ -120,7 +120,7 @@ class Condition:
                 self._mutex.take_back(depth)
 
     def wait_for(self, predicate: Callable[[], T], timeout: float | None = None) -> T:
-        """Wait until the predicate holds; return what it gave last."""
+        """Waits until the predicate holds; returns what it gave last."""
         kernel = current.kernel()
         end = None if timeout is None else kernel.now + timeout
         result = predicate()
@@ -132,14 +132,14 @@ class Condition:
         return result
 
     def notify(self, n: int = 1) -> None:
-        """Wake some of those who wait."""
+        """Wakes some of those who wait."""
         kernel = current.kernel()
         for thread in self._waiting[:n]:
             kernel.wake(thread)
         del self._waiting[:n]
 
     def notify_all(self) -> None:
-        """Wake all who wait."""
+        """Wakes all who wait."""
         self.notify(len(self._waiting))
 
     def __enter__(self) -> Self:
@@ -164,22 +164,22 @@ class Event:
         self._waiting: list[SimThread] = []
 
     def is_set(self) -> bool:
-        """Return whether it is set."""
+        """Returns whether it is set."""
         return self._flag
 
     def set(self) -> None:
-        """Set it, and wake all who wait."""
+        """Sets it, and wake all who wait."""
         self._flag = True
         for thread in self._waiting:
             current.kernel().wake(thread)
         self._waiting.clear()
 
     def clear(self) -> None:
-        """Take it back."""
+        """Takes it back."""
         self._flag = False
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is set; return whether it is."""
+        """Waits until it is set; returns whether it is."""
         kernel = current.kernel()
         end = None if timeout is None else kernel.now + timeout
         while not self._flag and (end is None or end > kernel.now):
@@ -197,13 +197,13 @@ class SimpleQueue(Generic[T]):
         self._waiting: deque[SimThread] = deque()
 
     def put(self, item: T) -> None:
-        """Add an item."""
+        """Adds an item."""
         self._items.append(item)
         if self._waiting:
             current.kernel().wake(self._waiting.popleft())
 
     def get(self, *, timeout: float | None = None) -> T:
-        """Take the oldest item, waiting for one; raises ``queue.Empty`` where none comes."""
+        """Takes the oldest item, waiting for one; raises ``queue.Empty`` where none comes."""
         kernel = current.kernel()
         kernel.require_life()
         end = None if timeout is None else kernel.now + timeout
@@ -219,7 +219,7 @@ class SimpleQueue(Generic[T]):
         return self._items.popleft()
 
     def empty(self) -> bool:
-        """Return whether there is none."""
+        """Returns whether there is none."""
         return not self._items
 
 
@@ -243,7 +243,7 @@ class Thread:
         self._thread: SimThread | None = None
 
     def run(self) -> None:
-        """Do its work."""
+        """Does its work."""
         if self._target is not None:
             self._target(*self._args, **self._kwargs)
 
@@ -254,11 +254,11 @@ class Thread:
         self._thread = running.process.spawn(self.name, self.run)
 
     def is_alive(self) -> bool:
-        """Return whether it runs."""
+        """Returns whether it runs."""
         return self._thread is not None and not self._thread.done
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for its end."""
+        """Waits for its end."""
         kernel = current.kernel()
         kernel.require_life()
         end = None if timeout is None else kernel.now + timeout

@@ -42,7 +42,7 @@ class Trouble:
             self._again(kind)
 
     def end(self) -> None:
-        """End all of it: the network is well, and whoever is stopped goes on in its time."""
+        """Ends all of it: the network is well, and whoever is stopped goes on in its time."""
         self._over = True
         for name in WIRE:
             setattr(self._schedule.faults, name, 0.0)
@@ -80,7 +80,7 @@ class Trouble:
             schedule.count("cut_connections")
 
     def _cut_off(self) -> None:
-        """Lose all calls of all for a while."""
+        """Loses all calls of all for a while."""
         schedule, kernel = self._schedule, self._schedule.kernel
         before = schedule.faults.lost_request
         schedule.faults.lost_request = 1.0

@@ -48,11 +48,11 @@ class Network(Protocol):
     faults: Faults
 
     def count(self, what: str) -> None:
-        """Count a fault."""
+        """Counts a fault."""
         ...
 
     def store(self) -> Any:  # noqa: ANN401 - a node, which imports this
-        """Return the store that answers now, or None."""
+        """Returns the store that answers now, or None."""
         ...
 
 
@@ -72,35 +72,35 @@ class CallFailed(grpc.RpcError, grpc.Call):
         self._code, self._text, self._trailing = code, text, trailing
 
     def code(self) -> grpc.StatusCode:
-        """Return the code."""
+        """Returns the code."""
         return self._code
 
     def details(self) -> str:
-        """Return the text."""
+        """Returns the text."""
         return self._text
 
     def trailing_metadata(self) -> Any:  # noqa: ANN401 - grpc's own types differ
-        """Return the trailers, the status's details among them."""
+        """Returns the trailers, the status's details among them."""
         return self._trailing
 
     def initial_metadata(self) -> Metadata:
-        """Return nothing."""
+        """Returns nothing."""
         return ()
 
     def is_active(self) -> bool:
-        """Return that it ended."""
+        """Returns that it ended."""
         return False
 
     def time_remaining(self) -> float:
-        """Return that there is none."""
+        """Returns that there is none."""
         return 0.0
 
     def cancel(self) -> bool:
-        """Do nothing."""
+        """Does nothing."""
         return False
 
     def add_callback(self, callback: Callable[[], None]) -> bool:
-        """Take none."""
+        """Takes none."""
         del callback
         return False
 
@@ -120,7 +120,7 @@ class Call:
         self._waiting: SimThread | None = None
 
     def finish(self, payload: bytes = b"", error: CallFailed | None = None) -> None:
-        """End the call, unless it ended; from an event of the process that made it."""
+        """Ends the call, unless it ended; from an event of the process that made it."""
         if self._done:
             return
         self._done, self._payload, self._error = True, payload, error
@@ -129,17 +129,17 @@ class Call:
             current.kernel().wake(self._waiting)
 
     def fail(self, code: grpc.StatusCode, text: str) -> None:
-        """End the call without an answer."""
+        """Ends the call without an answer."""
         self.finish(error=CallFailed(code, text))
 
     def cancel(self) -> None:
-        """Give it up."""
+        """Gives it up."""
         if not self._done:
             self._cancelled = True
             self.fail(grpc.StatusCode.CANCELLED, "cancelled")
 
     def result(self) -> Any:  # noqa: ANN401 - as in grpc
-        """Wait for the end, and return the answer or raise."""
+        """Waits for the end, and returns the answer or raises."""
         kernel = current.kernel()
         while not self._done:
             self._waiting = kernel.running
@@ -165,7 +165,7 @@ class Method:
         self._channel, self._write = channel, write
 
     def __call__(self, request: Any, *, timeout: float, metadata: Metadata) -> Any:  # noqa: ANN401 - as in grpc
-        """Call and wait."""
+        """Calls and waits."""
         return self.future(request, timeout=timeout, metadata=metadata).result()
 
     def future(self, request: Any, *, timeout: float, metadata: Metadata) -> Call:  # noqa: ANN401 - as in grpc
@@ -200,13 +200,13 @@ class Channel:
         response_deserializer: Callable[[bytes], Any],
         _registered_method: bool = False,  # noqa: FBT001, FBT002 - as in grpc
     ) -> Method:
-        """Return the stub's method."""
+        """Returns the stub's method."""
         return Method(self, method, request_serializer, response_deserializer)
 
     unary_stream = unary_unary
 
     def close(self) -> None:
-        """End it, and what is under way."""
+        """Ends it, and what is under way."""
         self.closed = True
         for call in list(self.calls.values()):
             call.fail(grpc.StatusCode.CANCELLED, "Channel closed!")
@@ -223,7 +223,7 @@ class _Delivery:
         self._remaining = timeout
 
     def begin(self) -> None:
-        """Send it off."""
+        """Sends it off."""
         self._kernel.after(self._timeout, self._pass_deadline, self._process)
         if self._store is None:
             self._break_soon()
@@ -280,6 +280,6 @@ class _Delivery:
         return self._kernel.random.random() < likelihood
 
     def _way(self) -> float:
-        """Return how long it is under way, in one direction."""
+        """Returns how long it is under way, in one direction."""
         mean = self._timeout if self._meets(self._network.faults.slow) else MEAN_WAY
         return LEAST_WAY + self._kernel.random.expovariate(1 / mean)

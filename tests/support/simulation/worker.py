@@ -21,7 +21,7 @@ CALL_TIMEOUT = 0.1
 
 
 def config_of(name: str, device: Device | None = None) -> ClientConfig:
-    """Return a client's settings, with the times of a simulation."""
+    """Returns a client's settings, with the times of a simulation."""
     return ClientConfig(
         display_name=name,
         ttl=TTL,
@@ -95,7 +95,7 @@ class Worker:
         return self._namespace.failure
 
     def prove(self) -> None:
-        """Publish a prompt, and find it; ``hit`` says when that is done."""
+        """Publishes a prompt, and find it; ``hit`` says when that is done."""
         self.process.spawn("prove", self._prove)
 
     def _prove(self) -> None:
@@ -110,7 +110,7 @@ class Worker:
         self.hit = True
 
     def close(self) -> None:
-        """Close the client as a program does at its end."""
+        """Closes the client as a program does at its end."""
         self.process.spawn("close", self._close)
 
     def _close(self) -> None:
@@ -119,5 +119,5 @@ class Worker:
         self.closed = True
 
     def holds_at(self, node: StoreNode) -> bool:
-        """Return whether a lease of this worker is at the store."""
+        """Returns whether a lease of this worker is at the store."""
         return self.process.name in {each.display_name for each in node.leases()}

@@ -10,7 +10,7 @@ from kvstore.storage.slab.slab import Slab
 
 
 def check_laws(slab: Slab) -> None:
-    """Check, with nothing under way: index, states, tables and the disk say the same."""
+    """Checks, with nothing under way: index, states, tables and the disk say the same."""
     book = slab._book
     assert not book.pending
     assert book.queued_bytes == book.reading_bytes == 0

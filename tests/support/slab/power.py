@@ -39,7 +39,7 @@ class PowerLog:
     mutex: Lock = field(default_factory=Lock)
 
     def listen(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Take note of what slabs write from here on; they write as ever."""
+        """Takes note of what slabs write from here on; they write as ever."""
         write, sync = SlabFile.write, SlabFile.sync
 
         def writing(file: SlabFile, offset: int, views: Sequence[memoryview]) -> None:
@@ -55,18 +55,18 @@ class PowerLog:
         monkeypatch.setattr(SlabFile, "sync", syncing)
 
     def add(self, event: Write | Sync | Said) -> None:
-        """Take note of something; from any thread."""
+        """Takes note of something; from any thread."""
         with self.mutex:
             self.events.append(event)
 
     def said(self, what: str, at: int) -> set[int]:
-        """Return the pages of which something was said before event ``at``."""
+        """Returns the pages of which something was said before event ``at``."""
         return {
             each.number for each in self.events[:at] if isinstance(each, Said) and each.what == what
         }
 
     def leave_disk(self, path: Path, before: bytes, at: int, rng: Random) -> None:
-        """Make the file that is there when the power is lost at event ``at``.
+        """Makes the file that is there when the power is lost at event ``at``.
 
         Of each write since the last sync any 4 KiB may be there or not.
         """

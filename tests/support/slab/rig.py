@@ -21,22 +21,22 @@ NAMESPACE = blake2b(b"a namespace", digest_size=32).digest()
 
 
 def key(number: int, namespace: bytes = NAMESPACE) -> PageKey:
-    """Return the key of page ``number``."""
+    """Returns the key of page ``number``."""
     return PageKey(namespace, blake2b(b"page %d" % number, digest_size=32).digest())
 
 
 def page_bytes(number: int, size: int = PAGE_BYTES) -> bytes:
-    """Return the bytes of page ``number``."""
+    """Returns the bytes of page ``number``."""
     return Random(number).randbytes(size)
 
 
 def memory(size: int) -> memoryview:
-    """Return zeroed memory that O_DIRECT can take."""
+    """Returns zeroed memory that O_DIRECT can take."""
     return memoryview(mmap.mmap(-1, max(-(-size // ALIGNMENT), 1) * ALIGNMENT))[:size]
 
 
 def config(path: Path, segments: int = 2, segment_bytes: int = SEGMENT_BYTES) -> SlabConfig:
-    """Return the settings of a slab with so many segments."""
+    """Returns the settings of a slab with so many segments."""
     return SlabConfig(
         path, ALIGNMENT + segments * segment_bytes, segment_bytes=segment_bytes, thread_count=2
     )
@@ -60,7 +60,7 @@ class SlabRig:
         checksum: int | None = None,
         ranks: int = 1,
     ) -> "Future[bool] | None":
-        """Begin to write page ``number`` after ``parent``; None where it was not taken."""
+        """Begins to write page ``number`` after ``parent``; None where it was not taken."""
         done: Future[bool] = Future()
         above = namespace if parent is None else key(parent, namespace).digest
         page = SlabPage(key(number, namespace), above, number + 1)
@@ -72,7 +72,7 @@ class SlabRig:
         return done if taken else None
 
     def write(self, *numbers: int, **how: object) -> bool:
-        """Write pages, each after the one before; return whether all are there for good."""
+        """Writes pages, each after the one before; returns whether all are there for good."""
         begun = [
             self.begin(number, parent, **how)  # type: ignore[arg-type]
             for number, parent in zip(numbers, [None, *numbers], strict=False)
@@ -82,7 +82,7 @@ class SlabRig:
     def answer(
         self, *numbers: int, size: int = PAGE_BYTES, namespace: bytes = NAMESPACE
     ) -> tuple[ReadAnswer, list[memoryview]]:
-        """Read pages; return the answer, and the memory of each."""
+        """Reads pages; returns the answer, and the memory of each."""
         done: Future[ReadAnswer] = Future()
         into = [memory(size) for _ in numbers]
         wanted = [
@@ -93,7 +93,7 @@ class SlabRig:
         return done.result(LIMIT), into
 
     def found(self, *numbers: int, **how: object) -> list[int]:
-        """Read pages; return which are there, after their bytes were compared."""
+        """Reads pages; returns which are there, after their bytes were compared."""
         answer, into = self.answer(*numbers, **how)  # type: ignore[arg-type]
         there = [number for number, each in zip(numbers, answer.found, strict=True) if each]
         for number, each, data in zip(numbers, answer.found, into, strict=True):
@@ -101,18 +101,18 @@ class SlabRig:
         return there
 
     def remove(self, *numbers: int) -> bool:
-        """Remove pages; return whether they are gone for good."""
+        """Removes pages; returns whether they are gone for good."""
         done: Future[bool] = Future()
         self.slab.remove([key(each) for each in numbers], done.set_result)
         return done.result(LIMIT)
 
     def reopen(self, policy: SlabPolicy | None = None) -> None:
-        """Close the slab, and open it again."""
+        """Closes the slab, and open it again."""
         self.slab.close()
         self.slab = Slab(self.settings, policy, self.lost.extend)
 
     def slot_offset(self, number: int) -> int:
-        """Return where page ``number`` lies in the file."""
+        """Returns where page ``number`` lies in the file."""
         book = self.slab._book
         slot = book.index.find(key(number))
         assert slot is not None
@@ -120,7 +120,7 @@ class SlabRig:
         return segment.offset(index)
 
     def header_offset(self, number: int) -> int:
-        """Return where the header of page ``number`` lies in the file."""
+        """Returns where the header of page ``number`` lies in the file."""
         book = self.slab._book
         slot = book.index.find(key(number))
         assert slot is not None
@@ -128,12 +128,12 @@ class SlabRig:
         return segment.table_offset + index * 128
 
     def flip(self, offsets: Sequence[int]) -> None:
-        """Change a byte at each offset of the file, behind the slab's back."""
+        """Changes a byte at each offset of the file, behind the slab's back."""
         flip(self.settings.path, offsets)
 
 
 def flip(path: Path, offsets: Sequence[int]) -> None:
-    """Change a byte at each offset of a file."""
+    """Changes a byte at each offset of a file."""
     with path.open("r+b") as file:
         for offset in offsets:
             file.seek(offset)

@@ -27,7 +27,7 @@ class GatedSlab(Slab):
     closed = False
 
     def read(self, wanted: Sequence[PageRead], done: Callable[[ReadAnswer], None]) -> None:
-        """Keep a read back, or read."""
+        """Keeps a read back, or read."""
         if not self.closed:
             super().read(wanted, done)
             return
@@ -35,7 +35,7 @@ class GatedSlab(Slab):
         self.asked.set()
 
     def let_go(self) -> None:
-        """Read all that waits."""
+        """Reads all that waits."""
         self.closed = False
         while self.waiting:
             super().read(*self.waiting.pop())
@@ -60,11 +60,11 @@ class DiskStore(Tiered):
         return self.disk.slab
 
     def memory(self) -> list[Arenas]:
-        """Return tier 1's memory, and that of tier 2 where there is one."""
+        """Returns tier 1's memory, and that of tier 2 where there is one."""
         return [each for each in (self.world.arenas, self.world.lower) if each is not None]
 
     def write(self, number: int) -> None:
-        """Publish a sequence, and wait until the disk has what it is to have."""
+        """Publishes a sequence, and waits until the disk has what it is to have."""
         self.publish(number)
         self.settle()
 
@@ -79,14 +79,14 @@ class DiskStore(Tiered):
         self.move()
 
     def on_disk(self, number: int) -> int:
-        """Return how many pages of a sequence the disk has, from the first on."""
+        """Returns how many pages of a sequence the disk has, from the first on."""
         caller, layout = self.caller, self.world.layout
         tokens = self.sequence(number).tokens
         peeked = self.world.store.peek(caller.identity, self.namespace_id, tokens)
         return peeked.tier_3_token_count // layout.page_tokens
 
     def ask(self, number: int, terms: LoadTerms = NO_TERMS) -> Match:
-        """Match a sequence, with the terms of a call, and release it."""
+        """Matches a sequence, with the terms of a call, and releases it."""
         pin_id = next(self._ids)
         store = self.world.store
         options = MatchOptions(pin_id)
@@ -116,7 +116,7 @@ class DiskStores:
         admission: WriteAdmission = EVERYTHING,
         **settings: object,
     ) -> DiskStore:
-        """Return a store that begins with what the file has."""
+        """Returns a store that begins with what the file has."""
         disk = Disk(size_bytes=self.config.size_bytes)
         disk.slab = GatedSlab(self.config, SlabClock(), disk._tell_lost)
         world = make_world(
@@ -131,11 +131,11 @@ class DiskStores:
         return DiskStore(world, disk)
 
     def close(self) -> None:
-        """End all stores. Can be repeated."""
+        """Ends all stores. Can be repeated."""
         self._stack.close()
 
     def reopen(self, store: DiskStore, **settings: object) -> DiskStore:
-        """Close a store's file, and return its successor."""
+        """Closes a store's file, and returns its successor."""
         store.disk.close()
         return self.open(**settings)
 
@@ -149,7 +149,7 @@ def in_background(store: DiskStore, number: int) -> tuple[Thread, list[Match]]:
 
 
 def page_count(match: Match) -> int:
-    """Return how many pages a match hands out."""
+    """Returns how many pages a match hands out."""
     return sum(len(run.indexes) for run in match.runs)
 
 

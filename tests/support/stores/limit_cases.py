@@ -35,7 +35,7 @@ Case = Callable[[Worker, int], object]
 
 
 def raw(worker: Worker, method: str, length: int) -> object:
-    """Call a method with a request of so many bytes, which mean nothing."""
+    """Calls a method with a request of so many bytes, which mean nothing."""
     head = bytes([0xC2, 0x3E])  # field 1000, of bytes
     for size in (1, 2, 3):
         body = length - len(head) - size
@@ -65,13 +65,13 @@ def max_tokens(worker: Worker, size: int) -> object:
 
 
 def max_batch_size(worker: Worker, size: int) -> object:
-    """Release so many pins."""
+    """Releases so many pins."""
     request = pb.ReleasePinsRequest(caller=worker.caller(), pin_ids=range(1, size + 1))
     return worker.ask(worker.prefix_cache.ReleasePins, request)
 
 
 def max_message_bytes(worker: Worker, size: int) -> object:
-    """Send a message of so many bytes; gRPC itself refuses one that is longer."""
+    """Sends a message of so many bytes; gRPC itself refuses one that is longer."""
     try:
         return raw(worker, "/kvstore.v1.PrefixCacheService/PeekPrefix", size)
     except Refused as refused:
@@ -84,12 +84,12 @@ def max_message_bytes(worker: Worker, size: int) -> object:
 
 
 def max_short_message_bytes(worker: Worker, size: int) -> object:
-    """Send a request without token ids of so many bytes."""
+    """Sends a request without token ids of so many bytes."""
     return raw(worker, "/kvstore.v1.LeaseService/ListLeases", size)
 
 
 def max_deadline(worker: Worker, size: int) -> object:
-    """Call with a deadline of so many seconds, and what gRPC's rounding takes more."""
+    """Calls with a deadline of so many seconds, and what gRPC's rounding takes more."""
     authorization = ("authorization", f"Bearer {worker.server.credentials.issue(worker.uid)}")
     timeout = size + (0 if size == LIMITS.max_deadline else 1)
     call = worker.store.GetStats
@@ -100,18 +100,18 @@ def max_deadline(worker: Worker, size: int) -> object:
 
 
 def max_watch(worker: Worker, size: int) -> object:
-    """Watch for so many seconds, and what gRPC's rounding takes more."""
+    """Watches for so many seconds, and what gRPC's rounding takes more."""
     timeout = size + (0 if size == LIMITS.max_watch else 2)
     return watch(worker, timeout=timeout).cancel()
 
 
 def max_watchers(worker: Worker, size: int) -> object:
-    """Watch with so many calls."""
+    """Watches with so many calls."""
     return [watch(worker) for _ in range(size)]
 
 
 def max_namespaces(worker: Worker, size: int) -> object:
-    """Open so many namespaces."""
+    """Opens so many namespaces."""
     for number in range(size):
         request = worker.open_request()
         request.identity.salt = b"%d" % number
@@ -120,7 +120,7 @@ def max_namespaces(worker: Worker, size: int) -> object:
 
 
 def max_holds_per_lease(worker: Worker, size: int) -> object:
-    """Make so many reservations."""
+    """Makes so many reservations."""
     namespace_id = worker.open_namespace()
     for number in range(1, size + 1):
         reservation = pb.ReservationRequest(reservation_id=number, page_count=1)
@@ -132,7 +132,7 @@ def max_holds_per_lease(worker: Worker, size: int) -> object:
 
 
 def max_processes_per_lease(worker: Worker, size: int) -> object:
-    """Attach so many processes, of which the worker has one."""
+    """Attaches so many processes, of which the worker has one."""
     identity = worker.server.credentials.identity_of(worker.uid)
     caller = Caller(identity, worker.lease_id, worker.secret, None)
     try:
@@ -145,14 +145,14 @@ def max_processes_per_lease(worker: Worker, size: int) -> object:
 
 
 def max_page_bytes(worker: Worker, size: int) -> object:
-    """Open a namespace with pages of so many bytes."""
+    """Opens a namespace with pages of so many bytes."""
     request = worker.open_request()
     request.layout.page_bytes = size
     return worker.ask(worker.store.OpenNamespace, request)
 
 
 def max_page_tokens(worker: Worker, size: int) -> object:
-    """Open a namespace with pages of so many tokens."""
+    """Opens a namespace with pages of so many tokens."""
     request = worker.open_request()
     request.layout.page_tokens = size
     return worker.ask(worker.store.OpenNamespace, request)
@@ -167,21 +167,21 @@ def max_name_bytes(worker: Worker, size: int) -> object:
 
 
 def max_digest_bytes(worker: Worker, size: int) -> object:
-    """Open a namespace of a model whose digest has so many bytes."""
+    """Opens a namespace of a model whose digest has so many bytes."""
     request = worker.open_request()
     request.identity.model_digest = bytes(size)
     return worker.ask(worker.store.OpenNamespace, request)
 
 
 def max_salt_bytes(worker: Worker, size: int) -> object:
-    """Open a namespace with a salt of so many bytes."""
+    """Opens a namespace with a salt of so many bytes."""
     request = worker.open_request()
     request.identity.salt = bytes(size)
     return worker.ask(worker.store.OpenNamespace, request)
 
 
 def max_features(worker: Worker, size: int) -> object:
-    """Grant a lease that has so many features."""
+    """Grants a lease that has so many features."""
     request = lease_pb2.GrantLeaseRequest(lease_id=worker.lease_id, features=["f"] * size)
     return worker.ask(worker.lease.GrantLease, request)
 

@@ -18,7 +18,7 @@ ORDER = {metric.name.removesuffix("_total"): metric.labels for metric in METRICS
 
 
 def view_of(store: KVStore) -> View:
-    """Return a view of a store without a server around it."""
+    """Returns a view of a store without a server around it."""
     return View(
         stats=store.stats(Identity("", admin=True)),
         requests=store.traffic.all_requests(),
@@ -50,15 +50,15 @@ class Scraped:
         self._registry.register(StoreCollector(Views(lambda: self.view, lambda: 0.0, lifetime=0)))
 
     def text(self) -> str:
-        """Return Prometheus' text."""
+        """Returns Prometheus' text."""
         return generate_latest(self._registry).decode()
 
     def openmetrics(self) -> str:
-        """Return OpenMetrics."""
+        """Returns OpenMetrics."""
         return generate_openmetrics(self._registry).decode()
 
     def samples(self) -> dict[str, dict[tuple[str, ...], float]]:
-        """Return the values of each sample's name, by its labels' values in our order."""
+        """Returns the values of each sample's name, by its labels' values in our order."""
         found: dict[str, dict[tuple[str, ...], float]] = {}
         for family in text_string_to_metric_families(self.text()):
             for sample in family.samples:
@@ -72,5 +72,5 @@ class Scraped:
 
 
 def without_namespaces(view: View) -> View:
-    """Return a view of a store whose namespaces were all deleted."""
+    """Returns a view of a store whose namespaces were all deleted."""
     return view._replace(stats=replace(view.stats, namespaces=()))

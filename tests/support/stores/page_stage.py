@@ -32,7 +32,7 @@ LISTENING: Final = re.compile(r"\{.*\"http_listening\".*\}")
 
 
 def address_of(store: RunningStore) -> str:
-    """Return where the store that was started last shows its page."""
+    """Returns where the store that was started last shows its page."""
     lines = [json.loads(each) for each in LISTENING.findall(store.log)]
     port = next(each["port"] for each in reversed(lines) if each["shows"].startswith("page"))
     return f"http://127.0.0.1:{port}/"
@@ -40,7 +40,7 @@ def address_of(store: RunningStore) -> str:
 
 @contextmanager
 def page_store(*more: str, listen: str = "127.0.0.1:0") -> Iterator[RunningStore]:
-    """Run a store with a page."""
+    """Runs a store with a page."""
     with running_store(*ARGUMENTS, "--page-listen", listen, *more) as store:
         yield store
 
@@ -58,7 +58,7 @@ def joined(store: RunningStore, name: str, worker: str = "worker A") -> Iterator
 
 
 def run(namespace: Namespace, tokens: list[int]) -> None:
-    """Do as an engine does with a prompt: find what is cached, and insert the rest."""
+    """Does as an engine does with a prompt: find what is cached, and insert the rest."""
     pages = len(tokens) // LAYOUT.page_tokens
     assert wait_until(lambda: _insert(namespace, tokens, pages)), "no slots"
 

@@ -17,7 +17,7 @@ class PageWorld:
     namespace_id: bytes
 
     def publish(self, *tokens: int, hold: bool = False) -> None:
-        """Insert whole pages of tokens, and hold nothing of them unless told."""
+        """Inserts whole pages of tokens, and hold nothing of them unless told."""
         store, number = self.world.store, next(self.world.numbers)
         pages = len(tokens) // PAGE_TOKENS
         packed = b"".join(each.to_bytes(4, "little") for each in tokens)

@@ -44,14 +44,14 @@ class Outcome:
 
 
 def methods() -> Iterator[MethodDescriptor]:
-    """Yield the methods of the table, as the contract describes them."""
+    """Yields the methods of the table, as the contract describes them."""
     pool = descriptor_pool.Default()  # type: ignore[no-untyped-call]
     for service in dict.fromkeys(name.split("/")[0] for name in PERMISSIONS):
         yield from pool.FindServiceByName(service).methods
 
 
 def path_of(method: MethodDescriptor) -> str:
-    """Return a method's name in the table."""
+    """Returns a method's name in the table."""
     return f"{method.containing_service.full_name}/{method.name}"
 
 
@@ -87,7 +87,7 @@ class Stage:
         return Names(worker.lease_id, namespace_id, 7, 8)
 
     def call(self, path: str, names: Names, uid: int | None, secret: bytes) -> Outcome:
-        """Return how a call ends that names this, in the name of a uid's or of nobody's."""
+        """Returns how a call ends that names this, in the name of a uid's or of nobody's."""
         metadata: list[tuple[str, str | bytes]] = [("kvstore-lease-secret-bin", secret)]
         if uid is not None and self.server.lanes is not None and f"/{path}" in LANE_METHODS:
             return self._call_over_lane(path, names, uid, secret)
@@ -110,14 +110,14 @@ class Stage:
         return Outcome(OK, "", (), (), (), without(response, PASSING))
 
     def owners_things(self) -> Message:
-        """Return what its tenant has, as it says itself, without the passing of time."""
+        """Returns what its tenant has, as it says itself, without the passing of time."""
         stats = self.owner.ask(self.owner.store.GetStats, store_pb2.GetStatsRequest())
         assert isinstance(stats, Message)
         return without(stats, PASSING)
 
 
 def given_by(names: Names) -> set[str]:
-    """Return what a call gave, as an error may repeat it."""
+    """Returns what a call gave, as an error may repeat it."""
     ids = {names.lease_id.hex(), names.namespace_id.hex()}
     return ids | {str(names.pin_id), str(names.reservation_id)}
 
@@ -129,7 +129,7 @@ def outcome(
     metadata: list[tuple[str, str | bytes]],
     given: set[str],
 ) -> Outcome:
-    """Call a method, whatever its kind, and return how it ended."""
+    """Calls a method, whatever its kind, and returns how it ended."""
     method = METHODS[path]
     answer_type = GetMessageClass(method.output_type)
     kind = (
@@ -153,7 +153,7 @@ def outcome(
 
 
 def refused(error: Any, given: set[str]) -> Outcome:  # noqa: ANN401 - grpc's errors are calls, untyped
-    """Return how a call ended that was refused, without the names in ``given``."""
+    """Returns how a call ended that was refused, without the names in ``given``."""
     status: Any = rpc_status.from_call(error)
     if status is None:
         return Outcome(error.code().name, str(error.details()), (), (), (), None)
@@ -162,7 +162,7 @@ def refused(error: Any, given: set[str]) -> Outcome:  # noqa: ANN401 - grpc's er
 
 
 def refused_with(status: Any, given: set[str], trailing: tuple[str, ...] = ()) -> Outcome:  # noqa: ANN401 - untyped
-    """Return how a call ended with a status, without the names in ``given``."""
+    """Returns how a call ended with a status, without the names in ``given``."""
     info = error_details_pb2.ErrorInfo()
     (described,) = [each for each in status.details if each.Is(info.DESCRIPTOR)]
     described.Unpack(info)
@@ -180,7 +180,7 @@ def refused_with(status: Any, given: set[str], trailing: tuple[str, ...] = ()) -
 
 
 def without(message: Message, fields: frozenset[str]) -> Message:
-    """Return a message without some fields, however deep."""
+    """Returns a message without some fields, however deep."""
     for field, value in list(message.ListFields()):
         if field.name in fields:
             message.ClearField(field.name)

@@ -51,7 +51,7 @@ class Refused(Exception):
 
 
 def tokens(*numbers: int) -> bytes:
-    """Return token ids as they travel."""
+    """Returns token ids as they travel."""
     return b"".join(number.to_bytes(4, "little") for number in numbers)
 
 
@@ -70,14 +70,14 @@ class Server:
     lanes: HotLanes | None = None
 
     def call(self, method: Any, request: Any, *metadata: tuple[str, str | bytes]) -> Any:  # noqa: ANN401 - stubs are untyped
-        """Return a call's answer; raises :class:`Refused` with what the ErrorInfo says."""
+        """Returns a call's answer; raises :class:`Refused` with what the ErrorInfo says."""
         try:
             return method(request, timeout=30, metadata=metadata)
         except grpc.RpcError as error:
             raise refusal_of(error) from error
 
     def worker(self, *, uid: int = 2) -> "Worker":
-        """Return a worker whose lease has an attached process."""
+        """Returns a worker whose lease has an attached process."""
         number = next(self.lease_numbers)
         worker = Worker(
             self, uid, number, number.to_bytes(16), f"a secret of worker {number:4}".encode()
@@ -107,7 +107,7 @@ class Worker:
         self.named_pin = named_pin_pb2_grpc.NamedPinServiceStub(channel)
 
     def ask(self, method: Any, request: Any) -> Any:  # noqa: ANN401 - stubs are untyped
-        """Return a call's answer; raises :class:`Refused`."""
+        """Returns a call's answer; raises :class:`Refused`."""
         path = getattr(method, "_method", b"").decode()  # of a stub; there is no public way
         if self.server.lanes is not None and path in METHODS:
             return self._ask_over_lane(self.server.lanes, path, request)
@@ -116,7 +116,7 @@ class Worker:
         return self.server.call(method, request, *metadata)
 
     def _ask_over_lane(self, lanes: HotLanes, path: str, request: Any) -> Any:  # noqa: ANN401
-        """Open a lane for one call."""
+        """Opens a lane for one call."""
         near, far = socket.socketpair()
         lanes.take(far, Party(self.uid, self.lease_id, self.secret, self.number))
         with near:
@@ -128,18 +128,18 @@ class Worker:
         return GetMessageClass(output).FromString(body)
 
     def caller(self) -> prefix_cache_pb2.Caller:
-        """Return the message that names this worker."""
+        """Returns the message that names this worker."""
         return prefix_cache_pb2.Caller(lease_id=self.lease_id, store_epoch=self.epoch)
 
     def grant(self) -> lease_pb2.GrantLeaseResponse:
-        """Grant the lease."""
+        """Grants the lease."""
         request = lease_pb2.GrantLeaseRequest(lease_id=self.lease_id, display_name="worker")
         answer = self.ask(self.lease.GrantLease, request)
         assert isinstance(answer, lease_pb2.GrantLeaseResponse)
         return answer
 
     def open_request(self) -> store_pb2.OpenNamespaceRequest:
-        """Return a request for the namespace that all workers of a tenant share."""
+        """Returns a request for the namespace that all workers of a tenant share."""
         return store_pb2.OpenNamespaceRequest(
             lease_id=self.lease_id,
             store_epoch=self.epoch,
@@ -152,14 +152,14 @@ class Worker:
         )
 
     def open_namespace(self) -> bytes:
-        """Open the namespace, map its extents, and return its id."""
+        """Opens the namespace, map its extents, and returns its id."""
         answer = self.ask(self.store.OpenNamespace, self.open_request())
         self.server.store.acknowledge(self.number, list(answer.extent_ids))
         namespace_id: bytes = answer.namespace_id
         return namespace_id
 
     def publish(self, namespace_id: bytes, token_bytes: bytes, reservation_id: int) -> None:
-        """Reserve and insert the whole pages that the tokens are."""
+        """Reserves and insert the whole pages that the tokens are."""
         page_count = len(token_bytes) // 4 // PAGE_TOKENS
         pb = prefix_cache_pb2
         reservation = pb.ReservationRequest(reservation_id=reservation_id, page_count=page_count)
@@ -186,7 +186,7 @@ def watch(
     history: int = store_pb2.WatchEventsRequest.HISTORY_UNSPECIFIED,
     timeout: float = 30.0,
 ) -> Any:  # noqa: ANN401 - gRPC's call and iterator in one
-    """Watch what happens: the call, after its first answer; raises :class:`Refused`."""
+    """Watches what happens: the call, after its first answer; raises :class:`Refused`."""
     authorization = f"Bearer {worker.server.credentials.issue(worker.uid)}"
     request = store_pb2.WatchEventsRequest(namespace_id=namespace_id, history=history)  # type: ignore[arg-type]  # any number
     call = worker.store.WatchEvents(
@@ -202,17 +202,17 @@ def watch(
 
 
 def party_of(worker: Worker) -> Party:
-    """Return whose lanes a worker's are."""
+    """Returns whose lanes a worker's are."""
     return Party(worker.uid, worker.lease_id, worker.secret, worker.number)
 
 
 def nothing(worker: Worker) -> bytes:
-    """Return a request that asks for nothing."""
+    """Returns a request that asks for nothing."""
     return prefix_cache_pb2.ReleasePinsRequest(caller=worker.caller()).SerializeToString()
 
 
 def reason(answer: attach_pb2.LaneAnswer) -> str:
-    """Return why a call was refused, or OK."""
+    """Returns why a call was refused, or OK."""
     return refusal_of_status(answer.status).reason if answer.HasField("status") else "OK"
 
 
@@ -226,7 +226,7 @@ def lane_call(
 
 
 def lane_answer(lane: socket.socket) -> tuple[attach_pb2.LaneAnswer, bytes]:
-    """Return the next answer of a lane; raises EOFError at its end."""
+    """Returns the next answer of a lane; raises EOFError at its end."""
     lane.settimeout(30)
 
     def receive(size: int) -> bytes:
@@ -243,7 +243,7 @@ def lane_answer(lane: socket.socket) -> tuple[attach_pb2.LaneAnswer, bytes]:
 
 
 def refusal_of(error: grpc.RpcError) -> Refused:
-    """Return what the status of a call says."""
+    """Returns what the status of a call says."""
     assert isinstance(error, grpc.Call)
     sent = rpc_status.from_call(error)
     assert sent is not None, error
@@ -252,7 +252,7 @@ def refusal_of(error: grpc.RpcError) -> Refused:
 
 
 def refusal_of_status(sent: status_pb2.Status) -> Refused:
-    """Return what a status says, which has to have exactly one ErrorInfo."""
+    """Returns what a status says, which has to have exactly one ErrorInfo."""
     infos = []
     for detail in sent.details:
         info = error_details_pb2.ErrorInfo()

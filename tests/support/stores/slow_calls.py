@@ -50,23 +50,23 @@ class SlowCalls(grpc.GenericRpcHandler):
         return grpc.unary_unary_rpc_method_handler(respond)
 
     def hold(self, method: str) -> None:
-        """Answer no calls of a method."""
+        """Answers no calls of a method."""
         self.held[method] = Event()
 
     def let_go(self) -> None:
-        """Answer all calls again, those that wait too."""
+        """Answers all calls again, those that wait too."""
         held, self.held = self.held, {}
         for each in held.values():
             each.set()
 
     def close(self) -> None:
-        """End the channel."""
+        """Ends the channel."""
         self.let_go()
         self._channel.close()
 
 
 def _metadata(context: grpc.ServicerContext) -> list[tuple[str, str | bytes]]:
-    """Return what our clients send; the rest is gRPC's own."""
+    """Returns what our clients send; the rest is gRPC's own."""
     return [each for each in context.invocation_metadata() if each[0] in OURS]
 
 
@@ -79,7 +79,7 @@ def _as_it_is(message: bytes) -> bytes:
 
 @contextmanager
 def slow_calls(runtime_dir: Path) -> Iterator[tuple[Path, SlowCalls]]:
-    """Serve the store of ``runtime_dir`` from another folder; its calls can be held up there."""
+    """Serves the store of ``runtime_dir`` from another folder; its calls can be held up there."""
     with TemporaryDirectory(prefix="kv-slow-") as folder:
         here, store = RuntimeDir(folder), RuntimeDir(runtime_dir)
         attach = SocketProxy(here.attach_socket, store.attach_socket)

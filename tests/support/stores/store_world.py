@@ -34,7 +34,7 @@ class ManualClock:
     now: float = 1000.0
 
     def __call__(self) -> float:
-        """Return the time that was set."""
+        """Returns the time that was set."""
         return self.now
 
 
@@ -51,19 +51,19 @@ class World:
     lower: Arenas | None = None
 
     def close(self) -> None:
-        """Give all memory up."""
+        """Gives all memory up."""
         self.arenas.close()
         if self.lower is not None:
             self.lower.close()
 
     def caller(self, *, tenant: str = "uid-1", epoch: int | None = EPOCH) -> Caller:
-        """Return a caller with a lease id of its own, granted nothing yet."""
+        """Returns a caller with a lease id of its own, granted nothing yet."""
         number = next(self.numbers)
         lease_id, secret = number.to_bytes(16), f"secret {number}".encode()
         return Caller(Identity(tenant), lease_id, secret, epoch)
 
     def worker(self, *, tenant: str = "uid-1", name: str = "worker") -> Caller:
-        """Return a caller whose lease has one attached process, of the caller's number."""
+        """Returns a caller whose lease has one attached process, of the caller's number."""
         caller = self.caller(tenant=tenant)
         self.store.grant(caller, ttl=10.0, display_name=name, features=())
         number = self.process_id(caller)
@@ -71,17 +71,17 @@ class World:
         return caller
 
     def process_id(self, caller: Caller) -> int:
-        """Return the number of a worker's process."""
+        """Returns the number of a worker's process."""
         return int.from_bytes(caller.lease_id)
 
     def open_namespace(self, caller: Caller) -> bytes:
-        """Open the namespace that workers of a tenant share, map it, and return its id."""
+        """Opens the namespace that workers of a tenant share, map it, and returns its id."""
         namespace = self.store.open_namespace(caller, IDENTITY, self.layout)
         self.map_extents(caller)
         return namespace.namespace_id
 
     def map_extents(self, caller: Caller) -> None:
-        """Acknowledge everything that a worker's process is owed."""
+        """Acknowledges everything that a worker's process is owed."""
         owed = self.store.hand_out(self.process_id(caller))
         self.store.acknowledge(self.process_id(caller), [each.shape.extent_id for each in owed])
 
@@ -104,7 +104,7 @@ def make_world(  # noqa: PLR0913  # one for each part of a store
     disk: Disk | None = None,
     admission: WriteAdmission | None = None,
 ) -> World:
-    """Return a store with a budget of ``slots``, in extents of ``extent_slots``.
+    """Returns a store with a budget of ``slots``, in extents of ``extent_slots``.
 
     With a ``device`` tier 1 is one extent of its memory, and tier 2 is registered for it.
     ``lower_slots`` are those of tier 2, and ``tier_policy`` says how it is used. ``disk`` is
@@ -151,5 +151,5 @@ def make_world(  # noqa: PLR0913  # one for each part of a store
 
 
 def sequence_of(pages: int, *, rest: int = 1, salt: int = 0) -> Sequence:
-    """Return a sequence of whole pages and some more tokens, which count up from ``salt``."""
+    """Returns a sequence of whole pages and some more tokens, which count up from ``salt``."""
     return Sequence(array("I", range(salt, salt + pages * PAGE_TOKENS + rest)).tobytes())

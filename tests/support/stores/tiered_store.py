@@ -22,20 +22,20 @@ class Tiered:
         self._ids = iter(range(1, 10_000))
 
     def content(self, number: int, page: int) -> bytes:
-        """Return the bytes of a page."""
+        """Returns the bytes of a page."""
         return bytes([number * PAGES + page + 1]) * self.world.layout.page_bytes
 
     def sequence(self, number: int) -> Sequence:
-        """Return one sequence of two pages; none begins as another does."""
+        """Returns one sequence of two pages; none begins as another does."""
         return sequence_of(PAGES, salt=1000 * number)
 
     def write(self, number: int) -> None:
-        """Publish a sequence, and let the mover look."""
+        """Publishes a sequence, and let the mover look."""
         self.publish(number)
         self.move()
 
     def publish(self, number: int) -> None:
-        """Publish a sequence, with what its pages' bytes come to."""
+        """Publishes a sequence, with what its pages' bytes come to."""
         sequence, pin_id, reservation_id = self.sequence(number), next(self._ids), next(self._ids)
         store = self.world.store
         _, grant = store.acquire(
@@ -67,7 +67,7 @@ class Tiered:
         Invariants(self.world.cache).check()
 
     def match(self, number: int) -> Match:
-        """Match a sequence, compare its bytes, and release it."""
+        """Matches a sequence, compare its bytes, and releases it."""
         pin_id = next(self._ids)
         options = MatchOptions(pin_id)
         match = self.world.store.match(
@@ -84,12 +84,12 @@ class Tiered:
         return match
 
     def memory(self) -> list[Arenas]:
-        """Return both tiers' memory."""
+        """Returns both tiers' memory."""
         assert self.world.lower is not None
         return [self.world.arenas, self.world.lower]
 
     def tiers(self, number: int) -> list[int]:
-        """Return the tier of each run that a match answers."""
+        """Returns the tier of each run that a match answers."""
         return [run.tier for run in self.match(number).runs]
 
 

@@ -80,28 +80,28 @@ class Slots:
     recycled_pages: list[PageRef] = field(default_factory=list)
 
     def extent_tensor(self, extent_id: int) -> torch.Tensor:
-        """Return the extent; there is one."""
+        """Returns the extent; there is one."""
         return {0: self.tensor}[extent_id]
 
     def recycled(self, runs: object) -> list[PageRef]:
-        """Return nothing: the test has no other worker."""
+        """Returns nothing: the test has no other worker."""
         del runs
         return self.recycled_pages
 
 
 def slots(slot_count: int, slot_bytes: int, device: str) -> Slots:
-    """Return slots that are all zeros."""
+    """Returns slots that are all zeros."""
     return Slots(torch.zeros((slot_count, slot_bytes), dtype=torch.uint8, device=device))
 
 
 def transfer(job: int, blocks: range, first_slot: int = 0) -> Transfer:
-    """Return a transfer between blocks and as many slots, each in their order."""
+    """Returns a transfer between blocks and as many slots, each in their order."""
     places = range(first_slot, first_slot + len(blocks))
     return Transfer(job, f"request {job}", tuple(blocks), (DatedRun(0, places),))
 
 
 def content(block_count: int, block_bytes: int, device: str, seed: int = 0) -> torch.Tensor:
-    """Return the same random bytes for each call: ``[blocks, bytes]``."""
+    """Returns the same random bytes for each call: ``[blocks, bytes]``."""
     made = torch.Generator().manual_seed(seed)
     shape = (block_count, block_bytes)
     return torch.randint(0, 256, shape, generator=made, dtype=torch.uint8).to(device)

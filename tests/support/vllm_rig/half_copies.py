@@ -26,7 +26,7 @@ CYCLES = 200_000_000
 
 @contextmanager
 def worker_half(blocks: Blocks) -> Iterator[WorkerHalf]:
-    """Return a half that is closed at the end."""
+    """Returns a half that is closed at the end."""
     half = WorkerHalf(blocks.copier)
     yield half
     half.close()
@@ -39,14 +39,14 @@ def load_beside(half: WorkerHalf, memory: Slots, wanted: Transfer) -> None:
 
 
 def await_load(half: WorkerHalf, wanted: Transfer) -> None:
-    """Return once a load was reported; fail if it failed."""
+    """Returns once a load was reported; fails if it failed."""
     assert wait_until(lambda: wanted.request_id in half.take_finished()[1], LIMIT)
     report = half.take_report()
     assert (dict(report.ended), report.failed) == ({wanted.job: 1}, set())
 
 
 def save(half: WorkerHalf, memory: Slots, wanted: Transfer) -> None:
-    """Save, and return once the save was reported as successful."""
+    """Saves, and returns once the save was reported as successful."""
     half.save(StepPlan("engine", saves=[wanted]), memory)
     report = half.take_report()
     assert (dict(report.ended), report.failed) == ({wanted.job: 1}, set())
@@ -135,7 +135,7 @@ class Copy(NamedTuple):
 
 @contextmanager
 def recorded_copies(*, to_blocks: bool) -> Iterator[list[Copy]]:
-    """Return the copies of the loads or saves within the step that the block of code runs."""
+    """Returns the copies of the loads or saves within the step that the block of code runs."""
     found: list[Copy] = []
     copy = block_copier.copy_with_team
 
@@ -151,7 +151,7 @@ def recorded_copies(*, to_blocks: bool) -> Iterator[list[Copy]]:
 def copies_of(
     layout: Layout, block_count: int, block_bytes: int, *, to_blocks: bool, device: str = "cpu"
 ) -> tuple[list[Copy], int]:
-    """Copy all blocks to slots of the host, or back; return the copies, and the device's peak.
+    """Copies all blocks to slots of the host, or back; returns the copies, and the device's peak.
 
     The peak is of bytes that torch allocated on the device beside the blocks; 0 on a CPU.
     """
@@ -172,7 +172,7 @@ def copies_of(
 def rates(
     layout: Layout, block_count: int, block_bytes: int, device: str, *, pinned: bool
 ) -> dict[str, float]:
-    """Return GB/s of a save and of a load of all blocks, as the half counts them.
+    """Returns GB/s of a save and of a load of all blocks, as the half counts them.
 
     The best of four rounds. ``pinned``: the slots are in pinned memory of torch's.
     """
@@ -194,7 +194,7 @@ def rates(
 
 
 def _work(device: str, times: int = 1) -> None:
-    """Queue some tenths of a second of work; a CPU has no queue."""
+    """Queues some tenths of a second of work; a CPU has no queue."""
     if device != "cpu":
         torch.cuda._sleep(times * CYCLES)
 

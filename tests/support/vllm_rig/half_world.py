@@ -110,7 +110,7 @@ class HalfWorld:
         assert engine.half.is_idle
 
     def _open_loads(self) -> list[str]:
-        """Return whose loads some rank has not ended."""
+        """Returns whose loads some rank has not ended."""
         return [
             name
             for name, (_, transfer) in self.engine.loading.items()
@@ -118,7 +118,7 @@ class HalfWorld:
         ]
 
     def _unfinished(self) -> list[NaiveRequest]:
-        """Return the requests that have not ended."""
+        """Returns the requests that have not ended."""
         requests = self.engine.requests.values()
         return [each for each in requests if each.request_id not in self.engine.finished]
 

@@ -52,7 +52,7 @@ class Mask:
     values: list[bool]
 
     def tolist(self) -> list[bool]:
-        """Return its values."""
+        """Returns its values."""
         return self.values
 
 

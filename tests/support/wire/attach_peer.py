@@ -27,40 +27,40 @@ class AttachPeer:
         self._writer = FrameWriter(self.socket)
 
     def connect(self, path: Path) -> None:
-        """Connect; once."""
+        """Connects; once."""
         self.socket.connect(str(path))
 
     def send(self, frame: attach_pb2.ClientFrame) -> None:
-        """Send a frame."""
+        """Sends a frame."""
         self._writer.push(frame.SerializeToString())
         self._writer.flush()
 
     def receive(self) -> tuple[attach_pb2.ServerFrame, tuple[int, ...]]:
-        """Return the next frame and its descriptors; raises EOFError at the end."""
+        """Returns the next frame and its descriptors; raises EOFError at the end."""
         frame = self._reader.read()
         assert isinstance(frame, Frame)  # the socket waits
         return attach_pb2.ServerFrame.FromString(frame.payload), frame.descriptors
 
     def hello(self, *, cuda_mps: bool = False, version: int = 1) -> attach_pb2.ServerFrame:
-        """Say Hello and return the answer."""
+        """Says Hello and returns the answer."""
         hello = attach_pb2.Hello(protocol_version=version, display_name="test", cuda_mps=cuda_mps)
         self.send(attach_pb2.ClientFrame(hello=hello))
         return self.receive()[0]
 
     def bind(self, lease_id: bytes, secret: bytes) -> attach_pb2.ServerFrame:
-        """Bind a lease and return the answer."""
+        """Binds a lease and returns the answer."""
         bind = attach_pb2.Bind(lease_id=lease_id, lease_secret=secret)
         self.send(attach_pb2.ClientFrame(bind=bind))
         return self.receive()[0]
 
     def acknowledge(self, *extent_ids: int) -> attach_pb2.ServerFrame:
-        """Acknowledge extents and return the answer."""
+        """Acknowledges extents and returns the answer."""
         acknowledge = attach_pb2.Acknowledge(extent_ids=extent_ids)
         self.send(attach_pb2.ClientFrame(acknowledge=acknowledge))
         return self.receive()[0]
 
     def close(self) -> None:
-        """Hang up."""
+        """Hangs up."""
         self.socket.close()
 
 

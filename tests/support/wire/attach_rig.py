@@ -40,7 +40,7 @@ class AttachRig:
     def serve(
         self, *, max_connections: int = MAX_CONNECTIONS, patience: float = PATIENCE
     ) -> AttachServer:
-        """Start the server."""
+        """Starts the server."""
         self.lanes = HotLanes(self.world.store, self.credentials, MONOTONIC)
         self.lanes.start()
         self.server = AttachServer(
@@ -61,7 +61,7 @@ class AttachRig:
             self.changed.notify_all()
 
     def lease(self) -> Caller:
-        """Grant a lease to this process's tenant."""
+        """Grants a lease to this process's tenant."""
         caller = self.world.caller(tenant=TENANT)
         secret = b"secret of 16 bytes and more"
         caller = Caller(caller.identity, caller.lease_id, secret, caller.epoch)
@@ -75,19 +75,19 @@ class AttachRig:
         return peer
 
     def unconnected(self) -> AttachPeer:
-        """Return a peer that is yet to connect."""
+        """Returns a peer that is yet to connect."""
         self._peers.append(AttachPeer())
         return self._peers[-1]
 
     def bound(self, caller: Caller) -> AttachPeer:
-        """Return a connection of this process that is bound to a lease."""
+        """Returns a connection of this process that is bound to a lease."""
         peer = self.connect()
         assert peer.hello().HasField("welcome")
         assert peer.bind(caller.lease_id, caller.secret).HasField("bound")
         return peer
 
     def spawn(self, caller: Caller) -> subprocess.Popen[str]:
-        """Return a process that is bound to a lease."""
+        """Returns a process that is bound to a lease."""
         child = subprocess.Popen(
             [sys.executable, str(PEER), str(self.path), caller.lease_id.hex(), caller.secret.hex()],
             stdin=subprocess.PIPE,
@@ -99,7 +99,7 @@ class AttachRig:
         return child
 
     def processes(self, *, connected: bool | None = None) -> list[int]:
-        """Return the pids attached under all leases, those connected or not if asked."""
+        """Returns the pids attached under all leases, those connected or not if asked."""
         return [
             process.pid
             for lease in self.world.store.stats(ADMIN).leases
@@ -108,12 +108,12 @@ class AttachRig:
         ]
 
     def wait_for(self, condition: Callable[[], object]) -> bool:
-        """Wait until a condition of the store holds; return whether it came to hold."""
+        """Waits until a condition of the store holds; returns whether it came to hold."""
         with self.changed:
             return bool(self.changed.wait_for(condition, LIMIT))
 
     def close(self) -> None:
-        """End everything."""
+        """Ends everything."""
         for peer in self._peers:
             peer.close()
         for child in self._children:
@@ -125,20 +125,20 @@ class AttachRig:
         self.world.arenas.close()
 
     def close_lanes(self) -> None:
-        """End all lanes, if they were served."""
+        """Ends all lanes, if they were served."""
         lanes, self.lanes = self.lanes, None
         if lanes is not None:
             lanes.close()
 
 
 def line_of(child: subprocess.Popen[str]) -> str:
-    """Return the next line of a process."""
+    """Returns the next line of a process."""
     assert child.stdout is not None
     return child.stdout.readline()
 
 
 def reason_of(frame: attach_pb2.ServerFrame) -> str:
-    """Return the reason of a refusal, which has exactly one ErrorInfo."""
+    """Returns the reason of a refusal, which has exactly one ErrorInfo."""
     assert frame.WhichOneof("message") == "refused"
     status: status_pb2.Status = frame.refused
     (detail,) = [each for each in status.details if each.Is(error_details_pb2.ErrorInfo.DESCRIPTOR)]
@@ -149,7 +149,7 @@ def reason_of(frame: attach_pb2.ServerFrame) -> str:
 
 
 def has_ended(peer: AttachPeer) -> bool:
-    """Return whether the server ended a connection, waiting for that."""
+    """Returns whether the server ended a connection, waiting for that."""
     try:
         peer.receive()
     except (EOFError, ConnectionResetError):
@@ -158,7 +158,7 @@ def has_ended(peer: AttachPeer) -> bool:
 
 
 def extent_ids(peer: AttachPeer) -> list[int]:
-    """Return the extents of the next frame, and close their descriptors."""
+    """Returns the extents of the next frame, and closes their descriptors."""
     frame, descriptors = peer.receive()
     for each in descriptors:
         os.close(each)

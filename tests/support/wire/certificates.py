@@ -45,7 +45,7 @@ class Authority:
     def issue(
         self, name: str, *, uris: Iterable[str] = (), hosts: Iterable[str] = ()
     ) -> Certificate:
-        """Return a certificate with a common name, URIs, and hosts by name or address."""
+        """Returns a certificate with a common name, URIs, and hosts by name or address."""
         names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(each) for each in uris]
         names += [_host(each) for each in hosts]
         return self._write(name, _named(name), generate_private_key(SECP256R1()), names)

@@ -26,7 +26,7 @@ class LaneRig:
         self.told: list[tuple[int, bool]] = []
 
     def open(self, timeout: float) -> HotLane:
-        """Open a lane, however long it takes."""
+        """Opens a lane, however long it takes."""
         del timeout
         lane = self.lane_class(self.path)
         try:
@@ -37,7 +37,7 @@ class LaneRig:
         return lane
 
     def call(self, *pieces: bytes, timeout: float = LIMIT) -> bytes | None:
-        """Make a call."""
+        """Makes a call."""
         return self.lanes.call(METHOD, pieces or (b"request",), timeout)
 
     def open_one(self) -> None:
@@ -57,7 +57,7 @@ class LaneRig:
             each.join(LIMIT)
 
     def call_in_order(self, timeout: float = LIMIT) -> bytes | None:
-        """Make a call that comes after all that was posted."""
+        """Makes a call that comes after all that was posted."""
         return self.lanes.call(METHOD, [b"in order"], timeout, in_order=True)
 
     def post(self, number: int = 0, *, size: int = 1, timeout: float = LIMIT) -> bool:
@@ -66,7 +66,7 @@ class LaneRig:
         return self.lanes.post(METHOD, [bytes([number]) * size], timeout, told)
 
     def has_told(self, count: int) -> bool:
-        """Read what is there; tell whether something came of so many calls."""
+        """Reads what is there; tell whether something came of so many calls."""
         self.lanes.collect()
         return len(self.told) == count
 

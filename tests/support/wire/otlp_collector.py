@@ -36,7 +36,7 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):  # type: ignore[mi
         request: trace_service_pb2.ExportTraceServiceRequest,
         context: grpc.ServicerContext,
     ) -> trace_service_pb2.ExportTraceServiceResponse:
-        """Take some spans."""
+        """Takes some spans."""
         del context
         with self._mutex:
             for resource in request.resource_spans:
@@ -53,7 +53,7 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):  # type: ignore[mi
             return list(self._spans)
 
     def paths(self) -> set[tuple[str, ...]]:
-        """Return each span's names, from its trace's first span on."""
+        """Returns each span's names, from its trace's first span on."""
         spans = {each.span_id: each for each in self.spans}
 
         def path(span: Received) -> tuple[str, ...]:
@@ -81,7 +81,7 @@ def _received(service: str, span: object) -> Received:
 
 @contextmanager
 def collecting() -> Iterator[tuple[Collector, dict[str, str]]]:
-    """Provide a collector, and what a program's environment says of it."""
+    """Provides a collector, and what a program's environment says of it."""
     collector, server = Collector(), grpc.server(ThreadPoolExecutor(2))
     trace_service_pb2_grpc.add_TraceServiceServicer_to_server(collector, server)
     port = server.add_insecure_port("127.0.0.1:0")

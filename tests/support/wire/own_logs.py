@@ -11,7 +11,7 @@ from structlog.typing import EventDict, WrappedLogger
 
 @contextmanager
 def own_logs() -> Iterator[list[EventDict]]:
-    """Capture what this thread logs in the block, and no line of another thread."""
+    """Captures what this thread logs in the block, and no line of another thread."""
     own = get_ident()
 
     def only_own(logger: WrappedLogger, name: str, line: EventDict) -> EventDict:

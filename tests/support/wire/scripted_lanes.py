@@ -52,22 +52,22 @@ class ScriptedLanes:
         self._threads[0].start()
 
     def answer(self, *what: bytes | status_pb2.Status | Event | object) -> None:
-        """Write down what calls meet, one each; after an ``Event`` nothing comes."""
+        """Writes down what calls meet, one each; after an ``Event`` nothing comes."""
         for each in what:
             self._script.put(each)
 
     def all_met(self) -> bool:
-        """Tell whether calls met all that was written down: what comes next is another's."""
+        """Returns whether calls met all that was written down: what comes next is another's."""
         return self._script.empty()
 
     def cut(self) -> None:
-        """End all connections."""
+        """Ends all connections."""
         for each in self._connections:
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """End everything."""
+        """Ends everything."""
         self._listener.shutdown(socket.SHUT_RDWR)
         self.cut()
         # For what came and nothing was written down for.

@@ -35,13 +35,13 @@ CAPABILITIES = store_pb2.GetCapabilitiesResponse(store_epoch=EPOCH, limits=LIMIT
 
 
 def run_of(*slots: int, extent_id: int = EXTENT_ID) -> types_pb2.PageRun:
-    """Return a run of slots that were never given back."""
+    """Returns a run of slots that were never given back."""
     generations = [0] * len(slots)
     return types_pb2.PageRun(extent_id=extent_id, slot_indexes=slots, generations=generations)
 
 
 def matched(*slots: int, extent_id: int = EXTENT_ID) -> prefix_cache_pb2.PrefixMatch:
-    """Return a match of the pages in these slots."""
+    """Returns a match of the pages in these slots."""
     runs = [run_of(*slots, extent_id=extent_id)] if slots else []
     return prefix_cache_pb2.PrefixMatch(matched_token_count=4 * len(slots), runs=runs)
 
@@ -86,11 +86,11 @@ class ScriptedSession:
         return self.session
 
     def recycle(self, slot: int) -> None:
-        """Do as a store does when it gives a slot back for the first time."""
+        """Does as a store does when it gives a slot back for the first time."""
         os.pwrite(self.generations, (1).to_bytes(8, "little"), 8 * slot)
 
     def close(self) -> None:
-        """End the session and its sockets."""
+        """Ends the session and its sockets."""
         self.session.abandon()
         assert self.session.join(30)
         self.attach.close()
@@ -98,6 +98,6 @@ class ScriptedSession:
 
 
 def match(session: Session, pin_id: int) -> None:
-    """Ask for a match, as a namespace does."""
+    """Asks for a match, as a namespace does."""
     with session.request(pin_ids=(pin_id,)) as asking:
         asking.ask(session.lease.match, b"space", b"", (pin_id, pin_id + 1), asking.remaining())

@@ -21,7 +21,7 @@ LENGTH = struct.Struct("<I")
 
 
 def refusal(reason: str, *, retry_after_s: float | None = None, **metadata: str) -> bytes:
-    """Return the status details of an error of the store."""
+    """Returns the status details of an error of the store."""
     info = error_details_pb2.ErrorInfo(domain="kvstore", reason=reason, metadata=metadata)
     details: list[Message] = [info]
     if retry_after_s is not None:
@@ -55,13 +55,13 @@ class ScriptedCalls(grpc.GenericRpcHandler):
         self._server.start()
 
     def answer(self, method: str, *answers: Message | bytes | grpc.StatusCode | Event) -> None:
-        """Add answers to a method's calls."""
+        """Adds answers to a method's calls."""
         self.answers.setdefault(method, deque()).extend(answers)
 
     def service(
         self, handler_call_details: grpc.HandlerCallDetails
     ) -> "grpc.RpcMethodHandler[bytes, bytes] | None":
-        """Find the handler of a call."""
+        """Finds the handler of a call."""
         method = handler_call_details.method.rpartition("/")[2]
         self.metadata = dict(handler_call_details.invocation_metadata or ())
         if not self.answers.get(method):
@@ -85,7 +85,7 @@ class ScriptedCalls(grpc.GenericRpcHandler):
         return grpc.unary_unary_rpc_method_handler(respond)
 
     def close(self) -> None:
-        """Stop, calls under way included."""
+        """Stops, calls under way included."""
         self._server.stop(None).wait()
 
 
@@ -111,19 +111,19 @@ class ScriptedAttach:
         self._thread.start()
 
     def send(self, answer: Answer) -> None:
-        """Send a frame that nobody asked for."""
+        """Sends a frame that nobody asked for."""
         assert self._connection is not None
         frame, descriptors = answer
         body = frame if isinstance(frame, bytes) else frame.SerializeToString()
         socket.send_fds(self._connection, [LENGTH.pack(len(body)) + body], descriptors)
 
     def hang_up(self) -> None:
-        """End the connection."""
+        """Ends the connection."""
         if self._connection is not None:
             self._connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """End everything."""
+        """Ends everything."""
         self.hang_up()
         self._listener.shutdown(socket.SHUT_RDWR)
         self._thread.join()
@@ -159,7 +159,7 @@ class ScriptedAttach:
 
 
 def sealed_memfd(size: int, seals: int, content: bytes = b"", *, name: str = "kvstore-test") -> int:
-    """Return a memfd of ``size`` bytes with seals, to be closed by the caller."""
+    """Returns a memfd of ``size`` bytes with seals, to be closed by the caller."""
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.truncate(descriptor, size)
     os.pwrite(descriptor, content, 0)

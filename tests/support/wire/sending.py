@@ -31,6 +31,6 @@ class Sending:
 
 
 def pins_released(scripted: ScriptedCalls) -> list[list[int]]:
-    """Return the pins of each release that came."""
+    """Returns the pins of each release that came."""
     requests = scripted.requests.get("ReleasePins", [])
     return [list(prefix_cache_pb2.ReleasePinsRequest.FromString(r).pin_ids) for r in requests]

@@ -9,7 +9,7 @@ LEAST = 8
 
 
 def spellings(secret: bytes) -> Iterator[bytes]:
-    """Yield the ways in which ``secret`` may be written, or a good part of it."""
+    """Yields the ways in which ``secret`` may be written, or a good part of it."""
     assert len(secret) >= LEAST
     yield secret
     yield secret[: len(secret) // 2]
@@ -34,7 +34,7 @@ def _token_ids(secret: bytes) -> Iterator[tuple[int, ...]]:
 
 
 def found(log: bytes, secrets: dict[str, bytes]) -> list[str]:
-    """Return the names of the secrets that a log has in some spelling."""
+    """Returns the names of the secrets that a log has in some spelling."""
     return [
         name
         for name, secret in secrets.items()

@@ -17,30 +17,30 @@ class ToldAnswers:
         return len(self.asked) + len(self._done)
 
     def ask(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Keep it for later."""
+        """Keeps it for later."""
         self.asked.append((work, done))
 
     def answer(self, index: int = 0) -> None:
-        """Do one of the pieces of work, as a thread would."""
+        """Does one of the pieces of work, as a thread would."""
         work, done = self.asked.pop(index)
         result = work()
         self._done.append(lambda: done(result))
 
     def answer_all(self) -> None:
-        """Do all of it, and what it leads to, and hand it over."""
+        """Does all of it, and what it leads to, and hand it over."""
         while self.asked or self._done:
             while self.asked:
                 self.answer()
             self.deliver()
 
     def deliver(self) -> None:
-        """Hand over what was done."""
+        """Hands over what was done."""
         while self._done:
             self._done.pop(0)()
 
     def wait(self, timeout: float) -> None:
-        """Do not."""
+        """Does not."""
 
     def close(self) -> None:
-        """Do what is left."""
+        """Does what is left."""
         self.answer_all()

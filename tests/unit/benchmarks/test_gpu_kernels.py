@@ -75,7 +75,7 @@ class HeldClock(WallClock):
         self._enough = enough
 
     def hold(self, seconds: float) -> Callable[[], bool]:
-        """Note the hold."""
+        """Notes the hold."""
         self.held.append(seconds)
         return lambda: seconds >= self._enough
 

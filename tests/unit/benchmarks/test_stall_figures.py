@@ -9,7 +9,7 @@ STALL = Stall(100.0, 130.0)
 
 
 def request(begin: float, end: float, *, worker: str = "a", **more: float | bool) -> Request:
-    """Return a request with the store that missed, unless told."""
+    """Returns a request with the store that missed, unless told."""
     fields: dict[str, float | bool] = {
         "use_store": True,
         "hit": False,

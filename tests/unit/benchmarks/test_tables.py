@@ -21,7 +21,7 @@ P50, P99 = 23_456.0, 123_456.0
 
 
 def printed(tables: Iterable[Table]) -> str:
-    """Return what is seen of some tables in 80 columns."""
+    """Returns what is seen of some tables in 80 columns."""
     console = Console(file=io.StringIO(), width=80)
     for each in tables:
         console.print(each)
@@ -30,7 +30,7 @@ def printed(tables: Iterable[Table]) -> str:
 
 
 def cell(server: str, tokens: int, callers: int) -> dict[str, Any]:
-    """Return what rpc.py measured of one server."""
+    """Returns what rpc.py measured of one server."""
     return {
         "server": server,
         "tokens": tokens,

@@ -19,12 +19,12 @@ from support.workloads.text import UNIQUE_TOKENS, Text
 
 
 def text(seed: int = 3) -> Text:
-    """Return the demo's text in bytes."""
+    """Returns the demo's text in bytes."""
     return Text(ByteTokenizer(), seed)
 
 
 def known_by_looking(asked: list[Asked]) -> list[int]:
-    """Return how much of each an endless store would know, by comparing with all before it."""
+    """Returns how much of each an endless store would know, by comparing with all before it."""
     computed, known = ComputedPrompts(), []
     for each in asked:
         known.append(computed.shared(each.ids))

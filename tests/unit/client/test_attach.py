@@ -34,7 +34,7 @@ Start = Callable[..., tuple[ScriptedAttach, AttachConnection]]
 
 @pytest.fixture
 def start(runtime_dir: RuntimeDir) -> Iterator[Start]:
-    """Make a scripted peer and a connection to it; both are closed afterwards."""
+    """Makes a scripted peer and a connection to it; both are closed afterwards."""
     made: list[tuple[ScriptedAttach, AttachConnection]] = []
 
     def make(*answers: Sequence[Answer]) -> tuple[ScriptedAttach, AttachConnection]:
@@ -49,12 +49,12 @@ def start(runtime_dir: RuntimeDir) -> Iterator[Start]:
 
 
 def hello(connection: AttachConnection, seconds: float = 30) -> attach_pb2.Welcome:
-    """Say hello."""
+    """Says hello."""
     return connection.hello("me", cuda_mps=False, deadline=Deadline(seconds))
 
 
 def extents(*ids: int, **fields: int) -> attach_pb2.ServerFrame:
-    """Return the announcement of extents of 64 bytes, the n-th with the n-th descriptor."""
+    """Returns the announcement of extents of 64 bytes, the n-th with the n-th descriptor."""
     frame = attach_pb2.ServerFrame(extents=attach_pb2.Extents())
     for index, extent_id in enumerate(ids):
         frame.extents.extents.add(
@@ -83,7 +83,7 @@ class Served:
         self.connection.serve(self.table, self.ends.put)
 
     def announce(self, frame: attach_pb2.ServerFrame, *descriptors: int) -> None:
-        """Send a frame with descriptors, which are closed here afterwards."""
+        """Sends a frame with descriptors, which are closed here afterwards."""
         self.peer.send((frame, descriptors))
         for descriptor in descriptors:
             os.close(descriptor)
@@ -179,7 +179,7 @@ def test_memory_is_prepared_while_the_store_says_nothing(start: Start) -> None:
 
 
 def retire(*ids: int) -> attach_pb2.ServerFrame:
-    """Return a frame that asks to unmap extents."""
+    """Returns a frame that asks to unmap extents."""
     return attach_pb2.ServerFrame(retire=attach_pb2.Retire(extent_ids=ids))
 
 

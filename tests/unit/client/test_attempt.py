@@ -28,7 +28,7 @@ class Attempted:
         self.attempt = Attempt(runtime_dir, config)
 
     def run(self) -> Session:
-        """Run it."""
+        """Runs it."""
         return self.attempt.run(Condition(), itertools.count())
 
 

@@ -13,7 +13,7 @@ class Clock:
         self.now = 50.0
 
     def __call__(self) -> float:
-        """Return the time."""
+        """Returns the time."""
         return self.now
 
 

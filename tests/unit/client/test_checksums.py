@@ -43,7 +43,7 @@ class Reserved:
         self.reservation = Reservation(hold, namespace, grant, StoreBudget(30.0))
 
     def insert(self, position: int, token_count: int) -> list[int]:
-        """Insert so many tokens and return the checksums that were sent."""
+        """Inserts so many tokens and returns the checksums that were sent."""
         self._calls.answer("InsertPrefix", prefix_cache_pb2.InsertPrefixResponse())
         self.reservation.insert(list(range(token_count)), position=position)
         data = self._calls.requests["InsertPrefix"][-1]
@@ -55,7 +55,7 @@ Make = Callable[..., Reserved]
 
 @pytest.fixture
 def reserved(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[Make]:
-    """Make a reservation under a configuration; it is aborted afterwards."""
+    """Makes a reservation under a configuration; it is aborted afterwards."""
     with ExitStack() as stack:
 
         def make(**settings: bool) -> Reserved:
@@ -71,7 +71,7 @@ def reserved(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[Make]
 
 
 def of(slot: int) -> int:
-    """Return what a whole slot comes to."""
+    """Returns what a whole slot comes to."""
     return xxh3_64_intdigest(bytes([slot]) * SLOT_BYTES)
 
 

@@ -40,7 +40,7 @@ def client(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[Client]
 
 
 def opened(scripted: ScriptedCalls) -> list[bytes]:
-    """Return the models of the namespaces that were asked for, in order."""
+    """Returns the models of the namespaces that were asked for, in order."""
     requests = scripted.requests.get("OpenNamespace", [])
     return [store_pb2.OpenNamespaceRequest.FromString(r).identity.model_digest for r in requests]
 
@@ -94,14 +94,14 @@ def test_a_namespace_that_is_forgotten_is_closed(scripted: ScriptedCalls, client
 
 
 def reserve(namespace: Namespace) -> errors.StoreError | None:
-    """Return why a reserve failed."""
+    """Returns why a reserve failed."""
     with pytest.raises(errors.StoreError) as raised:
         namespace.reserve(start_page=0, page_count=1)
     return raised.value
 
 
 def peek(namespace: Namespace) -> errors.StoreError | None:
-    """Return that a peek found nothing: it says no more."""
+    """Returns that a peek found nothing: it says no more."""
     assert namespace.peek(b"") == 0
     return errors.NamespaceNotFound("gone")
 

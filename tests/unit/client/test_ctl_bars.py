@@ -29,7 +29,7 @@ def test_a_bar_s_parts_differ_without_colours() -> None:
 
 
 def plain(stats: store_pb2.GetStatsResponse) -> list[str]:
-    """Return the lines without colours."""
+    """Returns the lines without colours."""
     lines: list[Text] = tier_bars(stats)
     return [each.plain for each in lines]
 

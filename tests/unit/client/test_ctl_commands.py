@@ -22,7 +22,7 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "ctl.md"
 
 
 def commands() -> Iterator[tuple[str, Any]]:
-    """Yield every command by its name, those of groups as well."""
+    """Yields every command by its name, those of groups as well."""
     group: Any = typer.main.get_command(app)
     for name, command in group.commands.items():
         yield name, command

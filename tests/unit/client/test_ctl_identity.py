@@ -11,7 +11,7 @@ PAGED = {"layer_count": 2, "kv_head_count": 4, "head_dim": 8, "dtype": "float32"
 
 
 def space(number: int, **fields: Any) -> store_pb2.NamespaceInfo:  # noqa: ANN401  # any field
-    """Return a namespace of the model "m"; ``fields`` are of its identity, layout or itself."""
+    """Returns a namespace of the model "m"; ``fields`` are of its identity, layout or itself."""
     made = store_pb2.NamespaceInfo(
         namespace_id=bytes([number]) * 16,
         tenant="t",

@@ -10,7 +10,7 @@ LEASE = b"\x02" * 16
 def snapshot(
     uptime: int, asked: int, *, epoch: int = 1, saved: int = 0
 ) -> store_pb2.GetStatsResponse:
-    """Return a snapshot of a store with one namespace and one lease, which did it all."""
+    """Returns a snapshot of a store with one namespace and one lease, which did it all."""
     counters = {
         "lookup_count": asked // 10,
         "asked_token_count": asked,

@@ -15,7 +15,7 @@ WORDS = {"hello": 0, "world": 1, "\x1b[31m": 2}
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Provide a folder with a tokenizer, as models have them."""
+    """Provides a folder with a tokenizer, as models have them."""
     Tokenizer(WordLevel(WORDS)).save(str(tmp_path / "tokenizer.json"))
     return tmp_path
 

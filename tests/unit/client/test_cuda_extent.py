@@ -34,7 +34,7 @@ class Rig:
         self.gone: SimpleQueue[tuple[int, int]] = SimpleQueue()
 
     def described(self, slot_count: int = 4) -> types_pb2.Extent:
-        """Return the announcement of the allocation."""
+        """Returns the announcement of the allocation."""
         handle = types_pb2.CudaIpcHandle(
             ipc_handle=self.card.handle(self.address),
             device_uuid=self.card.uuid,
@@ -50,11 +50,11 @@ class Rig:
         )
 
     def map(self, epoch: int = EPOCH) -> CudaExtent:
-        """Map it."""
+        """Maps it."""
         return CudaExtent(self.described(), epoch, self.unmapped, self.memory)
 
     def unmapped(self, extent_id: int) -> None:
-        """Note the end of a mapping, and the thread that told it."""
+        """Notes the end of a mapping, and the thread that told it."""
         self.gone.put((extent_id, get_ident()))
 
     @property

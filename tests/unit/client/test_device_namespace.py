@@ -53,7 +53,7 @@ class Rig:
         self.client = Client(runtime_dir.path, config)
 
     def open(self) -> Namespace:
-        """Attach, announce the extent, and return the namespace, open or not."""
+        """Attaches, announce the extent, and returns the namespace, open or not."""
         self.client.start()
         assert self.client.wait_connected(LIMIT)
         frame = attach_pb2.ServerFrame(extents=attach_pb2.Extents())
@@ -72,7 +72,7 @@ class Rig:
         return self.card.mapped[self.address]
 
     def close(self) -> None:
-        """End everything."""
+        """Ends everything."""
         self.client.close()
         self.peer.close()
 
@@ -81,7 +81,7 @@ class Rig:
 def rigs(
     runtime_dir: RuntimeDir, scripted: ScriptedCalls, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Rig]]:
-    """Make a rig, whose process sees the card where ``seen``."""
+    """Makes a rig, whose process sees the card where ``seen``."""
     made: list[Rig] = []
 
     def make(*, seen: bool = True, **settings: Callable[[], None]) -> Rig:
@@ -149,7 +149,7 @@ def test_a_hang_up_unmaps_once_nothing_is_held_or_viewed(rigs: Callable[..., Rig
 
 
 def assert_closed_by(rig: Rig, words: str) -> None:
-    """Check that a namespace stays closed and says why, at once and in every request."""
+    """Checks that a namespace stays closed and says why, at once and in every request."""
     namespace = rig.open()
     assert wait_until(lambda: isinstance(namespace.failure, errors.DeviceUnavailable))
     assert words in str(namespace.failure)

@@ -20,7 +20,7 @@ REASONS = [
 
 
 def error_of_call(runtime_dir: RuntimeDir) -> errors.StoreError:
-    """Return what a call raises for the scripted answer."""
+    """Returns what a call raises for the scripted answer."""
     calls = StoreCalls(runtime_dir.grpc_target, "c")
     with pytest.raises(errors.StoreError) as raised:
         calls.call(calls.store.GetStats, store_pb2.GetStatsRequest(), 10)

@@ -17,7 +17,7 @@ from wire.scripted_store import sealed_memfd
 
 
 def described(extent_id: int, arena_id: int = 1) -> types_pb2.Extent:
-    """Return an extent of one slot of 64 bytes."""
+    """Returns an extent of one slot of 64 bytes."""
     host = types_pb2.HostHandle(size_bytes=64)
     return types_pb2.Extent(
         extent_id=extent_id, arena_id=arena_id, slot_count=1, slot_bytes=64, host=host

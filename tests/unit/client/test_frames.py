@@ -32,13 +32,13 @@ def sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 @pytest.fixture
 def null() -> Iterator[int]:
-    """Provide a descriptor to send."""
+    """Provides a descriptor to send."""
     with Path("/dev/null").open("rb") as file:
         yield file.fileno()
 
 
 def framed(frame: attach_pb2.ServerFrame = FRAME) -> bytes:
-    """Return a frame's bytes."""
+    """Returns a frame's bytes."""
     body = frame.SerializeToString()
     return LENGTH.pack(len(body)) + body
 

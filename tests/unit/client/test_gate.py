@@ -35,14 +35,14 @@ class Gated:
             raise outcome
 
     def time_out(self) -> None:
-        """Make a request that is not answered in time."""
+        """Makes a request that is not answered in time."""
         ticket = self.gate.admit()
         self.gate.failed(ticket, "match", SLOW)
         self.gate.leave(ticket)
 
 
 def probing() -> int:
-    """Count the threads that probe."""
+    """Counts the threads that probe."""
     return sum(each.name == "kvstore-probe" for each in all_threads())
 
 

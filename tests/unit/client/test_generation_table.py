@@ -20,7 +20,7 @@ TABLE_BYTES = 8 * SLOTS
 
 
 def described(extent_id: int = 1, **table: int) -> types_pb2.Extent:
-    """Return an extent of four slots whose table is the frame's second descriptor."""
+    """Returns an extent of four slots whose table is the frame's second descriptor."""
     size_bytes = table.get("size_bytes", TABLE_BYTES)
     index = table.get("descriptor_index", 1)
     return types_pb2.Extent(
@@ -34,13 +34,13 @@ def described(extent_id: int = 1, **table: int) -> types_pb2.Extent:
 
 
 def run(*slots: int, generations: tuple[int, ...] | None = None) -> types_pb2.PageRun:
-    """Return a run of extent 1, of generation zero unless others are given."""
+    """Returns a run of extent 1, of generation zero unless others are given."""
     known = (0,) * len(slots) if generations is None else generations
     return types_pb2.PageRun(extent_id=1, slot_indexes=slots, generations=known)
 
 
 def ranged(first: int, count: int, generations: tuple[int, ...]) -> types_pb2.PageRun:
-    """Return a run of slots of extent 1 that follow each other."""
+    """Returns a run of slots of extent 1 that follow each other."""
     return types_pb2.PageRun(
         extent_id=1, slot_indexes=[first], slot_count=count, generations=generations
     )
@@ -54,11 +54,11 @@ class Frame:
         self.descriptors = [sealed_memfd(256, REQUIRED_SEALS), self.table]
 
     def count(self, slot: int, generation: int) -> None:
-        """Do as the store does when it gives a slot back."""
+        """Does as the store does when it gives a slot back."""
         os.pwrite(self.table, generation.to_bytes(8, "little"), 8 * slot)
 
     def close(self) -> None:
-        """Close the descriptors."""
+        """Closes the descriptors."""
         for each in self.descriptors:
             os.close(each)
 

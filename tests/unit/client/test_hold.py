@@ -19,7 +19,7 @@ class Device:
         self.broken = False
 
     def wait(self) -> None:
-        """Wait, or raise."""
+        """Waits, or raises."""
         self.waits += 1
         if self.broken:
             raise ArithmeticError

@@ -14,7 +14,7 @@ LIMITS = "Limit  Soft Limit  Hard Limit  Units\nMax open files  {}  4096  files\
 
 
 def machine(root: Path, files: dict[str, str]) -> HostFacts:
-    """Return the facts of a machine that has these files."""
+    """Returns the facts of a machine that has these files."""
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -20,13 +20,13 @@ from wire.scripted_store import ScriptedCalls, refusal
 
 
 def status(reason: str) -> status_pb2.Status:
-    """Return the status of an error of the store."""
+    """Returns the status of an error of the store."""
     return status_pb2.Status.FromString(refusal(reason))
 
 
 @pytest.fixture
 def rig(runtime_dir: RuntimeDir) -> Iterator[LaneRig]:
-    """Provide lanes."""
+    """Provides lanes."""
     rig = LaneRig(runtime_dir)
     yield rig
     rig.lanes.close()

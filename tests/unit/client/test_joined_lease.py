@@ -22,13 +22,13 @@ LOOKED = lease_pb2.ListHoldsResponse()
 
 
 def joined_session(runtime_dir: RuntimeDir) -> Session:
-    """Return a session under the owner's lease."""
+    """Returns a session under the owner's lease."""
     attempt = Attempt(runtime_dir, ClientConfig(ttl=60.0, connect_timeout=30), SHARED)
     return attempt.run(Condition(), itertools.count())
 
 
 def has_looked(scripted: ScriptedCalls, count: int) -> bool:
-    """Tell whether the store was asked for the lease so often."""
+    """Returns whether the store was asked for the lease so often."""
     return len(scripted.requests.get("ListHolds", ())) == count
 
 

@@ -27,7 +27,7 @@ def lease(runtime_dir: RuntimeDir) -> Iterator[LeaseCalls]:
 
 
 def only_request(scripted: ScriptedCalls, request: Message) -> Message:
-    """Return the one request of a type that came."""
+    """Returns the one request of a type that came."""
     (data,) = scripted.requests[type(request).__name__.removesuffix("Request")]
     return type(request).FromString(data)
 

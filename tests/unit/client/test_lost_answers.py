@@ -26,11 +26,11 @@ class OneSession:
         assert key == KEY
 
     def require_session(self) -> object:
-        """Return the session."""
+        """Returns the session."""
         return self.session
 
     def new_budget(self) -> StoreBudget:
-        """Return time enough."""
+        """Returns time enough."""
         return StoreBudget(30.0)
 
 
@@ -51,7 +51,7 @@ def namespace(attached: ScriptedSession) -> Namespace:
 
 
 def with_strange_source() -> pb.PrefixMatch:
-    """Return a match whose source page lies where this process has nothing mapped."""
+    """Returns a match whose source page lies where this process has nothing mapped."""
     match = matched(0)
     match.source.source_pin_id = 1
     match.source.valid_token_count = 2

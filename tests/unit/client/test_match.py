@@ -25,7 +25,7 @@ def attached(scripted: ScriptedCalls, runtime_dir: RuntimeDir) -> Iterator[Scrip
 
 
 def hit(attached: ScriptedSession) -> Match:
-    """Return a match of two pages under pin 1."""
+    """Returns a match of two pages under pin 1."""
     with attached.session.request():
         hold = Hold(attached.session, pin_ids=(1,))
     return Match(hold, [PageRef(3, 0), PageRef(3, 1)], 8)

@@ -40,7 +40,7 @@ class ReadHalfway(HotLane):
 
 @pytest.fixture
 def rig(runtime_dir: RuntimeDir) -> Iterator[LaneRig]:
-    """Provide lanes."""
+    """Provides lanes."""
     rig = LaneRig(runtime_dir)
     yield rig
     rig.lanes.close()

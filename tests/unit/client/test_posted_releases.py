@@ -50,7 +50,7 @@ def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pins_posted(lane: ScriptedLanes) -> list[list[int]]:
-    """Return the pins of each release that came over a lane."""
+    """Returns the pins of each release that came over a lane."""
     requests = [prefix_cache_pb2.ReleasePinsRequest.FromString(body) for _, body in lane.calls]
     return [list(each.pin_ids) for each in requests]
 

@@ -42,7 +42,7 @@ class Held:
         self.acquired = Acquired(self.match, self.reservation)
 
     def insert(self) -> None:
-        """Publish the reserved page, computed on the matched one."""
+        """Publishes the reserved page, computed on the matched one."""
         self.reservation.insert([1, 2, 3, 4], position=4, base=self.match)
 
 

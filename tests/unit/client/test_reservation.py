@@ -28,7 +28,7 @@ class Held:
         self.reservation = self.reserved(7, 1)
 
     def reserved(self, name: int, slot: int, space: bytes = b"space") -> Reservation:
-        """Return a reservation of one slot, number 2 of its sequence, in a namespace."""
+        """Returns a reservation of one slot, number 2 of its sequence, in a namespace."""
         grant = prefix_cache_pb2.ReservationGrant(
             reservation_id=name, start_page=2, runs=[run_of(slot)]
         )
@@ -51,7 +51,7 @@ class Held:
         self.attached.calls.answer("InsertPrefix", response)
 
     def inserted(self) -> prefix_cache_pb2.InsertPrefixRequest:
-        """Return the last insert that came."""
+        """Returns the last insert that came."""
         data = self.attached.calls.requests["InsertPrefix"][-1]
         return prefix_cache_pb2.InsertPrefixRequest.FromString(data)
 

@@ -21,7 +21,7 @@ REVOKED = lease_pb2.RevokeLeaseResponse()
 
 
 def reservations_aborted(scripted: ScriptedCalls) -> list[list[int]]:
-    """Return the reservations of each abort that came."""
+    """Returns the reservations of each abort that came."""
     requests = map(
         prefix_cache_pb2.AbortReservationRequest.FromString,
         scripted.requests.get("AbortReservation", []),

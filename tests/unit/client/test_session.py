@@ -22,7 +22,7 @@ MATCH = prefix_cache_pb2.MatchPrefixResponse(match=matched(0))
 
 
 def released(scripted: ScriptedCalls) -> list[int]:
-    """Return the pins that were released."""
+    """Returns the pins that were released."""
     requests = scripted.requests.get("ReleasePins", [])
     return [p for r in requests for p in prefix_cache_pb2.ReleasePinsRequest.FromString(r).pin_ids]
 
@@ -164,7 +164,7 @@ def test_settling_ends_with_the_session(attached: ScriptedSession) -> None:
 
 
 def ways_to_end() -> list[tuple[str, Callable[[ScriptedSession], None]]]:
-    """Return how a session can come to its end without a call."""
+    """Returns how a session can come to its end without a call."""
     return [
         ("hang-up", lambda attached: attached.attach.hang_up()),
         ("told", lambda attached: attached.session.end(errors.ClientClosed("closed"))),

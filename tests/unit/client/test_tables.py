@@ -55,7 +55,7 @@ PINS = [
 
 
 def lines(shown: RenderableType, width: int = 80) -> list[str]:
-    """Return what is shown on a terminal of so many columns."""
+    """Returns what is shown on a terminal of so many columns."""
     console = Console(file=io.StringIO(), width=width)
     console.print(shown)
     assert isinstance(console.file, io.StringIO)
@@ -63,7 +63,7 @@ def lines(shown: RenderableType, width: int = 80) -> list[str]:
 
 
 def all_tables(*, wide: bool) -> list[tuple[FittedTable, list[str]]]:
-    """Return each table with what it has to show in one piece."""
+    """Returns each table with what it has to show in one piece."""
     space, lease = (each.hex()[: None if wide else 8] for each in (SPACE, LEASE))
     return [
         (tables.leases_table(LEASES, wide=wide), [lease, "vllm-server-0", "expired", "34567"]),

@@ -54,7 +54,7 @@ def index_factory(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run the tests of the cache twice."""
+    """Runs the tests of the cache twice."""
     known = metafunc.module.__name__.rpartition(".")[2] in ON_BOTH
     if known and metafunc.function.__name__ not in OF_NODES:
         kinds = {"radix": RadixIndex, "hash": HashIndex}

@@ -17,7 +17,7 @@ from kvstore.errors import (
 
 
 def reserve(world: CoreWorld, *requests: tuple[int, int, int]) -> list[list[int]]:
-    """Reserve for several (id, start, pages) in one call; return each one's slots."""
+    """Reserves for several (id, start, pages) in one call; returns each one's slots."""
     asked = [ReservationRequest(*each) for each in requests]
     grants = world.cache.reserve(world.worker.caller, NAMESPACE_ID, asked, world.now)
     assert [each.reservation_id for each in grants] == [each[0] for each in requests]

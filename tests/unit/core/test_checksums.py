@@ -9,7 +9,7 @@ from kvstore.errors import InvalidField
 
 
 def checksums_of(world: CoreWorld, slots: list[int]) -> list[int]:
-    """Return what is kept for slots of the first extent."""
+    """Returns what is kept for slots of the first extent."""
     return [world.arena.extents[1].checksums[each] for each in slots]
 
 

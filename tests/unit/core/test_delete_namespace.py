@@ -24,14 +24,14 @@ FRESH_ID = b"another of 16 by"
 
 
 def delete(world: CoreWorld) -> Removed:
-    """Delete the world's namespace and check every law."""
+    """Deletes the world's namespace and check every law."""
     removed = world.cache.delete_namespace(OWNER, NAMESPACE_ID)
     world.laws.check()
     return removed
 
 
 def reopen(world: CoreWorld) -> Namespace:
-    """Open the same identity again."""
+    """Opens the same identity again."""
     caller, layout = world.worker.caller, world.layout
     identity = NamespaceIdentity(b"model")
     return world.cache.open_namespace(caller, identity, layout, FRESH_ID, world.now)

@@ -11,12 +11,12 @@ from kvstore.core.eviction.policy import Leaf
 
 @pytest.fixture
 def leaf() -> Leaf:
-    """Provide a leaf, which entries are of."""
+    """Provides a leaf, which entries are of."""
     return plant(make_namespace(), "a", 0).node
 
 
 def drained(queue: EntryQueue) -> list[tuple[float, int]]:
-    """Take everything out and return ranks and numbers, in that order."""
+    """Takes everything out and returns ranks and numbers, in that order."""
     taken = []
     while (entry := queue.first()) is not None:
         taken.append(entry[:2])

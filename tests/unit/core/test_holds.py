@@ -19,7 +19,7 @@ def make_pin(namespace: Namespace, letters: str) -> Pin:
 
 
 def removed_twice() -> tuple[Namespace, Pin, Slots]:
-    """Return a pin on a path of six pages, cut off at its fifth page and then its third."""
+    """Returns a pin on a path of six pages, cut off at its fifth page and then its third."""
     namespace = make_namespace()
     pin = make_pin(namespace, "abcdef")
     slots = pin.slots()

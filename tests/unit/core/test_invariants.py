@@ -18,7 +18,7 @@ from kvstore.core.values.slots import SlotState
 
 
 def two_arenas() -> CoreWorld:
-    """Return a world with pages cached, pinned, detached and reserved in each of two arenas."""
+    """Returns a world with pages cached, pinned, detached and reserved in each of two arenas."""
     world = CoreWorld(slots=16)
     worker, identity = world.worker, NamespaceIdentity(b"larger")
     layout = make_layout(page_bytes=128)
@@ -34,7 +34,7 @@ def two_arenas() -> CoreWorld:
 
 
 def broken(world: CoreWorld) -> str:
-    """Check the laws and return the sentence of the one that does not hold."""
+    """Checks the laws and returns the sentence of the one that does not hold."""
     with pytest.raises(InvariantBroken) as error:
         world.laws.check()
     return str(error.value)

@@ -11,7 +11,7 @@ from kvstore.core.pool.in_flight import Prefill
 
 
 def announced() -> tuple[CoreWorld, Prefill]:
-    """Return a world with two prefills, and that of which a page was inserted."""
+    """Returns a world with two prefills, and that of which a page was inserted."""
     world = CoreWorld(slots=16)
     world.worker.acquire("abcd", 1, 2)
     world.worker.acquire("abxy", 3, 4)

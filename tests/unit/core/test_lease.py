@@ -20,13 +20,13 @@ CALLER = Caller(OWNER, b"lease id 16 byte", b"the secret", EPOCH)
 
 
 def make_lease(limits: Limits | None = None) -> Lease:
-    """Return a lease granted at 100 seconds."""
+    """Returns a lease granted at 100 seconds."""
     holdings = make_tenant()
     return Lease(1, CALLER, "worker one", holdings, limits=limits or Limits(), now=100.0)
 
 
 def attach(lease: Lease, process_id: int, *mapped: int) -> Process:
-    """Put a process under a lease that has mapped these extents."""
+    """Puts a process under a lease that has mapped these extents."""
     process = Process(process_id, 4000 + process_id, 1000, lease)
     process.mapped.update(mapped)
     lease.processes[process_id] = process

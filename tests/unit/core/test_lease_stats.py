@@ -15,12 +15,12 @@ def world() -> CoreWorld:
 
 
 def holds(world: CoreWorld) -> list[HoldStats]:
-    """Return the worker's holds, five seconds on."""
+    """Returns the worker's holds, five seconds on."""
     return hold_stats(world.worker.lease, world.now + 5)
 
 
 def whole(world: CoreWorld) -> LeaseStats:
-    """Return the worker's lease, five seconds on."""
+    """Returns the worker's lease, five seconds on."""
     return lease_stats(world.worker.lease, world.now + 5)
 
 

@@ -20,12 +20,12 @@ CALLER = Caller(OWNER, b"lease", b"secret", EPOCH)
 
 
 def grant(members: PrefixCache, ttl: float | None = None, now: float = 100.0) -> float:
-    """Grant the caller's lease."""
+    """Grants the caller's lease."""
     return members.grant(CALLER, ttl=ttl, display_name="one", features=("a", "b"), now=now)
 
 
 def make_members(*, attached: bool = True) -> PrefixCache:
-    """Return a membership with one lease."""
+    """Returns a membership with one lease."""
     members = PrefixCache(EPOCH, LIMITS)
     grant(members)
     if attached:

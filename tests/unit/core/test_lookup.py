@@ -17,7 +17,7 @@ from kvstore.errors import (
 
 
 def find(world: CoreWorld, letters: str, page: int = 0, **base: int) -> Position:
-    """Return the longest prefix of whole pages for the world's worker."""
+    """Returns the longest prefix of whole pages for the world's worker."""
     sequence = world.worker.sequence(letters, page, **base)
     found = longest(
         world.worker.lease, world.namespace, sequence, wants_source=False, wants_next_token=False

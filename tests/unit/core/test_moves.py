@@ -8,7 +8,7 @@ from kvstore.core.values.slots import SlotState
 
 
 def begun(world: CoreWorld) -> Move:
-    """Return the one move that is begun."""
+    """Returns the one move that is begun."""
     [started] = world.cache.plan_moves(10)
     world.laws.check()
     return started

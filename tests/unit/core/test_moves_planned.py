@@ -268,7 +268,7 @@ def test_a_path_of_both_tiers_is_removed_whole() -> None:
 
 
 def remembered(policy: EvictionPolicy) -> int:
-    """Return how many pages a policy knows to have had go."""
+    """Returns how many pages a policy knows to have had go."""
     assert isinstance(policy, LeafOrder)
     return sum(policy.ghosts.by_kind.values())
 

@@ -34,7 +34,7 @@ def open_one(
     layout: PageLayout | None = None,
     caller: Caller | None = None,
 ) -> Namespace:
-    """Open a model's namespace; a fresh one has the model's name as its id."""
+    """Opens a model's namespace; a fresh one has the model's name as its id."""
     return world.cache.open_namespace(
         caller or world.worker.caller,
         NamespaceIdentity(model),

@@ -12,7 +12,7 @@ from kvstore.errors import QuotaExceeded
 
 
 def nodes_of(world: CoreWorld) -> int:
-    """Return how many nodes the world's namespace has."""
+    """Returns how many nodes the world's namespace has."""
     return len(world.namespace.index.nodes)
 
 

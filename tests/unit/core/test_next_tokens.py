@@ -9,7 +9,7 @@ from kvstore.errors import ParentNotCovered
 
 
 def answer(match: Match) -> tuple[int, int, int | None]:
-    """Return tokens in place, tokens to copy, and the next token."""
+    """Returns tokens in place, tokens to copy, and the next token."""
     copied = 0 if match.source is None else match.source.valid_token_count
     return match.matched_token_count, copied, match.next_token
 

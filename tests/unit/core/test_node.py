@@ -10,7 +10,7 @@ from kvstore.core.pool.namespace import Namespace
 
 
 def make_node(namespace: Namespace, letters: str, start: int = 0) -> Node:
-    """Return a node of one page a letter, under the root."""
+    """Returns a node of one page a letter, under the root."""
     slots = array("Q", range(len(letters)))
     return Node(namespace, 1, paged(letters), slots, namespace.index.root, start)
 

@@ -8,7 +8,7 @@ from kvstore.core.values.requests import MatchOptions, Sequence
 
 
 def promote(world: CoreWorld, sequence: Sequence, *wished: MatchOptions) -> int:
-    """Copy what a match would find in tier 2 alone; return how many pages that were."""
+    """Copies what a match would find in tier 2 alone; returns how many pages that were."""
     [options] = wished or [MatchOptions(1)]
     moves = world.cache.plan_promotion(world.worker.caller, NAMESPACE_ID, sequence, options)
     return world.cache.finish_moves(moves)

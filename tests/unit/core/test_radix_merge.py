@@ -18,7 +18,7 @@ def compact(node: Node) -> None:
 
 
 def parted(parent_use: int = 1, child_use: int = 1) -> tuple[Namespace, Node, Node]:
-    """Return two nodes, "ab" and "cd" below it, of which the upper has no other child any more."""
+    """Returns two nodes, "ab" and "cd" below it, of which the upper has no other child any more."""
     namespace = make_namespace()
     plant(namespace, "abx", 0)
     child = plant(namespace, "abcd", child_use).node

@@ -11,7 +11,7 @@ from kvstore.errors import IdReused, ParentNotCovered, PoolExhausted, QuotaExcee
 
 
 def source(match: Match) -> tuple[int, int] | None:
-    """Return the slot of a match's source page and how many of its tokens are of use."""
+    """Returns the slot of a match's source page and how many of its tokens are of use."""
     if match.source is None:
         return None
     [place] = places([match.source.page])

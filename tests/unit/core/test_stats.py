@@ -13,7 +13,7 @@ OTHER = Identity("tenant-b")
 
 
 def busy() -> CoreWorld:
-    """Return a world with pages in every state that they can be in, but quarantine."""
+    """Returns a world with pages in every state that they can be in, but quarantine."""
     world = CoreWorld(slots=16)
     world.worker.publish("abcd", "abxy")
     world.worker.match("abc", 1)

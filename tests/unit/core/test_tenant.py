@@ -13,7 +13,7 @@ OTHER = Identity("tenant-b")
 
 
 def tenant_in(world: CoreWorld) -> Tenant:
-    """Return what the world's tenant has."""
+    """Returns what the world's tenant has."""
     return world.cache.table.tenants[OWNER.tenant]
 
 

@@ -9,7 +9,7 @@ NEWEST = 1 << 40
 
 
 def rows_of(world: CoreWorld, *, newest: int = NEWEST, late: bool = False) -> dict[int, list[int]]:
-    """Return what the rows say of each node, by its number."""
+    """Returns what the rows say of each node, by its number."""
     namespace = world.namespace
     overdue = overdue_holds(world.cache.table.leases.values() if late else (), namespace)
     rows = list(tree_rows(namespace, list(namespace.index.nodes), newest, overdue))

@@ -172,7 +172,7 @@ class Acquiring:
         return self.worker.caller
 
     def ask(self) -> tuple[Match, Grant | None]:
-        """Acquire under pin 1 and reservation 2, to be verified."""
+        """Acquires under pin 1 and reservation 2, to be verified."""
         answer = self.world.cache.acquire(
             self.caller,
             NAMESPACE_ID,
@@ -253,7 +253,7 @@ def test_a_reservation_that_was_there_before_stays() -> None:
 
 
 def tokens(*numbers: int) -> bytes:
-    """Return token ids as bytes."""
+    """Returns token ids as bytes."""
     return b"".join(each.to_bytes(4, "little") for each in numbers)
 
 

@@ -9,7 +9,7 @@ from stores.store_world import World, make_world
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    """Provide one store."""
+    """Provides one store."""
     made = make_world()
     yield made
     made.close()

@@ -20,7 +20,7 @@ SECRET = NamespaceIdentity(b"model digest 16+", salt=b"pepper", display_name=SCR
 
 
 def get(site: PageSite, path: str) -> Any:  # noqa: ANN401  # whatever the route has
-    """Return the JSON that a path answers."""
+    """Returns the JSON that a path answers."""
     path, _, query = path.partition("?")
     response = site.routes()[path](Request("GET", path, parse_qs(query, keep_blank_values=True)))
     assert (response.status, response.content_type) == (HTTPStatus.OK, "application/json")

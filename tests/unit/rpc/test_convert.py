@@ -40,7 +40,7 @@ M = TypeVar("M", bound=Message)
 
 
 def read(kind: type[M], answer: Answer) -> M:
-    """Return what a client makes of an answer."""
+    """Returns what a client makes of an answer."""
     return kind.FromString(serialized(answer))
 
 

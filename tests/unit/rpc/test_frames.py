@@ -22,7 +22,7 @@ class Ends(NamedTuple):
 
 @pytest.fixture
 def ends() -> Iterator[Ends]:
-    """Provide a connection."""
+    """Provides a connection."""
     near, far = socket.socketpair(socket.AF_UNIX)
     for each in (near, far):
         each.settimeout(0)

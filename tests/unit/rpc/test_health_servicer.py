@@ -20,7 +20,7 @@ SERVICE_UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 
 
 def asked(service: str) -> health_pb2.HealthCheckRequest:
-    """Return a request."""
+    """Returns a request."""
     return health_pb2.HealthCheckRequest(service=service)
 
 
@@ -32,7 +32,7 @@ class Call:
         self.end = Event().set
 
     def add_callback(self, callback: object) -> bool:
-        """Take what is to be called at the end, unless it has come."""
+        """Takes what is to be called at the end, unless it has come."""
         self.end = callback  # type: ignore[assignment]
         return not self.ended
 

@@ -21,7 +21,7 @@ def over() -> str:
 
 @pytest.fixture
 def stage(server: Server) -> Stage:
-    """Provide two tenants on a server."""
+    """Provides two tenants on a server."""
     return Stage(server)
 
 

@@ -23,7 +23,7 @@ def over() -> str:
 
 
 def framed(method: int, body: bytes) -> bytes:
-    """Return a call as it is sent."""
+    """Returns a call as it is sent."""
     head = attach_pb2.LaneCall(method=method, timeout_us=10_000_000).SerializeToString()
     return LENGTHS.pack(len(head), len(body)) + head + body
 

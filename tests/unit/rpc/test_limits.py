@@ -21,7 +21,7 @@ ADVICE = {"min_ttl", "max_ttl", "max_tombstones", "max_announced_bytes"}
 
 @pytest.fixture(params=["grpc", "lane"])
 def over(request: pytest.FixtureRequest) -> str:
-    """Provide both ways to make these calls."""
+    """Provides both ways to make these calls."""
     return str(request.param)
 
 

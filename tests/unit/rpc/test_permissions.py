@@ -28,7 +28,7 @@ from stores.rpc_world import ADMIN_UID, Server
 
 @pytest.fixture
 def stage(server: Server) -> Stage:
-    """Provide two tenants on a server."""
+    """Provides two tenants on a server."""
     return Stage(server)
 
 

@@ -17,12 +17,12 @@ PAGES = PROMPT[: 12 * 4]
 
 @pytest.fixture(params=["grpc", "lane"])
 def over(request: pytest.FixtureRequest) -> str:
-    """Provide both ways to make these calls."""
+    """Provides both ways to make these calls."""
     return str(request.param)
 
 
 def match_request(worker: Worker, namespace_id: bytes, /, **changes: Any) -> pb.MatchPrefixRequest:  # noqa: ANN401 - any field
-    """Return a request for the prompt, with some fields changed."""
+    """Returns a request for the prompt, with some fields changed."""
     fields: dict[str, Any] = {
         "caller": worker.caller(),
         "namespace_id": namespace_id,

@@ -165,7 +165,7 @@ TIER_3 = Tier3Use(
 
 
 def stats_message() -> store_pb2.GetStatsResponse:
-    """Return the statistics as a message."""
+    """Returns the statistics as a message."""
     return report.stats_message(
         STATS,
         uptime=1.0,
@@ -176,7 +176,7 @@ def stats_message() -> store_pb2.GetStatsResponse:
 
 
 def unset(message: Message) -> list[str]:
-    """Return the fields of a message that were left at their defaults."""
+    """Returns the fields of a message that were left at their defaults."""
     listed = {field.name for field, _ in message.ListFields()}
     return [field.name for field in message.DESCRIPTOR.fields if field.name not in listed]
 

@@ -147,7 +147,7 @@ def test_only_admins_are_told_what_tiers_may_take(server: Server) -> None:
 
 
 def prefixes(worker: Worker, namespace_id: bytes, page_size: int) -> list[pb.PrefixInfo]:
-    """Return all nodes of a namespace, page by page."""
+    """Returns all nodes of a namespace, page by page."""
     found: list[pb.PrefixInfo] = []
     request = pb.ListPrefixesRequest(
         namespace_id=namespace_id, page_size=page_size, max_tokens=PAGE_TOKENS

@@ -66,11 +66,11 @@ class Reach:
             self.ports[name] = listen(server, ANY_PORT, tls)
 
     def alice(self) -> Certificate:
-        """Return a certificate of alice's, whose common name is another's."""
+        """Returns a certificate of alice's, whose common name is another's."""
         return self.authority.issue("bob", uris=["spiffe://example/alice"])
 
     def tenant(self, which: str, *, token: str = "", certificate: Certificate | None = None) -> str:
-        """Return the tenant that a call is taken for; raises Refused, or RpcError before that."""
+        """Returns the tenant that a call is taken for; raises Refused, or RpcError before that."""
         target = f"localhost:{self.ports[which]}"
         options = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1))
         if which == "insecure":
@@ -95,7 +95,7 @@ class Reach:
 
 @pytest.fixture
 def reach(start_server: Callable[..., Server], tmp_path: Path) -> Reach:
-    """Provide a server that listens at three addresses."""
+    """Provides a server that listens at three addresses."""
     reach = Reach(tmp_path)
     reach.server = start_server(tenants=TENANTS, bind=reach.bind)
     return reach

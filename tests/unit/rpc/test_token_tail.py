@@ -14,7 +14,7 @@ TOKENS = bytes(range(256)) * 100
 
 
 def front_of(**fields: object) -> bytes:
-    """Return a request as clients write it before its tokens."""
+    """Returns a request as clients write it before its tokens."""
     request = pb.AcquirePrefixRequest(
         caller=pb.Caller(lease_id=bytes(16), store_epoch=1 << 60),
         namespace_id=bytes(16),

@@ -28,7 +28,7 @@ def unsent(
     *metadata: tuple[str, str],
     timeout: float | None = None,
 ) -> Iterator[None]:
-    """Begin calls that send nothing while this lasts; of nobody, and without a deadline."""
+    """Begins calls that send nothing while this lasts; of nobody, and without a deadline."""
     over = Event()
 
     def nothing() -> Iterator[bytes]:
@@ -70,7 +70,7 @@ def test_silent_connections_over_tcp_are_bounded(start_server: Callable[..., Ser
 
 
 def spoken_to(connection: socket.socket) -> bool:
-    """Return whether the server has something to say, and did not hang up."""
+    """Returns whether the server has something to say, and did not hang up."""
     try:
         return connection.recv(1) != b""
     except ConnectionResetError:

@@ -14,7 +14,7 @@ from inference_worker.engine.scheduler_supply import Elsewhere, Part
 
 
 def engine(slots: int = 1000, *, tokens: int = 16, running: int = 8) -> CountedEngine:
-    """Return an engine alone on a store."""
+    """Returns an engine alone on a store."""
     scheduler = Scheduler(max_step_tokens=tokens, max_running=running)
     return CountedEngine(CountedStore(slots), scheduler)
 

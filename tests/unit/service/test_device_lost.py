@@ -36,14 +36,14 @@ class OnDevice:
         store.abort(self.caller, [9])
 
     def match(self, caller: Caller, pin_id: int) -> Match:
-        """Match what was published."""
+        """Matches what was published."""
         options = MatchOptions(pin_id)
         return self.world.store.match(caller, self.namespace_id, sequence_of(PAGES), options)
 
 
 @pytest.fixture
 def card(worlds: Worlds) -> Iterator[tuple[Card, CudaDevice]]:
-    """Provide a card and the device that it stands in for."""
+    """Provides a card and the device that it stands in for."""
     del worlds  # ends after it
     card = Card(4 * GRANULARITY)
     with ExitStack() as stack:

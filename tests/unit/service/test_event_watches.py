@@ -14,7 +14,7 @@ OWNER = Identity("uid-1")
 
 
 def events(told: Told | None) -> list[type]:
-    """Return what is told, by its kinds."""
+    """Returns what is told, by its kinds."""
     assert told is not None
     return [type(each) for each in told.events]
 

@@ -35,7 +35,7 @@ def caching(world: World, pages: int) -> tuple[Caller, bytes]:
 
 
 def slot_count(world: World) -> int:
-    """Return how many slots all arenas have."""
+    """Returns how many slots all arenas have."""
     return sum(each.slot_count for each in world.cache.arenas.values())
 
 
@@ -216,7 +216,7 @@ def test_an_arena_that_could_not_begin_grows_when_it_can(tmp_path: Path, worlds:
 
 
 def quotas_of_bytes(**bytes_: int) -> QuotaTable:
-    """Return quotas of bytes by tenant."""
+    """Returns quotas of bytes by tenant."""
     return QuotaTable(by_tenant={name: Quotas(tier1_bytes=most) for name, most in bytes_.items()})
 
 

@@ -23,7 +23,7 @@ OTHER = "uid-2"
 
 
 def count_calls(action: Callable[[], object]) -> int:
-    """Return how many functions, Python's and C's, an action calls.
+    """Returns how many functions, Python's and C's, an action calls.
 
     The collector, which calls whoever listens to it, does not run meanwhile.
     """
@@ -72,7 +72,7 @@ def crowd(world: World) -> None:
 
 
 def costs(world: World) -> dict[str, int]:
-    """Return what each call of a tenant costs, in function calls."""
+    """Returns what each call of a tenant costs, in function calls."""
     store = world.store
     caller = world.worker(tenant="uid-1")
     me = caller.identity

@@ -38,14 +38,14 @@ class OnDevice:
         stack.callback(self.tiered.world.close)
 
     def moving(self) -> int:
-        """Return how many slots wait for a copy."""
+        """Returns how many slots wait for a copy."""
         arenas = self.tiered.world.cache.arenas.values()
         return sum(each.counts[SlotState.MOVING] for each in arenas)
 
 
 @pytest.fixture
 def stack() -> Iterator[ExitStack]:
-    """Close what a test opens."""
+    """Closes what a test opens."""
     with ExitStack() as stack:
         yield stack
 
@@ -89,7 +89,7 @@ class Flight:
 
 
 def watch(store: Tiered, monkeypatch: pytest.MonkeyPatch) -> Flight:
-    """Watch the store's copies: none writes a slot that another one reads or writes."""
+    """Watches the store's copies: none writes a slot that another one reads or writes."""
     flight, memory = Flight(), store.world.store.mover._memory
     begin_all, extent = memory.begin_all, next(iter(store.world.arenas._extents))
 

@@ -17,7 +17,7 @@ PAGES = 2
 
 
 def publish(world: World, caller: Caller) -> tuple[bytes, bytes]:
-    """Cache two pages that nobody holds; return the namespace and their tokens."""
+    """Caches two pages that nobody holds; returns the namespace and their tokens."""
     namespace_id = world.open_namespace(caller)
     tokens = sequence_of(PAGES, rest=0).tokens
     world.store.reserve(caller, namespace_id, [ReservationRequest(1, 0, PAGES)])

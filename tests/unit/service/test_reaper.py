@@ -28,14 +28,14 @@ class Signal:
             self._woken.notify_all()
 
     def wait_for(self, count: int) -> bool:
-        """Wait for that many announcements in all; return whether they came."""
+        """Waits for that many announcements in all; returns whether they came."""
         with self._woken:
             return self._woken.wait_for(lambda: self._count >= count, LIMIT)
 
 
 @pytest.fixture
 def reap(world: World) -> Iterator[Callable[..., Reaper]]:
-    """Provide a maker of running reapers."""
+    """Provides a maker of running reapers."""
     running: list[Reaper] = []
 
     def make(*, interval: float) -> Reaper:

@@ -23,7 +23,7 @@ class Tier:
         )
 
     def arena(self, tenant: str, *sizes: int, idle: bool = False) -> Arena:
-        """Add an arena with extents of these sizes, numbered after the arena: 11, 12, ..."""
+        """Adds an arena with extents of these sizes, numbered after the arena: 11, 12, ..."""
         number = len(self.arenas) + 1
         key = ArenaKey(tenant, SLOT, 1)
         arena = Arena(number, key, LeastRecentlyUsed(), make_tenant())
@@ -35,7 +35,7 @@ class Tier:
         return arena
 
     def offers(self, asker: Arena, *, own_only: bool = False) -> list[tuple[int, list[int]]]:
-        """Return who may give an extent, and which."""
+        """Returns who may give an extent, and which."""
         shares = Shares(self.arenas, self.in_use, budget_bytes=400, quotas=self.quotas)
         offers = shares.offers(asker, 100, own_only=own_only)
         return [(each.arena.arena_id, sorted(each.extent_ids)) for each in offers]

@@ -34,7 +34,7 @@ ADMIN = Identity("uid-0", admin=True)
 def publish(
     world: World, caller: Caller, namespace_id: bytes, sequence: Sequence, number: int
 ) -> list[int]:
-    """Reserve, insert and abort the whole pages of a sequence; return their slots."""
+    """Reserves, insert and abort the whole pages of a sequence; returns their slots."""
     pages = len(sequence.tokens) // 4 // world.layout.page_tokens
     request = ReservationRequest(number, 0, pages)
     world.store.reserve(caller, namespace_id, [request])

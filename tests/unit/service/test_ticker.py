@@ -12,7 +12,7 @@ from wire.own_logs import own_logs
 
 @pytest.fixture
 def clock() -> ManualClock:
-    """Provide a clock that shows what the test says."""
+    """Provides a clock that shows what the test says."""
     return ManualClock()
 
 

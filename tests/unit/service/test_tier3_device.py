@@ -16,7 +16,7 @@ from stores.disk_store import PAGES, DiskStores, page_count
 
 @pytest.fixture
 def card(stores: DiskStores) -> Iterator[tuple[Card, CudaDevice]]:
-    """Provide a card that stands in for a device, which outlives the stores on it."""
+    """Provides a card that stands in for a device, which outlives the stores on it."""
     card = Card(4 * GRANULARITY)
     with ExitStack() as stack:
         device = stack.enter_context(closing(CudaDevice(0, lambda: ServerCuda(card))))

@@ -74,7 +74,7 @@ def test_pages_that_left_the_index_meanwhile_are_not_written(stores: DiskStores)
             self.store: DiskStore | None = None
 
         def touch(self, digest: bytes) -> bool:
-            """Remove, and say that the page is worth a write."""
+            """Removes, and says that the page is worth a write."""
             store, self.store = self.store, None
             if store is not None:
                 caller, namespace_id = store.caller.identity, store.namespace_id

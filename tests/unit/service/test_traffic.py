@@ -8,14 +8,14 @@ from stores.store_world import ManualClock
 
 
 def make_traffic(rate: float | None, *, max_tenants: int = 100) -> tuple[Traffic, ManualClock]:
-    """Return the traffic of a store with this rate for everybody, and its clock."""
+    """Returns the traffic of a store with this rate for everybody, and its clock."""
     clock = ManualClock()
     quotas = QuotaTable(Quotas(requests_per_second=rate))
     return Traffic(quotas, clock, max_tenants=max_tenants), clock
 
 
 def admitted(traffic: Traffic, count: int, tenant: str = "a") -> int:
-    """Return how many of ``count`` requests at once came in."""
+    """Returns how many of ``count`` requests at once came in."""
     came = 0
     for _ in range(count):
         try:

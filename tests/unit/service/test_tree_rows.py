@@ -19,7 +19,7 @@ ADMIN = Identity("root", admin=True)
 def read_while(
     monkeypatch: pytest.MonkeyPatch, page: PageWorld, between: Callable[[], None]
 ) -> Outline:
-    """Read the tree a node at a time, with something happening after each."""
+    """Reads the tree a node at a time, with something happening after each."""
     monkeypatch.setattr(administration, "ROWS_AT_ONCE", 1)
     monkeypatch.setattr(administration, "sleep", lambda _: between())
     rows = page.world.store.tree_rows(ADMIN, page.namespace_id)

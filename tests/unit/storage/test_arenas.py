@@ -18,7 +18,7 @@ SLOT = 1024
 
 @pytest.fixture
 def arenas() -> Iterator[Arenas]:
-    """Provide a budget of ten slots in extents of four."""
+    """Provides a budget of ten slots in extents of four."""
     with closing(
         Arenas(budget_bytes=10 * SLOT, extent_bytes=4 * SLOT + 100, source=HostMemory())
     ) as made:

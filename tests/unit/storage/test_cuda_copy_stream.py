@@ -29,7 +29,7 @@ class Stuck:
     gate: Event = field(default_factory=Event)
 
     def release(self) -> None:
-        """Go on."""
+        """Goes on."""
         self.gate.set()
 
 

@@ -39,7 +39,7 @@ def arenas(device: CudaDevice) -> Iterator[Arenas]:
 
 
 def taken(card: Card) -> int:
-    """Return the bytes that the server has of the device."""
+    """Returns the bytes that the server has of the device."""
     return card.size_bytes - card.available_bytes
 
 

@@ -25,7 +25,7 @@ def card() -> Card:
 
 
 def runtime_on(card: Card, monkeypatch: pytest.MonkeyPatch, batched: str) -> CupyRuntime:
-    """Return the runtime on a stand-in of cupy, and of a driver with that batched copy."""
+    """Returns the runtime on a stand-in of cupy, and of a driver with that batched copy."""
     monkeypatch.setitem(sys.modules, "cupy", cupy_on(card))
     monkeypatch.setattr(cuda_driver, "_load", lambda: driver_library(card, batched))
     return CupyRuntime()

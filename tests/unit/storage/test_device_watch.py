@@ -22,7 +22,7 @@ class Rig:
         self.watch.on_lost(self.tell)
 
     def ask(self) -> bool:
-        """Answer as the device."""
+        """Answers as the device."""
         self.asked += 1
         return self.answers
 

@@ -20,7 +20,7 @@ from wire.own_logs import own_logs
 
 @pytest.fixture
 def table() -> Iterator[GenerationTable]:
-    """Provide a table of four slots."""
+    """Provides a table of four slots."""
     with closing(GenerationTable(7, 4)) as made:
         yield made
 

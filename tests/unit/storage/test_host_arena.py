@@ -25,13 +25,13 @@ SHAPE = ExtentShape(extent_id=7, arena_id=1, tier=1, slot_count=4, slot_bytes=10
 
 @pytest.fixture
 def extent() -> Iterator[HostExtent]:
-    """Provide a small extent."""
+    """Provides a small extent."""
     with closing(HostExtent(SHAPE)) as made:
         yield made
 
 
 def read(extent: HostExtent, index: int) -> memoryview:
-    """Return a slot's bytes."""
+    """Returns a slot's bytes."""
     page = extent.read(index)
     assert page is not None
     return page

@@ -17,7 +17,7 @@ from kvstore.storage.host.hugepages import (
 
 
 def pool(root: Path, **counts: int) -> Path:
-    """Write the pool's files, and return the root."""
+    """Writes the pool's files, and returns the root."""
     (root / POOL).mkdir(parents=True)
     for name, count in counts.items():
         (root / POOL / f"{name}_hugepages").write_text(f"{count}\n", encoding="ascii")

@@ -16,7 +16,7 @@ V1_MOUNT = (
 
 
 def machine(root: Path, files: dict[str, str]) -> Path:
-    """Write files below ``root``, with a meminfo, and return it."""
+    """Writes files below ``root``, with a meminfo, and returns it."""
     for name, text in {"proc/meminfo": MEMINFO, **files}.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ POLICIES = Path("/proc/self/numa_maps")
 
 
 def machine(root: Path, has_memory: str = "0-1,3\n") -> Path:
-    """Write the files of a machine with a GPU on node 3, and of one whose node is unknown."""
+    """Writes the files of a machine with a GPU on node 3, and of one whose node is unknown."""
     node = root / "sys/devices/system/node"
     node.mkdir(parents=True)
     (node / "has_memory").write_text(has_memory, encoding="ascii")

@@ -23,7 +23,7 @@ MAP_NORESERVE = 0x4000
 
 @contextmanager
 def mapped(size: int, flags: int = 0, map_flags: int = mmap.MAP_SHARED) -> Iterator[mmap.mmap]:
-    """Provide a mapped memfd without pages."""
+    """Provides a mapped memfd without pages."""
     descriptor = os.memfd_create(NAME, flags)
     try:
         os.ftruncate(descriptor, size)

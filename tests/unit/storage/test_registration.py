@@ -43,7 +43,7 @@ class Book:
         self.undone: list[int] = []
 
     def register(self, memory: memoryview) -> Callable[[], None]:
-        """Note a piece by its number."""
+        """Notes a piece by its number."""
         number = len(self.asked)
         self.asked.append(memory.nbytes)
         if number == self.refused:
@@ -63,7 +63,7 @@ def test_pieces_are_registered_in_order_and_undone_from_the_last() -> None:
 
 
 def filled_bytes() -> int:
-    """Return how many bytes of the extent's memfd are allocated."""
+    """Returns how many bytes of the extent's memfd are allocated."""
     numbers = open_descriptors(f"memfd:kvstore-extent-{SHAPE.extent_id}")
     return max(os.fstat(int(each)).st_blocks * 512 for each in numbers)
 

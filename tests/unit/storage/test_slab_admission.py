@@ -6,12 +6,12 @@ from kvstore.storage.slab.policy import FirstTouch, SecondTouch, WriteAdmission
 
 
 def digest(number: int) -> bytes:
-    """Return the digest of page ``number``."""
+    """Returns the digest of page ``number``."""
     return blake2b(b"%d" % number, digest_size=32).digest()
 
 
 def touches(admission: WriteAdmission, *numbers: int) -> list[bool]:
-    """Touch pages in turn."""
+    """Touches pages in turn."""
     return [admission.touch(digest(number)) for number in numbers]
 
 

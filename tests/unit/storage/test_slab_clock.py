@@ -31,7 +31,7 @@ class World:
             self.segments[0].children[index] = 1
 
     def evict(self, count: int) -> list[tuple[int, int]]:
-        """Drop up to ``count`` pages; return the segments and indexes of their slots."""
+        """Drops up to ``count`` pages; returns the segments and indexes of their slots."""
         found = []
         for slot in islice(self.clock.nominate(self.segments), count):
             number, index = divmod(slot, 1 << 20)

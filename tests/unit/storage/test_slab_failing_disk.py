@@ -22,7 +22,7 @@ from slab.rig import LIMIT, PAGE_BYTES, SEGMENT_BYTES, SlabRig, config, key
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[SlabRig]:
-    """Provide a slab with pages 0 to 9."""
+    """Provides a slab with pages 0 to 9."""
     made = SlabRig(config(tmp_path / "slab"))
     assert made.write(*range(10))
     yield made
@@ -48,7 +48,7 @@ def replace_descriptor(rig: SlabRig, path: str, flags: int) -> None:
 
 
 def alarms(logs: Sequence[MutableMapping[str, Any]]) -> int:
-    """Return how often the alarm was raised."""
+    """Returns how often the alarm was raised."""
     return [each["event"] for each in logs].count("slab_failed")
 
 

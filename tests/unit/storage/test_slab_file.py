@@ -17,7 +17,7 @@ SEGMENT = 64 << 10
 
 
 def opened(path: Path, segments: float = 2) -> SlabFile:
-    """Open a slab of so many segments."""
+    """Opens a slab of so many segments."""
     return SlabFile.open(
         path, size_bytes=ALIGNMENT + int(segments * SEGMENT), segment_bytes=SEGMENT
     )

@@ -27,7 +27,7 @@ class World:
         self.segment.write_header(number, SlotHeader(key(number), above, 1, 1, 1))
 
     def add(self, number: int) -> None:
-        """Add a page of the tree."""
+        """Adds a page of the tree."""
         self.write_header(number, PARENTS[number])
         self.index.add(key(number), self.segment.slot(number))
 

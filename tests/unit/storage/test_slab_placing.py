@@ -11,7 +11,7 @@ from slab.rig import LIMIT, PAGE_BYTES, SlabRig, config, key
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[SlabRig]:
-    """Provide a slab of two segments."""
+    """Provides a slab of two segments."""
     made = SlabRig(config(tmp_path / "slab"))
     yield made
     made.slab.close()

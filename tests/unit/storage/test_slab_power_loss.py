@@ -34,7 +34,7 @@ class Workload:
         self.left: set[int] = set()
 
     def run(self) -> None:
-        """Do all steps, and wait for the last."""
+        """Does all steps, and waits for the last."""
         for _ in range(STEPS):
             self._rng.choice((self._write, self._write, self._remove))()
             if self._rng.random() < 0.5:

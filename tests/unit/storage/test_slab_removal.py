@@ -14,7 +14,7 @@ OTHER = bytes(range(32))
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[SlabRig]:
-    """Provide a slab of two segments."""
+    """Provides a slab of two segments."""
     made = SlabRig(config(tmp_path / "slab"))
     yield made
     made.slab.close()

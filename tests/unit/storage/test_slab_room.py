@@ -10,7 +10,7 @@ SMALL, LARGE, TOO_LARGE = 4096, 16384, 65536
 
 
 def cut(room: SlabRoom, number: int, page_bytes: int) -> Segment:
-    """Cut a segment for pages of a size."""
+    """Cuts a segment for pages of a size."""
     header = SegmentHeader(bytes(16), number, 1, page_bytes)
     segment = Segment(header, layout_of(SEGMENT_BYTES, page_bytes))
     room.assign(segment)

@@ -17,7 +17,7 @@ SEGMENT = SegmentHeader(SLAB, 5, 12, 8192)
 
 
 def changed(raw: bytes, at: int) -> bytes:
-    """Return bytes with one of them changed."""
+    """Returns bytes with one of them changed."""
     return raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :]
 
 

@@ -15,7 +15,7 @@ from vllm_rig.vllm_stand_ins import Lora, PromptRequest
 
 
 def make_adapter(folder: Path, value: float) -> str:
-    """Write an adapter of one matrix and return its path."""
+    """Writes an adapter of one matrix and returns its path."""
     folder.mkdir(exist_ok=True)
     (folder / "adapter_config.json").write_text('{"r": 8}')
     save_file({"a": np.full((8, 8), value, np.float32)}, folder / "adapter_model.safetensors")
@@ -23,7 +23,7 @@ def make_adapter(folder: Path, value: float) -> str:
 
 
 def salt_of(lora: Lora | None, adapters: AdapterDigests, cache_salt: str | None = None) -> bytes:
-    """Return the salt of a request with an adapter."""
+    """Returns the salt of a request with an adapter."""
     request = PromptRequest([1, 2, 3], cache_salt, lora)
     key = RequestKey.of(request, adapters=adapters)
     assert key is not None

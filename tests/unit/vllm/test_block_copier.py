@@ -35,7 +35,7 @@ class Memory:
         self.extents = {each: torch.zeros(shape, dtype=torch.uint8) for each in (3, 4)}
 
     def extent_tensor(self, extent_id: int) -> torch.Tensor:
-        """Return one of them."""
+        """Returns one of them."""
         return self.extents[extent_id]
 
 

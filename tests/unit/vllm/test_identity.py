@@ -42,7 +42,7 @@ class HubConfig:
     facts: dict[str, object]
 
     def to_dict(self) -> dict[str, object]:
-        """Return its values."""
+        """Returns its values."""
         return self.facts
 
 
@@ -61,7 +61,7 @@ def engine(folder: Path) -> EngineFacts:
 
 
 def digest(config: EngineFacts, settings: ConnectorSettings = PLAIN) -> bytes:
-    """Return an engine's digest."""
+    """Returns an engine's digest."""
     return model_identity(config, settings, CPU).model_digest
 
 

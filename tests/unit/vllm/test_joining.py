@@ -13,7 +13,7 @@ class Clock:
     now = 100.0
 
     def __call__(self) -> float:
-        """Return the time, which stands."""
+        """Returns the time, which stands."""
         return self.now
 
 

@@ -28,7 +28,7 @@ def with_images(*features: Feature) -> PromptRequest:
 
 
 def key_of(request: PromptRequest, base_salt: bytes = b"") -> RequestKey:
-    """Return the key of a request that has one."""
+    """Returns the key of a request that has one."""
     key = RequestKey.of(request, base_salt=base_salt)
     assert key is not None
     return key

@@ -23,7 +23,7 @@ class NamespaceAt:
     waited: bool = False
 
     def wait_open(self, timeout: float) -> bool:
-        """Note that somebody waits."""
+        """Notes that somebody waits."""
         assert timeout > 0
         self.waited = True
         return self.opens
@@ -41,13 +41,13 @@ class OneNamespace:
         self._namespace = namespace
 
     def namespace(self, salt: bytes) -> Any:  # noqa: ANN401  # a stand-in
-        """Return it."""
+        """Returns it."""
         assert salt == b""
         return self._namespace
 
 
 def work(namespace: NamespaceAt) -> StoreWork:
-    """Ask of one namespace."""
+    """Asks of one namespace."""
     return StoreWork(OneNamespace(namespace), PAGE, 0.25)
 
 

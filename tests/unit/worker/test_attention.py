@@ -132,7 +132,7 @@ def test_nothing_beyond_the_sequence_is_read(rig: Any, text_ids: Ids) -> None:
 
 
 def other_models() -> Iterator[PreTrainedModel]:
-    """Build models that need what the tiny ones do not: softcaps, sinks, a window everywhere."""
+    """Builds models that need what the tiny ones do not: softcaps, sinks, a window everywhere."""
     kinds = ["sliding_attention", "full_attention"]
     yield Gemma2ForCausalLM(
         Gemma2Config(

@@ -33,7 +33,7 @@ class TemplateTokenizer(MarkedTokenizer):
 
 
 def shown(ids: list[int]) -> str:
-    """Return ids as text, the marks by their signs."""
+    """Returns ids as text, the marks by their signs."""
     return "".join({299: "^", START: "<", END: ">"}.get(i) or chr(i) for i in ids)
 
 

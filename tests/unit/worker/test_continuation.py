@@ -15,7 +15,7 @@ SEEDED = SamplingOptions(temperature=1.0, seed=3)
 
 
 def request_with(sampling: SamplingOptions) -> Request:
-    """Return a request that is drawn so."""
+    """Returns a request that is drawn so."""
     return Request(prompt_ids=PROMPT, max_tokens=5, sampling=sampling)
 
 

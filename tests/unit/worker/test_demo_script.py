@@ -16,13 +16,13 @@ FEWEST_TOKENS = 15
 
 @pytest.fixture(scope="module")
 def bytewise() -> DemoScript:
-    """Return the script of a model whose tokens are bytes."""
+    """Returns the script of a model whose tokens are bytes."""
     return DemoScript(ByteTokenizer())
 
 
 @pytest.fixture(scope="module")
 def words(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    """Return a tokenizer of few words, which puts a beginning in front."""
+    """Returns a tokenizer of few words, which puts a beginning in front."""
     folder: Path = tmp_path_factory.mktemp("words")
     special = {"bos_token": "[BOS]", "unk_token": "[UNK]"}
     vocabulary = {text: number for number, text in enumerate(["[BOS]", "[UNK]", "the"])}

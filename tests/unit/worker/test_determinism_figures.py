@@ -32,7 +32,7 @@ def test_differences_are_counted() -> None:
 
 @pytest.fixture(scope="module")
 def rigs(paged_models: dict[str, PagedModel]) -> list[DeterminismRig]:
-    """Return a tiny model's texts on pages, as it is and in the deterministic mode."""
+    """Returns a tiny model's texts on pages, as it is and in the deterministic mode."""
     made = torch.Generator().manual_seed(1)
     texts = list(torch.randint(0, 256, (TEXTS, CONTEXT + POSITIONS), generator=made))
     exact = page_model(TINY_MODELS["llama"](), deterministic=True)

@@ -28,19 +28,19 @@ Ids = Callable[[int, int], list[int]]
 
 @pytest.fixture(scope="module", params=sorted(TINY_MODELS))
 def exact(request: pytest.FixtureRequest, stock_models: Any) -> tuple[Any, Any]:
-    """Return a tiny model as it is, and on pages in the deterministic mode."""
+    """Returns a tiny model as it is, and on pages in the deterministic mode."""
     module = TINY_MODELS[request.param]()
     return stock_models[request.param], page_model(module, deterministic=True)
 
 
 @pytest.fixture
 def rig(exact: tuple[Any, Any], make_rig: Callable[..., Any]) -> Any:
-    """Return a rig of the deterministic model."""
+    """Returns a rig of the deterministic model."""
     return make_rig(*exact)
 
 
 def logits_by_cuts(rig: Any, ids: Sequence[int], ends: Sequence[int], table: Any) -> torch.Tensor:
-    """Compute a sequence in steps that end there; gives each step's last row."""
+    """Computes a sequence in steps that end there; gives each step's last row."""
     starts = [0, *ends[:-1]]
     return torch.cat(
         [rig.compute((table, at, ids[at:end])) for at, end in zip(starts, ends, strict=True)]

@@ -27,7 +27,7 @@ class FailingModel:
         self._model = model
 
     def forward(self, *given: object) -> torch.Tensor:
-        """Compute, or raise."""
+        """Computes, or raises."""
         if self.error is not None:
             raise self.error
         return self._model.forward(*given)  # type: ignore[arg-type]
@@ -47,14 +47,14 @@ class Rig:
         self.engine = Engine(self.model, None, longest=200)  # type: ignore[arg-type]
 
     def ask(self) -> bool:
-        """Count a question and answer it."""
+        """Counts a question and answer it."""
         self.asked += 1
         return self.answers
 
 
 @pytest.fixture
 def rig(paged_models: dict[str, PagedModel], monkeypatch: pytest.MonkeyPatch) -> Rig:
-    """Return an engine whose device works."""
+    """Returns an engine whose device works."""
     return Rig(paged_models["qwen3"], monkeypatch)
 
 
@@ -132,11 +132,11 @@ class Cuda:
         self.waited: list[torch.device] = []
 
     def current_stream(self, device: torch.device) -> object:
-        """Return the one stream."""
+        """Returns the one stream."""
         return device
 
     def synchronize(self, device: torch.device) -> None:
-        """Wait, or raise what every call raises."""
+        """Waits, or raises what every call raises."""
         self.waited.append(device)
         if self.failed:
             raise ILLEGAL
@@ -144,7 +144,7 @@ class Cuda:
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
-    """Put a stand-in in the place of ``torch.cuda``."""
+    """Puts a stand-in in the place of ``torch.cuda``."""
     stand_in = Cuda()
     for name in ("current_stream", "synchronize"):
         monkeypatch.setattr(torch.cuda, name, getattr(stand_in, name))

@@ -30,25 +30,25 @@ Ids = Callable[[int, int], list[int]]
 
 @pytest.fixture(scope="module")
 def references(stock_models: dict[str, PreTrainedModel]) -> dict[str, Reference]:
-    """Return stock transformers for each tiny model."""
+    """Returns stock transformers for each tiny model."""
     return {name: Reference(module) for name, module in stock_models.items()}
 
 
 @pytest.fixture
 def qwen(paged_models: dict[str, PagedModel]) -> PagedModel:
-    """Return the one model that is enough where models make no difference."""
+    """Returns the one model that is enough where models make no difference."""
     return paged_models["qwen3"]
 
 
 @pytest.fixture
 def alone(qwen: PagedModel) -> Engine:
-    """Return an engine without a store."""
+    """Returns an engine without a store."""
     return Engine(qwen, None, longest=200)
 
 
 @pytest.fixture
 def world(qwen: PagedModel) -> Iterator[EngineWorld]:
-    """Return an engine on a store, which holds nothing afterwards."""
+    """Returns an engine on a store, which holds nothing afterwards."""
     with (
         running_store("--tier1-bytes", "16MiB") as store,
         EngineWorld(qwen, store.runtime_dir) as w,

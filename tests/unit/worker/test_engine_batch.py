@@ -23,20 +23,20 @@ Ids = Callable[[int, int], list[int]]
 
 @pytest.fixture
 def qwen(paged_models: dict[str, PagedModel]) -> PagedModel:
-    """Return the one model that is enough where models make no difference."""
+    """Returns the one model that is enough where models make no difference."""
     return paged_models["qwen3"]
 
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[RunningStore]:
-    """Return a store with room for all that these tests compute."""
+    """Returns a store with room for all that these tests compute."""
     with running_store("--tier1-bytes", "32MiB") as running:
         yield running
 
 
 @pytest.fixture
 def world(store: RunningStore, qwen: PagedModel) -> Iterator[EngineWorld]:
-    """Return an engine on the store, which holds nothing afterwards."""
+    """Returns an engine on the store, which holds nothing afterwards."""
     with EngineWorld(qwen, store.runtime_dir) as w:
         w.wait_open()
         yield w

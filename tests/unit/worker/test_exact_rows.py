@@ -24,7 +24,7 @@ class Card:
 
 @pytest.fixture
 def card(monkeypatch: pytest.MonkeyPatch) -> Card:
-    """Provide a GPU, and an environment without a setting of cuBLAS."""
+    """Provides a GPU, and an environment without a setting of cuBLAS."""
     # Restores the variable at the end, also if the code sets it.
     monkeypatch.setenv(WORKSPACE, "")
     monkeypatch.delenv(WORKSPACE)

@@ -39,7 +39,7 @@ WORDS += [f"<unused{i}>" for i in range(256 - len(WORDS))]
 
 @pytest.fixture(scope="module")
 def module() -> PreTrainedModel:
-    """Return the model that the file is made of; like Gemma it has one matrix for both ends."""
+    """Returns the model that the file is made of; like Gemma it has one matrix for both ends."""
     module = build_gemma3()
     module.config.tie_word_embeddings = True
     module.lm_head.weight = module.model.embed_tokens.weight
@@ -48,7 +48,7 @@ def module() -> PreTrainedModel:
 
 @pytest.fixture(scope="module")
 def source(module: PreTrainedModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write the model as llama.cpp would, with one matrix quantised."""
+    """Writes the model as llama.cpp would, with one matrix quantised."""
     path = tmp_path_factory.mktemp("gguf") / "model.gguf"
     config, writer = module.config, GGUFWriter(path, "gemma3")
     writer.add_context_length(config.max_position_embeddings)

@@ -37,14 +37,14 @@ for line in sys.stdin:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[IO[bytes]]:
-    """Return a file for the process's standard error."""
+    """Returns a file for the process's standard error."""
     with (tmp_path / "log").open("wb") as opened:
         yield opened
 
 
 @pytest.fixture
 def process(tmp_path: Path, log: IO[bytes]) -> Iterator[LineProcess]:
-    """Return a process of the program above."""
+    """Returns a process of the program above."""
     (tmp_path / "line_program.py").write_text(PROGRAM)
     environment = {"PYTHONPATH": str(tmp_path), "LINE_PROCESS_TEST": "yes"}
     arguments = ("--some", "thing")
@@ -117,7 +117,7 @@ def test_one_that_cannot_start_says_so(log: IO[bytes], tmp_path: Path) -> None:
 
 
 def command_line(process: LineProcess) -> list[str]:
-    """Return a process's command line: for a moment, while it becomes another program, none."""
+    """Returns a process's command line: for a moment, while it becomes another program, none."""
     file = Path(f"/proc/{process.pid}/cmdline")
     assert wait_until(lambda: bool(file.read_bytes()))
     return file.read_text().split("\0")[:-1]

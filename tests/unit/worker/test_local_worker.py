@@ -11,7 +11,7 @@ from kvstore_client.testing import running_store
 
 @pytest.fixture
 def qwen(paged_models: dict[str, PagedModel]) -> PagedModel:
-    """Return one model."""
+    """Returns one model."""
     return paged_models["qwen3"]
 
 

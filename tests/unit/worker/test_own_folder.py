@@ -21,7 +21,7 @@ def named(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def own() -> Path:
-    """Return where a store of --start-store would have its sockets."""
+    """Returns where a store of --start-store would have its sockets."""
     return ServeStore(StoreOptions(start=True)).path
 
 

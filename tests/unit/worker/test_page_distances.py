@@ -14,13 +14,13 @@ SLOTS = 2 * FEWEST_PAGES
 
 
 def extent() -> torch.Tensor:
-    """Return the memory of an extent."""
+    """Returns the memory of an extent."""
     return torch.zeros(SLOTS, *LAYOUT.page_shape)
 
 
 @pytest.fixture
 def pool() -> PagePool:
-    """Return a pool of three extents."""
+    """Returns a pool of three extents."""
     pool = PagePool(LAYOUT)
     for key in (0, 9, -1):
         pool.add_extent(key, extent())
@@ -28,7 +28,7 @@ def pool() -> PagePool:
 
 
 def table_of(*pages: tuple[int, int]) -> BlockTable:
-    """Return a table of (extent, slot)."""
+    """Returns a table of (extent, slot)."""
     return BlockTable(LAYOUT.page_tokens, [PageRef(*page) for page in pages])
 
 

@@ -11,7 +11,7 @@ LAYOUT = PageLayout(1, 1, 4, "float32", 4)
 
 
 def memory() -> torch.Tensor:
-    """Return the memory of an extent."""
+    """Returns the memory of an extent."""
     return torch.zeros(2, *LAYOUT.page_shape)
 
 

@@ -17,12 +17,12 @@ Ids = Callable[[int, int], list[int]]
 
 @pytest.fixture(scope="module")
 def reference() -> Reference:
-    """Return a reference in this process."""
+    """Returns a reference in this process."""
     return Reference(build_qwen3())
 
 
 def greedy(reference: Reference, ids: list[int], output: list[int]) -> list[float]:
-    """Check that ids are the plain forward's best, and return its gaps at each of them."""
+    """Checks that ids are the plain forward's best, and returns its gaps at each of them."""
     whole = torch.tensor([ids + output])
     with torch.inference_mode():
         logits = reference._module(input_ids=whole).logits[0, len(ids) - 1 : -1]

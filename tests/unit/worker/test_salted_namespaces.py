@@ -21,7 +21,7 @@ def test_those_used_longest_ago_are_let_go(monkeypatch: pytest.MonkeyPatch) -> N
         known: dict[str, Namespace] = {}
 
         def stayed(salt: str, *used: str) -> bool:
-            """Find it, and tell whether it is the one found before; it opens in any case."""
+            """Finds it, and tells whether it is the one found before; it opens in any case."""
             namespace = found.find(salt, lambda: set(used))
             before, known[salt] = known.get(salt), namespace
             assert namespace.wait_open(30)

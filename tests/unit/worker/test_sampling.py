@@ -13,7 +13,7 @@ DRAWS = 4_000
 
 
 def naive_probabilities(logits: list[float], options: SamplingOptions) -> list[float]:
-    """Compute each token's probability, one sentence of the contract after the other."""
+    """Computes each token's probability, one sentence of the contract after the other."""
     weights = [math.exp(each / options.temperature) for each in logits]
     order = sorted(range(len(logits)), key=lambda i: -logits[i])
     kept = order[: options.top_k or len(order)]
@@ -28,7 +28,7 @@ def naive_probabilities(logits: list[float], options: SamplingOptions) -> list[f
 
 
 def draws(options: SamplingOptions, count: int = DRAWS) -> list[Choice]:
-    """Draw from the same logits again and again."""
+    """Draws from the same logits again and again."""
     sampler = Sampler(options)
     return [sampler.choose(torch.tensor(LOGITS)) for _ in range(count)]
 

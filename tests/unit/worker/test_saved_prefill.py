@@ -20,7 +20,7 @@ from kvstore_client.testing import running_store
 
 @pytest.fixture
 def worker(paged_models: dict[str, PagedModel]) -> Iterator[LocalWorker]:
-    """Return a worker on a store."""
+    """Returns a worker on a store."""
     with (
         running_store("--tier1-bytes", "16MiB") as store,
         local_worker(

@@ -23,7 +23,7 @@ ROW = re.compile(r"^\| `(--[a-z-]+)` \| (.*?) \| .* \|$", flags=re.MULTILINE)
 
 
 def options() -> dict[str, str]:
-    """Return each option's longest name and its default, as the page writes them."""
+    """Returns each option's longest name and its default, as the page writes them."""
     group: Any = typer.main.get_command(app)
     found = {}
     for each in group.commands["serve"].params:

@@ -12,7 +12,7 @@ POOL = PagePool(PageLayout(1, 1, 2, "float32", 4))
 
 
 def table(pages: int) -> BlockTable:
-    """Return a table of some pages, wherever they are."""
+    """Returns a table of some pages, wherever they are."""
     return BlockTable(4, [PageRef(0, slot) for slot in range(pages)])
 
 

@@ -28,7 +28,7 @@ class Sequences:
     """Sequences that go on by a token a step, on pages of two extents in no order."""
 
     def __init__(self, lengths: list[int], spare_pages: int) -> None:
-        """Begin behind the given number of tokens for each sequence."""
+        """Begins behind the given number of tokens for each sequence."""
         counts = [LAYOUT.pages_for(length) for length in lengths]
         slots = (sum(counts) + spare_pages) // 2 + 1
         self.pool = PagePool(LAYOUT)
@@ -43,7 +43,7 @@ class Sequences:
         ]
 
     def step(self, counts: list[int] | None = None) -> Step:
-        """Return the next step: a token of each sequence, or ``counts``."""
+        """Returns the next step: a token of each sequence, or ``counts``."""
         parts = []
         for number, table in enumerate(self.tables):
             start, count = self._lengths[number], 1 if counts is None else counts[number]
@@ -55,7 +55,7 @@ class Sequences:
 
 
 def made(step: Step) -> StepTables:
-    """Make a step's tables as attention does before its first layer."""
+    """Makes a step's tables as attention does before its first layer."""
     tables = StepTables(step, KernelShape(), ROOM)
     tables.work(GROUP, None)
     return tables
@@ -125,7 +125,7 @@ def test_a_page_that_is_not_mapped_is_refused() -> None:
 
 
 def seconds(make: Callable[[Step], object], steps: Iterator[Step]) -> float:
-    """Return the shortest time to make a step's tables."""
+    """Returns the shortest time to make a step's tables."""
     best = float("inf")
     for step in steps:
         begin = time.perf_counter()

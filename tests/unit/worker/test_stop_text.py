@@ -8,7 +8,7 @@ from inference_worker.text.stop import StopText
 
 
 def through(stops: list[str], *pieces: str) -> tuple[list[str], bool]:
-    """Return what comes of each piece, up to the stop or the end."""
+    """Returns what comes of each piece, up to the stop or the end."""
     stop_text = StopText(stops)
     found = []
     for piece in pieces:

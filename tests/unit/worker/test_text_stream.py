@@ -28,7 +28,7 @@ class WordTokenizer(ByteTokenizer):
     """Each id is a word with a space before it, but not at the beginning, as in SentencePiece."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Give words."""
+        """Gives words."""
         return "".join(f" w{i}" for i in ids if i < NO_TEXT).removeprefix(" ")
 
 

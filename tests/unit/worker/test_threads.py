@@ -11,7 +11,7 @@ from inference_worker.model.device import threads_for, use_threads
 
 @pytest.fixture(autouse=True)
 def unchanged() -> Iterator[None]:
-    """Give the process back its threads."""
+    """Gives the process back its threads."""
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)

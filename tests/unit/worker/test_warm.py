@@ -48,7 +48,7 @@ def warmer(worker: LocalWorker) -> Warmer:
 
 
 def pins(worker: LocalWorker) -> dict[str, int]:
-    """Return the tokens of each named pin."""
+    """Returns the tokens of each named pin."""
     assert worker.client is not None
     return {each.name: each.pinned_token_count for each in worker.client.admin.named_pins()}
 

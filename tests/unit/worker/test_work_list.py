@@ -13,13 +13,13 @@ PROGRAMS = 132 * 4 // 8
 
 
 def parts_of(*parts: tuple[int, int]) -> Parts:
-    """Make parts of (tokens before, tokens computed), one after the other in the step."""
+    """Makes parts of (tokens before, tokens computed), one after the other in the step."""
     starts, counts = np.array(parts, np.int64).reshape(-1, 2).T
     return Parts(counts.cumsum() - counts, starts, counts, np.arange(len(counts)) * 1000)
 
 
 def sizes(work: WorkList) -> list[int]:
-    """Return how many keys each program reads."""
+    """Returns how many keys each program reads."""
     return [int(entry[5] - entry[4]) for entry in work.entries]
 
 

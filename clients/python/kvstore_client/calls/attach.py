@@ -48,7 +48,7 @@ class AttachConnection:
         _open.add(self)
 
     def hello(self, display_name: str, *, cuda_mps: bool, deadline: Deadline) -> attach_pb2.Welcome:
-        """Connect and be given a credential; raises ``StoreError``."""
+        """Connects and be given a credential; raises ``StoreError``."""
         hello = attach_pb2.Hello(
             protocol_version=PROTOCOL_VERSION, display_name=display_name, cuda_mps=cuda_mps
         )
@@ -60,12 +60,12 @@ class AttachConnection:
         return self._ask(attach_pb2.ClientFrame(hello=hello), "welcome", deadline).welcome
 
     def bind(self, lease_id: bytes, secret: bytes, deadline: Deadline) -> attach_pb2.Bound:
-        """Attach this process to a lease; raises ``StoreError``."""
+        """Attaches this process to a lease; raises ``StoreError``."""
         bind = attach_pb2.Bind(lease_id=lease_id, lease_secret=secret)
         return self._ask(attach_pb2.ClientFrame(bind=bind), "bound", deadline).bound
 
     def serve(self, table: ExtentTable, hung_up: Callable[[StoreError], None]) -> None:
-        """Start the thread that maps what is announced."""
+        """Starts the thread that maps what is announced."""
         self._socket.settimeout(None)
         self._reader = Thread(
             target=self._read, args=(table, hung_up), name="kvstore-attach", daemon=True
@@ -78,20 +78,20 @@ class AttachConnection:
             self._send(attach_pb2.ClientFrame(unmapped=attach_pb2.Unmapped(extent_ids=extent_ids)))
 
     def abort(self) -> None:
-        """End whatever goes on over the connection, from any thread."""
+        """Ends whatever goes on over the connection, from any thread."""
         self._aborted = True
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """End the connection and its thread. Can be repeated; not from ``hung_up``."""
+        """Ends the connection and its thread. Can be repeated; not from ``hung_up``."""
         self.abort()
         if self._reader is not None:
             self._reader.join()
         self._socket.close()
 
     def close_inherited(self) -> None:
-        """Close a forked child's copy of the socket: the connection is its parent's."""
+        """Closes a forked child's copy of the socket: the connection is its parent's."""
         self._socket.close()
 
     def _ask(
@@ -138,7 +138,7 @@ class AttachConnection:
             hung_up(StoreUnavailable(f"the attach connection ended: {error!r}"))
 
     def _populate_until_spoken_to(self, table: ExtentTable) -> None:
-        """Prepare memory for its first use while the store says nothing."""
+        """Prepares memory for its first use while the store says nothing."""
         spoken_to = select.poll()
         spoken_to.register(self._socket, select.POLLIN)
         while not spoken_to.poll(0) and table.populate():
@@ -173,7 +173,7 @@ class AttachConnection:
 
 
 def _map(extent: types_pb2.Extent, descriptors: list[int], table: ExtentTable) -> bool:
-    """Map one extent; returns whether it is mapped. Raises ``UntrustedExtent``.
+    """Maps one extent; returns whether it is mapped. Raises ``UntrustedExtent``.
 
     The store hands out no slots where this process has no memory.
     """

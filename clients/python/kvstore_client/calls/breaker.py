@@ -94,19 +94,19 @@ class CircuitBreaker:
         return Ticket(self._openings, trial)
 
     def leave(self, ticket: Ticket) -> None:
-        """Note that a request is over, whatever came of it."""
+        """Notes that a request is over, whatever came of it."""
         if ticket.trial and ticket.opening == self._openings:
             self._tried = False
 
     def check(self, kind: str) -> None:
-        """Raise ``StoreUnavailable`` where calls of this kind are not to be sent yet."""
+        """Raises ``StoreUnavailable`` where calls of this kind are not to be sent yet."""
         until, refusal = self._rests.get(kind, (0.0, None))
         left = until - self._clock()
         if left > 0:
             raise StoreUnavailable(f"not asked for another {left:.2g} s: {refusal}")
 
     def answered(self, ticket: Ticket, kind: str) -> None:
-        """Note that a call was answered in time."""
+        """Notes that a call was answered in time."""
         if ticket.opening != self._openings or self.state is BreakerState.OPEN:
             return
         self.state = BreakerState.CLOSED
@@ -114,7 +114,7 @@ class CircuitBreaker:
         self._timeouts[kind] = max(0, self._timeouts[kind] - 1)
 
     def failed(self, ticket: Ticket, kind: str, error: StoreError) -> bool:
-        """Note that a call failed; returns whether that opened it.
+        """Notes that a call failed; returns whether that opened it.
 
         A call that began before the last opening tells nothing new.
         """
@@ -140,7 +140,7 @@ class CircuitBreaker:
         return self._probe_at - self._clock()
 
     def probed(self, error: StoreError | None) -> None:
-        """Note what came of a probe: None for an answer, which a refusal is as well."""
+        """Notes what came of a probe: None for an answer, which a refusal is as well."""
         if self.state is not BreakerState.OPEN:
             return
         self._probe_failed = error is not None
@@ -208,25 +208,25 @@ class StoreGate:
             return self._breaker.admit()
 
     def leave(self, ticket: Ticket) -> None:
-        """Note that a request is over."""
+        """Notes that a request is over."""
         with self._monitor:
             self._breaker.leave(ticket)
             if ticket.trial:
                 self._monitor.notify_all()
 
     def check(self, kind: str) -> None:
-        """Raise ``StoreUnavailable`` where calls of this kind are not to be sent yet."""
+        """Raises ``StoreUnavailable`` where calls of this kind are not to be sent yet."""
         self._breaker.check(kind)
 
     def answered(self, ticket: Ticket, kind: str) -> None:
-        """Note that a call was answered in time."""
+        """Notes that a call was answered in time."""
         with self._monitor:
             self._breaker.answered(ticket, kind)
             if ticket.trial:
                 self._monitor.notify_all()
 
     def failed(self, ticket: Ticket, kind: str, error: StoreError) -> None:
-        """Note that a call failed; where that opened it, begin to probe."""
+        """Notes that a call failed; where that opened it, begin to probe."""
         with self._monitor:
             opened = self._breaker.failed(ticket, kind, error)
             if opened:
@@ -243,7 +243,7 @@ class StoreGate:
             self._monitor.notify_all()
 
     def close(self) -> None:
-        """Probe no more. Does not wait."""
+        """Probes no more. Does not wait."""
         with self._monitor:
             self._closed = True
             self._monitor.notify_all()
@@ -275,7 +275,7 @@ class StoreGate:
                 self._monitor.notify_all()
 
     def _wait(self) -> bool:
-        """Wait until a probe is due; returns False where none is wanted, and the thread ends."""
+        """Waits until a probe is due; returns False where none is wanted, and the thread ends."""
         with self._monitor:
             while not self._closed and self._breaker.state is BreakerState.OPEN:
                 left = self._breaker.probe_in
@@ -327,7 +327,7 @@ class StoreRequest:
         self._given = call_timeout
 
     def remaining(self) -> float:
-        """Return the seconds left, more than zero; raises ``StoreTimedOut`` after them.
+        """Returns the seconds left, more than zero; raises ``StoreTimedOut`` after them.
 
         What is waited for next is taken to have as many.
         """
@@ -335,7 +335,7 @@ class StoreRequest:
         return self._given
 
     def ask(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Make a call of ``LeaseCalls``; its errors are raised after their meaning is drawn.
+        """Makes a call of ``LeaseCalls``; its errors are raised after their meaning is drawn.
 
         One that says that the lease is over ends the session. After one that was
         not answered in time the store is not asked until it answers again. Raises
@@ -356,7 +356,7 @@ class StoreRequest:
         return answer
 
     def failed(self, kind: str, error: StoreError) -> None:
-        """Note that something that the request waited for failed."""
+        """Notes that something that the request waited for failed."""
         if isinstance(error, StoreTimedOut) and self._given < self._fair:
             error = StoreUnavailable(f"{error}, of which {self._given:.2g} s were left")
         self._gate.failed(self._ticket, kind, error)

@@ -79,7 +79,7 @@ class StoreCalls:
         self.store = store_pb2_grpc.StoreServiceStub(self._channel)
 
     def use_lanes(self, lanes: HotLanes) -> None:
-        """Make the calls of the request path over lanes, which are this object's to close."""
+        """Makes the calls of the request path over lanes, which are this object's to close."""
         cache, lease, pb = self.prefix_cache, self.lease, prefix_cache_pb2
         self._on_lanes = {
             cache.MatchPrefix: (PREFIX_CACHE + "MatchPrefix", pb.MatchPrefixResponse),
@@ -96,7 +96,7 @@ class StoreCalls:
         self._lanes = lanes
 
     def call(self, method: Any, request: Any, timeout: float, *, tokens: bytes = b"") -> Any:  # noqa: ANN401  # stubs are untyped
-        """Return a method's answer; raises :class:`~kvstore_client.errors.StoreError`.
+        """Returns a method's answer; raises :class:`~kvstore_client.errors.StoreError`.
 
         ``tokens`` are the request's ``sequence.tokens``, which it does not have yet: put
         into a message they would be copied, which a lane does without.
@@ -130,7 +130,7 @@ class StoreCalls:
             raise StoreUnavailable(str(error)) from None
 
     def stream(self, method: Any, request: Any, timeout: float) -> Any:  # noqa: ANN401  # as call
-        """Return a call whose answers come one by one, ``timeout`` seconds long at most.
+        """Returns a call whose answers come one by one, ``timeout`` seconds long at most.
 
         Reading them raises gRPC's errors, which ``error_of_call`` says the meaning of.
         """
@@ -140,7 +140,7 @@ class StoreCalls:
             raise StoreUnavailable(str(error)) from None
 
     def _metadata_now(self) -> tuple[tuple[str, str | bytes], ...]:
-        """Return what goes with each call, and with a traced one its span."""
+        """Returns what goes with each call, and with a traced one its span."""
         if not tracing.ON:
             return self._metadata
         return (*self._metadata, (tracing.TRACEPARENT, tracing.traceparent()))
@@ -156,12 +156,12 @@ class StoreCalls:
         return self._lanes.post(path, [request.SerializeToString()], timeout, told)
 
     def collect(self, seconds: float = 0.0) -> None:
-        """Read answers to what was posted: those that are there, or come within ``seconds``."""
+        """Reads answers to what was posted: those that are there, or come within ``seconds``."""
         if self._lanes is not None:
             self._lanes.collect(seconds)
 
     def call_cancellably(self, method: Any, request: Any, timeout: float) -> Any:  # noqa: ANN401  # as call
-        """Do as :meth:`call`, until :meth:`cancel`. One thread at a time uses it."""
+        """Does as :meth:`call`, until :meth:`cancel`. One thread at a time uses it."""
         if self._cancelled:
             raise StoreUnavailable("CANCELLED: given up by this client")
         try:
@@ -180,13 +180,13 @@ class StoreCalls:
             raise StoreUnavailable(str(error)) from None
 
     def cancel(self) -> None:
-        """End the cancellable call under way, and every one to come."""
+        """Ends the cancellable call under way, and every one to come."""
         self._cancelled = True
         if self._cancellable is not None:
             self._cancellable.cancel()
 
     def close(self) -> None:
-        """Cancel the calls under way and close the channel. Can be repeated."""
+        """Cancels the calls under way and closes the channel. Can be repeated."""
         if self._lanes is not None:
             self._lanes.close()
         self._channel.close()

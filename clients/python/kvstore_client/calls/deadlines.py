@@ -23,11 +23,11 @@ class Backoff:
         self._next = first
 
     def reset(self) -> None:
-        """Begin again after a success."""
+        """Begins again after a success."""
         self._next = self._first
 
     def delay(self) -> float:
-        """Return the next wait, between half of it and all of it."""
+        """Returns the next wait, between half of it and all of it."""
         whole = self._next
         self._next = min(self._longest, whole * 2)
         return self._random.uniform(whole / 2, whole)
@@ -40,14 +40,14 @@ class Deadline:
         self._end = time.monotonic() + seconds
 
     def remaining(self) -> float:
-        """Return the seconds left, more than zero; raises :class:`StoreTimedOut` after them."""
+        """Returns the seconds left, more than zero; raises :class:`StoreTimedOut` after them."""
         left = self._end - time.monotonic()
         if left <= 0:
             raise StoreTimedOut("the deadline passed before the store was asked")
         return left
 
     def left(self) -> float:
-        """Return the seconds left, or zero after them."""
+        """Returns the seconds left, or zero after them."""
         return max(0.0, self._end - time.monotonic())
 
 
@@ -71,7 +71,7 @@ class StoreBudget:
 
     @contextmanager
     def spend(self, longest: float) -> Iterator[Deadline]:
-        """Charge a call, which may take ``longest`` seconds; gives its deadline.
+        """Charges a call, which may take ``longest`` seconds; gives its deadline.
 
         Raises :class:`StoreUnavailable` where nothing is left.
         """
@@ -89,7 +89,7 @@ class StoreBudget:
 
 @contextmanager
 def shared_budget(budgets: Iterable[StoreBudget]) -> Iterator[StoreBudget]:
-    """Give a budget for calls that several requests wait for: as large as the largest left.
+    """Gives a budget for calls that several requests wait for: as large as the largest left.
 
     Each of them is charged for what is spent of it.
     """

@@ -41,11 +41,11 @@ class EventWatch:
             raise StoreUnavailable("the watch ended before it began") from None
 
     def __iter__(self) -> Iterator[store_pb2.WatchEventsResponse]:
-        """Return itself."""
+        """Returns itself."""
         return self
 
     def __next__(self) -> store_pb2.WatchEventsResponse:
-        """Wait for the next event and return it."""
+        """Waits for the next event and returns it."""
         try:
             event: store_pb2.WatchEventsResponse = next(self._call)
         except grpc.RpcError as error:
@@ -55,7 +55,7 @@ class EventWatch:
         return event
 
     def __enter__(self) -> Self:
-        """Return itself."""
+        """Returns itself."""
         return self
 
     def __exit__(
@@ -64,15 +64,15 @@ class EventWatch:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """End the watch."""
+        """Ends the watch."""
         self.close()
 
     def close(self) -> None:
-        """End the watch, from any thread; can be repeated."""
+        """Ends the watch, from any thread; can be repeated."""
         self._closed = True
         self._call.cancel()
 
 
 def _is_over(error: grpc.RpcError) -> bool:
-    """Return whether a call ended with its time."""
+    """Returns whether a call ended with its time."""
     return isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED

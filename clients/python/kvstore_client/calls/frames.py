@@ -19,13 +19,13 @@ class BrokenFrames(Exception):
 
 
 def send_frame(connection: socket.socket, frame: attach_pb2.ClientFrame) -> None:
-    """Send one frame; raises ``OSError``."""
+    """Sends one frame; raises ``OSError``."""
     body = frame.SerializeToString()
     connection.sendall(len(body).to_bytes(LENGTH_BYTES, "little") + body)
 
 
 def receive_frame(connection: socket.socket) -> tuple[attach_pb2.ServerFrame, list[int]]:
-    """Receive one frame and its descriptors, which are the caller's to close.
+    """Receives one frame and its descriptors, which are the caller's to close.
 
     Descriptors are close-on-exec. Never reads beyond the frame, so that none is
     taken for another frame's. Raises ``EOFError`` when the peer hung up,
@@ -53,7 +53,7 @@ def _check_length(length: int) -> None:
 
 
 def close_all(descriptors: list[int]) -> None:
-    """Close the descriptors and empty the list."""
+    """Closes the descriptors and empty the list."""
     while descriptors:
         os.close(descriptors.pop())
 

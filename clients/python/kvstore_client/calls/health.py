@@ -10,7 +10,7 @@ LIVENESS = "liveness"
 
 
 def health_of(channel: grpc.Channel, service: str = READINESS, *, timeout: float) -> str:
-    """Return what the store says of a service, such as ``SERVING`` or ``NOT_SERVING``.
+    """Returns what the store says of a service, such as ``SERVING`` or ``NOT_SERVING``.
 
     Where it says nothing within ``timeout`` seconds: the name of the status code
     that the call ended with, such as ``UNAVAILABLE`` or ``DEADLINE_EXCEEDED``.

@@ -74,7 +74,7 @@ class HotLane:
         _open.add(self)
 
     def open(self, name: str, lease_id: bytes, secret: bytes, deadline: Deadline) -> None:
-        """Connect under a lease that this process is attached to; raises ``StoreError``."""
+        """Connects under a lease that this process is attached to; raises ``StoreError``."""
         hello = attach_pb2.Hello(protocol_version=PROTOCOL_VERSION, display_name=name)
         opening = attach_pb2.OpenLane(lease_id=lease_id, lease_secret=secret)
         with _typed("the lane was not opened in time"):
@@ -89,7 +89,7 @@ class HotLane:
         self._numbers = {path: number for number, path in enumerate(methods)}
 
     def takes(self, method: str) -> bool:
-        """Return whether a method, by its path over gRPC, may be called."""
+        """Returns whether a method, by its path over gRPC, may be called."""
         return method in self._numbers
 
     @property
@@ -98,7 +98,7 @@ class HotLane:
         return len(self._posted)
 
     def call(self, method: str, request: Sequence[bytes], timeout: float) -> bytes:
-        """Return a method's response; raises ``StoreError``. ``request`` comes in pieces.
+        """Returns a method's response; raises ``StoreError``. ``request`` comes in pieces.
 
         Reads the answers to what was posted before, which come first. ``timeout`` counts from
         when what the kernel takes at once was sent.
@@ -134,7 +134,7 @@ class HotLane:
         timeout: float,
         told: Callable[[bool], None],
     ) -> bool:
-        """Send a call whose answer is read later; False, and nothing is sent, if it had to wait.
+        """Sends a call whose answer is read later; False, and nothing is sent, if it had to wait.
 
         ``told`` is called once, with whether it succeeded, when the answer is read or
         the lane :meth:`forfeit`, also after this raised ``StoreUnavailable``.
@@ -154,7 +154,7 @@ class HotLane:
         return True
 
     def collect(self, seconds: float = 0.0) -> None:
-        """Read answers to posted calls: those that are there, or come within ``seconds`` each.
+        """Reads answers to posted calls: those that are there, or come within ``seconds`` each.
 
         Raises ``StoreError`` where one is late by its own deadline, or none is to be had.
         """
@@ -165,17 +165,17 @@ class HotLane:
                 self._posted[0].deadline.remaining()
 
     def forfeit(self) -> None:
-        """Say of all posted calls whose answers were not read that they did not succeed."""
+        """Says of all posted calls whose answers were not read that they did not succeed."""
         while self._posted:
             self._posted.popleft().told(False)  # noqa: FBT003  # what it is told
 
     def shut(self) -> None:
-        """End whatever goes on over it, from any thread."""
+        """Ends whatever goes on over it, from any thread."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close it. Can be repeated."""
+        """Closes it. Can be repeated."""
         self._socket.close()
 
     def _answer(self, kind: str, deadline: Deadline) -> attach_pb2.ServerFrame:
@@ -204,7 +204,7 @@ class HotLane:
         return [LENGTHS.pack(len(head), sum(map(len, request))) + head, *request]
 
     def _read_posted(self, deadline: Deadline) -> None:
-        """Read the next posted call's answer, and tell of it; a refusal is no success."""
+        """Reads the next posted call's answer, and tells of it; a refusal is no success."""
         head, _ = self._receive(deadline)
         refused = head and attach_pb2.LaneAnswer.FromString(head).HasField("status")
         self.read_count += 1
@@ -214,7 +214,7 @@ class HotLane:
         return bool(self._left or self._poll.poll(math.ceil(seconds * MILLISECONDS)))
 
     def _send_rest(self, pieces: Sequence[bytes], sent: int, deadline: Deadline) -> None:
-        """Send what comes after the first ``sent`` bytes of all pieces, which may wait."""
+        """Sends what comes after the first ``sent`` bytes of all pieces, which may wait."""
         for piece in pieces:
             if sent < len(piece):
                 self._socket.settimeout(deadline.remaining())
@@ -223,7 +223,7 @@ class HotLane:
         self._socket.settimeout(None)
 
     def _receive(self, deadline: Deadline) -> tuple[bytes, bytes]:
-        """Return an answer's head and body, each byte copied once where it comes at once."""
+        """Returns an answer's head and body, each byte copied once where it comes at once."""
         data = self._left or self._chunk(CHUNK_BYTES, deadline)
         while len(data) < LENGTHS.size:
             data += self._chunk(LENGTHS.size - len(data), deadline)
@@ -242,7 +242,7 @@ class HotLane:
         return data[LENGTHS.size : body_at], data[body_at:end]
 
     def _chunk(self, most: int, deadline: Deadline) -> bytes:
-        """Return what comes next, at least a byte."""
+        """Returns what comes next, at least a byte."""
         # Rounded up, so that what comes just in time is not missed.
         if not self._poll.poll(math.ceil(deadline.remaining() * MILLISECONDS)):
             raise TimeoutError
@@ -256,7 +256,7 @@ class HotLane:
 
 @contextlib.contextmanager
 def _typed(late: str) -> Generator[None, None, None]:
-    """Raise what a socket raises as a ``StoreError``."""
+    """Raises what a socket raises as a ``StoreError``."""
     try:
         yield
     except TimeoutError:
@@ -276,7 +276,7 @@ def _broken(error: Exception) -> StoreUnavailable:
 
 
 def _close_inherited() -> None:
-    """Close a forked child's copies: lanes are their parent's."""
+    """Closes a forked child's copies: lanes are their parent's."""
     for lane in list(_open):
         lane.close()
 

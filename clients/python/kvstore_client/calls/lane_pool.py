@@ -54,7 +54,7 @@ class HotLanes:
     def call(
         self, method: str, request: Sequence[bytes], timeout: float, *, in_order: bool = False
     ) -> bytes | None:
-        """Return a method's response; None where the call is to be made over gRPC.
+        """Returns a method's response; None where the call is to be made over gRPC.
 
         That is so also after a lane broke, when the call may have been made: each that
         is made over lanes may be repeated. With ``in_order`` all that was posted before
@@ -116,7 +116,7 @@ class HotLanes:
         return posted
 
     def collect(self, seconds: float = 0.0) -> None:
-        """Read answers to what was posted: those that are there, or come within ``seconds``.
+        """Reads answers to what was posted: those that are there, or come within ``seconds``.
 
         Of lanes that are in use whoever uses them does. A lane whose oldest answer is
         late breaks.
@@ -134,7 +134,7 @@ class HotLanes:
             self._collect(lane, deadline.left())
 
     def close(self) -> None:
-        """End all lanes, and calls under way; none is opened any more. Can be repeated."""
+        """Ends all lanes, and calls under way; none is opened any more. Can be repeated."""
         with self._mutex:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -146,7 +146,7 @@ class HotLanes:
             lane.forfeit()
 
     def _take(self, timeout: float) -> HotLane | None:
-        """Return a lane that nobody uses; None where there is none to be had."""
+        """Returns a lane that nobody uses; None where there is none to be had."""
         with self._mutex:
             if self._closed or (self._rests_until and self._clock() < self._rests_until):
                 return None
@@ -205,7 +205,7 @@ class HotLanes:
             self._collect(lane, left)
 
     def _collect(self, lane: HotLane, seconds: float) -> None:
-        """Read a lane's answers, of which it may break, and put it back."""
+        """Reads a lane's answers, of which it may break, and put it back."""
         whole = False
         try:
             lane.collect(seconds)
@@ -233,5 +233,5 @@ class HotLanes:
         lane.forfeit()
 
     def _rest(self) -> None:
-        """Use none for a while: what broke one may have broken others."""
+        """Uses none for a while: what broke one may have broken others."""
         self._rests_until = self._clock() + self._backoff.delay()

@@ -34,7 +34,7 @@ class LeaseCalls:
         accept_next_token: bool = False,
         prefill_tokens_per_second: int = 0,
     ) -> prefix_cache_pb2.PrefixMatch:
-        """Match a sequence under the ids of a pin and of a source page's pin."""
+        """Matches a sequence under the ids of a pin and of a source page's pin."""
         pin_id, source_pin_id = pin_ids
         request = prefix_cache_pb2.MatchPrefixRequest(
             caller=self._caller,
@@ -64,7 +64,7 @@ class LeaseCalls:
         prefill_tokens_per_second: int = 0,
         yield_idle_ms: int | None = None,
     ) -> prefix_cache_pb2.AcquirePrefixResponse:
-        """Match a sequence and reserve its rest.
+        """Matches a sequence and reserve its rest.
 
         Under the ids of a pin, of a source page's pin, and of a reservation. Neither where it
         yields: with ``yield_idle_ms``, to what advanced within that time, zero for any.
@@ -96,7 +96,7 @@ class LeaseCalls:
         reservations: Sequence[prefix_cache_pb2.ReservationRequest],
         timeout: float,
     ) -> Sequence[prefix_cache_pb2.ReservationGrant]:
-        """Make reservations, or grow them, all or none; one grant each, in their order."""
+        """Makes reservations, or grow them, all or none; one grant each, in their order."""
         request = prefix_cache_pb2.ReservePagesRequest(
             caller=self._caller, namespace_id=namespace_id, reservations=reservations
         )
@@ -110,7 +110,7 @@ class LeaseCalls:
     def insert(
         self, request: prefix_cache_pb2.InsertPrefixRequest, timeout: float
     ) -> prefix_cache_pb2.InsertPrefixResponse:
-        """Publish pages of a reservation, and what follows them; the caller is filled in."""
+        """Publishes pages of a reservation, and what follows them; the caller is filled in."""
         request.caller.CopyFrom(self._caller)
         fault_point("insert.before")
         response: prefix_cache_pb2.InsertPrefixResponse = self._calls.call(
@@ -122,7 +122,7 @@ class LeaseCalls:
     def peek(
         self, namespace_id: bytes, tokens: bytes, timeout: float
     ) -> prefix_cache_pb2.PeekPrefixResponse:
-        """Return what a match would find."""
+        """Returns what a match would find."""
         request = prefix_cache_pb2.PeekPrefixRequest(namespace_id=namespace_id, tokens=tokens)
         response: prefix_cache_pb2.PeekPrefixResponse = self._calls.call(
             self._calls.prefix_cache.PeekPrefix, request, timeout
@@ -130,13 +130,13 @@ class LeaseCalls:
         return response
 
     def release(self, pin_ids: Sequence[int], timeout: float) -> None:
-        """Release pins."""
+        """Releases pins."""
         fault_point("release.before")
         self._calls.call(self._calls.prefix_cache.ReleasePins, self._release(pin_ids), timeout)
         fault_point("release.after")
 
     def abort(self, reservation_ids: Sequence[int], timeout: float) -> None:
-        """End reservations."""
+        """Ends reservations."""
         fault_point("release.before")
         method = self._calls.prefix_cache.AbortReservation
         self._calls.call(method, self._abort(reservation_ids), timeout)
@@ -163,11 +163,11 @@ class LeaseCalls:
         return posted
 
     def collect(self, seconds: float = 0.0) -> None:
-        """Read answers to what was posted: those that are there, or come within ``seconds``."""
+        """Reads answers to what was posted: those that are there, or come within ``seconds``."""
         self._calls.collect(seconds)
 
     def renew(self, timeout: float) -> float:
-        """Renew the lease and return its time to live, in seconds from sending."""
+        """Renews the lease and returns its time to live, in seconds from sending."""
         request = lease_pb2.RenewLeaseRequest(
             lease_id=self._lease_id, store_epoch=self._store_epoch
         )
@@ -179,7 +179,7 @@ class LeaseCalls:
         return response.ttl.ToTimedelta().total_seconds()
 
     def revoke(self, timeout: float) -> None:
-        """End the lease: device work is done, and all that it holds goes back."""
+        """Ends the lease: device work is done, and all that it holds goes back."""
         request = lease_pb2.RevokeLeaseRequest(
             lease_id=self._lease_id, store_epoch=self._store_epoch
         )
@@ -190,7 +190,7 @@ class LeaseCalls:
     def open_namespace(
         self, identity: NamespaceIdentity, layout: PageLayout, timeout: float
     ) -> store_pb2.OpenNamespaceResponse:
-        """Open a namespace; another thread may cancel it by ``StoreCalls.cancel``."""
+        """Opens a namespace; another thread may cancel it by ``StoreCalls.cancel``."""
         request = store_pb2.OpenNamespaceRequest(
             lease_id=self._lease_id,
             store_epoch=self._store_epoch,

@@ -14,7 +14,7 @@ NO_CHECKSUM = 0
 def checksums_of(
     find: Callable[[int], MappedExtent | None], pages: Iterable[PageRef], *, wanted: bool | None
 ) -> list[int]:
-    """Return the xxh3-64 of each page's whole slot, or nothing where nobody looked at any.
+    """Returns the xxh3-64 of each page's whole slot, or nothing where nobody looked at any.
 
     ``find`` returns an extent by its id. ``wanted`` is ``ClientConfig.page_checksums``.
     Device work on the pages is done; those of a device are copied to the host.

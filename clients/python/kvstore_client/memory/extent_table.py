@@ -42,7 +42,7 @@ class ExtentTable:
         store_epoch: int,
         wait: Callable[[], None] | None = None,
     ) -> None:
-        """Use ``wait`` to wait for all work on a device's extents before one is unmapped."""
+        """Uses ``wait`` to wait for all work on a device's extents before one is unmapped."""
         self._monitor = monitor
         self._numbers = numbers
         self._store_epoch = store_epoch
@@ -70,7 +70,7 @@ class ExtentTable:
         return frozenset(self._lingering)
 
     def add(self, extent: types_pb2.Extent, descriptors: Sequence[int]) -> bool:
-        """Map an extent, unless it is mapped already; raises as :func:`map_extent` does.
+        """Maps an extent, unless it is mapped already; raises as :func:`map_extent` does.
 
         Returns whether it is mapped: after :meth:`close` none is.
         """
@@ -93,7 +93,7 @@ class ExtentTable:
         return True
 
     def populate(self) -> bool:
-        """Prepare some of the memory for its first use; returns whether some more is to be.
+        """Prepares some of the memory for its first use; returns whether some more is to be.
 
         However large the store's memory is, ``PREPARATIONS`` are made and no more: this process
         may never use it all. One thread at a time calls it. What is given up meanwhile is
@@ -114,33 +114,33 @@ class ExtentTable:
             return bool(self._fresh)
 
     def refuse(self, extent_id: int, why: StoreError) -> None:
-        """Note that an extent cannot be mapped in this process."""
+        """Notes that an extent cannot be mapped in this process."""
         with self._monitor:
             self._refused[extent_id] = why
             self._monitor.notify_all()
 
     def acknowledge(self, extent_ids: Iterable[int]) -> None:
-        """Note that the store counts on these."""
+        """Notes that the store counts on these."""
         with self._monitor:
             self._acknowledged.update(extent_ids)
             self._monitor.notify_all()
 
     def counted_on(self, extent_ids: Iterable[int]) -> bool:
-        """Return whether the store counts on all of these. The monitor may be held."""
+        """Returns whether the store counts on all of these. The monitor may be held."""
         return self._acknowledged.issuperset(extent_ids)
 
     def settled(self, extent_ids: Iterable[int]) -> bool:
-        """Return whether each is counted on, refused or taken back. The monitor may be held."""
+        """Returns whether each is counted on, refused or taken back. The monitor may be held."""
         known = (self._acknowledged, self._refused, self._retired)
         return all(any(each in ids for ids in known) for each in extent_ids)
 
     def refusal(self, extent_ids: Sequence[int]) -> StoreError | None:
-        """Return why none of these can be mapped, or None if some can."""
+        """Returns why none of these can be mapped, or None if some can."""
         whys = [self._refused[each] for each in extent_ids if each in self._refused]
         return whys[0] if whys and len(whys) == len(extent_ids) else None
 
     def wait_for_devices(self) -> None:
-        """Wait for the work of this process on every device that memory is mapped of."""
+        """Waits for the work of this process on every device that memory is mapped of."""
         with self._monitor:
             mapped = list(self._mapped.values())
         one_each = {each.device: each for each in mapped if each.device is not None}
@@ -148,7 +148,7 @@ class ExtentTable:
             extent.wait_for_device()
 
     def give_up(self, extent_ids: Iterable[int] | None = None) -> None:
-        """Drop these extents, or all; each is unmapped once its last view is gone."""
+        """Drops these extents, or all; each is unmapped once its last view is gone."""
         with self._monitor:
             ids = [*self._mapped, *self._refused] if extent_ids is None else list(extent_ids)
             # Kept until the monitor is let go: the last reference unmaps.
@@ -163,13 +163,13 @@ class ExtentTable:
         del given_up
 
     def close(self) -> None:
-        """Give up all extents, and map no other."""
+        """Gives up all extents, and map no other."""
         with self._monitor:
             self._closed = True
         self.give_up()
 
     def retire(self, extent_ids: Iterable[int]) -> list[int]:
-        """Give up extents that the store takes back; return those that are not mapped at all.
+        """Gives up extents that the store takes back; returns those that are not mapped at all.
 
         Of the others ``unmapped`` tells, perhaps before this returns.
         """
@@ -181,11 +181,11 @@ class ExtentTable:
         return absent
 
     def get(self, extent_id: int) -> MappedExtent | None:
-        """Return an extent, or None where it is not mapped."""
+        """Returns an extent, or None where it is not mapped."""
         return self._mapped.get(extent_id)
 
     def of_arena(self, arena_id: int) -> dict[int, MappedExtent]:
-        """Return an arena's extents by id, those mapped first coming first."""
+        """Returns an arena's extents by id, those mapped first coming first."""
         with self._monitor:
             return {key: each for key, each in self._mapped.items() if each.arena_id == arena_id}
 

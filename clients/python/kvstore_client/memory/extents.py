@@ -51,17 +51,17 @@ class MappedExtent(ABC):
 
     @abstractmethod
     def view(self) -> memoryview:
-        """Return all slots as bytes: slot i begins at ``i * slot_bytes``.
+        """Returns all slots as bytes: slot i begins at ``i * slot_bytes``.
 
         Raises :class:`~kvstore_client.errors.NotHostMemory` for memory of a device.
         """
 
     @abstractmethod
     def wait_for_device(self) -> None:
-        """Wait until all work that this process gave to the memory's device is done."""
+        """Waits until all work that this process gave to the memory's device is done."""
 
     def populate(self, begin: int) -> int | None:
-        """Prepare some of the memory, from a byte on, for its first use.
+        """Prepares some of the memory, from a byte on, for its first use.
 
         Returns where to go on, or None where nothing is left to do.
         """
@@ -70,10 +70,10 @@ class MappedExtent(ABC):
 
     @abstractmethod
     def _bytes(self) -> "torch.Tensor":
-        """Return all slots as one row of uint8 that keeps the memory mapped."""
+        """Returns all slots as one row of uint8 that keeps the memory mapped."""
 
     def slot(self, index: int) -> memoryview:
-        """Return one slot as bytes; raises ``IndexError``, and as :meth:`view` does."""
+        """Returns one slot as bytes; raises ``IndexError``, and as :meth:`view` does."""
         if not 0 <= index < self.slot_count:
             msg = f"extent {self.extent_id} has {self.slot_count} slots, none is {index}"
             raise IndexError(msg)
@@ -81,13 +81,13 @@ class MappedExtent(ABC):
 
     @abstractmethod
     def content(self, index: int) -> memoryview:
-        """Return one slot's bytes to be read: in place on the host, of a device a copy.
+        """Returns one slot's bytes to be read: in place on the host, of a device a copy.
 
         Raises ``IndexError``; for a device what torch raises where the copy fails.
         """
 
     def tensor(self, layout: PageLayout) -> "torch.Tensor":
-        """Return all slots as ``[slots, *page shape]`` of the layout's dtype.
+        """Returns all slots as ``[slots, *page shape]`` of the layout's dtype.
 
         Opaque pages are ``[slots, page_bytes]`` of uint8. Loads torch.
         """

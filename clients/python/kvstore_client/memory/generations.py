@@ -19,7 +19,7 @@ GENERATION_BYTES = 8
 
 
 def map_generations(extent: types_pb2.Extent, descriptors: Sequence[int]) -> memoryview | None:
-    """Return an extent's generations, of format "Q", read-only; None where it has no table.
+    """Returns an extent's generations, of format "Q", read-only; None where it has no table.
 
     ``descriptors``, which stay the caller's, came with it. Raises
     :class:`UntrustedExtent`, or ``OSError`` where they cannot be mapped.
@@ -53,7 +53,7 @@ class PageGenerations:
         self._runs: list[_Run] | None = None
 
     def recycled(self, extents: "ExtentTable") -> list[PageRef]:
-        """Return the pages whose slots were given back since, so that another's may be there.
+        """Returns the pages whose slots were given back since, so that another's may be there.
 
         What was read of the others before this call was those pages. A page of an
         extent without a table, or of an answer without generations, is not told
@@ -94,7 +94,7 @@ class _Run:
 
 
 def _selector(slots: Sequence[int]) -> Callable[[memoryview], tuple[int, ...]]:
-    """Return what takes the generations of slots out of an extent's.
+    """Returns what takes the generations of slots out of an extent's.
 
     Raises IndexError, or takes fewer, where they go beyond it.
     """

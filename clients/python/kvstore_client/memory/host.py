@@ -32,7 +32,7 @@ class UntrustedMemory(Exception):
 
 
 def check_memory(descriptor: int, size: int) -> None:
-    """Raise :class:`UntrustedMemory` unless a memfd has ``size`` bytes and keeps them."""
+    """Raises :class:`UntrustedMemory` unless a memfd has ``size`` bytes and keeps them."""
     there = os.fstat(descriptor).st_size
     if size > there:
         msg = f"{size} bytes were announced, and its memory has {there} bytes"
@@ -54,7 +54,7 @@ def map_memory(
     writable: bool = True,
     unmapped: Callable[[], None] | None = None,
 ) -> memoryview:
-    """Return ``size`` bytes of a descriptor, which stays the caller's: nothing here keeps it.
+    """Returns ``size`` bytes of a descriptor, which stays the caller's: nothing here keeps it.
 
     Every view of them keeps them mapped. Neither forked children nor core dumps
     have them. After the last view ``unmapped`` is called, once, on the thread that
@@ -143,18 +143,18 @@ class HostExtent(MappedExtent):
         self._memory = map_memory(descriptor, size, unmapped=told)
 
     def view(self) -> memoryview:
-        """Return all slots as bytes: slot i begins at ``i * slot_bytes``."""
+        """Returns all slots as bytes: slot i begins at ``i * slot_bytes``."""
         return self._memory[self._slots]
 
     def content(self, index: int) -> memoryview:
-        """Return one slot's bytes, in place; raises ``IndexError``."""
+        """Returns one slot's bytes, in place; raises ``IndexError``."""
         return self.slot(index)
 
     def wait_for_device(self) -> None:
-        """Do nothing: no device works on this memory but through copies of its user's."""
+        """Does nothing: no device works on this memory but through copies of its user's."""
 
     def populate(self, begin: int) -> int | None:
-        """Fill this process's page tables for the next few MiB: see :func:`populate`."""
+        """Fills this process's page tables for the next few MiB: see :func:`populate`."""
         slots = self.view()
         end = min(begin + POPULATED_BYTES, len(slots))
         return end if populate(slots[begin:end]) and end < len(slots) else None

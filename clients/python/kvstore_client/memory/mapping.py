@@ -18,7 +18,7 @@ def map_extent(
     unmapped: Callable[[int], None],
     wait: Callable[[], None] | None = None,
 ) -> MappedExtent:
-    """Map an extent of a store, and its generations.
+    """Maps an extent of a store, and its generations.
 
     ``descriptors`` came with the extent and stay the caller's. ``unmapped`` is called with the
     extent's id after it is unmapped, at any point of the program: it MUST NOT wait. Memory of a

@@ -74,7 +74,7 @@ class NamespaceMemory:
         return MappingProxyType({key: each.view() for key, each in self._mapped().items()})
 
     def extent(self, extent_id: int) -> memoryview:
-        """Return all slots of an extent as writable bytes; raises ``KeyError``.
+        """Returns all slots of an extent as writable bytes; raises ``KeyError``.
 
         Raises :class:`~kvstore_client.errors.NotHostMemory` for pages of a device,
         as every method here does that gives bytes: those have tensors alone.
@@ -82,25 +82,25 @@ class NamespaceMemory:
         return self._extent(extent_id).view()
 
     def page(self, page: PageRef) -> memoryview:
-        """Return one page as writable bytes; raises ``KeyError`` or ``IndexError``.
+        """Returns one page as writable bytes; raises ``KeyError`` or ``IndexError``.
 
         Only a reserved page that is not inserted yet may be written.
         """
         return self._extent(page.extent_id).slot(page.slot)[: self.layout.page_bytes]
 
     def extent_tensor(self, extent_id: int) -> "torch.Tensor":
-        """Return all slots as ``[slots, *page shape]``, sharing memory; raises ``KeyError``.
+        """Returns all slots as ``[slots, *page shape]``, sharing memory; raises ``KeyError``.
 
         Of an opaque layout: ``[slots, page_bytes]`` of uint8.
         """
         return self._extent(extent_id).tensor(self.layout)
 
     def page_tensor(self, page: PageRef) -> "torch.Tensor":
-        """Return one page as a tensor, as in :meth:`extent_tensor`, sharing memory."""
+        """Returns one page as a tensor, as in :meth:`extent_tensor`, sharing memory."""
         return self.extent_tensor(page.extent_id)[page.slot]
 
     def copy_page(self, source: PageRef | Source, target: PageRef) -> None:
-        """Copy all of a page into one that this process may write, such as a reserved one.
+        """Copies all of a page into one that this process may write, such as a reserved one.
 
         On a device the copy is queued on the current stream. A match's source is
         waited for and looked at after it (:meth:`Source.require_current`): the
@@ -113,7 +113,7 @@ class NamespaceMemory:
             source.require_current()
 
     def recycled(self, runs: Iterable[DatedRun]) -> list[PageRef]:
-        """Return the pages of ``runs`` that are not what they were, as ``Match.current`` looks.
+        """Returns the pages of ``runs`` that are not what they were, as ``Match.current`` looks.
 
         For a process that joined the lease of the one that holds them, after it copied them.
         Without a session none is what it was.
@@ -144,7 +144,7 @@ class NamespaceMemory:
         return session.extents.of_arena(opened.arena_id)
 
     def _opened(self, session: Session) -> OpenedNamespace:
-        """Return the namespace in this session; raises ``StoreError`` where it is not open."""
+        """Returns the namespace in this session; raises ``StoreError`` where it is not open."""
         opened = session.namespaces.get(self._key)
         if session.ended is not None:
             raise copy(session.ended)

@@ -47,7 +47,7 @@ class Attempt:
         self._secret = joined.secret if joined else os.urandom(SECRET_BYTES)
 
     def run(self, monitor: Condition, numbers: Iterator[int]) -> Session:
-        """Return the session; raises ``StoreError``, and then nothing is left behind."""
+        """Returns the session; raises ``StoreError``, and then nothing is left behind."""
         try:
             return Session(self._bind(), self._config, monitor, numbers)
         except StoreError:
@@ -117,7 +117,7 @@ class Attempt:
         shared: SharedLease,
         deadline: Deadline,
     ) -> Bound:
-        """Bind this process to its owner's lease; nothing of it is this process's to undo."""
+        """Binds this process to its owner's lease; nothing of it is this process's to undo."""
         if welcome.store_epoch != joined.store_epoch:
             raise StaleEpoch("STALE_EPOCH: the store restarted", reason="STALE_EPOCH")
         assert self._calls is not None

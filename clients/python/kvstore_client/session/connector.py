@@ -75,7 +75,7 @@ class Connector:
         return self._tried
 
     def require_session(self) -> Session:
-        """Return the newest session; raises ``StoreError``, why there is none to speak of."""
+        """Returns the newest session; raises ``StoreError``, why there is none to speak of."""
         self.check_process()
         session = self._session
         if self._closing:
@@ -85,11 +85,11 @@ class Connector:
         return session
 
     def new_budget(self) -> StoreBudget:
-        """Return the time that a request has for all its calls, as configured."""
+        """Returns the time that a request has for all its calls, as configured."""
         return StoreBudget(self._config.request_budget or self._config.call_timeout)
 
     def check_process(self) -> None:
-        """Raise :class:`ForkedClient` in a process that is not the client's own."""
+        """Raises :class:`ForkedClient` in a process that is not the client's own."""
         if os.getpid() != self._pid:
             raise ForkedClient("this client belongs to the parent process")
 
@@ -109,14 +109,14 @@ class Connector:
                 self._session.note_namespace(key, None)
 
     def start(self) -> None:
-        """Begin to attach, unless it began. Does not wait, nor fail for want of a store."""
+        """Begins to attach, unless it began. Does not wait, nor fail for want of a store."""
         with self.monitor:
             started, self._started = self._started, True
         if not started:
             self._thread.start()
 
     def close(self) -> None:
-        """End the session, give back what is not held any more, and stop.
+        """Ends the session, give back what is not held any more, and stops.
 
         Waits up to ``close_timeout`` for what is held, then as long for the
         store. Can be repeated.
@@ -199,7 +199,7 @@ class Connector:
             _logger.debug("attach_failed", extra={"reason": str(error)})
 
     def _serve(self, session: Session) -> None:
-        """Open the namespaces that are wanted, until the session ends."""
+        """Opens the namespaces that are wanted, until the session ends."""
         backoff = Backoff(self._config.first_backoff, self._config.longest_backoff)
         while True:
             with self.monitor:
@@ -240,7 +240,7 @@ class Connector:
         return [key for key in self._wanted if key not in session.namespaces]
 
     def _pause(self, seconds: float, session: Session | None = None) -> None:
-        """Wait, unless there is nothing to wait for any more."""
+        """Waits, unless there is nothing to wait for any more."""
         with self.monitor:
             self.monitor.wait_for(
                 lambda: self._closing or (session is not None and session.ended is not None),
@@ -248,7 +248,7 @@ class Connector:
             )
 
     def _leave(self, session: Session) -> None:
-        """Wait until nothing of the session is held, then let it finish."""
+        """Waits until nothing of the session is held, then let it finish."""
         session.end(StoreUnavailable("left by this client"))  # where it has not ended by itself
         with self.monitor:
             self._why_none = session.ended or self._why_none
@@ -265,5 +265,5 @@ class Connector:
 
 
 def _retry_after(error: StoreError) -> float:
-    """Return the seconds for which the store said not to be asked again, zero if it did not."""
+    """Returns the seconds for which the store said not to be asked again, zero if it did not."""
     return (error.retry_after_s or 0.0) if isinstance(error, StoreRefused) else 0.0

@@ -21,13 +21,13 @@ class SharedLease(NamedTuple):
     secret: bytes
 
     def pack(self) -> bytes:
-        """Return it as bytes for another process of the same host and user."""
+        """Returns it as bytes for another process of the same host and user."""
         epoch = self.store_epoch.to_bytes(EPOCH_BYTES, "little")
         return MARK + epoch + self.lease_id + self.secret
 
     @classmethod
     def unpack(cls, packed: bytes) -> Self:
-        """Return what :meth:`pack` was called of; raises ``ValueError`` for other bytes."""
+        """Returns what :meth:`pack` was called of; raises ``ValueError`` for other bytes."""
         rest = packed.removeprefix(MARK)
         fixed = EPOCH_BYTES + LEASE_ID_BYTES
         if not packed.startswith(MARK) or len(rest) < fixed + LEAST_SECRET_BYTES:
@@ -46,7 +46,7 @@ class JoinedLease(LeaseCalls):
         self._look_every = look_every
 
     def renew(self, timeout: float) -> float:
-        """See whether the lease is there still, and return for how long that is believed.
+        """Sees whether the lease is there still, and returns for how long that is believed.
 
         Raises ``StoreError``: ``LeaseNotFound`` once it ended.
         """
@@ -55,5 +55,5 @@ class JoinedLease(LeaseCalls):
         return self._look_every
 
     def revoke(self, timeout: float) -> None:
-        """Do nothing: it is its owner's."""
+        """Does nothing: it is its owner's."""
         del timeout

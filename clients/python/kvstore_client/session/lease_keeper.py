@@ -86,17 +86,17 @@ class LeaseKeeper:
         return self._thread.is_alive()
 
     def start(self) -> None:
-        """Begin renewing."""
+        """Begins renewing."""
         self._thread.start()
 
     def prompt(self) -> None:
-        """Renew now, to see whether the store answers."""
+        """Renews now, to see whether the store answers."""
         with self._state:
             self._prompted = True
             self._state.notify_all()
 
     def stop(self) -> None:
-        """Renew no more. Does not wait."""
+        """Renews no more. Does not wait."""
         with self._state:
             self._stopped = True
             self._state.notify_all()
@@ -131,7 +131,7 @@ class LeaseKeeper:
                 self._user.renewed()
 
     def _wait(self) -> bool:
-        """Wait until there is something to do; returns False once stopped."""
+        """Waits until there is something to do; returns False once stopped."""
         with self._state:
             until = min(self._next_attempt, self._term.ends_at)
             self._state.wait_for(

@@ -35,7 +35,7 @@ class Batch:
     last: bool = False
 
     def add(self, item: Returned) -> None:
-        """Take one more, which comes after those before."""
+        """Takes one more, which comes after those before."""
         self.numbers.extend(item.numbers)
         self.pin_ids.extend(item.pin_ids)
         self.reservation_ids.extend(item.reservation_ids)
@@ -131,7 +131,7 @@ class ReleaseSender:
             return item._replace(numbers=(self._count,))
 
     def _send_now(self, item: Returned) -> None:
-        """Give pins, or reservations, to a lane, or to the thread."""
+        """Gives pins, or reservations, to a lane, or to the thread."""
         ids: Sequence[int] = item.pin_ids or item.reservation_ids
         post: Post = self._calls.post_release if item.pin_ids else self._calls.post_abort
         postable = len(ids) <= self._max_batch_size and not self._abandoned
@@ -155,7 +155,7 @@ class ReleaseSender:
             self._queue.put(item)
 
     def _read(self, item: Returned, succeeded: bool) -> None:  # noqa: FBT001  # a lane's callback
-        """Take what became of something that a lane was given."""
+        """Takes what became of something that a lane was given."""
         if succeeded:
             self._answered(item.numbers)
         else:
@@ -176,14 +176,14 @@ class ReleaseSender:
         self._queue.put(Returned(last=True))
 
     def flush(self, timeout: float) -> bool:
-        """Wait until what was given back before this call is answered; False if it was not."""
+        """Waits until what was given back before this call is answered; False if it was not."""
         end = time.monotonic() + timeout
         self._send_later()
         self._calls.collect(timeout)
         return self._wait(max(0.0, end - time.monotonic()), on_lanes=True)
 
     def settle(self, timeout: float, given_up: Callable[[], bool]) -> bool:
-        """Do as :meth:`flush`, but for what lanes have: who calls over one comes after it.
+        """Does as :meth:`flush`, but for what lanes have: who calls over one comes after it.
 
         Waits no longer once ``given_up``, which is asked again at each :meth:`wake`.
         """
@@ -210,11 +210,11 @@ class ReleaseSender:
             self._state.notify_all()
 
     def prompt(self) -> None:
-        """Try again now: the store is known to answer."""
+        """Tries again now: the store is known to answer."""
         self._retry.set()
 
     def abandon(self) -> None:
-        """Send nothing more: the store that granted the lease is gone, or this process goes."""
+        """Sends nothing more: the store that granted the lease is gone, or this process goes."""
         with self._state:
             self._abandoned = True
             self._state.notify_all()
@@ -222,7 +222,7 @@ class ReleaseSender:
         self.finish()
 
     def join(self, timeout: float) -> bool:
-        """Wait until the lease is revoked, after :meth:`finish`; returns whether it is."""
+        """Waits until the lease is revoked, after :meth:`finish`; returns whether it is."""
         return self._ended.wait(timeout)
 
     def _run(self) -> None:
@@ -241,7 +241,7 @@ class ReleaseSender:
         self._ended.set()
 
     def _deliver(self, batch: Batch) -> bool:
-        """Send a batch; return whether it was the last."""
+        """Sends a batch; returns whether it was the last."""
         self._tell(batch.extent_ids)
         for part in self._parts(batch.pin_ids):
             self._send("pins", partial(self._calls.release, part, self._call_timeout))
@@ -261,7 +261,7 @@ class ReleaseSender:
             self._queue.put(Returned())
 
     def _look(self) -> None:
-        """Read answers that came on lanes which nobody used meanwhile; send what waited."""
+        """Reads answers that came on lanes which nobody used meanwhile; sends what waited."""
         self._send_later()
         self._calls.collect()
         with self._state:
@@ -277,7 +277,7 @@ class ReleaseSender:
                 self._look()
 
     def _outlast_views(self) -> None:
-        """Go on telling what is unmapped, while views are kept of what was given up."""
+        """Goes on telling what is unmapped, while views are kept of what was given up."""
         while not self._abandoned and (self._has_untold() or not self._queue.empty()):
             self._ended.set()
             self._tell(self._take().extent_ids)
@@ -303,7 +303,7 @@ class ReleaseSender:
             yield ids[start : start + self._max_batch_size]
 
     def _send(self, what: str, call: Callable[[], None]) -> None:
-        """Repeat a call until it is answered."""
+        """Repeats a call until it is answered."""
         while not self._abandoned:
             self._retry.clear()
             try:

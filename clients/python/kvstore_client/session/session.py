@@ -109,7 +109,7 @@ class Session:
         return self.ended is not None and self._holds == 0
 
     def end(self, reason: StoreError) -> None:
-        """Take no new work. Can be repeated: the first reason stays."""
+        """Takes no new work. Can be repeated: the first reason stays."""
         with self._monitor:
             if self.ended is not None:
                 return
@@ -122,19 +122,19 @@ class Session:
         self._sender.wake()
 
     def renewed(self) -> None:
-        """Note that the store answers renewals: see whether it answers the rest."""
+        """Notes that the store answers renewals: see whether it answers the rest."""
         self._gate.prompt()
         self._sender.prompt()
 
     def check_process(self) -> None:
-        """Raise :class:`ForkedClient` in a process that is not the session's own."""
+        """Raises :class:`ForkedClient` in a process that is not the session's own."""
         if os.getpid() != self._pid:
             raise ForkedClient("this client belongs to the parent process")
 
     # Requests.
 
     def take_id(self) -> int:
-        """Return an id for a pin or a reservation, never used before under this lease."""
+        """Returns an id for a pin or a reservation, never used before under this lease."""
         return next(self._ids)
 
     @contextmanager
@@ -176,7 +176,7 @@ class Session:
                 self.leave()
 
     def settle(self, request: StoreRequest) -> None:
-        """Wait until the store has what was given back before; raises ``StoreUnavailable``.
+        """Waits until the store has what was given back before; raises ``StoreUnavailable``.
 
         Or until it is on a lane, ahead of the request. Whoever released slots and reserves
         then finds them there.
@@ -190,14 +190,14 @@ class Session:
         raise error
 
     def require_mapped(self, pages: Pages) -> Pages:
-        """Return ``pages``; raises :class:`StoreUnavailable` for one with no memory here."""
+        """Returns ``pages``; raises :class:`StoreUnavailable` for one with no memory here."""
         strange = pages.strange_to(self.extents)
         if strange:
             raise StoreUnavailable(f"the answer names extents {sorted(strange)}, not mapped here")
         return pages
 
     def _probe(self) -> None:
-        """Ask for what the last request asked for, without any effect; raises ``StoreError``."""
+        """Asks for what the last request asked for, without any effect; raises ``StoreError``."""
         if self._sample is None:
             self.lease.renew(self.call_timeout)
         else:
@@ -225,21 +225,21 @@ class Session:
                 self._monitor.notify_all()
 
     def wait_for_device(self) -> None:
-        """Wait for the caller's device work, as configured; raises what that raises."""
+        """Waits for the caller's device work, as configured; raises what that raises."""
         (self._config.wait_for_device or self.extents.wait_for_devices)()
 
     def checksums_of(self, pages: Sequence[PageRef]) -> list[int]:
-        """Return what pages' bytes come to, as configured."""
+        """Returns what pages' bytes come to, as configured."""
         return checksums_of(self.extents.get, pages, wanted=self._config.page_checksums)
 
     def flush(self, timeout: float) -> bool:
-        """Wait until what was given back has reached the store; False if it has not."""
+        """Waits until what was given back has reached the store; False if it has not."""
         return self._sender.flush(timeout)
 
     # Namespaces, by the connector's thread.
 
     def open_namespace(self, key: NamespaceKey) -> None:
-        """Open a namespace and note what came of it, after its extents are acknowledged.
+        """Opens a namespace and note what came of it, after its extents are acknowledged.
 
         Where this process can map none of them it notes that. Nothing is noted for
         a failure that may pass; it is raised.
@@ -261,7 +261,7 @@ class Session:
         self.note_namespace(key, self.extents.refusal(opened.extent_ids) or found)
 
     def note_namespace(self, key: NamespaceKey, what: OpenedNamespace | StoreError | None) -> None:
-        """Note a namespace, or why there is none; with None it is opened again."""
+        """Notes a namespace, or why there is none; with None it is opened again."""
         with self._monitor:
             if what is None:
                 self.namespaces.pop(key, None)
@@ -272,7 +272,7 @@ class Session:
     # The end.
 
     def finish(self) -> None:
-        """Give up the memory and, in the background, the lease; only when drained.
+        """Gives up the memory and, in the background, the lease; only when drained.
 
         The connection stays open for as long as views keep some of the memory mapped.
         """
@@ -281,11 +281,11 @@ class Session:
         self._sender.finish()
 
     def join(self, timeout: float) -> bool:
-        """Wait after :meth:`finish` until the store has it; False if it has not."""
+        """Waits after :meth:`finish` until the store has it; False if it has not."""
         return self._sender.join(timeout)
 
     def abandon(self) -> None:
-        """Leave the rest to this process's death: its store is gone, or it is closing."""
+        """Leaves the rest to this process's death: its store is gone, or it is closing."""
         self._sender.abandon()
         self._close()
 

@@ -58,7 +58,7 @@ def bench(  # noqa: PLR0913 - each is an option
     runtime_dir: RuntimeDirOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put a load on the store: what calls take, how many there are, and what hits.
+    """Puts a load on the store: what calls take, how many there are, and what hits.
 
     Three calls in ten are matches; the others are acquires, half of them of new prompts,
     whose pages are inserted, and the oldest removed. Nothing is written into the pages. They
@@ -110,7 +110,7 @@ def bench(  # noqa: PLR0913 - each is an option
 
 
 def plan_of(pool: Pool, share: float, clients: int, prefixes: int, pages: tuple[int, int]) -> Plan:
-    """Return how a load keeps within its share of a pool's slots.
+    """Returns how a load keeps within its share of a pool's slots.
 
     ``pages`` are those of a beginning and of a suffix. Raises ``ValueError`` where the share is
     too small for the beginnings and for what all clients hold at once.
@@ -133,7 +133,7 @@ def plan_of(pool: Pool, share: float, clients: int, prefixes: int, pages: tuple[
 
 
 def percentile(ordered: list[float], share: float) -> float:
-    """Return the value that ``share`` (0 to 1) of the ordered values do not exceed."""
+    """Returns the value that ``share`` (0 to 1) of the ordered values do not exceed."""
     return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
 
 

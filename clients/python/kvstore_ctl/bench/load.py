@@ -29,7 +29,7 @@ class Barrier(Protocol):
     """What all clients wait at, so that they begin together."""
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the others; raises ``BrokenBarrierError``."""
+        """Waits for the others; raises ``BrokenBarrierError``."""
         ...
 
     def abort(self) -> None:
@@ -72,7 +72,7 @@ _interrupted = Event()
 
 
 def begin(barrier: Barrier, command: int) -> None:
-    """Prepare a client's process, which Ctrl-C ends as the time's end does.
+    """Prepares a client's process, which Ctrl-C ends as the time's end does.
 
     So does the end of the process ``command``, which started it.
     """
@@ -83,7 +83,7 @@ def begin(barrier: Barrier, command: int) -> None:
 
 
 def run_client(load: Load, number: int) -> Report | str:
-    """Ask for ``load.seconds`` and return what was seen, or why it could not be."""
+    """Asks for ``load.seconds`` and returns what was seen, or why it could not be."""
     try:
         client, namespace = load.spec.open(f"kvstore-ctl bench {number}")
     except (StoreError, ValueError) as error:
@@ -119,7 +119,7 @@ class LoadClient:
         self._asked = self._matched = self._misses = 0
 
     def run(self) -> Report:
-        """Ask until the time is over."""
+        """Asks until the time is over."""
         begun = time.monotonic()
         while (spent := time.monotonic() - begun) < self._load.seconds and _is_wanted():
             if self._kept and self._random.random() < MATCH_SHARE:
@@ -134,7 +134,7 @@ class LoadClient:
         return Report(spent, self._calls, self._asked, self._matched, self._misses)
 
     def _new_prompt(self) -> list[int]:
-        """Return a prompt, and the one token that no match covers."""
+        """Returns a prompt, and the one token that no match covers."""
         self._made += 1
         prefix = self._random.randrange(self._load.prefixes)
         beginning = [prefix] * (self._load.prefix_pages * PAGE_TOKENS)

@@ -44,7 +44,7 @@ def replay(
     runtime_dir: RuntimeDirOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replay a trace of prompts, one after the other, and say what hits.
+    """Replays a trace of prompts, one after the other, and says what hits.
 
     A line of it has "tokens", or "hash_ids" and "input_length" as the traces of Mooncake, of
     which a page stands for a block of 512 tokens. Each prompt is matched, the rest of its
@@ -70,7 +70,7 @@ def replay(
 
 
 def run(made: Scratch, prompts: Iterable[Prompt], before: Before) -> dict[str, float]:
-    """Replay prompts in a scratch namespace, and return what came of it, tokens of the trace."""
+    """Replays prompts in a scratch namespace, and returns what came of it, tokens of the trace."""
     begun, counts = time.monotonic(), Counter[str]()
     mine = made.counters().counters
     for prompt in prompts:
@@ -105,14 +105,14 @@ OPEN_SECONDS = 30.0
 
 
 def _at_risk(before: Before) -> str:
-    """Return which pages may go for it, in memory and in tier 3; nothing where there are none."""
+    """Returns which pages may go for it, in memory and in tier 3; nothing where there are none."""
     pages = before.cached_pages
     memory = f"{counted(pages, 'page')} that others cached" if pages else ""
     return ", and ".join(filter(None, (memory, before.tier_3_at_risk)))
 
 
 def _ask(made: Scratch, prompt: Prompt, counts: Counter[str]) -> None:
-    """Match a prompt and insert the rest of it, as much as there is room for."""
+    """Matches a prompt and insert the rest of it, as much as there is room for."""
     namespace, pages = made.namespace, prompt.page_count
     with namespace.acquire(prompt.packed + LAST, total_page_count=pages) as acquired:
         matched = acquired.match.page_count
@@ -136,7 +136,7 @@ def _insert(acquired: Acquired, reservation: Reservation, packed: bytes, matched
 
 
 def _part(made: Scratch, start: int, count: int) -> Reservation | None:
-    """Reserve half of the pages, or half of that, as an engine does; None where none is left."""
+    """Reserves half of the pages, or half of that, as an engine does; None where none is left."""
     while count > 1:
         count //= 2
         try:

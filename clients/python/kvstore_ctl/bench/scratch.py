@@ -47,12 +47,12 @@ class Scratch(NamedTuple):
     namespace: Namespace
 
     def counters(self) -> store_pb2.NamespaceInfo:
-        """Return the namespace as the store knows it; raises ``StoreError``."""
+        """Returns the namespace as the store knows it; raises ``StoreError``."""
         space = self.namespace.namespace_id
         return next(n for n in self.client.admin.namespaces() if n.namespace_id == space)
 
     def pool(self) -> Pool:
-        """Return the pool as it is now: it grows as it fills. Raises ``StoreError``."""
+        """Returns the pool as it is now: it grows as it fills. Raises ``StoreError``."""
         stats = self.client.admin.stats()
         space = self.namespace.namespace_id
         own = next(n for n in stats.namespaces if n.namespace_id == space)
@@ -87,7 +87,7 @@ class ScratchSpec(NamedTuple):
     before: Before
 
     def open(self, name: str) -> tuple[Client, Namespace]:
-        """Return a started client and its open namespace; raises ``StoreUnavailable``."""
+        """Returns a started client and its open namespace; raises ``StoreUnavailable``."""
         config = ClientConfig(display_name=name, call_timeout=CALL_SECONDS)
         client = Client(self.runtime_dir, config)
         client.start()
@@ -144,7 +144,7 @@ def scratch(spec: ScratchSpec) -> Iterator[Scratch]:
 def scratch_spec(
     runtime_dir: Path | None, purpose: str, page_bytes: int | None = None
 ) -> ScratchSpec:
-    """Return how a namespace of its own is opened, which nobody else does.
+    """Returns how a namespace of its own is opened, which nobody else does.
 
     With pages of most pages' size unless told. Raises ``StoreError``, at once where
     there is no store.
@@ -170,12 +170,12 @@ def scratch_spec(
 
 
 def gone_pages(counters: lease_pb2.CacheCounters) -> int:
-    """Return the pages that were evicted, or went with the memory that they were in."""
+    """Returns the pages that were evicted, or went with the memory that they were in."""
     return counters.evicted_page_count + counters.removed_page_count
 
 
 def tier_3_at_risk(tier_3: store_pb2.Tier3Stats) -> str:
-    """Return which pages of tier 3 may leave for new ones; nothing where there are none.
+    """Returns which pages of tier 3 may leave for new ones; nothing where there are none.
 
     Who is not told how many there are has to reckon with some.
     """
@@ -186,14 +186,14 @@ def tier_3_at_risk(tier_3: store_pb2.Tier3Stats) -> str:
 
 
 def tier_3_evicted(tier_3: store_pb2.Tier3Stats, before: Before) -> dict[str, int]:
-    """Return how many pages left tier 3 to make room since then; nothing to who is not told."""
+    """Returns how many pages left tier 3 to make room since then; nothing to who is not told."""
     if not tier_3.size_bytes:
         return {}
     return {"evicted_pages_of_tier_3": tier_3.evicted_page_count - before.tier_3_evicted}
 
 
 def page_bytes_of(stats: store_pb2.GetStatsResponse, tenant: str) -> int:
-    """Return the size of most pages of a tenant, so that no memory has to move.
+    """Returns the size of most pages of a tenant, so that no memory has to move.
 
     A size of our own where it has none yet.
     """

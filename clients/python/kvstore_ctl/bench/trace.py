@@ -37,12 +37,12 @@ class Prompt(NamedTuple):
         return len(self.packed) // (PAGE_TOKENS * TOKEN_BYTES)
 
     def tokens_of(self, pages: int) -> int:
-        """Return the trace's tokens that the first ``pages`` pages stand for."""
+        """Returns the trace's tokens that the first ``pages`` pages stand for."""
         return min(pages * self.page_weight, self.token_count)
 
 
 def prompts_of(path: Path, count: int | None = None) -> Iterator[Prompt]:
-    """Yield a trace's prompts, the first ``count`` of them if given.
+    """Yields a trace's prompts, the first ``count`` of them if given.
 
     A line has ``hash_ids`` and ``input_length``, where a page stands for one block of 512
     tokens, or ``tokens``. Raises ``ValueError`` as :func:`rows_of` does.
@@ -53,7 +53,7 @@ def prompts_of(path: Path, count: int | None = None) -> Iterator[Prompt]:
 def rows_of(
     path: Path, read: Callable[[object], Row], wanted: str, count: int | None = None
 ) -> Iterator[Row]:
-    """Yield what ``read`` makes of the JSON of each line, of the first ``count`` if given.
+    """Yields what ``read`` makes of the JSON of each line, of the first ``count`` if given.
 
     Empty lines are nothing. Raises ``ValueError`` with the line's number for one that is not
     what is ``wanted``, and for a file that cannot be read.
@@ -73,14 +73,14 @@ def rows_of(
 
 
 def object_of(row: object) -> dict[str, Any]:
-    """Return a line's JSON object; raises ``TypeError`` for other JSON."""
+    """Returns a line's JSON object; raises ``TypeError`` for other JSON."""
     if not isinstance(row, dict):
         raise TypeError("it is no JSON object")
     return row
 
 
 def blocks_of(row: dict[str, Any]) -> tuple[list[int], int]:
-    """Return a prompt's ``hash_ids`` and its ``input_length``.
+    """Returns a prompt's ``hash_ids`` and its ``input_length``.
 
     Raises ``KeyError`` where one is missing, and ``TypeError`` where it is of another type.
     """
@@ -91,12 +91,12 @@ def blocks_of(row: dict[str, Any]) -> tuple[list[int], int]:
 
 
 def _unread(error: Exception) -> str:
-    """Return why a file cannot be read, without its name."""
+    """Returns why a file cannot be read, without its name."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def _said(error: Exception) -> str:
-    """Return what is wrong with a line."""
+    """Returns what is wrong with a line."""
     what = str(error)
     if isinstance(error, KeyError):
         what = f"{what} is missing"

@@ -78,7 +78,7 @@ def events(
     runtime_dir: RuntimeDirOption = None,
     as_json: AsJsonLines = False,
 ) -> None:
-    """Show what happens: pages inserted and removed, leases, namespaces; one line an event.
+    """Shows what happens: pages inserted and removed, leases, namespaces; one line an event.
 
     What the store remembers comes first. Times are this machine's, by the store's count
     of seconds. Tokens are never shown.
@@ -111,7 +111,7 @@ class Titles:
         self._learn(listed)
 
     def of(self, namespace_id: bytes, at: datetime) -> str:
-        """Return its name, or its id's beginning where it is there no more.
+        """Returns its name, or its id's beginning where it is there no more.
 
         ``at`` is when it was there: before the last that was asked, it would be known.
         """
@@ -129,7 +129,7 @@ class Titles:
 def of_kinds(
     told: Iterable[tuple[datetime, store_pb2.WatchEventsResponse]], kinds: Collection[str]
 ) -> Iterator[tuple[datetime, store_pb2.WatchEventsResponse]]:
-    """Yield those of these :data:`KINDS`; of all of them also what this program does not know."""
+    """Yields those of these :data:`KINDS`; of all of them also what this program does not know."""
     fields = {KINDS[each] for each in kinds}
     everything = fields == set(KINDS.values())
     return (each for each in told if everything or each[1].WhichOneof("event") in fields)
@@ -138,7 +138,7 @@ def of_kinds(
 def watched(
     admin: Admin, namespace_id: bytes, *, follow: bool, seconds: float, new: bool
 ) -> Iterator[tuple[datetime, store_pb2.WatchEventsResponse]]:
-    """Yield events with their times by this machine's clock.
+    """Yields events with their times by this machine's clock.
 
     One watch after the other to follow: each begins with what the store remembers, of which
     what was told before is left out, by what was told last: many have one time, and some that
@@ -172,7 +172,7 @@ def _not_told(
     last: Collection[store_pb2.WatchEventsResponse],
     since: float,
 ) -> list[store_pb2.WatchEventsResponse]:
-    """Return what comes after ``last``, what was told before; without any, after a moment."""
+    """Returns what comes after ``last``, what was told before; without any, after a moment."""
     if not last:
         return [each for each in remembered if _seconds(each.uptime) > since]
     known, there = [_content(each) for each in last], [_content(each) for each in remembered]
@@ -186,7 +186,7 @@ def _not_told(
 
 
 def _content(event: store_pb2.WatchEventsResponse) -> store_pb2.WatchEventsResponse:
-    """Return an event without what is its watch's own."""
+    """Returns an event without what is its watch's own."""
     content = store_pb2.WatchEventsResponse()
     content.CopyFrom(event)
     content.ClearField("sequence_number")
@@ -199,19 +199,19 @@ def _seconds(span: Duration) -> float:
 
 
 def json_line(at: datetime, event: store_pb2.WatchEventsResponse) -> str:
-    """Return an event, and when it happened, as one JSON value."""
+    """Returns an event, and when it happened, as one JSON value."""
     return json.dumps({"time": at.isoformat(timespec="milliseconds")} | plain(event))
 
 
 def text_line(at: datetime, event: store_pb2.WatchEventsResponse, titles: Titles) -> str:
-    """Return an event, and when it happened, in words; ``titles`` are namespaces' names."""
+    """Returns an event, and when it happened, in words; ``titles`` are namespaces' names."""
     lost = f"({event.lost_event_count} lost before) " if event.lost_event_count else ""
     when = at.astimezone().isoformat(sep=" ", timespec="milliseconds")
     return f"{when}  {event.tenant}  {lost}{_what(event, at, titles)}"
 
 
 def _what(event: store_pb2.WatchEventsResponse, at: datetime, titles: Titles) -> str:
-    """Return what happened, in words."""
+    """Returns what happened, in words."""
     match event.WhichOneof("event"):
         case "lease_changed":
             lease = event.lease_changed

@@ -36,7 +36,7 @@ def health(
     runtime_dir: RuntimeDirOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say how the store is: status 0 if it serves, 1 if it says no, 3 if it says nothing.
+    """Says how the store is: status 0 if it serves, 1 if it says no, 3 if it says nothing.
 
     While it drains it lives and takes no new work. A supervisor replaces a store
     that does not live.

@@ -29,7 +29,7 @@ MEANINGS: Mapping[str, str] = {
 
 
 def factors_of(namespace: store_pb2.NamespaceInfo) -> dict[str, str]:
-    """Return what a namespace is known by, as far as the store tells; a salt it never does."""
+    """Returns what a namespace is known by, as far as the store tells; a salt it never does."""
     identity, layout = namespace.identity, namespace.layout
     return {
         "tenant": namespace.tenant,
@@ -43,7 +43,7 @@ def factors_of(namespace: store_pb2.NamespaceInfo) -> dict[str, str]:
 
 
 def differing(one: store_pb2.NamespaceInfo, other: store_pb2.NamespaceInfo) -> list[str]:
-    """Return the factors that set two namespaces apart: at least one, the salt if no other.
+    """Returns the factors that set two namespaces apart: at least one, the salt if no other.
 
     Where others differ the salt may differ too: nobody is told.
     """
@@ -54,7 +54,7 @@ def differing(one: store_pb2.NamespaceInfo, other: store_pb2.NamespaceInfo) -> l
 def namesakes(
     namespaces: Sequence[store_pb2.NamespaceInfo],
 ) -> list[tuple[store_pb2.NamespaceInfo, store_pb2.NamespaceInfo, list[str]]]:
-    """Return pairs of one tenant and name that share nothing, with what sets them apart.
+    """Returns pairs of one tenant and name that share nothing, with what sets them apart.
 
     Each with the first of its name that differs so; those that a salt alone keeps apart
     are meant to be, and so are adapters: they are left out.
@@ -76,7 +76,7 @@ def namesakes(
 
 
 def _first_of_each(same: list[store_pb2.NamespaceInfo]) -> list[store_pb2.NamespaceInfo]:
-    """Return one namespace for each set of known factors."""
+    """Returns one namespace for each set of known factors."""
     kinds = {tuple(factors_of(each).values()): each for each in reversed(same)}
     return list(kinds.values())
 
@@ -91,7 +91,7 @@ def identity(
     runtime_dir: RuntimeDirOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what each namespace is known by, and what sets namespaces apart.
+    """Shows what each namespace is known by, and what sets namespaces apart.
 
     Two servers hit each other's pages only where all of it is equal. The salt is a secret
     that the store tells nobody; where nothing else differs, it does.
@@ -141,7 +141,7 @@ DIGEST = re.compile(r"[0-9a-f]{16,}")
 
 
 def _short(factor: str) -> str:
-    """Return a factor with the beginning of each digest in it."""
+    """Returns a factor with the beginning of each digest in it."""
     return DIGEST.sub(lambda found: found[0][: tables.SHORT_ID], factor)
 
 

@@ -19,7 +19,7 @@ def leases(
     runtime_dir: RuntimeDirOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the workers' leases: who they are, what each holds, and since when.
+    """Shows the workers' leases: who they are, what each holds, and since when.
 
     A lease is expired where its worker lives and has not renewed it in time: its
     slots are in quarantine and its pins hold until it gives them back or dies.

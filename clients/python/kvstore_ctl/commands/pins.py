@@ -42,7 +42,7 @@ def peek(
     runtime_dir: RuntimeDirOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say how much of a prompt is cached, without any effect."""
+    """Says how much of a prompt is cached, without any effect."""
     with connected(runtime_dir) as admin:
         packed_tokens = tokens_of(tokens, packed=packed)
         chosen = namespace_of(admin.namespaces(), namespace)
@@ -80,7 +80,7 @@ def pin(
     runtime_dir: RuntimeDirOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Keep cached what is cached now of a prefix, in whole pages, under a name.
+    """Keeps cached what is cached now of a prefix, in whole pages, under a name.
 
     Again with the same tokens it says what is kept, and its time begins anew.
     """
@@ -113,7 +113,7 @@ def unpin(
     runtime_dir: RuntimeDirOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """End a named pin; its pages stay cached until they are evicted."""
+    """Ends a named pin; its pages stay cached until they are evicted."""
     with connected(runtime_dir) as admin:
         chosen = namespace_of(admin.namespaces(), namespace)
         names = [each.name for each in admin.named_pins(chosen.namespace_id)]
@@ -139,7 +139,7 @@ def pins(
     runtime_dir: RuntimeDirOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the named pins: how much each holds, since when and for how long."""
+    """Shows the named pins: how much each holds, since when and for how long."""
     with connected(runtime_dir) as admin:
         namespaces = admin.namespaces()
         chosen = namespace_of(namespaces, namespace).namespace_id if namespace else b""
@@ -164,7 +164,7 @@ def evict(
     runtime_dir: RuntimeDirOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove every page with a cached prefix's last token, and all that continues it; asks first.
+    """Removes every page with a cached prefix's last token, and all that continues it; asks first.
 
     A prefix that is not cached whole removes nothing. What is in use is nobody's
     match any more and goes at its last release; named pins that reach into what

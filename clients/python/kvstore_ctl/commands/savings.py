@@ -33,7 +33,7 @@ class Savings(NamedTuple):
 def prefix_savings(
     shared: int, suffix: int, requests: int, prefill_tokens_per_second: float = 0.0
 ) -> Savings:
-    """Return what ``requests`` prompts of ``shared`` + ``suffix`` tokens save by sharing.
+    """Returns what ``requests`` prompts of ``shared`` + ``suffix`` tokens save by sharing.
 
     Tokens are counts: each prompt begins with the same ``shared`` tokens, which the first
     computes and the others find, and ends with ``suffix`` tokens of its own. Without a cache
@@ -50,7 +50,7 @@ def prefix_savings(
 def savings_of(
     tokens_without: int, tokens_with: int, prefill_tokens_per_second: float = 0.0
 ) -> Savings:
-    """Return what is saved where so many tokens were asked for and so many were computed.
+    """Returns what is saved where so many tokens were asked for and so many were computed.
 
     A speed of 0 tokens a second is not known. Where nothing was asked for nothing is saved.
     """
@@ -96,7 +96,7 @@ def savings(  # each is an option
     runtime_dir: RuntimeDirOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a shared prefix saves; without --shared, what the running store has saved.
+    """Says what a shared prefix saves; without --shared, what the running store has saved.
 
     The calculator asks no store: of the requests the first computes the shared tokens, the
     others find them. The running store's counters are of the namespaces that are there.
@@ -131,7 +131,7 @@ def savings(  # each is an option
 
 
 def counted_savings(counters: lease_pb2.CacheCounters, prefill_rate: float = 0.0) -> Savings:
-    """Return what was saved by a store's counters.
+    """Returns what was saved by a store's counters.
 
     Seconds at a rate in tokens a second; without one at the speeds that engines said
     themselves, of their own tokens alone; None where none did.

@@ -40,7 +40,7 @@ def prefix_tree(
     prefixes: Iterable[store_pb2.PrefixInfo],
     view: TreeView = WHOLE,
 ) -> Tree:
-    """Return the radix tree of a namespace.
+    """Returns the radix tree of a namespace.
 
     A node whose parent was not listed, for it went meanwhile, stands at the root.
     """
@@ -73,7 +73,7 @@ def prefix_tree(
 
 
 def _through(listed: list[store_pb2.PrefixInfo]) -> dict[int, int]:
-    """Return by node the matches that ended in it or below it; parents are listed first."""
+    """Returns by node the matches that ended in it or below it; parents are listed first."""
     through = {each.node_id: each.hit_count for each in listed}
     for each in reversed(listed):
         if each.parent_node_id in through:
@@ -82,7 +82,7 @@ def _through(listed: list[store_pb2.PrefixInfo]) -> dict[int, int]:
 
 
 def _kept(nodes: list[store_pb2.PrefixInfo], width: int | None) -> list[store_pb2.PrefixInfo]:
-    """Return the nodes with most hits, or pages of equal hits, in the order that they have."""
+    """Returns the nodes with most hits, or pages of equal hits, in the order that they have."""
     if width is None or len(nodes) <= width:
         return nodes
     best = sorted(nodes, key=lambda each: (each.hit_count, each.page_count), reverse=True)[:width]
@@ -95,7 +95,7 @@ def _more(
     nodes: list[store_pb2.PrefixInfo],
     children: dict[int, list[store_pb2.PrefixInfo]],
 ) -> None:
-    """Say how much is not shown: nodes, and all that is below them."""
+    """Says how much is not shown: nodes, and all that is below them."""
     count = pages = 0
     waiting = list(nodes)
     while waiting:
@@ -159,7 +159,7 @@ def tree(  # each is an option
     runtime_dir: RuntimeDirOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show each namespace's radix tree: pages, pins and hits of every run.
+    """Shows each namespace's radix tree: pages, pins and hits of every run.
 
     What is left out by --depth and --width is counted. JSON has all of it.
     """

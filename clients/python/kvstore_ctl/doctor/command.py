@@ -44,7 +44,7 @@ class Seen(NamedTuple):
 
 
 def doctor(*, runtime_dir: RuntimeDirOption = None, as_json: AsJson = False) -> None:
-    """Check the store, its host and what workers make of it, and say what to do.
+    """Checks the store, its host and what workers make of it, and says what to do.
 
     Each check ends as ok, warning, failed, or skipped where nothing can be seen from here.
     The exit status is 1 if one failed, also where no store answers.
@@ -117,7 +117,7 @@ def _health(channel: grpc.Channel) -> Iterator[Finding]:
 
 
 def _ask(where: RuntimeDir | RemoteStore) -> tuple[Seen | None, Finding]:
-    """Return what the store answers, if it does, and whether it does."""
+    """Returns what the store answers, if it does, and whether it does."""
     try:
         with (
             connect_remote_admin(where, timeout=TIMEOUT)

@@ -18,7 +18,7 @@ CONTAINER = (
 
 
 def device_of(capabilities: store_pb2.GetCapabilitiesResponse) -> bytes | None:
-    """Return the UUID of the device that a store's pages are on; None for host memory."""
+    """Returns the UUID of the device that a store's pages are on; None for host memory."""
     for extent in capabilities.extents:
         kind = extent.WhichOneof("handle")
         if kind in ("cuda_ipc", "vmm_fd"):
@@ -34,7 +34,7 @@ def driver_check(
     library: str = LIBRARY,
     load: Any = ctypes.CDLL,  # noqa: ANN401
 ) -> Finding:
-    """Look whether this process sees a driver and a device, where the store's pages need one.
+    """Looks whether this process sees a driver and a device, where the store's pages need one.
 
     Only one that ``answered`` says where those are.
     """
@@ -68,7 +68,7 @@ def ipc_check(
     *,
     answered: bool = True,
 ) -> Finding:
-    """Look whether memory of the device can be shared between the server's process and this."""
+    """Looks whether memory of the device can be shared between the server's process and this."""
     name = "CUDA IPC"
     if device is None:
         return skipped(name, _elsewhere(answered=answered))

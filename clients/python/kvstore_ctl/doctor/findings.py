@@ -37,33 +37,33 @@ class Finding(NamedTuple):
 
 
 def ok(check: str, found: str) -> Finding:
-    """Return that all is well."""
+    """Returns that all is well."""
     return Finding(check, Outcome.OK, found)
 
 
 def skipped(check: str, why: str) -> Finding:
-    """Return that nothing could be seen."""
+    """Returns that nothing could be seen."""
     return Finding(check, Outcome.SKIPPED, why)
 
 
 def warning(check: str, found: str, advice: str) -> Finding:
-    """Return what costs something, or may."""
+    """Returns what costs something, or may."""
     return Finding(check, Outcome.WARNING, found, advice)
 
 
 def failed(check: str, found: str, advice: str) -> Finding:
-    """Return what has to be seen to."""
+    """Returns what has to be seen to."""
     return Finding(check, Outcome.FAILED, found, advice)
 
 
 def worst(findings: Iterable[Finding]) -> Outcome:
-    """Return the worst outcome; ok of nothing. What was skipped is no worse than that."""
+    """Returns the worst outcome; ok of nothing. What was skipped is no worse than that."""
     order = [Outcome.SKIPPED, Outcome.OK, Outcome.WARNING, Outcome.FAILED]
     return max((each.outcome for each in findings), key=order.index, default=Outcome.OK)
 
 
 def findings_table(findings: Iterable[Finding]) -> Table:
-    """Return the findings in their order."""
+    """Returns the findings in their order."""
     table = Table(title="doctor", title_justify="left", box=None, pad_edge=False)
     for column in ("check", "outcome"):
         table.add_column(column, no_wrap=True)
@@ -78,7 +78,7 @@ def findings_table(findings: Iterable[Finding]) -> Table:
 
 
 def plain_findings(findings: Iterable[Finding]) -> list[dict[str, str]]:
-    """Return the findings for programs."""
+    """Returns the findings for programs."""
     return [
         {
             "check": each.check,

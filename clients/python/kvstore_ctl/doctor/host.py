@@ -41,7 +41,7 @@ class HostFacts:
         self._root = root
 
     def memory_bytes(self) -> tuple[int, int]:
-        """Return the machine's memory, and what of it can be had without swapping."""
+        """Returns the machine's memory, and what of it can be had without swapping."""
         found = {"MemTotal": 0, "MemAvailable": 0}
         for line in self._read("proc/meminfo").splitlines():
             name, _, rest = line.partition(":")
@@ -50,11 +50,11 @@ class HostFacts:
         return found["MemTotal"], found["MemAvailable"]
 
     def memory_limits(self, pid: int | str) -> list[MemoryLimit]:
-        """Return each limit that a process's cgroups have, its own first."""
+        """Returns each limit that a process's cgroups have, its own first."""
         return list(self._limits(pid))
 
     def open_file_limit(self, pid: int | str) -> int | None:
-        """Return how many descriptors a process may have; None where nobody says."""
+        """Returns how many descriptors a process may have; None where nobody says."""
         for line in self._read(f"proc/{pid}/limits").splitlines():
             if line.startswith("Max open files"):
                 soft = line.split()[3]
@@ -62,25 +62,25 @@ class HostFacts:
         return None
 
     def open_file_count(self, pid: int | str) -> int | None:
-        """Return how many descriptors a process has; None where that is not ours to see."""
+        """Returns how many descriptors a process has; None where that is not ours to see."""
         try:
             return sum(1 for _ in (self._root / f"proc/{pid}/fd").iterdir())
         except OSError:
             return None
 
     def namespace(self, kind: str, pid: int | str = "self") -> str | None:
-        """Return which namespace, such as ``ipc``, a process is in."""
+        """Returns which namespace, such as ``ipc``, a process is in."""
         try:
             return str((self._root / f"proc/{pid}/ns/{kind}").readlink())
         except OSError:
             return None
 
     def clock_source(self) -> str:
-        """Return what the kernel reads its clocks from; nothing where it does not say."""
+        """Returns what the kernel reads its clocks from; nothing where it does not say."""
         return self._read(CLOCK_SOURCE).strip()
 
     def flock_holders(self, path: Path) -> list[int] | None:
-        """Return the processes that hold a file's flock, by their numbers here.
+        """Returns the processes that hold a file's flock, by their numbers here.
 
         None where the kernel does not say, or there is no such file.
         """
@@ -98,7 +98,7 @@ class HostFacts:
         return held if words else None
 
     def devices(self) -> list[str]:
-        """Return the files of the GPUs of NVIDIA that are visible here."""
+        """Returns the files of the GPUs of NVIDIA that are visible here."""
         found = (self._root / "dev").glob("nvidia[0-9]*")
         return sorted(each.name for each in found)
 
@@ -121,7 +121,7 @@ class HostFacts:
         yield MemoryLimit(place, int(limit), max(int(usage) - can_go, 0), killed)
 
     def _memory_mounts(self) -> Iterator[tuple[int, str, str]]:
-        """Yield the version, the cgroup and the path of each mount that limits memory."""
+        """Yields the version, the cgroup and the path of each mount that limits memory."""
         for line in self._read("proc/self/mountinfo").splitlines():
             place, _, filesystem = line.partition(" - ")
             kind, _, options = filesystem.partition(" ")
@@ -133,7 +133,7 @@ class HostFacts:
                 yield version, cgroup, path
 
     def _own_cgroup(self, pid: int | str, version: int, mounted: str) -> PurePosixPath:
-        """Return a process's cgroup below a mount; the mount's own where it is not visible."""
+        """Returns a process's cgroup below a mount; the mount's own where it is not visible."""
         for line in self._read(f"proc/{pid}/cgroup").splitlines():
             _, controllers, path = line.split(":", 2)
             found = 1 if "memory" in controllers.split(",") else 2 if not controllers else 0
@@ -153,7 +153,7 @@ class HostFacts:
 
 
 def _number(text: str, name: str) -> int:
-    """Return the number beside a name, of lines of both; 0 where it is not there."""
+    """Returns the number beside a name, of lines of both; 0 where it is not there."""
     for line in text.splitlines():
         found, _, value = line.partition(" ")
         if found == name and value.strip().isdigit():
@@ -174,7 +174,7 @@ START = "start kvstore-server, or say where it is with --runtime-dir"
 
 
 def socket_check(paths: RuntimeDir) -> Finding:
-    """Look whether the store's folder and sockets are there, and this user may use them."""
+    """Looks whether the store's folder and sockets are there, and this user may use them."""
     name, path = "socket", paths.path
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
@@ -194,7 +194,7 @@ def socket_check(paths: RuntimeDir) -> Finding:
 
 
 def server_pid(facts: HostFacts, paths: RuntimeDir) -> int | None:
-    """Return the process that serves a folder, by the flock that it holds on its file.
+    """Returns the process that serves a folder, by the flock that it holds on its file.
 
     None where it is not seen here: the number in the file is that of its own pid namespace,
     and may be somebody else's here.
@@ -210,7 +210,7 @@ def server_pid(facts: HostFacts, paths: RuntimeDir) -> int | None:
 
 
 def descriptors_check(facts: HostFacts, pid: int | None) -> Finding:
-    """Look how many descriptors this process and the server may have, and the server has."""
+    """Looks how many descriptors this process and the server may have, and the server has."""
     name = "descriptors"
     own = facts.open_file_limit("self")
     limit = None if pid is None else facts.open_file_limit(pid)
@@ -227,7 +227,7 @@ def descriptors_check(facts: HostFacts, pid: int | None) -> Finding:
 
 
 def memfd_check(make: Callable[[str, int], int] = os.memfd_create) -> Finding:
-    """Look whether sealed memory without a file can be had: extents are that, not /dev/shm."""
+    """Looks whether sealed memory without a file can be had: extents are that, not /dev/shm."""
     name = "memfd"
     try:
         descriptor = make("kvstore-doctor", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -245,7 +245,7 @@ def memfd_check(make: Callable[[str, int], int] = os.memfd_create) -> Finding:
 
 
 def kernel_check(option: int = SO_PEERPIDFD) -> Finding:
-    """Look whether the kernel names the process at the other end of a socket."""
+    """Looks whether the kernel names the process at the other end of a socket."""
     name = "pidfd"
     release = os.uname().release
     one, other = socket.socketpair()
@@ -270,7 +270,7 @@ def kernel_check(option: int = SO_PEERPIDFD) -> Finding:
 
 
 def clock_check(facts: HostFacts) -> Finding:
-    """Look what the kernel's clocks are read from: leases and calls count on them."""
+    """Looks what the kernel's clocks are read from: leases and calls count on them."""
     name = "clock"
     source = facts.clock_source()
     if not source:

@@ -17,7 +17,7 @@ def machine_memory_check(
     on_device: bool,
     answered: bool = True,
 ) -> Finding:
-    """Look what the arenas in host memory take of the machine's, and what is left of it.
+    """Looks what the arenas in host memory take of the machine's, and what is left of it.
 
     Only a store that ``answered`` says what they take.
     """
@@ -41,7 +41,7 @@ def machine_memory_check(
 def limits_check(
     facts: HostFacts, stats: store_pb2.GetStatsResponse, pid: int | None, *, on_device: bool
 ) -> Finding:
-    """Look at the limits of the server's cgroups, which arenas count in, and of this process's."""
+    """Looks at the limits of the server's cgroups, which arenas count in, and of this process's."""
     name = "container limits"
     taken = arena_bytes(stats, on_device=on_device)
     limits = {"this process": facts.memory_limits("self")}
@@ -70,7 +70,7 @@ def limits_check(
 
 
 def arena_bytes(stats: store_pb2.GetStatsResponse, *, on_device: bool) -> int:
-    """Return the bytes of all arenas in host memory."""
+    """Returns the bytes of all arenas in host memory."""
     return sum(
         each.slot_count * each.slot_bytes
         for each in stats.arenas

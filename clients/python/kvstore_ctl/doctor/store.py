@@ -25,7 +25,7 @@ MANY_SALTS = 1_000
 
 
 def versions_check(capabilities: store_pb2.GetCapabilitiesResponse) -> Finding:
-    """Look whether client and server are of one version."""
+    """Looks whether client and server are of one version."""
     name, server = "versions", capabilities.server_version
     if server != __version__:
         advice = "install one version everywhere; features that one lacks are not used"
@@ -34,7 +34,7 @@ def versions_check(capabilities: store_pb2.GetCapabilitiesResponse) -> Finding:
 
 
 def hit_rate_check(stats: store_pb2.GetStatsResponse) -> Finding:
-    """Look whether what was computed is found again."""
+    """Looks whether what was computed is found again."""
     name, whole = "hit rate", overall(counted_here(stats), uptime_of(stats))
     if whole.hit_rate is None or whole.lookups < FEW:
         return ok(name, f"{counted(whole.lookups, 'lookup')}: too few to say")
@@ -49,7 +49,7 @@ def hit_rate_check(stats: store_pb2.GetStatsResponse) -> Finding:
 
 
 def thrash_check(stats: store_pb2.GetStatsResponse) -> Finding:
-    """Look whether pages are evicted and soon computed again."""
+    """Looks whether pages are evicted and soon computed again."""
     name, whole = "thrash", overall(counted_here(stats), uptime_of(stats))
     if whole.thrash is None or whole.inserted_pages < FEW:
         return ok(name, f"{counted(whole.inserted_pages, 'page')} inserted: too few to say")
@@ -60,7 +60,7 @@ def thrash_check(stats: store_pb2.GetStatsResponse) -> Finding:
 
 
 def room_check(stats: store_pb2.GetStatsResponse) -> Finding:
-    """Look whether reservations find slots."""
+    """Looks whether reservations find slots."""
     name, counters = "room", counted_here(stats)
     failures, lookups = counters.exhausted_count, counters.lookup_count
     found = f"{counted(failures, 'reserve')} of {counted(lookups, 'lookup')} found no slots"
@@ -71,7 +71,7 @@ def room_check(stats: store_pb2.GetStatsResponse) -> Finding:
 
 
 def quarantine_check(stats: store_pb2.GetStatsResponse) -> Finding:
-    """Look whether slots wait for holders that are late."""
+    """Looks whether slots wait for holders that are late."""
     name, count = "quarantine", stats.quarantined_slot_count
     if not count:
         return ok(name, "no slots")
@@ -80,7 +80,7 @@ def quarantine_check(stats: store_pb2.GetStatsResponse) -> Finding:
 
 
 def expired_check(stats: store_pb2.GetStatsResponse) -> Finding:
-    """Look whether workers are past their time to live, and live."""
+    """Looks whether workers are past their time to live, and live."""
     name = "expired leases"
     if not stats.expired_lease_count:
         return ok(name, "none")
@@ -90,7 +90,7 @@ def expired_check(stats: store_pb2.GetStatsResponse) -> Finding:
 
 
 def long_holds_check(stats: store_pb2.GetStatsResponse, long_hold: float = LONG_HOLD) -> Finding:
-    """Look whether a worker holds something for longer than requests take."""
+    """Looks whether a worker holds something for longer than requests take."""
     name = "long holds"
     old = [each for each in stats.leases if _age(each) > long_hold]
     if not old:
@@ -101,7 +101,7 @@ def long_holds_check(stats: store_pb2.GetStatsResponse, long_hold: float = LONG_
 
 
 def tier_3_check(stats: store_pb2.GetStatsResponse) -> Finding:
-    """Look whether tier 3 works."""
+    """Looks whether tier 3 works."""
     name, tier_3 = "tier 3", stats.tier_3
     if tier_3.state == store_pb2.Tier3Stats.STATE_FAILED:
         advice = (
@@ -117,7 +117,7 @@ def tier_3_check(stats: store_pb2.GetStatsResponse) -> Finding:
 
 
 def corruption_check(stats: store_pb2.GetStatsResponse) -> Finding:
-    """Look whether pages in memory were written over."""
+    """Looks whether pages in memory were written over."""
     name, counters = "corruption", stats.counters
     seen = f"{counted(counters.verified_page_count, 'page')} looked at"
     if counters.corrupt_page_count:
@@ -131,7 +131,7 @@ def corruption_check(stats: store_pb2.GetStatsResponse) -> Finding:
 
 
 def refusals_check(stats: store_pb2.GetStatsResponse) -> Finding:
-    """Look whether tenants ask more often than they may."""
+    """Looks whether tenants ask more often than they may."""
     name = "refused requests"
     refused = [each for each in stats.tenants if each.refused_request_count]
     if not refused:
@@ -143,7 +143,7 @@ def refusals_check(stats: store_pb2.GetStatsResponse) -> Finding:
 def namespaces_check(
     namespaces: Iterable[store_pb2.NamespaceInfo], limit: int, many_salts: int = MANY_SALTS
 ) -> Finding:
-    """Look whether salts, or anything else, use up the namespaces that a tenant may have."""
+    """Looks whether salts, or anything else, use up the namespaces that a tenant may have."""
     name, listed = "namespaces", list(namespaces)
     advice = (
         "salt by tenant or application and not by request (cache_salt), and remove what nobody"
@@ -160,7 +160,7 @@ def namespaces_check(
 
 
 def identities_check(namespaces: Iterable[store_pb2.NamespaceInfo]) -> Finding:
-    """Look for namespaces that look like one model and share nothing."""
+    """Looks for namespaces that look like one model and share nothing."""
     name = "identities"
     pairs = namesakes(list(namespaces))
     if not pairs:

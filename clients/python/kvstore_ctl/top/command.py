@@ -50,7 +50,7 @@ def top(  # each is an option
     runtime_dir: RuntimeDirOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what the store does now: hit rate, tokens saved, tiers, namespaces and leases.
+    """Shows what the store does now: hit rate, tokens saved, tiers, namespaces and leases.
 
     Each frame is what changed between two looks, by the store's own uptime. On a terminal
     it stays in place, also while a store restarts: q quits, s sorts by the next column.
@@ -81,7 +81,7 @@ def _printed(admin: Admin, looks: _Looks, print_frame: Callable[[Frame], None]) 
 
 
 def _live(store: "_Store", looks: _Looks) -> None:
-    """Show frames in place; a key acts at once, and the next look comes an interval later.
+    """Shows frames in place; a key acts at once, and the next look comes an interval later.
 
     A store that goes away is looked for until it is back, once it was there at first.
     """
@@ -121,7 +121,7 @@ class _Store:
         self._admin: Admin | None = None
 
     def stats(self) -> store_pb2.GetStatsResponse:
-        """Return a snapshot; raises ``StoreError``, and connects anew the next time then."""
+        """Returns a snapshot; raises ``StoreError``, and connects anew the next time then."""
         try:
             if self._admin is None:
                 self._admin = self._connection.enter_context(admin_of(self._runtime_dir))

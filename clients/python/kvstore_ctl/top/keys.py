@@ -12,7 +12,7 @@ from threading import Event
 
 @contextmanager
 def keys() -> Iterator[Callable[[float], str]]:
-    """Provide a call that waits so many seconds for a key, and returns it or nothing.
+    """Provides a call that waits so many seconds for a key, and returns it or nothing.
 
     Ctrl-C stays ``KeyboardInterrupt``. Where stdin is no terminal there are no keys, and it
     waits. The terminal is left as it was found.

@@ -33,12 +33,12 @@ class Activity(NamedTuple):
         return self.returned_pages / self.inserted_pages if self.inserted_pages else None
 
     def per_second(self, count: int) -> float:
-        """Return a count as a rate; 0 where no time went by."""
+        """Returns a count as a rate; 0 where no time went by."""
         return count / self.seconds if self.seconds > 0 else 0.0
 
 
 def counted_here(stats: store_pb2.GetStatsResponse) -> lease_pb2.CacheCounters:
-    """Return the sums over the namespaces that are there.
+    """Returns the sums over the namespaces that are there.
 
     The store's own counters keep what deleted ones counted, such as those of a bench.
     """
@@ -49,7 +49,7 @@ def counted_here(stats: store_pb2.GetStatsResponse) -> lease_pb2.CacheCounters:
 
 
 def overall(counters: lease_pb2.CacheCounters, seconds: float) -> Activity:
-    """Return all that was ever counted, over so many seconds."""
+    """Returns all that was ever counted, over so many seconds."""
     return Activity(
         seconds,
         counters.lookup_count,
@@ -64,7 +64,7 @@ def overall(counters: lease_pb2.CacheCounters, seconds: float) -> Activity:
 def between(
     before: lease_pb2.CacheCounters | None, after: lease_pb2.CacheCounters, seconds: float
 ) -> Activity:
-    """Return what came between two looks, ``seconds`` apart; without a first look, all."""
+    """Returns what came between two looks, ``seconds`` apart; without a first look, all."""
     now = overall(after, seconds)
     if before is None:
         return now
@@ -74,7 +74,7 @@ def between(
 
 
 def uptime_of(stats: store_pb2.GetStatsResponse) -> float:
-    """Return the seconds since a store's start, by its monotonic clock."""
+    """Returns the seconds since a store's start, by its monotonic clock."""
     return stats.uptime.seconds + stats.uptime.nanos * NANOSECONDS
 
 
@@ -91,7 +91,7 @@ class Change(NamedTuple):
 
 
 def change_between(before: store_pb2.GetStatsResponse, after: store_pb2.GetStatsResponse) -> Change:
-    """Return what a store did between two snapshots.
+    """Returns what a store did between two snapshots.
 
     The time between them is the store's own, never this host's. Of a store that was
     started anew meanwhile: all since its start.

@@ -36,7 +36,7 @@ LEGEND = " ".join(f"{part.character}{part.name}" for part in PARTS)
 
 
 def cells_of(counts: Sequence[int], width: int) -> list[int]:
-    """Return how many of ``width`` characters each count gets.
+    """Returns how many of ``width`` characters each count gets.
 
     Together they are ``width``, or none for nothing; what is there has one at least,
     which the largest give.
@@ -52,7 +52,7 @@ def cells_of(counts: Sequence[int], width: int) -> list[int]:
 
 
 def bar(counts: Sequence[int], width: int = WIDTH) -> Text:
-    """Return a bar of the counts of :data:`PARTS`, in their order."""
+    """Returns a bar of the counts of :data:`PARTS`, in their order."""
     drawn = Text("[")
     for part, cells in zip(PARTS, cells_of(counts, width), strict=True):
         drawn.append(part.character * cells, style=part.style)
@@ -60,7 +60,7 @@ def bar(counts: Sequence[int], width: int = WIDTH) -> Text:
 
 
 def tier_bars(stats: store_pb2.GetStatsResponse) -> list[Text]:
-    """Return a line for each memory tier that has arenas, and one for an open tier 3."""
+    """Returns a line for each memory tier that has arenas, and one for an open tier 3."""
     lines = []
     for tier in (types_pb2.TIER_1, types_pb2.TIER_2):
         arenas = [each for each in stats.arenas if each.tier == tier]
@@ -88,12 +88,12 @@ def tier_bars(stats: store_pb2.GetStatsResponse) -> list[Text]:
 
 
 def share(part: int, whole: int) -> str:
-    """Return a part of a whole in percent; nothing of nothing."""
+    """Returns a part of a whole in percent; nothing of nothing."""
     return f"{part / whole:.0%}" if whole else "0%"
 
 
 def mebibytes(size: int) -> str:
-    """Return bytes in MiB, with a digit where there are few."""
+    """Returns bytes in MiB, with a digit where there are few."""
     return f"{size / MEBIBYTE:.1f} MiB" if size < 10 * MEBIBYTE else f"{size // MEBIBYTE} MiB"
 
 
@@ -151,7 +151,7 @@ class Frame(NamedTuple):
 def rendered(
     frame: Frame, *, width: int | None = None, trouble: str = "", keys: bool = False
 ) -> RenderableType:
-    """Return a frame for a file, or for a terminal of ``width`` columns.
+    """Returns a frame for a file, or for a terminal of ``width`` columns.
 
     ``keys`` adds which there are, ``trouble`` is why it is no frame of now.
     """
@@ -189,7 +189,7 @@ def rendered(
 
 
 def plain_frame(frame: Frame) -> dict[str, object]:
-    """Return a frame's numbers for programs: rates are a second's, shares of 1."""
+    """Returns a frame's numbers for programs: rates are a second's, shares of 1."""
     return {
         "uptime": uptime_of(frame.stats),
         "store_epoch": frame.stats.store_epoch,
@@ -219,7 +219,7 @@ def plain_frame(frame: Frame) -> dict[str, object]:
 
 
 def span(seconds: float) -> str:
-    """Return a time for people: 42s, 5m07s, 3h05m, 2d04h."""
+    """Returns a time for people: 42s, 5m07s, 3h05m, 2d04h."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
@@ -261,7 +261,7 @@ def _leases(frame: Frame, width: int | None) -> Table:
 
 
 def compact(value: float) -> str:
-    """Return a number in six characters at most: 7.5, 1234, 56.7k, 8.9M."""
+    """Returns a number in six characters at most: 7.5, 1234, 56.7k, 8.9M."""
     for unit, size, least in (("G", 1e9, 1e9), ("M", 1e6, 1e6), ("k", 1e3, 1e4)):
         if value >= least:
             return f"{value / size:.1f}{unit}"
@@ -287,7 +287,7 @@ def _table(
     rows: list[tuple[str, str, str, int, int, Activity]],
     width: int | None,
 ) -> Table:
-    """Return a table that a terminal of 80 columns has room for: names are cut, no number is.
+    """Returns a table that a terminal of 80 columns has room for: names are cut, no number is.
 
     Tenants are named where there are several, and room for them.
     """

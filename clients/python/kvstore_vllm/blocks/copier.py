@@ -14,12 +14,12 @@ WIDE = 8
 
 
 def copy_with_team(target: torch.Tensor, source: torch.Tensor) -> None:
-    """Copy with all threads that torch has for its caller; on a device on the current stream."""
+    """Copies with all threads that torch has for its caller; on a device on the current stream."""
     _widened(target).copy_(_widened(source))
 
 
 def copy_alone(target: torch.Tensor, source: torch.Tensor) -> None:
-    """Copy in the calling thread, without the interpreter; for memory of the CPU.
+    """Copies in the calling thread, without the interpreter; for memory of the CPU.
 
     For a thread beside the one that computes. Torch would give it an OpenMP team of its own,
     which stays as long as the thread does. There are more threads than cores then, by libgomp's
@@ -30,7 +30,7 @@ def copy_alone(target: torch.Tensor, source: torch.Tensor) -> None:
 
 
 def _widened(part: torch.Tensor) -> torch.Tensor:
-    """Return the same bytes as wider elements, where all strides and the size divide."""
+    """Returns the same bytes as wider elements, where all strides and the size divide."""
     if part.shape[-1] % WIDE or part.storage_offset() % WIDE:
         return part
     if any(stride % WIDE for stride in part.stride()[:-1]):
@@ -54,11 +54,11 @@ class ExtentTensors(Protocol):
     """The store's memory, mapped."""
 
     def extent_tensor(self, extent_id: int) -> torch.Tensor:
-        """Return ``[slots, page bytes]`` of uint8; raises ``KeyError``."""
+        """Returns ``[slots, page bytes]`` of uint8; raises ``KeyError``."""
 
 
 def planes_of(pieces: Sequence[Piece], kv_caches: Mapping[str, torch.Tensor]) -> list[Plane]:
-    """Return all bytes of all blocks, in the order that they have in a page.
+    """Returns all bytes of all blocks, in the order that they have in a page.
 
     Raises ``ValueError`` where a layer of ``kv_caches`` does not lie where ``pieces`` say.
     """
@@ -93,7 +93,7 @@ class Stretch(NamedTuple):
 
 
 def stretches(transfer: Transfer) -> Iterator[Stretch]:
-    """Yield a transfer as the longest pieces that are contiguous on both sides."""
+    """Yields a transfer as the longest pieces that are contiguous on both sides."""
     now: Stretch | None = None
     for block, (extent_id, slot) in zip(transfer.block_ids, transfer.places, strict=True):
         if now is not None and (extent_id, slot, block) == (
@@ -127,7 +127,7 @@ class BlockCopier:
         self.device = planes[0].blocks.device
 
     def load(self, memory: ExtentTensors, transfer: Transfer, *, beside: bool = False) -> int:
-        """Copy slots into blocks; returns the bytes. Raises ``KeyError`` for no such extent.
+        """Copies slots into blocks; returns the bytes. Raises ``KeyError`` for no such extent.
 
         ``beside``: from a thread beside the one that computes. Then a CPU's copy takes no team
         (:func:`copy_alone`).
@@ -135,7 +135,7 @@ class BlockCopier:
         return self._copy(memory, transfer, to_blocks=True, beside=beside)
 
     def save(self, memory: ExtentTensors, transfer: Transfer) -> int:
-        """Copy blocks into slots; returns the bytes. Raises ``KeyError`` for no such extent."""
+        """Copies blocks into slots; returns the bytes. Raises ``KeyError`` for no such extent."""
         return self._copy(memory, transfer, to_blocks=False)
 
     def _copy(

@@ -42,7 +42,7 @@ class Piece(NamedTuple):
 
 
 def pieces_of(tensors: Sequence[BlockTensor], block_count: int) -> list[Piece]:
-    """Return the pieces of a block in the order that they have in a page.
+    """Returns the pieces of a block in the order that they have in a page.
 
     Tensors that name the same bytes, as layers packed into blocks do, are one piece.
     """

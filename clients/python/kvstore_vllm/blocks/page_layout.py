@@ -40,7 +40,7 @@ class LayoutFacts:
 
 
 def layout_of(facts: LayoutFacts) -> PageLayout:
-    """Return the page layout: all ranks' bytes beside each other, which divide by no token.
+    """Returns the page layout: all ranks' bytes beside each other, which divide by no token.
 
     Raises ``ValueError`` for an engine without layers or bytes.
     """

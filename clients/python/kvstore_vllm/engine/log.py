@@ -30,7 +30,7 @@ def log_with(engine: logging.Logger) -> None:
 
 
 def _with_fields(record: logging.LogRecord) -> bool:
-    """Write an event's fields behind its name."""
+    """Writes an event's fields behind its name."""
     names = [name for name in vars(record) if name not in _PLAIN and not name.startswith("_")]
     fields = "".join(f" {name}={getattr(record, name)}" for name in names)
     if fields and not getattr(record, "_written", False):

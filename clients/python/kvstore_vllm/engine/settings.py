@@ -71,7 +71,7 @@ class ConnectorSettings:
 
     @classmethod
     def read(cls, extra: Mapping[str, object]) -> Self:
-        """Read vLLM's ``kv_connector_extra_config``.
+        """Reads vLLM's ``kv_connector_extra_config``.
 
         Raises ``ValueError`` that names what is wrong: a key that is not known, with those
         that are, or a value of another type.
@@ -87,7 +87,7 @@ class ConnectorSettings:
 
 
 def _checked(name: str, value: object, expected: object) -> Any:  # noqa: ANN401  # its field's type
-    """Return a value of the field's type; an integer is a number of seconds or a share too."""
+    """Returns a value of the field's type; an integer is a number of seconds or a share too."""
     if expected is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, expected):  # type: ignore[arg-type]  # a class, or a union of them

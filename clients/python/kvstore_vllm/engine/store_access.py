@@ -16,7 +16,7 @@ RANK = "_dp"
 
 
 def lease_name(model: str, engine_id: str) -> str:
-    """Return the model's name with what tells its engines apart, of at most 256 bytes.
+    """Returns the model's name with what tells its engines apart, of at most 256 bytes.
 
     That is the `engine_id` of the kv-transfer-config where an operator chose one, and the
     data-parallel rank: both are as they were after a restart. One that vLLM drew says nothing.
@@ -47,7 +47,7 @@ MOST_NAMESPACES: Final = 64
 
 
 def copies_are_done() -> None:
-    """Return at once, for ``ClientConfig.wait_for_device``: all device work is already done.
+    """Returns at once, for ``ClientConfig.wait_for_device``: all device work is already done.
 
     A rank waits for each copy on its stream before it reports the copy, and keeps the store's
     memory mapped until then. A wait for the whole device would end vLLM's captures of graphs.
@@ -94,7 +94,7 @@ class StoreAccess:
         return self._client.tried
 
     def namespace(self, salt: bytes) -> Namespace:
-        """Return the namespace of a salt, to be opened in the background where it is new."""
+        """Returns the namespace of a salt, to be opened in the background where it is new."""
         if salt == self._plain.identity.salt:
             return self._plain
         with self._mutex:
@@ -106,7 +106,7 @@ class StoreAccess:
             return found
 
     def facts(self) -> dict[str, str]:
-        """Return what the log says of it: the folder, the namespace, and why it is not used."""
+        """Returns what the log says of it: the folder, the namespace, and why it is not used."""
         identity = self._plain.identity
         return {
             "runtime_dir": str(self._folder),
@@ -116,14 +116,14 @@ class StoreAccess:
         }
 
     def share_lease(self) -> bytes | None:
-        """Return what has another process join the lease; None where there is none."""
+        """Returns what has another process join the lease; None where there is none."""
         try:
             return self._client.share_lease()
         except StoreError:
             return None
 
     def close(self) -> None:
-        """Give the lease back. Waits as ``Client.close`` does."""
+        """Gives the lease back. Waits as ``Client.close`` does."""
         self._client.close()
 
 
@@ -138,11 +138,11 @@ class EnginesHere:
         self._ranks: set[tuple[int, str]] = set()
 
     def note_rank(self, engine_id: str) -> None:
-        """Note that a rank of the engine is in this process."""
+        """Notes that a rank of the engine is in this process."""
         self._ranks.add((os.getpid(), engine_id))
 
     def has_rank(self, engine_id: str) -> bool:
-        """Return whether a rank of the engine is in this process."""
+        """Returns whether a rank of the engine is in this process."""
         return (os.getpid(), engine_id) in self._ranks
 
     def put(self, engine_id: str, access: StoreAccess) -> None:
@@ -150,11 +150,11 @@ class EnginesHere:
         self._accesses[os.getpid(), engine_id] = access
 
     def get(self, engine_id: str) -> StoreAccess | None:
-        """Return the scheduler half's store, where that is in this process."""
+        """Returns the scheduler half's store, where that is in this process."""
         return self._accesses.get((os.getpid(), engine_id))
 
     def remove(self, engine_id: str) -> None:
-        """Forget an engine that ends."""
+        """Forgets an engine that ends."""
         self._accesses.pop((os.getpid(), engine_id), None)
         self._ranks.discard((os.getpid(), engine_id))
 

@@ -36,7 +36,7 @@ class AdapterDigests:
         self._reading = Lock()
 
     def digest_of(self, adapter: LoraLike) -> bytes:
-        """Return 32 bytes for an adapter's weights.
+        """Returns 32 bytes for an adapter's weights.
 
         It is read where it is first asked for, which takes milliseconds, and then known by
         its name, number and path. Where its files have changed since, nobody knows which of

@@ -16,7 +16,7 @@ NOT_OF_THE_MODEL = frozenset(
 
 
 def canonical_json(value: object, name: str) -> bytes:
-    """Return a value as JSON with sorted keys.
+    """Returns a value as JSON with sorted keys.
 
     Raises ``UnidentifiableModel`` for what has no value, such as a function: ``name`` says
     where it stands.

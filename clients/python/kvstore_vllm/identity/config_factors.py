@@ -137,7 +137,7 @@ LORA_FIELDS: Final = frozenset(
 
 
 def config_factors(vllm_config: Any) -> dict[str, bytes]:  # noqa: ANN401  # a VllmConfig
-    """Return each setting that decides over KV as JSON, by its name.
+    """Returns each setting that decides over KV as JSON, by its name.
 
     Raises ``UnidentifiableModel`` for one whose value cannot be told.
     """
@@ -161,7 +161,7 @@ def config_factors(vllm_config: Any) -> dict[str, bytes]:  # noqa: ANN401  # a V
 
 
 def part_factors(part: str, value: Any) -> dict[str, bytes]:  # noqa: ANN401  # a part of a VllmConfig
-    """Return what counts of one part; of a part that is not known, all."""
+    """Returns what counts of one part; of a part that is not known, all."""
     left_out = FIELDS_LEFT_OUT.get(part, frozenset())
     if value is None or not is_dataclass(value):
         return {part: canonical_json(value, part)}
@@ -173,7 +173,7 @@ def part_factors(part: str, value: Any) -> dict[str, bytes]:  # noqa: ANN401  # 
 
 
 def adapter_facts(lora_config: Any) -> dict[str, str]:  # noqa: ANN401  # a LoRAConfig, or None
-    """Return what of the engine decides over its adapters' KV."""
+    """Returns what of the engine decides over its adapters' KV."""
     if lora_config is None:
         return {}
     return {

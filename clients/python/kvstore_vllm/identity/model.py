@@ -43,7 +43,7 @@ ADVICE: Final = (
 
 
 def engine_salt(settings: ConnectorSettings) -> bytes:
-    """Return what the settings keep apart: the base of each request's salt."""
+    """Returns what the settings keep apart: the base of each request's salt."""
     return mixed_salt(engine=text_bytes(settings.salt))
 
 
@@ -54,7 +54,7 @@ def model_identity(
     *,
     layout: PageLayout | None = None,
 ) -> NamespaceIdentity:
-    """Return who may share an engine's pages.
+    """Returns who may share an engine's pages.
 
     Its digest is of the weights, or of what ``settings.model_digest`` says in their place,
     of each setting that decides over KV, and of ``layout``: a store refuses a namespace with
@@ -122,7 +122,7 @@ def _weights(model: Any, load: Any, stated: str | None) -> bytes:  # noqa: ANN40
 
 
 def _require_one_place(model: Any) -> None:  # noqa: ANN401  # a ModelConfig
-    """Raise where weights come from anywhere besides the model's folder."""
+    """Raises where weights come from anywhere besides the model's folder."""
     if getattr(model, "model_weights", ""):
         raise UnidentifiableModel(f"the weights are in {model.model_weights}, which is no folder")
     for name in WEIGHTS_ELSEWHERE:
@@ -138,7 +138,7 @@ def _folder(model: Any, load: Any) -> Path:  # noqa: ANN401  # vLLM's configs
 
 
 def _require_code(folder: Path, code_revision: str | None) -> None:
-    """Raise where code comes from another repository whose commit is not fixed."""
+    """Raises where code comes from another repository whose commit is not fixed."""
     config = folder / "config.json"
     described = json.loads(config.read_bytes()) if config.is_file() else {}
     elsewhere = [each for each in (described.get("auto_map") or {}).values() if "--" in str(each)]
@@ -149,7 +149,7 @@ def _require_code(folder: Path, code_revision: str | None) -> None:
 
 
 def _draft(config: Any, settings: ConnectorSettings) -> dict[str, bytes]:  # noqa: ANN401  # a VllmConfig
-    """Return what decides over the KV of a draft model, whose layers are in the pages too."""
+    """Returns what decides over the KV of a draft model, whose layers are in the pages too."""
     speculative = config.speculative_config
     if speculative is None or str(speculative.method) in DRAFTS_WITHOUT_KV:
         return {}

@@ -12,7 +12,7 @@ from kvstore_vllm.identity.weight_samples import sampled_digest
 
 
 def hub_snapshot(name: str, revision: str | None = None, cache_dir: str | None = None) -> Path:
-    """Return the local folder of a hub's repository, as it was downloaded.
+    """Returns the local folder of a hub's repository, as it was downloaded.
 
     Raises ``UnidentifiableModel`` where it is not there, or nothing can tell.
     """
@@ -46,7 +46,7 @@ LARGEST_CONFIGURATION: Final = 64 << 20
 
 
 def folder_digest(folder: Path) -> bytes:
-    """Return 32 bytes that say which weights and configuration a folder has.
+    """Returns 32 bytes that say which weights and configuration a folder has.
 
     Neither its path nor any time counts, so each process gets the same, on any day. Raises
     ``UnidentifiableModel`` where there are no safetensors files, or broken ones, and
@@ -70,12 +70,12 @@ def folder_digest(folder: Path) -> bytes:
 
 
 def folder_stamp(folder: Path) -> tuple[tuple[str, int, int, int], ...]:
-    """Return what changes where any file of a folder does: names, sizes, inodes, times."""
+    """Returns what changes where any file of a folder does: names, sizes, inodes, times."""
     return tuple(_stamps(folder))
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Yield the files of a folder and those below it, without what tools hide there."""
+    """Yields the files of a folder and those below it, without what tools hide there."""
     for each in sorted(folder.rglob("*")):
         below = each.relative_to(folder)
         if each.is_file() and not any(part.startswith(".") for part in below.parts):
@@ -89,7 +89,7 @@ def _stamps(folder: Path) -> Iterator[tuple[str, int, int, int]]:
 
 
 def _content_name(file: Path) -> bytes:
-    """Return what a file of a hub's snapshot is named by, its content's digest; else ``b""``."""
+    """Returns what a file of a hub's snapshot is named by, its content's digest; else ``b""``."""
     target = file.resolve()
     name = target.name
     if (

@@ -25,7 +25,7 @@ class PlaceholderRun:
 
     @classmethod
     def over(cls, features: Sequence[FeatureLike], tokens: Sequence[int]) -> Self:
-        """Return the run that the features, which overlap, have together in ``tokens``.
+        """Returns the run that the features, which overlap, have together in ``tokens``.
 
         Their placeholders' own ids are in the digest: some models mark rows with them.
         """
@@ -49,7 +49,7 @@ class PlaceholderRun:
         return self.end - self.start >= DIGEST_WORDS
 
     def write_into(self, ids: "array[int]") -> None:
-        """Put the words in place of the run's ids, as far as ``ids`` reach."""
+        """Puts the words in place of the run's ids, as far as ``ids`` reach."""
         end = min(self.end, len(ids))
         length = end - self.start
         if length > 0:
@@ -57,12 +57,12 @@ class PlaceholderRun:
             ids[self.start : end] = (self.words * repeats)[:length]
 
     def cuts(self, count: int) -> bool:
-        """Tell whether ``count`` tokens end where the key has a part of the digest alone."""
+        """Returns whether ``count`` tokens end where the key has a part of the digest alone."""
         return self.start < count < min(self.start + DIGEST_WORDS, self.end)
 
 
 def runs_of(features: Sequence[FeatureLike], tokens: Sequence[int]) -> list[PlaceholderRun]:
-    """Return the runs of a prompt's features in order; those that overlap share one."""
+    """Returns the runs of a prompt's features in order; those that overlap share one."""
     ordered = sorted(features, key=lambda each: each.mm_position.offset)
     groups: list[list[FeatureLike]] = []
     end = 0

@@ -19,7 +19,7 @@ class PlatformFacts:
 
     @classmethod
     def read(cls) -> "PlatformFacts":
-        """Ask vLLM, which has to be there; initialises no device."""
+        """Asks vLLM, which has to be there; initialises no device."""
         import torch  # noqa: PLC0415  # where vLLM is
 
         vllm: Any = import_module("vllm")

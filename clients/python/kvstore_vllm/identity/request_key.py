@@ -42,7 +42,7 @@ class RequestKey:
         base_salt: bytes = b"",
         adapters: AdapterDigests = NO_ADAPTERS,
     ) -> Self | None:
-        """Return the key of a request that arrived, or None where nothing of it is shared.
+        """Returns the key of a request that arrived, or None where nothing of it is shared.
 
         Reads no file, so the scheduler's thread may call it. ``base_salt`` is of all of the
         engine's requests. None for embeddings as a prompt, for a run of fewer placeholders
@@ -74,7 +74,7 @@ class RequestKey:
         return mixed_salt(plain=self.plain_salt, adapter=self.adapters.digest_of(self.adapter))
 
     def tokens(self, all_token_ids: Sequence[int], count: int | None = None) -> "array[int]":
-        """Return the first ``count`` tokens as a store is asked for them; None: all.
+        """Returns the first ``count`` tokens as a store is asked for them; None: all.
 
         In place of a placeholder is a word of its content's digest. Raises ``ValueError``
         for an id that is no uint32.
@@ -88,7 +88,7 @@ class RequestKey:
         return ids
 
     def settled(self, count: int, page_tokens: int) -> int:
-        """Return how many of ``count`` matched tokens may be used, in whole pages.
+        """Returns how many of ``count`` matched tokens may be used, in whole pages.
 
         Fewer where the match ends among the first words of an image's digest: what it was
         matched by is then too little to tell it from another.

@@ -8,17 +8,17 @@ MARK: Final = b"kvstore_vllm salt 1"
 
 
 def framed(*parts: bytes) -> bytes:
-    """Join parts so that no other parts come to the same bytes."""
+    """Joins parts so that no other parts come to the same bytes."""
     return b"".join(len(part).to_bytes(LENGTH_BYTES, "little") + part for part in parts)
 
 
 def text_bytes(text: str) -> bytes:
-    """Return a text's bytes, whatever a user put into it: a half of a character pair too."""
+    """Returns a text's bytes, whatever a user put into it: a half of a character pair too."""
     return text.encode("utf-8", "surrogatepass")
 
 
 def mixed_salt(**parts: bytes) -> bytes:
-    """Return one salt for all of them, by what each is; empty parts count for nothing.
+    """Returns one salt for all of them, by what each is; empty parts count for nothing.
 
     ``b""``, which is no salt, where all are empty; else 32 bytes.
     """

@@ -40,7 +40,7 @@ class TensorPlace(NamedTuple):
 
 
 def sampled_digest(file: Path) -> bytes:
-    """Return 32 bytes that tell this safetensors file from one with another tensor in it.
+    """Returns 32 bytes that tell this safetensors file from one with another tensor in it.
 
     Neither its name nor its times count. Raises ``UnidentifiableModel`` for a file that is
     no safetensors file, and ``OSError``.
@@ -83,7 +83,7 @@ def _tensors(header: bytes, size: int, file: Path) -> Iterator[TensorPlace]:
 
 
 def _read_of(place: TensorPlace) -> Iterator[tuple[int, int]]:
-    """Yield the parts of a tensor that are read."""
+    """Yields the parts of a tensor that are read."""
     length = place.end - place.start
     if length <= SAMPLE_BYTES or any(part in place.name for part in EMBEDDING_NAMES):
         for start in range(place.start, place.end, WHOLE_STEP):
@@ -98,7 +98,7 @@ def _read_of(place: TensorPlace) -> Iterator[tuple[int, int]]:
 
 
 def _offset(name: str, most: int) -> int:
-    """Return a place from 0 to ``most`` that follows from a name."""
+    """Returns a place from 0 to ``most`` that follows from a name."""
     return int.from_bytes(sha256(name.encode()).digest()[:8], "little") % (most + 1)
 
 

@@ -28,7 +28,7 @@ class MappedPages(ExtentTensors, Protocol):
     """The store's memory in this process."""
 
     def recycled(self, runs: Sequence[DatedRun]) -> list[PageRef]:
-        """Return the pages whose slots were given away since ``runs`` named them."""
+        """Returns the pages whose slots were given away since ``runs`` named them."""
 
 
 class _Held:
@@ -39,7 +39,7 @@ class _Held:
         self._used: list[torch.Tensor] = []
 
     def extent_tensor(self, extent_id: int) -> torch.Tensor:
-        """Return all slots of an extent."""
+        """Returns all slots of an extent."""
         self._used.append(self._memory.extent_tensor(extent_id))
         return self._used[-1]
 
@@ -86,7 +86,7 @@ class WorkerHalf:
         self._let_go: set[str] = set()
 
     def load(self, plan: StepPlan, memory: MappedPages | None) -> None:
-        """Load what the plan says: beside the step, or before it where a load is part of it."""
+        """Loads what the plan says: beside the step, or before it where a load is part of it."""
         self._idle = plan.idle
         if not plan.loads:
             return
@@ -104,13 +104,13 @@ class WorkerHalf:
             self._thread.submit(self._load_beside, memory, transfer, ready)
 
     def save(self, plan: StepPlan, memory: MappedPages | None) -> None:
-        """Copy what the step computed, and has returned when the copies are complete."""
+        """Copies what the step computed, and has returned when the copies are complete."""
         self._let_go |= plan.let_go
         for transfer in plan.saves:
             self._end(transfer, self._copied(memory, transfer, to_blocks=False), "save")
 
     def take_finished(self) -> tuple[set[str], set[str]]:
-        """Return the requests that are let go, and those whose loads ended, well or not.
+        """Returns the requests that are let go, and those whose loads ended, well or not.
 
         After a step that computed nothing it waits a millisecond for a load: to look again and
         again would keep the interpreter from the loads' thread.
@@ -128,17 +128,17 @@ class WorkerHalf:
         return let_go, received
 
     def take_failed_blocks(self) -> set[int]:
-        """Return the blocks that were to be loaded and have to be computed."""
+        """Returns the blocks that were to be loaded and have to be computed."""
         failed, self._failed_blocks = self._failed_blocks, set()
         return failed
 
     def take_report(self) -> WorkerReport:
-        """Return what ended since the last report."""
+        """Returns what ended since the last report."""
         report, self._report = self._report, WorkerReport()
         return report
 
     def close(self) -> None:
-        """Wait for the loads that are under way."""
+        """Waits for the loads that are under way."""
         self._thread.shutdown(wait=True)
 
     def _end_load(self, transfer: Transfer, copied: Copied) -> None:
@@ -185,7 +185,7 @@ class WorkerHalf:
         to_blocks: bool,
         beside: bool = False,
     ) -> Copied:
-        """Copy, wait for the device, and see whether the slots are still what they were."""
+        """Copies, wait for the device, and see whether the slots are still what they were."""
         if memory is None or self._copier is None:
             return FAILED
         load = partial(self._copier.load, beside=beside)
@@ -214,7 +214,7 @@ class WorkerHalf:
 
 
 def _relax_capture() -> None:
-    """Allow the calling thread to copy while vLLM captures a graph on another thread."""
+    """Allows the calling thread to copy while vLLM captures a graph on another thread."""
     try:
         CudaDriver().relax_capture()
     except DeviceUnavailable as error:

@@ -32,22 +32,22 @@ class Joining:
         return self._rank_count > 0
 
     def told(self, lease: bytes | None) -> None:
-        """Note that the ranks are told of a lease with the next step."""
+        """Notes that the ranks are told of a lease with the next step."""
         if lease != self._told_lease:
             self._told_lease, self._told_at = lease, self._clock()
 
     def came(self, joined: Mapping[bytes, int]) -> None:
-        """Note how many ranks more have joined which lease."""
+        """Notes how many ranks more have joined which lease."""
         self._joined.update(joined)
 
     def complete(self, lease: bytes | None) -> bool:
-        """Return whether every rank has joined a lease, of a store that answers."""
+        """Returns whether every rank has joined a lease, of a store that answers."""
         if not self._rank_count:
             return True
         return lease is not None and self._joined[lease] >= self._rank_count
 
     def waits(self, *, answers: bool, tried: bool, lease: bytes | None) -> bool:
-        """Return whether the store, or ranks, are still on their way.
+        """Returns whether the store, or ranks, are still on their way.
 
         ``answers``: whether the store answers; ``tried``: whether it was tried to reach it. One
         that is not there, or stopped answering, is not waited for.

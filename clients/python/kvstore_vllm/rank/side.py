@@ -49,7 +49,7 @@ class RankSide:
         ENGINES_HERE.note_rank(facts.engine_id)
 
     def register(self, kv_caches: Mapping[str, torch.Tensor]) -> None:
-        """Take the memory that blocks are in; where it is laid out otherwise, say so."""
+        """Takes the memory that blocks are in; where it is laid out otherwise, say so."""
         rank = self._vllm_config.parallel_config.rank % self._facts.tensor_parallel_size
         copier: BlockCopier | None
         try:
@@ -62,25 +62,25 @@ class RankSide:
         self._half = WorkerHalf(copier, fault_fraction=self._settings.fault_load_fraction)
 
     def load(self, plan: StepPlan) -> None:
-        """Begin the plan's loads."""
+        """Begins the plan's loads."""
         if self._half is not None:
             self._half.load(plan, self._mapped(plan))
 
     def save(self, plan: StepPlan) -> None:
-        """Carry out the plan's saves."""
+        """Carries out the plan's saves."""
         if self._half is not None:
             self._half.save(plan, self._mapped(plan))
 
     def take_finished(self) -> tuple[set[str] | None, set[str] | None]:
-        """Return the requests that are let go, and those whose loads ended."""
+        """Returns the requests that are let go, and those whose loads ended."""
         return (None, None) if self._half is None else self._half.take_finished()
 
     def take_failed_blocks(self) -> set[int]:
-        """Return the blocks that were not loaded."""
+        """Returns the blocks that were not loaded."""
         return set() if self._half is None else self._half.take_failed_blocks()
 
     def take_report(self) -> WorkerReport:
-        """Return what ended, and whether this rank reaches the store."""
+        """Returns what ended, and whether this rank reaches the store."""
         report, self._report = self._report, WorkerReport()
         if self._half is not None:
             report.add(self._half.take_report())
@@ -96,14 +96,14 @@ class RankSide:
         return self._none if self._half is None else self._half.counts
 
     def close(self) -> None:
-        """Wait for what is under way, and leave."""
+        """Waits for what is under way, and leave."""
         if self._half is not None:
             self._half.close()
         if self._client is not None:
             self._client.close()
 
     def _mapped(self, plan: StepPlan) -> Namespace | None:
-        """Return the store's memory, as far as it is mapped here."""
+        """Returns the store's memory, as far as it is mapped here."""
         access = ENGINES_HERE.get(plan.engine_id)
         if access is not None:
             return access.memory

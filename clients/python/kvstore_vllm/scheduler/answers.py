@@ -22,17 +22,17 @@ class Answers(Protocol):
         """
 
     def deliver(self) -> None:
-        """Hand over what is there. Does not wait."""
+        """Hands over what is there. Does not wait."""
 
     @property
     def under_way(self) -> int:
         """How many were asked for and not handed over yet."""
 
     def wait(self, timeout: float) -> None:
-        """Wait until something is there, for ``timeout`` seconds at most."""
+        """Waits until something is there, for ``timeout`` seconds at most."""
 
     def close(self) -> None:
-        """Wait for what is under way, hand it over, and take nothing more."""
+        """Waits for what is under way, hand it over, and take nothing more."""
 
 
 class ThreadedAnswers:
@@ -59,17 +59,17 @@ class ThreadedAnswers:
         self._pool.submit(self._run, work, done)
 
     def deliver(self) -> None:
-        """Call what was to be done with each answer that is there."""
+        """Calls what was to be done with each answer that is there."""
         while self._done:
             self._done.popleft()()
 
     def wait(self, timeout: float) -> None:
-        """Wait until an answer is there; not at all where none is under way."""
+        """Waits until an answer is there; not at all where none is under way."""
         with self._news:
             self._news.wait_for(lambda: self._done or not self._under_way, timeout)
 
     def close(self) -> None:
-        """Wait for what is under way; each call has a deadline of its own."""
+        """Waits for what is under way; each call has a deadline of its own."""
         self._closed = True
         self._pool.shutdown(wait=True)
         self.deliver()

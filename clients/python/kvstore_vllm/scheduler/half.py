@@ -73,7 +73,7 @@ class SchedulerHalf:
         return bool(self._answers.under_way)
 
     def arrived(self, request: EngineRequest, key: RequestKey | None) -> None:
-        """Begin to look a request up; without a key nothing of it is looked up or saved."""
+        """Begins to look a request up; without a key nothing of it is looked up or saved."""
         if key is None:
             return
         tracked = Tracked(request, key, may_load=key.reads)
@@ -82,7 +82,7 @@ class SchedulerHalf:
             self._loads.look_up(tracked)
 
     def matched_tokens(self, request_id: str, computed_tokens: int) -> int | None:
-        """Return how many tokens beyond ``computed_tokens`` can be loaded; None: not known yet."""
+        """Returns how many tokens beyond ``computed_tokens`` can be loaded; None: not known yet."""
         self._answers.deliver()
         tracked = self._tracked.get(request_id)
         return 0 if tracked is None else self._loads.matched_tokens(tracked, computed_tokens)
@@ -95,7 +95,7 @@ class SchedulerHalf:
     def plan(
         self, plan: StepPlan, scheduled: Mapping[str, int], preempted: Collection[str]
     ) -> None:
-        """Add to ``plan`` what the ranks are to copy before, beside and after a step.
+        """Adds to ``plan`` what the ranks are to copy before, beside and after a step.
 
         ``scheduled`` has the tokens that each request is to compute in it. A step without any
         waits a millisecond for the store's answers.
@@ -119,7 +119,7 @@ class SchedulerHalf:
         plan.let_go |= let_go
 
     def reported(self, report: WorkerReport, invalid_blocks: Collection[int]) -> None:
-        """Take in what ranks ended, and the blocks that were computed on and not loaded."""
+        """Takes in what ranks ended, and the blocks that were computed on and not loaded."""
         self._answers.deliver()
         if invalid_blocks and not self._settings.load_async:
             for tracked in [*self._tracked.values(), *self._saves.held.values()]:
@@ -129,7 +129,7 @@ class SchedulerHalf:
         self._jobs.report(report)
 
     def finished(self, request_id: str, block_ids: Sequence[int]) -> bool:
-        """End a request; returns whether its blocks are still to be read."""
+        """Ends a request; returns whether its blocks are still to be read."""
         self._answers.deliver()
         tracked = self._tracked.pop(request_id, None)
         if tracked is None:
@@ -141,7 +141,7 @@ class SchedulerHalf:
         return self._saves.finished(tracked, min(computed, request.num_tokens), block_ids)
 
     def forget(self) -> bool:
-        """Use nothing that was looked up, and save nothing that was computed, until now.
+        """Uses nothing that was looked up, and save nothing that was computed, until now.
 
         Requests that came before load nothing any more: their keys name what was there then.
         Returns whether that is all: not while loads are under way, which cannot be called back.
@@ -155,6 +155,6 @@ class SchedulerHalf:
         return not self._loads.open_count
 
     def close(self) -> None:
-        """Give everything back that no rank reads or writes."""
+        """Gives everything back that no rank reads or writes."""
         self.forget()
         self._answers.close()

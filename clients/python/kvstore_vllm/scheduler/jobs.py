@@ -36,13 +36,13 @@ class Jobs:
         runs: tuple[DatedRun, ...],
         done: Callable[[bool], None],
     ) -> Transfer:
-        """Return a transfer; ``done`` is called, once, with whether it succeeded at all ranks."""
+        """Returns a transfer; ``done`` is called, once, with whether it succeeded at all ranks."""
         number = next(self._numbers)
         self._open[number] = _Open(self._rank_count, done)
         return Transfer(number, request_id, tuple(block_ids), runs)
 
     def report(self, report: WorkerReport) -> None:
-        """Take in what ranks ended."""
+        """Takes in what ranks ended."""
         for number, rank_count in sorted(report.ended.items()):
             job = self._open[number]
             job.ranks_left -= rank_count

@@ -46,13 +46,13 @@ class LoadPath:
         self.open_count = 0
 
     def look_up(self, tracked: Tracked) -> None:
-        """Begin to ask; what is not to be asked is a miss at once."""
+        """Begins to ask; what is not to be asked is a miss at once."""
         lookup = tracked.lookup = Lookup()
         self._counts["asked_tokens"] += tracked.request.num_tokens
         self._ask(tracked, lookup)
 
     def _ask(self, tracked: Tracked, lookup: Lookup) -> None:
-        """Ask now, or not yet where ranks are about to reach the store, which is soon settled."""
+        """Asks now, or not yet where ranks are about to reach the store, which is soon settled."""
         pages = tracked.request.num_tokens // self._settings.page_tokens
         # In this order: what arrives between the two is there for the second.
         if pages and self._joining():
@@ -73,7 +73,7 @@ class LoadPath:
         )
 
     def matched_tokens(self, tracked: Tracked, computed_tokens: int) -> int | None:
-        """Return how many tokens beyond those computed can be loaded; None: not known yet."""
+        """Returns how many tokens beyond those computed can be loaded; None: not known yet."""
         if not tracked.may_load:
             return 0
         if tracked.lookup is None:
@@ -97,7 +97,7 @@ class LoadPath:
         return max(0, tokens - computed_tokens)
 
     def allocated(self, tracked: Tracked, block_ids: Sequence[int], loaded_tokens: int) -> None:
-        """Load what was offered into blocks, or let the match go where nothing is to be loaded."""
+        """Loads what was offered into blocks, or let the match go where nothing is to be loaded."""
         lookup, tracked.lookup = tracked.lookup, None
         if lookup is None:
             return
@@ -115,7 +115,7 @@ class LoadPath:
         self.open_count += 1
 
     def take_planned(self) -> list[Transfer]:
-        """Return the loads that ranks are to begin with."""
+        """Returns the loads that ranks are to begin with."""
         planned, self._planned = self._planned, []
         return planned
 

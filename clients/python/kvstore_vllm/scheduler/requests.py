@@ -49,7 +49,7 @@ class Lookup:
     computed_tokens: int = 0
 
     def drop(self) -> None:
-        """Give the match back, now or when it comes."""
+        """Gives the match back, now or when it comes."""
         self.given_up = self.answered = True
         self.page_count = 0
         match, self.match = self.match, None
@@ -97,5 +97,5 @@ class Tracked:
     open_loads: int = 0
 
     def held_blocks(self) -> Sequence[int]:
-        """Return the blocks that vLLM keeps for it."""
+        """Returns the blocks that vLLM keeps for it."""
         return self.held

@@ -51,7 +51,7 @@ class SavePath:
     # While a request runs.
 
     def scheduled(self, tracked: Tracked, ready_tokens: int, blocks: Blocks) -> list[Transfer]:
-        """Return what can be copied after a step that computes ``ready_tokens`` in all."""
+        """Returns what can be copied after a step that computes ``ready_tokens`` in all."""
         if not tracked.may_save:
             return []
         if tracked.save is None:
@@ -64,7 +64,7 @@ class SavePath:
         return self._copies(tracked, tracked.save, ready, blocks)
 
     def stop(self, tracked: Tracked) -> None:
-        """Save no more of what runs now, such as where its blocks are taken away.
+        """Saves no more of what runs now, such as where its blocks are taken away.
 
         What was copied is inserted still. Saving begins anew where the request runs again.
         """
@@ -75,7 +75,7 @@ class SavePath:
             self._advance(tracked, save)
 
     def drop(self, tracked: Tracked) -> None:
-        """Save no more of a request, and insert nothing more: its blocks may be wrong."""
+        """Saves no more of a request, and insert nothing more: its blocks may be wrong."""
         tracked.may_save = False
         if tracked.save is not None:
             tracked.save.dropped = True
@@ -84,7 +84,7 @@ class SavePath:
     # As it ends.
 
     def finished(self, tracked: Tracked, ready_tokens: int, block_ids: Sequence[int]) -> bool:
-        """Return whether blocks are still to be read: then they are held until let go."""
+        """Returns whether blocks are still to be read: then they are held until let go."""
         page_tokens = self._settings.page_tokens
         wanted = min(ready_tokens // page_tokens, len(block_ids))
         if not self._settings.save_output:
@@ -101,7 +101,7 @@ class SavePath:
         return True
 
     def plan_held(self) -> tuple[list[Transfer], set[str]]:
-        """Return what is to be copied of requests that ended, and those to be let go."""
+        """Returns what is to be copied of requests that ended, and those to be let go."""
         copies: list[Transfer] = []
         let_go: set[str] = set()
         for request_id, tracked in list(self.held.items()):
@@ -116,14 +116,14 @@ class SavePath:
         return copies, let_go
 
     def _begin_last(self, tracked: Tracked) -> None:
-        """Ask, once, for what is missing of a request that ended."""
+        """Asks, once, for what is missing of a request that ended."""
         missing = tracked.may_save and tracked.wanted_pages > tracked.stored_pages
         if tracked.save is None and missing and not tracked.last_asked:
             tracked.last_asked = True
             self._begin(tracked, tracked.wanted_pages, yielding=False)
 
     def _has_copied(self, tracked: Tracked) -> bool:
-        """Return whether no block of a request that ended will be read any more."""
+        """Returns whether no block of a request that ended will be read any more."""
         save = tracked.save
         if save is None:
             return True
@@ -189,7 +189,7 @@ class SavePath:
         self._advance(tracked, save)
 
     def _advance(self, tracked: Tracked, save: Save) -> None:
-        """Insert what was copied, or end a save of which nothing is left to do."""
+        """Inserts what was copied, or end a save of which nothing is left to do."""
         if save.acquired is None or save.inserting:
             return
         start, end = save.inserted_end, save.copied_end

@@ -86,17 +86,17 @@ class SchedulerSide:
         )
 
     def arrived(self, request: Any) -> None:  # noqa: ANN401  # a Request
-        """Begin to look a request up."""
+        """Begins to look a request up."""
         key = RequestKey.of(request, base_salt=self._base_salt, adapters=self._adapters)
         self.half.arrived(request, key)
 
     def matched_tokens(self, request_id: str, computed_tokens: int) -> tuple[int | None, bool]:
-        """Return what vLLM asks for: tokens, and whether they are loaded beside steps."""
+        """Returns what vLLM asks for: tokens, and whether they are loaded beside steps."""
         count = self.half.matched_tokens(request_id, computed_tokens)
         return count, bool(count) and self._settings.load_async
 
     def plan(self, scheduled: Mapping[str, int], preempted: Collection[str]) -> StepPlan:
-        """Return the plan of a step."""
+        """Returns the plan of a step."""
         plan = StepPlan(self._facts.engine_id, load_async=self._settings.load_async)
         if self._joining.tells_ranks:
             plan.lease, plan.identity = self._access.share_lease(), self._identity
@@ -108,7 +108,7 @@ class SchedulerSide:
         return plan
 
     def reported(self, report: WorkerReport, invalid_blocks: Collection[int]) -> None:
-        """Take in what the ranks ended, and that they reach the store."""
+        """Takes in what the ranks ended, and that they reach the store."""
         self._joining.came(report.joined)
         if report.disagrees and not self._disagrees:
             self._disagrees = True
@@ -116,12 +116,12 @@ class SchedulerSide:
         self.half.reported(report, invalid_blocks)
 
     def reset(self) -> bool:
-        """Go on in namespaces that nothing was stored in yet; False while loads are under way."""
+        """Goes on in namespaces that nothing was stored in yet; False while loads are under way."""
         self._base_salt = mixed_salt(base=engine_salt(self._settings), reset=os.urandom(SALT_BYTES))
         return self.half.forget()
 
     def close(self) -> None:
-        """Give everything back, and the lease."""
+        """Gives everything back, and the lease."""
         self.half.close()
         self._access.close()
         ENGINES_HERE.remove(self._facts.engine_id)
@@ -130,13 +130,13 @@ class SchedulerSide:
         return self.blocks_of(request_id)
 
     def _usable(self) -> bool:
-        """Return whether the store answers and every rank reaches its memory."""
+        """Returns whether the store answers and every rank reaches its memory."""
         if self._disagrees or not self._access.usable:
             return False
         return self._joining.complete(self._lease)
 
     def _is_joining(self) -> bool:
-        """Return whether the store is about to be used: it or ranks are still on their way."""
+        """Returns whether the store is about to be used: it or ranks are still on their way."""
         if self._disagrees:
             return False
         # In this order: a store that is attached to in between answers.

@@ -26,7 +26,7 @@ class Namespaces(Protocol):
     """Gives the namespace of a salt."""
 
     def namespace(self, salt: bytes) -> Namespace:
-        """Return it, open or not yet."""
+        """Returns it, open or not yet."""
 
 
 class StoreWork:
@@ -38,7 +38,7 @@ class StoreWork:
         self._timeout = timeout
 
     def look_up(self, key: RequestKey, token_ids: Sequence[int]) -> Match | None:
-        """Match the whole pages of ``token_ids``; None for a request that cannot be asked for."""
+        """Matches the whole pages of ``token_ids``; None for a request that cannot be asked for."""
         namespace = self._namespace(key)
         if namespace is None:
             return None
@@ -51,7 +51,7 @@ class StoreWork:
     def acquire(
         self, key: RequestKey, token_ids: Sequence[int], *, yielding: bool
     ) -> Acquired | None:
-        """Pin what is there of ``token_ids``, whole pages, and reserve the rest, or a part.
+        """Pins what is there of ``token_ids``, whole pages, and reserve the rest, or a part.
 
         Of a store that is full as many of the first missing pages as can be had. With
         ``yielding`` nothing where somebody else is saving more of them.
@@ -90,7 +90,7 @@ class StoreWork:
     def insert(
         self, key: RequestKey, token_ids: Sequence[int], acquired: Acquired, start: int, end: int
     ) -> bool:
-        """Publish pages ``start`` to ``end`` of what was acquired; returns whether they are."""
+        """Publishes pages ``start`` to ``end`` of what was acquired; returns whether they are."""
         reservation = acquired.reservation
         assert reservation is not None
         first = start * self._page_tokens
@@ -104,7 +104,7 @@ class StoreWork:
         return True
 
     def _namespace(self, key: RequestKey) -> Namespace | StoreError | None:
-        """Return a key's namespace, why there is none, or None where the key has none.
+        """Returns a key's namespace, why there is none, or None where the key has none.
 
         One that is new is waited for, one that the store refused is not.
         """

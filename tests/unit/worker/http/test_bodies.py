@@ -13,13 +13,13 @@ WHO = {"role": "user", "content": "Who?"}
 
 
 def chat(**more: object) -> ChatBody:
-    """Parse a chat."""
+    """Parses a chat."""
     body = {"model": "m", "messages": [WHO], **more}
     return parse_body(ChatBody, json.dumps(body).encode())
 
 
 def completion(**more: object) -> CompletionBody:
-    """Parse a completion."""
+    """Parses a completion."""
     return parse_body(CompletionBody, json.dumps({"model": "m", "prompt": "x", **more}).encode())
 
 

@@ -27,7 +27,7 @@ class CudaDriver:
         self._call("cuInit", ctypes.c_uint(0))
 
     def uuid(self, device: int) -> bytes:
-        """Return the 16 bytes of a device's UUID; of a MIG instance, its own."""
+        """Returns the 16 bytes of a device's UUID; of a MIG instance, its own."""
         ordinal = ctypes.c_int()
         uuid = (ctypes.c_ubyte * UUID_BYTES)()
         self._call("cuDeviceGet", ctypes.byref(ordinal), ctypes.c_int(device))
@@ -35,7 +35,7 @@ class CudaDriver:
         return bytes(uuid)
 
     def create_context(self, device: int) -> None:
-        """Create a device's primary context if none exists, and keep it until the process ends.
+        """Creates a device's primary context if none exists, and keep it until the process ends.
 
         cupy, torch and every user of CUDA's runtime work in this one context.
         """
@@ -44,7 +44,7 @@ class CudaDriver:
         self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), ordinal)
 
     def relax_capture(self) -> None:
-        """Allow the calling thread to use CUDA while another thread captures a graph.
+        """Allows the calling thread to use CUDA while another thread captures a graph.
 
         In the default mode a call such as ``cudaIpcOpenMemHandle`` fails then with error 900, and
         ends the capture too. A wait for the whole device fails in any mode.

@@ -35,7 +35,7 @@ class CudaExtent(MappedExtent):
         memory: CudaMemory | None = None,
         wait: Callable[[], None] | None = None,
     ) -> None:
-        """Use ``memory``, by default this process's; ``wait`` is that of ``memory.map``."""
+        """Uses ``memory``, by default this process's; ``wait`` is that of ``memory.map``."""
         described = extent.cuda_ipc
         super().__init__(extent, described.size_bytes)
         if (len(described.ipc_handle), len(described.device_uuid)) != (HANDLE_BYTES, UUID_BYTES):
@@ -52,14 +52,14 @@ class CudaExtent(MappedExtent):
         return self._mapping.device
 
     def view(self) -> NoReturn:
-        """Raise :class:`~kvstore_client.errors.NotHostMemory`."""
+        """Raises :class:`~kvstore_client.errors.NotHostMemory`."""
         raise NotHostMemory(
             f"extent {self.extent_id} is in the memory of cuda:{self.device}, which has no bytes "
             "for the host: use extent_tensor() or page_tensor()"
         )
 
     def content(self, index: int) -> memoryview:
-        """Return a copy of one slot's bytes; raises ``IndexError``, and what torch raises."""
+        """Returns a copy of one slot's bytes; raises ``IndexError``, and what torch raises."""
         if not 0 <= index < self.slot_count:
             raise IndexError(index)
         slot = self._bytes()[index * self.slot_bytes : (index + 1) * self.slot_bytes]
@@ -67,7 +67,7 @@ class CudaExtent(MappedExtent):
         return copy
 
     def wait_for_device(self) -> None:
-        """Wait until all work that this process gave to the memory's device is done."""
+        """Waits until all work that this process gave to the memory's device is done."""
         self._memory.synchronize(self.device)
 
     def _bytes(self) -> "torch.Tensor":

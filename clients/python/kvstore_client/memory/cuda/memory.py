@@ -63,7 +63,7 @@ class CudaMemory:
         unmapped: Callable[[], None] | None,
         wait: Callable[[], None] | None = None,
     ) -> CudaMapping:
-        """Map the memory behind a handle of a store of this epoch; takes seconds the first time.
+        """Maps the memory behind a handle of a store of this epoch; takes seconds the first time.
 
         After the last view of the result is dropped, the device thread calls ``wait``, which waits
         for all work on the memory; by default for the whole device. Then it unmaps the memory, and
@@ -74,7 +74,7 @@ class CudaMemory:
         return self._thread.run(partial(self._map, handle, store_epoch, unmapped, wait))
 
     def synchronize(self, device: int) -> None:
-        """Wait, on this thread, until a device that memory is mapped of has no work left."""
+        """Waits, on this thread, until a device that memory is mapped of has no work left."""
         assert self._runtime is not None
         self._runtime.synchronize(device)
 
@@ -154,7 +154,7 @@ _of_process: CudaMemory | None = None
 
 
 def cuda_memory() -> CudaMemory:
-    """Return this process's own; a forked child has another, which finds no usable CUDA."""
+    """Returns this process's own; a forked child has another, which finds no usable CUDA."""
     global _of_process  # noqa: PLW0603  # CUDA has one context a process and device
     with _lock:
         if _of_process is None:

@@ -28,27 +28,27 @@ class CudaRuntime(Protocol):
     """
 
     def relax_capture(self) -> None:
-        """Allow the calling thread to call CUDA while another thread captures a graph."""
+        """Allows the calling thread to call CUDA while another thread captures a graph."""
         ...
 
     def device_of(self, uuid: bytes) -> int:
-        """Return the number that a device has in this process."""
+        """Returns the number that a device has in this process."""
         ...
 
     def open(self, device: int, ipc_handle: bytes) -> int:
-        """Map another process's memory, and return its address."""
+        """Maps another process's memory, and returns its address."""
         ...
 
     def tensor(self, device: int, address: int, size_bytes: int, owner: object) -> "torch.Tensor":
-        """Return memory as a row of uint8, whose views keep ``owner`` alive."""
+        """Returns memory as a row of uint8, whose views keep ``owner`` alive."""
         ...
 
     def close(self, device: int, address: int) -> None:
-        """Unmap memory that this process's work no longer uses."""
+        """Unmaps memory that this process's work no longer uses."""
         ...
 
     def synchronize(self, device: int) -> None:
-        """Wait until the device has no work of this process left. On any thread.
+        """Waits until the device has no work of this process left. On any thread.
 
         Raises what CUDA raises where such work failed.
         """
@@ -80,7 +80,7 @@ class CupyRuntime:
         self._driver = CudaDriver()
 
     def device_of(self, uuid: bytes) -> int:
-        """Return the number that a device has in this process, whatever it has elsewhere."""
+        """Returns the number that a device has in this process, whatever it has elsewhere."""
         seen = [self._driver.uuid(device) for device in range(self._call("getDeviceCount"))]
         if uuid in seen:
             return seen.index(uuid)
@@ -91,11 +91,11 @@ class CupyRuntime:
         )
 
     def relax_capture(self) -> None:
-        """Allow the calling thread to call CUDA while another thread captures a graph."""
+        """Allows the calling thread to call CUDA while another thread captures a graph."""
         self._driver.relax_capture()
 
     def open(self, device: int, ipc_handle: bytes) -> int:
-        """Map another process's memory, and return its address.
+        """Maps another process's memory, and returns its address.
 
         Creates the context first, in a call during which other Python threads run.
         """
@@ -105,7 +105,7 @@ class CupyRuntime:
         return address
 
     def tensor(self, device: int, address: int, size_bytes: int, owner: object) -> "torch.Tensor":
-        """Return memory as a row of uint8, whose views keep ``owner`` alive."""
+        """Returns memory as a row of uint8, whose views keep ``owner`` alive."""
         cupy = self._cupy
         with cupy.cuda.Device(device):
             memory = cupy.cuda.UnownedMemory(address, size_bytes, owner, device)
@@ -114,12 +114,12 @@ class CupyRuntime:
             return self._from_dlpack(array)
 
     def close(self, device: int, address: int) -> None:
-        """Unmap memory that this process's work no longer uses."""
+        """Unmaps memory that this process's work no longer uses."""
         self._call("setDevice", device)
         self._call("ipcCloseMemHandle", address)
 
     def synchronize(self, device: int) -> None:
-        """Wait until the device has no work of this process left; raises CUDARuntimeError."""
+        """Waits until the device has no work of this process left; raises CUDARuntimeError."""
         self._cupy.cuda.Device(device).synchronize()
 
     def _call(self, name: str, *arguments: int | bytes) -> Any:  # noqa: ANN401  # as CUDA's
