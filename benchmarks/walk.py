@@ -26,7 +26,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 import kvstore
-from kvstore.__main__ import main as serve
+from kvstore.server import run as serve
 from kvstore_client.testing import wait_until
 from support import machine
 from support.rpc.worker import PAGE_TOKENS, Worker, attached_worker

@@ -29,7 +29,7 @@ from processes.worker_fleet import EXPIRED, Fleet, pool_arguments
 
 SUPPORT = Path(__file__).parents[1] / "support"
 # A server of another version: the same program, which says so of itself.
-OLDER = "import kvstore; kvstore.__version__ = '0.0.9'; import kvstore.__main__ as m; m.main()"
+OLDER = "import kvstore; kvstore.__version__ = '0.0.9'; import kvstore.server as m; m.run()"
 
 
 def test_late_workers_and_a_store_s_end_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:

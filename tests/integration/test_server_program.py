@@ -6,7 +6,7 @@ import sys
 PATIENCE = 60.0
 BLOCKED = (
     "import sys; sys.modules[{missing!r}] = None; sys.argv[1:] = ['--version']; "
-    "from kvstore.start import main; sys.exit(main())"
+    "from kvstore.__main__ import main; sys.exit(main())"
 )
 
 

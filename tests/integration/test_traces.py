@@ -165,7 +165,7 @@ def test_a_span_says_which_error_and_nothing_of_its_text() -> None:
 
 def test_without_a_collector_nothing_of_it_is_imported() -> None:
     """Though the packages are installed."""
-    modules = "kvstore.__main__, kvstore_client"
+    modules = "kvstore.server, kvstore_client"
     loaded = run("-c", MODULES.format(module=modules), OTEL_EXPORTER_OTLP_ENDPOINT="").split()
     assert "kvstore.tracing" in loaded
     assert [name for name in loaded if name.startswith("opentelemetry")] == []

@@ -103,7 +103,7 @@ def test_a_run_on_a_gpu_imports_what_is_there(tmp_path: Path) -> None:
 def test_what_is_not_there_is_found(tmp_path: Path) -> None:
     """With torch alone, each program lacks the first package that it imports."""
     missing = closure({"torch"}, tmp_path)["missing"]
-    assert "structlog" in missing["kvstore.__main__"]
+    assert "structlog" in missing["kvstore.server"]
     assert "typer" in missing["inference_worker.commands.program"]
 
 

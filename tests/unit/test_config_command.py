@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.__main__ import main
 from kvstore.config.loading import load_config
 from kvstore.config.settings import Config
+from kvstore.server import run
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +30,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """Returns what the command prints; it has to end with 0, and to complain of nothing."""
-    assert main(["config", *arguments]) == 0
+    assert run(["config", *arguments]) == 0
     shown = capsys.readouterr()
     assert shown.err == ""
     return shown.out
@@ -118,7 +118,7 @@ def test_settings_that_can_be_used_are_said_to_be(capsys: pytest.CaptureFixture[
 def test_the_help_says_what_the_check_prints(capsys: pytest.CaptureFixture[str]) -> None:
     """Its line where all is well, and both statuses."""
     with pytest.raises(SystemExit):
-        main(["config", "--help"])
+        run(["config", "--help"])
     said = " ".join(capsys.readouterr().out.split())
     assert "check` says in one line that the settings can be used and ends with 0, or what" in said
 
@@ -147,7 +147,7 @@ def test_what_is_wrong_ends_with_2(
     capsys: pytest.CaptureFixture[str], said: str, arguments: list[str]
 ) -> None:
     """One line on stderr says what, nothing is printed, and nothing was started."""
-    assert main(["config", *arguments]) == 2
+    assert run(["config", *arguments]) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
     assert said in shown.err
@@ -156,5 +156,5 @@ def test_what_is_wrong_ends_with_2(
 
 def test_an_unknown_flag_ends_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     """As it does for the server."""
-    assert main(["config", "--tier9-bytes", "1"]) == 2
+    assert run(["config", "--tier9-bytes", "1"]) == 2
     assert "--tier9-bytes 1: did you mean --tier" in capsys.readouterr().err

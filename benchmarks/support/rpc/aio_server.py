@@ -16,7 +16,7 @@ from urllib.parse import quote
 import grpc
 from grpc import aio
 
-import kvstore.__main__ as program
+import kvstore.server as program
 from kvstore.rpc.attach.table import SocketAccess
 from kvstore.rpc.grpc_adapter import Admission, Outcomes
 from kvstore.rpc.health.watchdog import Health
@@ -118,7 +118,7 @@ def _unary(method: Method) -> "grpc.RpcMethodHandler[bytes, bytes]":
 def main() -> int:
     """Runs kvstore-server, its gRPC server replaced."""
     with patch.object(program, "build_server", build_aio_server):
-        return program.main()
+        return program.run()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import os
 import sys
 from unittest.mock import patch
 
-import kvstore.__main__ as program
+import kvstore.server as program
 
 VARIABLE = "KVSTORE_BENCH_FILL"
 FALLOCATE = "fallocate"
@@ -24,7 +24,7 @@ def main() -> int:
         patch("kvstore.storage.host.mapping.ENOUGH_THREADS", enough),
         patch("kvstore.storage.host.arena.MOST_THREADS", most),
     ):
-        return program.main()
+        return program.run()
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ from typing import Any
 from chaos.control import SERVER_STEPS, Control
 from chaos.cuts import cut_connections
 from chaos.mutants import MUTANTS
-from kvstore.__main__ import main as run_server
 from kvstore.files import RuntimeDir
+from kvstore.server import run as run_server
 from kvstore.service.store import KVStore
 from support.child import die_with_parent
 

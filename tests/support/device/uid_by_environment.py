@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
-import kvstore.__main__ as program
+import kvstore.server as program
 from kvstore.rpc.attach import server as attach
 from kvstore.rpc.attach.peer import Peer, identify
 
@@ -40,4 +40,4 @@ def identify_by_environment(connection: socket.socket, *, overflow: int) -> Peer
 
 if __name__ == "__main__":
     with patch.object(attach, "identify", identify_by_environment):
-        sys.exit(program.main())
+        sys.exit(program.run())

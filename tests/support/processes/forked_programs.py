@@ -24,7 +24,7 @@ PR_SET_CHILD_SUBREAPER = 36
 PROGRAM = Path(__file__).with_name("forker.py")
 PID = struct.Struct("=q")
 # What is imported for which program.
-STORE = ("kvstore.__main__",)
+STORE = ("kvstore.server",)
 WORKER = (
     *(
         "inference_worker.commands.program",

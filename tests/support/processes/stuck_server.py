@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
-import kvstore.__main__ as program
+import kvstore.server as program
 from kvstore.core.stats import Stats
 from kvstore.core.values.requests import Identity
 from kvstore.rpc.fair_queue import CallThreads
@@ -45,7 +45,7 @@ def main() -> int:
         patch.object(program, "call_threads", one_thread),
         patch.object(program, "STOP_PATIENCE", 1.0),
     ):
-        return program.main()
+        return program.run()
 
 
 def _stand_still(fifo: Path) -> None:
