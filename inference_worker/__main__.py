@@ -4,8 +4,8 @@ import sys
 from importlib import import_module
 from typing import Final
 
+from inference_worker.device_lost import end_process
 from inference_worker.errors import DeviceLostError
-from inference_worker.model.device import end_process
 
 # Of argparse and click: the command cannot be run as it was asked.
 USAGE_STATUS: Final = 2

@@ -19,6 +19,7 @@ from transformers.utils.logging import disable_progress_bar
 
 import kvstore_client
 from inference_worker.commands.local_worker import ATTACH_SECONDS, local_worker
+from inference_worker.device_lost import end_process
 from inference_worker.engine.engine import PAGE_TOKENS
 from inference_worker.engine.sizes import longest_sequence
 from inference_worker.errors import DeviceLostError, WorkerError
@@ -27,7 +28,7 @@ from inference_worker.fleet.frames import Frame, read_frame
 from inference_worker.fleet.log import log_to_stderr
 from inference_worker.fleet.settings import EngineSettings, LoadedModel
 from inference_worker.fleet.thread import MAX_WAITING, EngineThread
-from inference_worker.model.device import end_process, threads_for, use_threads
+from inference_worker.model.device import threads_for, use_threads
 from inference_worker.model.model import load_model
 from inference_worker.model.source import model_folder
 from inference_worker.model.tokenizer import ByteTokenizer

@@ -1,13 +1,9 @@
-"""Where a model computes, as a user names it."""
+"""The device, the dtype and the threads that a model computes with."""
 
 import os
-import sys
-from contextlib import suppress
-from typing import NoReturn
 
 import torch
 
-from inference_worker.errors import DEVICE_LOST_STATUS, DeviceLostError
 from inference_worker.model.names import CPU, DtypeName
 from inference_worker.model.source import TINY
 
@@ -39,24 +35,6 @@ def weights_dtype(device: torch.device, name: DtypeName | None = None) -> torch.
         dtype: torch.dtype = getattr(torch, name)
         return dtype
     return torch.float32 if device.type == CPU else torch.bfloat16
-
-
-def end_process(error: DeviceLostError) -> NoReturn:
-    """Writes one line to standard error and ends with ``DEVICE_LOST_STATUS``, at once.
-
-    Python's ordinary exit would call CUDA once more. CUDA's error there would abort the process
-    with another status.
-    """
-    try:
-        with suppress(OSError, ValueError):  # standard output is closed
-            sys.stdout.flush()
-        sys.stderr.write(
-            f"device_lost: {error}; the process ends, and the store takes back what it held\n"
-        )
-        sys.stderr.flush()
-    finally:
-        # The status tells the same if standard error is closed.
-        os._exit(DEVICE_LOST_STATUS)
 
 
 def threads_for(model: str, count: int | None) -> int | None:

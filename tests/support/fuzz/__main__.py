@@ -30,6 +30,8 @@ from kvstore_client.runtime_dir import RuntimeDir
 from kvstore_client.testing import RunningStore, running_store
 from support import machine
 
+# Runs this with the paths that it imports from.
+PROGRAM = str(Path(__file__).parents[3] / "benchmarks" / "fuzz.py")
 QUICK = 20_000
 # Of ten inputs, so many are calls.
 CALLS = 3
@@ -117,7 +119,7 @@ def fuzz(inputs: int, seed: int, console: Console) -> dict[str, Any]:
 
         arguments = ["--folder", str(folder), "--seed", str(seed + 1)]
         with subprocess.Popen(  # this program
-            [sys.executable, __file__, *arguments, "--inputs", str(inputs - calls)],
+            [sys.executable, PROGRAM, *arguments, "--inputs", str(inputs - calls)],
             stdout=subprocess.PIPE,
         ) as peers:
             try:
