@@ -1,4 +1,4 @@
-"""The end of a process whose device fails for good."""
+"""The end of a process whose device fails for good. Needs no torch."""
 
 import os
 import sys

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from tree_pages import pages
+from core.tree_pages import pages
 
 ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -11,20 +11,20 @@ ELSEWHERE = ("http://", "https://")
 
 
 def prose(page: Path) -> str:
-    """Return a page without its fences, where nothing is a link or a heading."""
+    """Returns a page without its fences, where nothing is a link or a heading."""
     return re.sub(
         r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
     )
 
 
 def anchors(page: Path) -> set[str]:
-    """Return the anchors that a viewer gives a page's headings."""
+    """Returns the anchors that a viewer gives a page's headings."""
     headings = re.findall(r"^#+ (.+)$", prose(page), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
 
 
 def leads_somewhere(page: Path, link: str) -> bool:
-    """Return whether a link of a page leads to a file of the tree, and to a heading of it."""
+    """Returns whether a link of a page leads to a file of the tree, and to a heading of it."""
     path, _, anchor = link.partition("#")
     target = (page.parent / path).resolve() if path else page
     if not target.is_relative_to(ROOT) or not target.exists():

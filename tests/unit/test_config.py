@@ -7,16 +7,16 @@ import pytest
 from pydantic_settings import SettingsError
 
 from kvstore import __version__
-from kvstore.__main__ import main
-from kvstore.config import Config
-from kvstore.config_loading import load_config
+from kvstore.config.loading import load_config
+from kvstore.config.settings import Config
+from kvstore.server import run
 
 MIB = 1 << 20
 
 
 @pytest.fixture(autouse=True)
 def no_settings_around(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take away the settings of whoever runs the tests."""
+    """Takes away the settings of whoever runs the tests."""
     for name in Config.model_fields:
         monkeypatch.delenv(f"KVSTORE_{name.upper()}", raising=False)
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
@@ -176,7 +176,7 @@ def test_a_wrong_command_line_is_said_in_a_line(
     capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
 ) -> None:
     """With status 2, what may have been meant, and where all of it is said."""
-    assert main(arguments) == 2
+    assert run(arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("kvstore-server: ")
     assert told in line

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.__main__ import main
-from kvstore.config import Config
-from kvstore.config_loading import load_config
+from kvstore.config.loading import load_config
+from kvstore.config.settings import Config
+from kvstore.server import run
 
 
 @pytest.fixture(autouse=True)
 def no_settings_around(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take away the settings of whoever runs the tests."""
+    """Takes away the settings of whoever runs the tests."""
     for name in Config.model_fields:
         monkeypatch.delenv(f"KVSTORE_{name.upper()}", raising=False)
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
@@ -21,7 +21,7 @@ def no_settings_around(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Provide a file with settings, and one setting in the environment."""
+    """Provides a file with settings, and one setting in the environment."""
     path = tmp_path / "kvstore.toml"
     path.write_text('tier1_bytes = "3MiB"\ndrain_grace = 3.5\nverify_rate = 0.25\n')
     monkeypatch.setenv("KVSTORE_VERIFY_RATE", "0.5")
@@ -29,8 +29,8 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Return what the command prints; it has to end with 0, and to complain of nothing."""
-    assert main(["config", *arguments]) == 0
+    """Returns what the command prints; it has to end with 0, and to complain of nothing."""
+    assert run(["config", *arguments]) == 0
     shown = capsys.readouterr()
     assert shown.err == ""
     return shown.out
@@ -118,7 +118,7 @@ def test_settings_that_can_be_used_are_said_to_be(capsys: pytest.CaptureFixture[
 def test_the_help_says_what_the_check_prints(capsys: pytest.CaptureFixture[str]) -> None:
     """Its line where all is well, and both statuses."""
     with pytest.raises(SystemExit):
-        main(["config", "--help"])
+        run(["config", "--help"])
     said = " ".join(capsys.readouterr().out.split())
     assert "check` says in one line that the settings can be used and ends with 0, or what" in said
 
@@ -147,7 +147,7 @@ def test_what_is_wrong_ends_with_2(
     capsys: pytest.CaptureFixture[str], said: str, arguments: list[str]
 ) -> None:
     """One line on stderr says what, nothing is printed, and nothing was started."""
-    assert main(["config", *arguments]) == 2
+    assert run(["config", *arguments]) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
     assert said in shown.err
@@ -156,5 +156,5 @@ def test_what_is_wrong_ends_with_2(
 
 def test_an_unknown_flag_ends_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     """As it does for the server."""
-    assert main(["config", "--tier9-bytes", "1"]) == 2
+    assert run(["config", "--tier9-bytes", "1"]) == 2
     assert "--tier9-bytes 1: did you mean --tier" in capsys.readouterr().err

@@ -1,0 +1,353 @@
+"""The composition root: builds the store from its parts, serves, and drains on a signal.
+
+This is the one place that knows every type. The store allocates memory when a client opens the
+first namespace of an arena. So a server that cannot allocate still serves: it refuses the opening
+with ``POOL_EXHAUSTED``, and the client tries again. The server does not start if a GPU is missing,
+or if the GPU keeps less free memory than the budget.
+
+Health is NOT_SERVING until the threads and the sockets of the server run, and again while one of
+the threads makes no progress.
+"""
+
+import os
+import resource
+import secrets
+import signal
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from threading import Timer
+from typing import NamedTuple
+
+import structlog
+
+from kvstore import __version__, tracing
+from kvstore.access import Access, read_access
+from kvstore.config.loading import load_config, settings_error
+from kvstore.config.settings import PROGRAM, Config
+from kvstore.config.show import COMMAND, config_command
+from kvstore.core import Limits, PrefixCache, QuotaTable
+from kvstore.core.eviction.policies import POLICIES
+from kvstore.core.index.hash_index import HashIndex
+from kvstore.core.index.protocol import IndexFactory
+from kvstore.core.index.radix import RadixIndex
+from kvstore.files import RuntimeDir, UnusableRuntimeDir
+from kvstore.http.address import UnusableHttpAddress
+from kvstore.http_listeners import listen_for_http
+from kvstore.logs import configure_logging
+from kvstore.page_listener import show_page
+from kvstore.process import (
+    InstanceLock,
+    InstanceRunning,
+    ServiceManager,
+    Signals,
+    ignore_parent_death,
+)
+from kvstore.reload import Reloader, changes
+from kvstore.rpc.attach.server import AttachServer
+from kvstore.rpc.health.probes import OwnerProbe, PoolProbe
+from kvstore.rpc.health.watchdog import Health, stacks
+from kvstore.rpc.lane.server import FEATURE as HOT_LANE
+from kvstore.rpc.lane.server import HotLanes
+from kvstore.rpc.server import (
+    SERVICES,
+    Sockets,
+    UnusableAddress,
+    build_server,
+    call_threads,
+    listen,
+)
+from kvstore.rpc.servicers.prefix_cache import IN_FLIGHT
+from kvstore.service.clock import MONOTONIC, Clock
+from kvstore.service.ids import random_ids
+from kvstore.service.store import KVStore
+from kvstore.service.tenancy.credentials import Credentials
+from kvstore.service.threads import Collector, Grower, KeepTicker, MoveTicker, Reaper, Ticker
+from kvstore.service.timing import CallTimes
+from kvstore.service.verification import Sampler
+from kvstore.storage.arenas import Arenas
+from kvstore.storage.errors import DeviceUnavailable, SlabInUse
+from kvstore.storage.slab.policy import FirstTouch
+from kvstore.storage.tiers import Tiers
+from kvstore.tier_memory import tier_1_source, tier_2, tier_3
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+INDEXES: dict[str, IndexFactory] = {"hash": HashIndex, "radix": RadixIndex}
+EPOCH_BITS = 64
+# Seconds between two calls of the garbage collector's step.
+COLLECT_SECONDS = 1.0
+NO_TRACES = "the extra otel has them; nothing is traced"
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# Seconds for running calls to end, after the leases ended or the grace is over.
+CALL_GRACE = 1.0
+# Seconds that a health check waits for the lock of the store.
+OWNER_PATIENCE = 0.25
+# Seconds after the grace until the process ends by force.
+STOP_PATIENCE = 15.0
+# Reasons not to start. The message of each is for the operator.
+REFUSALS = (
+    *(DeviceUnavailable, InstanceRunning, SlabInUse),
+    *(UnusableAddress, UnusableHttpAddress, UnusableRuntimeDir),
+)
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+
+def run(arguments: Sequence[str] | None = None, *, clock: Clock = MONOTONIC) -> int:
+    """Serves until SIGTERM or SIGINT and returns the exit status. A second signal ends at once.
+
+    With ``config`` as the first argument it prints the settings instead. Tests pass a ``clock``.
+    """
+    given = sys.argv[1:] if arguments is None else arguments
+    if list(given[:1]) == [COMMAND]:
+        return config_command(given[1:])
+    try:
+        config = load_config(given)
+        access = read_access(config)
+    except ValueError as error:
+        _complain(settings_error(error))
+        return EXIT_USAGE
+    configure_logging(config.log_format, config.log_level)
+    _allow_descriptors()
+    if tracing.WANTED and not tracing.ON:
+        log.warning("tracing_unavailable", missing=tracing.missing(), advice=NO_TRACES)
+    try:
+        with (
+            tracing.exported(PROGRAM, __version__),
+            Signals((*STOP_SIGNALS, signal.SIGHUP)) as signals,
+        ):
+            serve(config, access, signals, partial(load_config, given), clock)
+    except REFUSALS as error:
+        _complain(str(error))
+        return EXIT_FAILED
+    return 0
+
+
+class Parts(NamedTuple):
+    """The running parts of a server."""
+
+    store: KVStore
+    credentials: Credentials
+    tickers: Iterable[Ticker]
+    health: Health
+    manager: ServiceManager
+    # The TCP port, or None without a TCP address.
+    port: int | None
+
+
+def serve(
+    config: Config,
+    access: Access,
+    signals: Signals,
+    read_again: Callable[[], Config],
+    clock: Clock,
+) -> None:
+    """Serves until one of STOP_SIGNALS, then drains and stops. SIGHUP calls ``read_again``.
+
+    Raises the errors of ``REFUSALS``.
+    """
+    runtime_dir = RuntimeDir(config.runtime_dir, access.sockets.group_id)
+    with InstanceLock(runtime_dir), ExitStack() as stack:
+        # The wire has 0 for "no epoch".
+        epoch = secrets.randbits(EPOCH_BITS) or 1
+        store = build_store(config, epoch, access.known.quotas, clock, stack, signals)
+        parts = start(config, access, runtime_dir, store, clock, stack)
+        parts.health.begin_serving()
+        parts.manager.ready()
+        log.info(
+            "server_started",
+            version=__version__,
+            runtime_dir=str(runtime_dir.path),
+            store_epoch=epoch,
+            tier1_bytes=config.tier1_bytes,
+            tier2_bytes=config.tier2_bytes,
+            tier3_bytes=store.tier3.use().disk.size_bytes,
+            device=config.device,
+            listen=config.listen,
+            port=parts.port,
+        )
+        if config.insecure_tcp:
+            log.warning("insecure_tcp", listen=config.listen, port=parts.port)
+        reloader = Reloader(
+            config,
+            changes(store, parts.tickers),
+            read=read_again,
+            read_tenants=partial(access.reload, parts.credentials, store.change_rates),
+        )
+        while (received := signals.wait()) == signal.SIGHUP:
+            reloader.reload()
+        drain(parts, received, signals, reloader.config.drain_grace)
+    log.info("server_stopped")
+
+
+def build_store(
+    config: Config,
+    epoch: int,
+    quotas: QuotaTable,
+    clock: Clock,
+    stack: ExitStack,
+    signals: Signals,
+) -> KVStore:
+    """Returns a store over the memory and the disk of the settings. ``stack`` closes both.
+
+    One of ``signals`` ends the wait for a device. Raises ``DeviceUnavailable`` or ``SlabInUse``.
+    """
+    extent_ids = random_ids()
+    arenas = Arenas(
+        budget_bytes=config.tier1_bytes,
+        extent_bytes=config.bytes_of_an_extent,
+        source=tier_1_source(config, stack, signals),
+        extent_ids=extent_ids,
+    )
+    lower = tier_2(config, extent_ids, arenas.source)
+    memory = Tiers(arenas) if lower is None else Tiers(arenas, lower)
+    stack.callback(memory.close)
+    # The stack closes the disk first: writes and reads end before their memory is unmapped.
+    disk = tier_3(config)
+    stack.callback(disk.close)
+    cache = PrefixCache(
+        epoch,
+        Limits(min_ttl=config.min_ttl, default_ttl=config.default_ttl, max_ttl=config.max_ttl),
+        POLICIES[config.eviction_policy],
+        quotas=quotas,
+        arena_ids=random_ids(),
+        recycled=memory.poison if config.debug_poison_freed_slots else None,
+        index=INDEXES[config.prefix_cache_backend],
+        tier_policy=config.tier_policy(on_gpu=config.cuda_device is not None),
+        third_tier=disk.slab is not None,
+    )
+    store = KVStore(
+        cache,
+        arenas=arenas,
+        lower=lower,
+        clock=clock,
+        sampler=Sampler(config.verify_rate),
+        disk=disk,
+        admission=FirstTouch() if config.tier3_write == "through" else None,
+        prefix_cache_backend=config.prefix_cache_backend,
+    )
+    if config.metrics_listen is not None:
+        store.call_times |= {"grpc": CallTimes(), "lane": CallTimes()}
+    return store
+
+
+def start(
+    config: Config,
+    access: Access,
+    runtime_dir: RuntimeDir,
+    store: KVStore,
+    clock: Clock,
+    stack: ExitStack,
+) -> Parts:
+    """Starts the threads, the sockets and the health of a server. ``stack`` ends them all."""
+    credentials = Credentials(tenants=access.known.tenants)
+    tickers = _tickers(store, clock, config.reaper_interval)
+    for each in tickers.values():
+        each.start()
+        stack.callback(each.close)
+    _collect(clock, stack)
+    lanes = stack.enter_context(HotLanes(store, credentials, clock))
+    attach = AttachServer(
+        runtime_dir.attach_socket,
+        store=store,
+        credentials=credentials,
+        clock=clock,
+        access=access.sockets,
+        lanes=lanes,
+    )
+    attach.start()
+    stack.callback(attach.close)
+
+    threads = call_threads()
+    owner = OwnerProbe(store.responds, clock, patience=OWNER_PATIENCE)
+    calls = PoolProbe(threads, clock)
+    manager = ServiceManager.from_environment()
+    health = Health(
+        SERVICES,
+        {"attach": attach, "calls": calls, "lanes": lanes, "owner": owner, **tickers},
+        clock=clock,
+        looks=(owner.look, calls.look, lanes.look),
+        heartbeat=manager.alive,
+    )
+    stack.callback(health.close)
+    store.device.on_lost(health.fail)
+    server = build_server(
+        store,
+        credentials,
+        health,
+        sockets=Sockets(
+            runtime_dir.grpc_socket,
+            runtime_dir.attach_socket,
+            access.sockets,
+            (HOT_LANE, IN_FLIGHT),
+        ),
+        version=__version__,
+        clock=clock,
+        threads=threads,
+    )
+    port = None if config.listen is None else listen(server, config.listen, access.tls)
+    listen_for_http(config, store, health, owner, clock, stack)
+    show_page(config, store, health, clock, stack)
+    server.start()
+    stack.callback(lambda: server.stop(CALL_GRACE).wait())
+    stack.callback(store.events.close)
+    return Parts(store, credentials, tickers.values(), health, manager, port)
+
+
+def drain(parts: Parts, received: signal.Signals, signals: Signals, grace: float) -> None:
+    """Refuses new leases and waits until all leases ended, at most ``grace`` seconds."""
+    ignore_parent_death()
+    # A second signal ends the process at once: the kernel frees all that it holds.
+    signals.let_go(STOP_SIGNALS)
+    _end_in_time(grace + STOP_PATIENCE)
+    log.info("drain_started", signal=received.name, grace=grace)
+    parts.health.begin_draining()
+    parts.manager.stopping()
+    parts.store.begin_draining()
+    left = parts.store.wait_drained(grace)
+    log.info("drain_finished", drained=not left, leases_left=left)
+
+
+def _tickers(store: KVStore, clock: Clock, interval: float) -> dict[str, Ticker]:
+    """Returns the periodic threads of a store by their names in health."""
+    tickers: dict[str, Ticker] = {"reaper": Reaper(store, clock=clock, interval=interval)}
+    for name, growth in zip(("growth", "growth_of_tier_2"), store.growths, strict=False):
+        tickers[name] = Grower(growth, clock=clock, interval=interval)
+    if len(store.growths) > 1:
+        tickers["mover"] = MoveTicker(store, clock=clock, interval=interval)
+    if store.tier3.present:
+        tickers["keeper"] = KeepTicker(store, clock=clock, interval=interval)
+    return tickers
+
+
+def _end_in_time(seconds: float) -> None:
+    """Ends the process with EXIT_FAILED after some seconds, even if one of its threads is stuck."""
+
+    def give_up() -> None:
+        log.error("stop_overdue", stacks=stacks())
+        os._exit(EXIT_FAILED)
+
+    overdue = Timer(seconds, give_up)
+    overdue.daemon = True
+    overdue.start()
+
+
+def _collect(clock: Clock, stack: ExitStack) -> None:
+    """Starts the thread that collects young garbage and leaves the index alone."""
+    collector = Collector(clock)
+    collector.begin()
+    ticker = Ticker("collector", (collector.step,), clock=clock, interval=COLLECT_SECONDS)
+    ticker.start()
+    stack.callback(ticker.close)
+
+
+def _allow_descriptors() -> None:
+    """Raises the limit of descriptors to the hard limit: connections and extents need them."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _complain(message: str) -> None:
+    sys.stderr.write(f"{PROGRAM}: {message}\n")
